@@ -275,7 +275,7 @@ def admit_first_fit(pod: Sequence[Demand], free: Free) -> bool:
     """Place container by container, on the first cards that fit."""
     for demand in pod:
         cores = min(demand.cores, CORES_PER_CARD)
-        memory = max(demand.memory_per_card())
+        memory = max(demand.per_card(Resource.MEMORY))
         fitting = [
             index for index, card in enumerate(free) if card[0] >= cores and card[1] >= memory
         ]
@@ -290,7 +290,7 @@ def can_be_placed(pod: Sequence[Demand], free: Free) -> bool:
     if not pod:
         return True
     first, *rest = pod
-    cores, memory = min(first.cores, CORES_PER_CARD), max(first.memory_per_card())
+    cores, memory = min(first.cores, CORES_PER_CARD), max(first.per_card(Resource.MEMORY))
     fitting = [index for index, card in enumerate(free) if card[0] >= cores and card[1] >= memory]
     for chosen in combinations(fitting, first.cards):
         after = [list(card) for card in free]
@@ -301,7 +301,7 @@ def can_be_placed(pod: Sequence[Demand], free: Free) -> bool:
 
 
 def _take(demand: Demand, chosen: Sequence[int], free: Free) -> None:
-    for index, memory in zip(chosen, demand.memory_per_card(), strict=True):
+    for index, memory in zip(chosen, demand.per_card(Resource.MEMORY), strict=True):
         free[index][0] -= min(demand.cores, CORES_PER_CARD)
         free[index][1] -= memory
 

@@ -60,6 +60,10 @@ class Target:
         )
         self.statuses: Counter[str] = Counter()
 
+    def close(self) -> None:
+        """End the event loop."""
+        self._loop.close()
+
     def try_one(self, data: bytes) -> None:
         """Send *data* over a new connection, in two pieces; check every answer.
 

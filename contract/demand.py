@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from contract.errors import Fault, FieldError, InvalidDemand, quote
 from contract.names import Names
 from contract.quantity import parse_quantity
+from contract.resource import HUNDRED, Resource, count_of
 
-CORES_PER_CARD = 100
+CORES_PER_CARD = HUNDRED
 """``vcuda-core`` counts hundredths of a card."""
 
 LARGEST_COUNT = 2**31 - 1
@@ -45,7 +46,7 @@ class ContainerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The demand of one container.
+    """The demand of one container: a count for each resource, in their order.
 
     Attributes:
         cores: hundredths of a card: 1-99 share one card, more is whole cards.
@@ -65,18 +66,18 @@ class Demand:
         """How many cards the container sees."""
         return 1 if self.is_share else self.cores // CORES_PER_CARD
 
-    @property
-    def most_memory(self) -> int:
-        """The blocks of the card that gets the most of them."""
-        return -(-self.memory // max(self.cards, 1))
+    def most_per_card(self, resource: Resource) -> int:
+        """Return the places of the card that gets the most of them."""
+        return -(-count_of(self, resource) // max(self.cards, 1))
 
-    def memory_per_card(self, most: int = LARGEST_COUNT) -> tuple[int, ...]:
-        """Share the blocks out over the cards, as evenly as they go, the first cards one more.
+    def per_card(self, resource: Resource, most: int = LARGEST_COUNT) -> tuple[int, ...]:
+        """Share the places out over the cards, as evenly as they go, the first cards one more.
 
         Args:
+            resource: of which resource.
             most: cards to list; a hostile pod may ask for millions, more than any node has.
         """
-        each, more = divmod(self.memory, max(self.cards, 1))
+        each, more = divmod(count_of(self, resource), max(self.cards, 1))
         return tuple(each + (card < more) for card in range(min(self.cards, most)))
 
 
@@ -145,7 +146,7 @@ def read_pod_demand(
         where = f"{path}.{field}[{index}].resources"
         demand, wrong = _read_container(container, names, where)
         errors += wrong
-        if demand.cores or demand.memory:
+        if any(count_of(demand, each) for each in Resource):
             kind = _kind(field, container)
             misfit = left.pass_on(kind, demand)
             if misfit:
@@ -288,11 +289,11 @@ def _asks(container: Mapping[str, Any], names: Names) -> bool:
     """Return whether a container has one of our resources in its limits or requests, not as 0."""
     if not isinstance(container.get("resources"), _MAPPINGS):
         return False
-    core, memory = names.core, names.memory
+    resources = names.resources
     return any(
         name in listing and parse_quantity(listing[name]) != 0
         for listing in listings_of(container)
-        for name in (core, memory)
+        for name in resources
     )
 
 
@@ -317,62 +318,68 @@ def _read_container(
     container: Mapping[str, Any], names: Names, path: str
 ) -> tuple[Demand, list[FieldError]]:
     limits, requests = listings_of(container)
-    cores, errors = _read_resource(names.core, limits, requests, path)
-    if cores is not None:
-        errors += _check_cores(cores, limits, names, path)
-    memory, wrong = _read_resource(names.memory, limits, requests, path, is_memory=True)
-    errors += wrong
-    if cores is not None and memory is not None:  # a count that is no number is told already
-        errors += _check_together(Demand(cores, memory), names, path)
-    return Demand(max(cores or 0, 0), max(memory or 0, 0)), errors
+    counts: list[int] = []
+    errors: list[FieldError] = []
+    readable = True
+    for name, resource in names.resources.items():
+        count, wrong = _read_resource(name, limits, requests, path, resource)
+        errors += wrong
+        if count is None:
+            readable = False
+        elif resource is Resource.CORE:
+            errors += _check_cores(count, limits, names, path)
+        counts.append(max(count or 0, 0))
+    demand = Demand(*counts)
+    if readable:  # a count that is no number is told already
+        errors += _check_together(demand, names, path)
+    return demand, errors
 
 
 def _read_resource(
-    resource: str,
+    name: str,
     limits: Mapping[str, Any],
     requests: Mapping[str, Any],
     path: str,
-    *,
-    is_memory: bool = False,
+    resource: Resource,
 ) -> tuple[int | None, list[FieldError]]:
     """Read one count: 0 when absent or 0, ``None`` when present and unreadable."""
-    if resource not in limits:
-        if resource not in requests:
+    if name not in limits:
+        if name not in requests:
             return 0, []
         return None, [
             FieldError(
-                f"{path}.limits[{resource}]",
+                f"{path}.limits[{name}]",
                 Fault.REQUIRED,
-                f"requests asks for {quote(requests[resource])} but limits does not: "
+                f"requests asks for {quote(requests[name])} but limits does not: "
                 "extended resources are asked for in limits, write it there",
                 "requests-without-limits",
             )
         ]
-    count, errors = _read_count(limits[resource], resource, path, is_memory=is_memory)
-    if resource in requests and not (count is not None and _same(requests, limits, resource)):
-        asked = parse_quantity(requests[resource])
+    count, errors = _read_count(limits[name], name, path, resource)
+    if name in requests and not (count is not None and _same(requests, limits, name)):
+        asked = parse_quantity(requests[name])
         if asked is None or (count is not None and asked != count):
             errors.append(
                 FieldError(
-                    f"{path}.requests[{resource}]",
+                    f"{path}.requests[{name}]",
                     Fault.INVALID,
-                    f"must be equal to limits ({quote(limits[resource])}), extended resources "
+                    f"must be equal to limits ({quote(limits[name])}), extended resources "
                     "cannot be overcommitted: leave requests out",
                     "requests-differ",
-                    quote(requests[resource]),
+                    quote(requests[name]),
                 )
             )
     return count, errors
 
 
-def _same(requests: Mapping[str, Any], limits: Mapping[str, Any], resource: str) -> bool:
+def _same(requests: Mapping[str, Any], limits: Mapping[str, Any], name: str) -> bool:
     """Return whether both are written alike, as the API server writes what is left out."""
-    asked, limit = requests[resource], limits[resource]
+    asked, limit = requests[name], limits[name]
     return isinstance(asked, str) and isinstance(limit, str) and asked == limit
 
 
 def _read_count(
-    value: object, resource: str, path: str, *, is_memory: bool
+    value: object, name: str, path: str, resource: Resource
 ) -> tuple[int | None, list[FieldError]]:
     number = parse_quantity(value)
     if number is None:
@@ -381,7 +388,7 @@ def _read_count(
         detail, rule = "must be a whole number, it cannot be divided further", "not-whole"
     elif number < 0:
         detail, rule = "must not be negative: leave it out to ask for none", "negative"
-    elif is_memory and _are_bytes(value, number):
+    elif resource is Resource.MEMORY and _are_bytes(value, number):
         blocks = max(1, round(number / _USUAL_BLOCK))
         detail = f"is counted in blocks, not in bytes: with blocks of 256 MiB write {blocks}"
         rule = "memory-in-bytes"
@@ -389,7 +396,7 @@ def _read_count(
         detail, rule = f"must be at most {LARGEST_COUNT}", "too-large"
     else:
         return int(number), []
-    where = f"{path}.limits[{resource}]"
+    where = f"{path}.limits[{name}]"
     return None, [FieldError(where, Fault.INVALID, detail, rule, quote(value))]
 
 

@@ -1,10 +1,12 @@
 """Resource and annotation names under one domain."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from contract.errors import InvalidName, quote
+from contract.resource import Resource
 
 DEFAULT_DOMAIN = "tencent.com"
 """The domain of Tencent's gpu-manager, so that pods written for it work unchanged."""
@@ -41,12 +43,17 @@ class Names:
     @cached_property
     def core(self) -> str:
         """Resource: hundredths of a card."""
-        return f"{self.domain}/vcuda-core"
+        return self.of(Resource.CORE)
 
     @cached_property
     def memory(self) -> str:
         """Resource: blocks of card memory."""
-        return f"{self.domain}/vcuda-memory"
+        return self.of(Resource.MEMORY)
+
+    @cached_property
+    def resources(self) -> Mapping[str, Resource]:
+        """All resources, by name, in their order."""
+        return {self.of(each): each for each in Resource}
 
     @cached_property
     def predicate_time(self) -> str:
@@ -153,6 +160,10 @@ class Names:
     def gpu_model(self) -> str:
         """Node label: the model of its cards, or ``mixed``."""
         return f"{self.domain}/gpu-model"
+
+    def of(self, resource: Resource) -> str:
+        """Return the name of a resource."""
+        return f"{self.domain}/vcuda-{resource}"
 
     def predicate_gpu_idx(self, index: int) -> str:
         """Return the annotation with the card indices of ``spec.containers[index]``."""

@@ -1,12 +1,21 @@
-"""The two resources of which a container asks: hundredths of a card, and memory blocks."""
+"""The resources of which a container asks. Python has no other list of them."""
 
 from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
 
-from contract.demand import Demand
+if TYPE_CHECKING:
+    from contract.demand import Demand
+
+HUNDRED = 100
+"""The places of a resource that is counted in hundredths of a card."""
 
 
 class Resource(StrEnum):
-    """The two resources a container asks for, by the last word of their names."""
+    """A resource, by the last word of its name: ``core`` is ``vcuda-core``.
+
+    The first one decides how many cards a container gets, and whether it shares one. Of the others
+    it gets equal parts of each of these cards.
+    """
 
     CORE = "core"
     MEMORY = "memory"
@@ -15,11 +24,27 @@ class Resource(StrEnum):
     __hash__ = str.__hash__
 
     @property
-    def other(self) -> "Resource":
-        """The resource that a container's second pair of calls asks for."""
-        return Resource.MEMORY if self is Resource.CORE else Resource.CORE
+    def others(self) -> tuple["Resource", ...]:
+        """The resources that a container's other pairs of calls ask for."""
+        return tuple(each for each in Resource if each is not self)
+
+    @property
+    def unit(self) -> str:
+        """What is counted, for messages; the last word of it will do where room is short."""
+        return "memory blocks" if self is Resource.MEMORY else f"{self}s"
+
+    def places(self, blocks: int) -> int:
+        """Count the places of a card that has so many memory blocks."""
+        return blocks if self is Resource.MEMORY else HUNDRED
 
 
-def count_of(demand: Demand, resource: Resource) -> int:
+RESOURCES = tuple(Resource)
+"""All of them, in their order: faster to walk than the class."""
+
+Counts: TypeAlias = tuple[int, ...]
+"""One count for each resource, in their order."""
+
+
+def count_of(demand: "Demand", resource: Resource) -> int:
     """Return what *demand* asks of *resource*: hundredths of a card, or memory blocks."""
     return demand.cores if resource is Resource.CORE else demand.memory

@@ -56,18 +56,20 @@ def find_misspelt(
     return tuple(errors), tuple(warnings)
 
 
-_LASTS = tuple(each.rpartition("/")[2] for each in (Names().core, Names().memory))
+_LASTS = tuple(each.rpartition("/")[2] for each in Names().resources)
 
 
 def _candidates(spec: object, names: Names, path: str) -> Iterator[tuple[str, str, object]]:
     """Yield the path, the name and the value of each resource with the mark that is not ours."""
+    ours = names.resources
     for field, index, container in walk_containers(spec):
         limits, requests = listings_of(container)
+        if not any(_MARK in name and name not in ours for name in (*limits, *requests)):
+            continue  # nearly all of them
         more = {name: value for name, value in requests.items() if name not in limits}
         listed: dict[str, Mapping[str, Any]] = {"limits": limits, "requests": more}
         for listing, counts in listed.items():
             for name, value in counts.items():
-                ours = name in (names.core, names.memory)
-                if _MARK in name and not ours and len(name) <= _LONGEST_NAME:
+                if _MARK in name and name not in ours and len(name) <= _LONGEST_NAME:
                     where = f"{path}.{field}[{index}].resources.{listing}[{name}]"
                     yield where, name, value

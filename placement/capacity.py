@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, Demand
-from contract.resource import Resource
+from contract.resource import RESOURCES, Resource, count_of
 from placement.errors import NoPlacement
 
 
@@ -41,7 +41,7 @@ class Need:
 
     Attributes:
         demand: what it asks for itself.
-        per_card: cores and memory each of its cards must have free.
+        per_card: places that each of its cards must have free.
     """
 
     demand: Demand
@@ -59,9 +59,8 @@ def need_of(demand: Demand) -> Need:
             f"{demand.cores} cores and {demand.memory} memory blocks fit no card: a share of one "
             f"card is 1 to 99 cores, whole cards are a multiple of {CORES_PER_CARD}"
         )
-    # A card may get one block more than another: memory_per_card gives it to the first.
-    cores = demand.cores if demand.is_share else CORES_PER_CARD
-    return Need(demand, {Resource.CORE: cores, Resource.MEMORY: demand.most_memory})
+    # A card may get one block more than another: Demand.per_card gives it to the first.
+    return Need(demand, {each: demand.most_per_card(each) for each in RESOURCES})
 
 
 def fitting_cards(
@@ -106,9 +105,9 @@ def why_not(
     if must and need.demand.is_share and state.uuid not in must:
         return Lack("the kubelet hands on places of another card")
     wanted = need.per_card
-    for resource, unit in ((Resource.CORE, "cores"), (Resource.MEMORY, "memory blocks")):
+    for resource in RESOURCES:
         if state.free[resource] < wanted[resource]:
-            return Lack(f"of {wanted[resource]} {unit} free", state.free[resource])
+            return Lack(f"of {wanted[resource]} {resource.unit} free", state.free[resource])
     return None
 
 
@@ -131,7 +130,7 @@ def explain(
     for state, lack in zip(by_index, lacks, strict=True):
         if not bound or state.uuid in bound:
             groups.setdefault(lack.reason, []).append((state.uuid, lack))
-    asked = f"{demand.cores} cores and {demand.memory} memory blocks"
+    asked = " and ".join(f"{count_of(demand, each)} {each.unit}" for each in RESOURCES)
     fitting = lacks.count(_FITS)
     found = f"{fitting} of {demand.cards} cards found"
     if link and fitting >= demand.cards > 1:
@@ -140,7 +139,7 @@ def explain(
         found = f"places of {len(bound)} cards must be taken"
     largest = max((state.places[Resource.MEMORY] for state in by_index), default=0)
     told = [f"no card fits {asked}: {found}", *map(_tell, groups.values())]
-    if not demand.is_share and 0 < largest < demand.most_memory:
+    if not demand.is_share and 0 < largest < demand.most_per_card(Resource.MEMORY):
         told.append(f"no card has more than {largest} blocks, and whole cards have all of theirs")
     return "; ".join(told)
 

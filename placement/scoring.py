@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 
-from contract.resource import Resource
+from contract.resource import RESOURCES, Resource
 from placement.capacity import CardState, Need, whole_cards
 from placement.topology import Links
-
-_RESOURCES = tuple(Resource)
 
 
 class Policy(StrEnum):
@@ -47,7 +45,7 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     def key(state: CardState) -> tuple[float, ...]:
         left = [
             (state.free[each] - need.per_card[each]) / max(state.places[each], 1)
-            for each in _RESOURCES
+            for each in RESOURCES
         ]
         if policy is Policy.SPREAD:
             return (-min(left), -sum(left), state.uuid in own, state.index)

@@ -9,10 +9,10 @@ plan found is also the one that placing them one by one prefers.
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import groupby, repeat
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
-from contract.resource import Resource, count_of
+from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import RESOURCES, Resource, count_of
 from placement.capacity import CardState, Need, explain, fitting_cards
 from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
@@ -136,9 +136,12 @@ def _place_share(
     return Assignment((best.uuid,), fresh)
 
 
-# Of every card, by index: (cores free, memory free, cores left over, memory left over).
-_State = tuple[tuple[int, int, int, int], ...]
-_SLOT = {Resource.CORE: 0, Resource.MEMORY: 1}
+_State = tuple[tuple[int, ...], ...]
+"""Of every card, by index: what is free of each resource, then what is left over of each."""
+
+_SLOT = {resource: slot for slot, resource in enumerate(RESOURCES)}
+_LEFT = len(_SLOT)
+"""From the slot of what is free to that of what is left over."""
 
 
 class _GivenUpError(Exception):
@@ -174,10 +177,8 @@ class _Search:
         self._has_left = any(capacity.left for capacity in capacities)
         self._start: _State = tuple(
             (
-                capacity.card.free[Resource.CORE],
-                capacity.card.free[Resource.MEMORY],
-                capacity.left.get(Resource.CORE, 0),
-                capacity.left.get(Resource.MEMORY, 0),
+                *map(capacity.card.free.__getitem__, RESOURCES),
+                *map(capacity.left.get, RESOURCES, repeat(0)),
             )
             for capacity in self._capacities
         )
@@ -269,7 +270,7 @@ class _Search:
                 {
                     each: offer.get(capacity.card.uuid, 0)
                     if each is offered
-                    else places[slot] + places[slot + 2]
+                    else places[slot] + places[slot + _LEFT]
                     for each, slot in _SLOT.items()
                 },
                 capacity.card.places,
@@ -281,14 +282,14 @@ class _Search:
 
     def _bound(self, step: Step, state: _State) -> tuple[str, ...]:
         """Return the cards of which *step* will be made to take places."""
-        if not step.must and not any(places[2] or places[3] for places in state):
+        if not step.must and not any(any(places[_LEFT:]) for places in state):
             return ()
         bound = tuple(
             capacity.card.uuid
             for places, capacity in zip(state, self._capacities, strict=True)
             if capacity.card.uuid in step.must
             or any(
-                places[_SLOT[each] + 2] and count_of(step.container.demand, each)
+                places[_SLOT[each] + _LEFT] and count_of(step.container.demand, each)
                 for each in step.lacking
             )
         )
@@ -371,15 +372,11 @@ class _Search:
         fresh: dict[Resource, Mapping[str, int]] = {}
         for resource in sorted(step.lacking):
             count, slot = count_of(demand, resource), _SLOT[resource]
-            handed = min(count, sum(places[slot + 2] for places in state))
-            if resource is Resource.MEMORY:
-                quotas: Sequence[int] = demand.memory_per_card()
-            else:
-                quotas = (demand.cores,) if demand.is_share else (CORES_PER_CARD,) * len(cards)
+            handed = min(count, sum(places[slot + _LEFT] for places in state))
             missing, taken = count - handed, dict.fromkeys(cards, 0)
-            for uuid, quota in zip(cards, quotas, strict=True):
+            for uuid, quota in zip(cards, demand.per_card(resource), strict=True):
                 row = rows[uuid]
-                reused = min(row[slot + 2], handed)
+                reused = min(row[slot + _LEFT], handed)
                 handed -= reused
                 taken[uuid] = min(max(quota - reused, 0), missing)
                 missing -= taken[uuid]
@@ -389,15 +386,15 @@ class _Search:
                     return None
                 row[slot] = max(row[slot] - taken[uuid], 0)
                 if step.container.kind is ContainerKind.INIT:
-                    row[slot + 2] += taken[uuid]
+                    row[slot + _LEFT] += taken[uuid]
                 else:
-                    row[slot + 2] -= reused
+                    row[slot + _LEFT] -= reused
             if handed or missing:
                 return None
             fresh[resource] = taken
         after = list(state)
-        for uuid, (cores, memory, cores_left, memory_left) in rows.items():
-            after[self._place[uuid]] = (cores, memory, cores_left, memory_left)
+        for uuid, row in rows.items():
+            after[self._place[uuid]] = tuple(row)
         return tuple(after), fresh
 
 

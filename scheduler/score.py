@@ -1,13 +1,14 @@
 """How good a node is for a pod that fits there: 0 to 10. Pure.
 
 Three things count. How full the node would be: fuller is better with ``binpack``, emptier with
-``spread``; full is whichever of cores and memory there is less of. Whether cards that are whole
+``spread``; full is the resource of which least is left. Whether cards that are whole
 stay whole, with ``binpack``: a share had better go where a begun card has room. And how well the
 cards of a set would be connected.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import ge
 
 from placement.cluster.fit import Fit, usable_cards
 from placement.cluster.holdings import View
@@ -44,11 +45,9 @@ def score(shape: Shape, view: View, fit: Fit, policy: Policy) -> int:
 
 
 def _fullness(shape: Shape, view: View) -> float:
-    """Return how much of the healthy cards would be taken: of cores or memory, the larger part."""
-    cores, blocks = shape.asked
-    (all_cores, used_cores), (all_blocks, used_blocks) = view.cores, view.blocks
-    parts = (used_cores + cores) / max(all_cores, 1), (used_blocks + blocks) / max(all_blocks, 1)
-    return min(max(parts), 1.0)
+    """Return how much of the healthy cards would be taken: of that resource of which it is most."""
+    totals = zip(shape.asked, view.totals, strict=True)
+    return min(max([(used + asked) / max(places, 1) for asked, (places, used) in totals]), 1.0)
 
 
 def _connection(need: Need, shape: Shape, view: View) -> float:
@@ -59,7 +58,7 @@ def _connection(need: Need, shape: Shape, view: View) -> float:
     fitting = tuple(
         str(node.cards[place].index)
         for place in usable_cards(node, shape.wishes)
-        if free[place][0] >= need.cores and free[place][1] >= need.blocks
+        if all(map(ge, free[place], need.counts))
     )
     return _quality(node.links, need.cards, fitting, shape.wishes.link)
 

@@ -7,7 +7,7 @@ looking at nothing.
 import ast
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,9 +17,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from agent.__main__ import main as agent
-from agent.injection.inject import Injection
 from agent.observability.metrics import Metrics as AgentMetrics
-from agent.settings import EnforcementMode
 from certs.__main__ import cli as certs
 from common.apiserver.client import Client
 from contract.names import Names
@@ -41,6 +39,7 @@ from webhook.metrics import Metrics as WebhookMetrics
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / each for each in ("README.md", "CONTRIBUTING.md", "tests/e2e/README.md")),
+    ROOT / "deploy/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 PROJECTS = ROOT / "README.md"
@@ -222,10 +221,6 @@ def typed() -> list[tuple[Path, str]]:
     return [(page, line) for page in PAGES for line in (*commands(page), *codes(page))]
 
 
-def wrong(found: Iterable[tuple[Path, str]], right: Callable[[str], bool]) -> list[str]:
-    return [f"{page.name}: {each}" for page, each in found if not right(each)]
-
-
 # --- links ----------------------------------------------------------------------------------
 
 
@@ -246,25 +241,13 @@ def test_every_link_leads_somewhere() -> None:
     ] == []
 
 
-def test_every_test_that_is_named_is_there() -> None:
-    found = [
-        (path, name)
-        for page in PAGES
-        for path, names in re.findall(r"\(\.\./(tests/[\w/]+\.py)\)((?:: `\w+`)?)", prose(page))
-        for name in re.findall(r"test_\w+", names)
-    ]
-    assert found
-    for path, name in found:
-        assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), f"{path}: {name}"
-
-
 def test_every_target_of_make_that_is_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z0-9]+):", makefile, flags=re.MULTILINE))
     found = everywhere(r"(?m)(?:^\$ |`)make ([a-z0-9]+)", whole)
     in_blocks = {each for page in PAGES for each in commands(page) if each.startswith("make ")}
     assert {"make demo", "make test", "make check"} <= {each.strip() for each in in_blocks}
-    assert wrong(found, targets.__contains__) == []
+    assert [each for each in found if each[1] not in targets] == []
 
 
 # --- programs -------------------------------------------------------------------------------
@@ -318,16 +301,8 @@ def test_every_variable_is_read() -> None:
         f"{switch}_{each}" for each in re.findall(r'(?<!\.)\bget\("(\w+)"', settings)
     } | {switch}
     found = everywhere(r"\bGPU_TURNSTILE_[A-Z0-9_]+\b", whole)
-    assert wrong(found, (variables() | of_the_suite).__contains__) == []
+    assert [each for each in found if each[1] not in variables() | of_the_suite] == []
     assert of_the_suite <= {each for _, each in found}
-
-
-def test_the_ways_to_inject_and_to_enforce_are_all_told() -> None:
-    text = prose(ROOT / "docs/reference.md")
-    for heading, values in (("inject", Injection), ("enforcement", EnforcementMode)):
-        _, _, below = text.partition(f"| `--{heading}` |")
-        rows = re.findall(r"^\| `([\w-]+)`", below.partition("\n\n")[0], flags=re.MULTILINE)
-        assert rows == [each.value for each in values]
 
 
 @pytest.mark.parametrize("program", ["agent", "scheduler", "view", "webhook"])
@@ -355,7 +330,7 @@ def test_every_resource_and_annotation_is_told() -> None:
     ours = {
         getattr(names, name)
         for name, value in vars(Names).items()
-        if isinstance(value, functools.cached_property) and name != "wishes"
+        if isinstance(value, functools.cached_property) and name not in {"wishes", "resources"}
     }
     assert len(ours) > 10
     assert {
@@ -366,28 +341,17 @@ def test_every_resource_and_annotation_is_told() -> None:
 # --- what is seen ---------------------------------------------------------------------------
 
 
-def extender_metrics() -> SchedulerMetrics:
-    """The metrics of a replica, those that look at its state included."""
-    metrics = SchedulerMetrics()
-    observe(metrics, State(Names()), leads=lambda: True, in_step=lambda: True)
-    return metrics
-
-
-def page_metrics() -> ViewMetrics:
-    """The metrics of the page, those that look at its state included."""
-    metrics = ViewMetrics()
-    Live(cast("Client", None), ClusterState(Names()), Feed(1), metrics, namespace="")
-    return metrics
-
-
 def exported() -> dict[str, set[str]]:
     """What each program exports, without the prefix of all."""
+    extender, page = SchedulerMetrics(), ViewMetrics()
+    observe(extender, State(Names()), leads=lambda: True, in_step=lambda: True)
+    Live(cast("Client", None), ClusterState(Names()), Feed(1), page, namespace="")
     found = {}
     for program, text in (
         ("agent", AgentMetrics().render().decode()),
         ("proxy", generate_latest(Figures({}, lambda: 0)).decode()),
-        ("scheduler", extender_metrics().render().decode()),
-        ("view", page_metrics().render().decode()),
+        ("scheduler", extender.render().decode()),
+        ("view", page.render().decode()),
         ("webhook", WebhookMetrics().render().decode()),
     ):
         prefix = f"gpu_turnstile_{program}_"
@@ -432,7 +396,7 @@ def _lines(page: str) -> list[str]:
 
 def test_every_event_is_told() -> None:
     found = everywhere(r"`(GPU(?!-|Turnstile|_)[A-Za-z]+)`")
-    assert wrong(found, is_ours) == []
+    assert [each for each in found if not is_ours(each[1])] == []
     text = prose(ROOT / "docs/reference.md").partition("\n## Events\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`GPU[^|]*) \|", text, flags=re.MULTILINE)
     told = set(re.findall(r"`(\w+)`", " ".join(rows)))
@@ -443,31 +407,20 @@ def test_every_event_is_told() -> None:
 _EVENT = r"GPUs?[A-Z][a-z]+[A-Za-z]+"
 
 
-def test_the_reasons_of_a_node_are_what_is_said() -> None:
+def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:
     text = prose(ROOT / "docs/reference.md").partition("\n### On the node\n")[2].partition("\n#")[0]
     reasons = re.findall(r"^\| (`.*?`) \| ", text, flags=re.MULTILINE)
-    pieces = [
-        piece.strip()
-        for code in re.findall(r"`([^`]+)`", " ".join(reasons))
-        for piece in code.split("...")
-        if piece.strip()
-    ]
-    assert len(pieces) > 4
-    assert [each for each in pieces if not is_ours(each)] == []
-
-
-def test_what_operators_are_told_to_look_for_is_what_is_said() -> None:
-    page = ROOT / "docs/operate.md"
+    of_nodes = re.findall(r"`([^`]+)`", " ".join(reasons))
     quoted = [
         code
-        for code in codes(page)
+        for code in codes(ROOT / "docs/operate.md")
         if " " in code and not re.match(r"(kubectl|python|gpu_turnstile|--|vcuda|\"message)", code)
     ]
     assert len(quoted) > 20
+    assert len(of_nodes) > 4
     pieces = {
         piece.strip()
-        for code in quoted
-        if code not in _OTHERS_SAY
+        for code in {*quoted, *of_nodes} - _OTHERS_SAY
         for piece in code.split("...")
         if len(piece.strip()) > 8
     }
@@ -493,21 +446,18 @@ def test_every_object_of_a_command_is_in_deploy() -> None:
     assert len({kind for _, kind, _ in named}) > 2
     for page, kind, name in named:
         assert (kind, name) in objects() | _OF_0_2_0, f"{page.name}: {kind} {name}"
-    namespaces = {each for _, line in typed() for each in re.findall(r"kubectl -n (\S+)", line)}
-    assert len(namespaces) > 2
-    for each in namespaces - {"kube-system"}:
-        assert ("namespace", each) in objects(), each
-
-
-def test_every_file_of_a_command_is_there() -> None:
-    found = [
+    files = [
         path
         for page in PAGES
         for line in commands(page)
         for path in re.findall(r"\bdeploy/[\w./-]+", line)
     ]
-    assert found
-    assert [path for path in found if not (ROOT / path).exists()] == []
+    assert files
+    assert [path for path in files if not (ROOT / path).exists()] == []
+    namespaces = {each for _, line in typed() for each in re.findall(r"kubectl -n (\S+)", line)}
+    assert len(namespaces) > 2
+    for each in namespaces - {"kube-system"}:
+        assert ("namespace", each) in objects(), each
 
 
 def test_blocks_of_yaml_are_yaml_and_name_what_is_there() -> None:

@@ -107,6 +107,6 @@ class AllocateCall:
         check_free(resource, record.taken(ref, resource, ids))
         grant = translate(resource, tickets)
         check_request(asker.container.demand, grant)
-        other = grant_of(self.table, resource.other, record.holding(ref, resource.other))
-        check_together(*((grant, other) if resource is Resource.CORE else (other, grant)))
+        others = (grant_of(self.table, one, record.holding(ref, one)) for one in resource.others)
+        check_together((grant, *filter(None, others)))
         return grant

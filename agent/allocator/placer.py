@@ -67,7 +67,8 @@ class Placer:
         cards = found[container.name].cards
         within = {card: self.table.among(resource, card, view.offered) for card in cards}
         tickets = pick(container.demand, resource, cards, free=within, must=request.must)
-        first = resource.other in step.lacking or not count_of(container.demand, resource.other)
+        asked = {each for each in resource.others if count_of(container.demand, each)}
+        first = asked <= step.lacking
         replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
         return Placement(cards, tickets, found, replaced)
 
@@ -169,7 +170,7 @@ def at_least(container: ContainerDemand, table: DeviceTable) -> ContainerDemand:
     if memory <= largest or not container.demand.is_share or not largest:
         return container
     cores = CORES_PER_CARD * -(-memory // largest)
-    return replace(container, demand=Demand(cores, memory))
+    return replace(container, demand=replace(container.demand, cores=cores))
 
 
 def pick(
@@ -193,12 +194,7 @@ def pick(
         PlacementError: the cards do not have enough places.
     """
     size = count_of(demand, resource)
-    if resource is Resource.CORE and not demand.is_share:
-        quota = dict.fromkeys(cards, CORES_PER_CARD)
-    elif resource is Resource.CORE:
-        quota = {cards[0]: size}
-    else:
-        quota = dict(zip(cards, demand.memory_per_card(), strict=True))
+    quota = dict(zip(cards, demand.per_card(resource), strict=True))
     chosen = list(must)
     taken = set(must)
     for card in cards:

@@ -88,12 +88,12 @@ class PreferredCall:
 
     def _assumptions(self, call: Call) -> Assumptions:
         """Return what the kubelet may withhold, and what may be free all the same."""
-        record, other = self.state.record, call.resource.other
-        withheld = record.withheld(call.resource, call.offered)
+        record, others = self.state.record, call.resource.others
+        withheld = {each: record.withheld(call.resource, call.offered, each) for each in others}
         return Assumptions(
-            withheld={other: self.table.count(other, withheld)},
+            withheld={each: self.table.count(each, ids) for each, ids in withheld.items()},
             reserved=reserved(record, self.table),
-            doubtful={other: self.table.count(other, record.doubtful(other))},
+            doubtful={each: self.table.count(each, record.doubtful(each)) for each in others},
         )
 
     def _policy_for(self, asker: Resolution) -> Policy:

@@ -140,12 +140,13 @@ class PreStartCall:
         """
         view, name = proof.view, proof.ref.container
         places = proof.held[name]
-        cores, memory = (grant_of(self.table, each, places.get(each)) for each in Resource)
+        found = (grant_of(self.table, each, places.get(each)) for each in Resource)
+        grants = [each for each in found if each is not None]
         container = view.demand.of(name) if view is not None else None
-        for grant in (cores, memory):
-            if grant is not None and container is not None:
+        if container is not None:
+            for grant in grants:
                 check_request(container.demand, grant)
-        check_together(cores, memory)
+        check_together(grants)
         with self.state as state:
             unadvised = state.is_unadvised(ids)
             state.prove(proof.uid, name, resource)

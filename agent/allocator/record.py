@@ -141,8 +141,10 @@ class Record:
         unlisted = (each for each in self.unsettled if self.listing and each.listed is None)
         return all_places(unlisted)[resource]
 
-    def withheld(self, asked: Resource, offered: AbstractSet[str]) -> frozenset[str]:
-        """Return what the kubelet counts as used of the other resource, and nobody holds (R7, K31).
+    def withheld(
+        self, asked: Resource, offered: AbstractSet[str], other: Resource
+    ) -> frozenset[str]:
+        """Return what the kubelet counts as used of another resource, and nobody holds (R7, K31).
 
         What a container of a pod that is over had is counted if its places of what is asked for are
         not offered. A container that has none of these goes with its pod. The kubelet frees a pod
@@ -151,6 +153,7 @@ class Record:
         Args:
             asked: the resource that is asked for.
             offered: what is offered of it.
+            other: the resource of which the places are returned.
         """
         counted: set[str] = set()
         for each in self.unsettled:
@@ -159,8 +162,8 @@ class Record:
             for one in containers:
                 mine = one.get(asked, _NOTHING)
                 if not mine & offered and (mine or not freed):
-                    counted |= one.get(asked.other, _NOTHING)
-        return frozenset(counted - self.held(asked.other))
+                    counted |= one.get(other, _NOTHING)
+        return frozenset(counted - self.held(other))
 
 
 Offered: TypeAlias = Mapping[Resource, AbstractSet[str]]

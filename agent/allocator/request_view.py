@@ -105,13 +105,13 @@ class RequestView:
         planned = plan.get(step.container.name) if plan else None
         if plan is None or planned is None:
             return None
-        ref, other = ContainerRef(self._pod, step.container.name), self._resource.other
+        ref, others = ContainerRef(self._pod, step.container.name), self._resource.others
         if self._record.holding(ref, self._resource) is not None:
             return None  # a kubelet that died serves it again: what was planned is over
         cards, bound = planned.cards, {*step.fixed, *step.must}
-        if other in step.lacking:
+        for other in step.lacking.intersection(others):
             bound |= left_over(self._pod, other, self._record, self._table).keys()
-        need = Need(step.need.demand, {**step.need.per_card, self._resource.other: 0})
+        need = Need(step.need.demand, {**step.need.per_card, **dict.fromkeys(others, 0)})
         states = {state.uuid: state for state in self._states({})}
         # Of a pod whose spec nobody knows, an earlier call may have shown less.
         fits = len(cards) == step.need.demand.cards

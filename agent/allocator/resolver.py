@@ -260,15 +260,15 @@ def waiting(ask: Ask, pod: RecordedPod) -> ContainerDemand | None:
 def _waiting_unknown(ask: Ask, pod: RecordedPod) -> ContainerDemand | None:
     """Return the likeliest container of a pod that only the kubelet knows.
 
-    One that has the other resource alone is asking, unless it has whole cards, which may be asked
-    for without memory. Else it is the first that lacks this, from the last one on that has
-    something. The size cannot be compared: nobody knows what it asks for.
+    One that has another resource and not this one is asking, unless it has whole cards, which may
+    be asked for without memory. Else it is the first that lacks this, from the last one on that
+    has something. The size cannot be compared: nobody knows what it asks for.
     """
     names = [one.name for one in pod.listed.containers] if pod.listed is not None else []
     begun = [
         name
         for name, places in pod.held.items()
-        if places.get(ask.resource.other)
+        if any(places.get(one) for one in ask.resource.others)
         and not places.get(ask.resource)
         and len(places.get(Resource.CORE, ())) < CORES_PER_CARD
     ]
@@ -287,11 +287,12 @@ def _waiting_unknown(ask: Ask, pod: RecordedPod) -> ContainerDemand | None:
 def assumed_container(name: str, held: Mapping[Resource, Sized]) -> ContainerDemand:
     """Return what a container must ask for, of a pod that only the kubelet knows, by what it has.
 
-    A share has both resources: where one is not known yet, one unit of it is assumed.
+    A share has cores and memory: where one is not known yet, one unit of it is assumed.
     """
-    cores = max(len(held.get(Resource.CORE, ())), 1)
-    memory = len(held.get(Resource.MEMORY, ())) or int(cores < CORES_PER_CARD)
-    return ContainerDemand(name, ContainerKind.MAIN, 0, Demand(cores, memory))
+    counts = {each: len(held.get(each, ())) for each in Resource}
+    counts[Resource.CORE] = cores = max(counts[Resource.CORE], 1)
+    counts[Resource.MEMORY] = counts[Resource.MEMORY] or int(cores < CORES_PER_CARD)
+    return ContainerDemand(name, ContainerKind.MAIN, 0, Demand(*counts.values()))
 
 
 _MOST_NAMED = 5

@@ -111,7 +111,7 @@ class Agent:
         self._unusable = ""  # why cards that were found cannot be served
         self._health_feed = HealthFeed()
         self._api = Api(settings.kubeconfig)
-        resources = {settings.names.core: Resource.CORE, settings.names.memory: Resource.MEMORY}
+        resources = settings.names.resources
         self._record = PodResources(settings.pod_resources_socket, resources=resources)
         self._checkpoint = CheckpointFile(settings.kubelet_dir, resources)
         self._events = EventQueue(
@@ -325,10 +325,9 @@ class Agent:
 
         registrar = Registrar(
             plugin_dir=settings.plugin_dir,
-            endpoints=(
-                Endpoint(names.core, "vcore", service(Resource.CORE)),
-                Endpoint(names.memory, "vmemory", service(Resource.MEMORY)),
-            ),
+            endpoints=[
+                Endpoint(name, f"v{each}", service(each)) for name, each in names.resources.items()
+            ],
             on_gap=self._metrics.unregistered.observe,
         )
         upkeep = Upkeep(lifecycle, injector)

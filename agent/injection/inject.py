@@ -86,7 +86,7 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
 ) -> Answer:
     """Make the answer for one grant.
 
-    The core answer carries the cards. The memory answer carries none of them: what enforces
+    The core answer carries the cards. Another resource's carries none of them: what enforces
     the memory limit comes from enforcement. With ``envvar`` the NVIDIA container runtime decides
     on device nodes and driver files, with ``cdi`` the spec does, but for *extra_devices*.
     *cdi_names* has the fully qualified CDI name of every card, by UUID.
@@ -94,7 +94,7 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
     Raises:
         GrantError: a card has no CDI name.
     """
-    if grant.resource is Resource.MEMORY:
+    if grant.resource is not Resource.CORE:
         return Answer()
     if mode is Injection.CDI:
         # The runtime of NVIDIA would add the same cards once more, or those that the image

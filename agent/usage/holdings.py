@@ -105,7 +105,8 @@ def count_holdings(record: Record, table: DeviceTable) -> Holdings:
 
 def _holder(pod: RecordedPod, name: str, places: Places, table: DeviceTable) -> Holder:
     """Count what one container holds, of the cards that this node still has."""
-    cores, blocks = (table.count(each, places.get(each, frozenset())) for each in Resource)
+    cores = table.count(Resource.CORE, places.get(Resource.CORE, frozenset()))
+    blocks = table.count(Resource.MEMORY, places.get(Resource.MEMORY, frozenset()))
     shares = {}
     for card in table.inventory.cards:
         core, memory = cores.get(card.uuid, 0), blocks.get(card.uuid, 0) * table.block

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from bench.adversary.pods import Container
-from contract.demand import CORES_PER_CARD, ContainerKind, Demand
+from contract.demand import ContainerKind, Demand
 from contract.resource import Resource
 
 Places = Mapping[str, Mapping[Resource, int]]
@@ -54,10 +54,7 @@ def _placed(
     now_free = {card: dict(places) for card, places in free.items()}
     now_left = {card: dict(places) for card, places in left.items()}
     for resource in task.lacking:
-        if resource is Resource.MEMORY:
-            parts = dict(zip(cards, demand.memory_per_card(), strict=True))
-        else:
-            parts = dict.fromkeys(cards, min(demand.cores, CORES_PER_CARD))
+        parts = dict(zip(cards, demand.per_card(resource), strict=True))
         asked = sum(parts.values())
         stock = {card: places.get(resource, 0) for card, places in left.items()}
         if asked >= sum(stock.values()):  # all that is left over is handed on

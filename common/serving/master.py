@@ -171,6 +171,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
         for each in [each for each in self._connections if each.due and each.due <= now]:
             each.end("timeout")
         certificate, metrics = self.app.certificate, self.app.metrics
+        metrics.tell()
         if certificate is not None:
             metrics.certificate(certificate.refresh(), certificate.expires)
 

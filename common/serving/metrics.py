@@ -32,6 +32,7 @@ class ServerMetrics(ProcessMetrics):
         self._in_flight = self._gauge(
             "requests_in_flight", "Requests whose header has arrived and that are not answered."
         )
+        self._open = 0
         self._connections = self._gauge("connections", "Connections that are open.")
         self._ended = Counter(
             f"{prefix}connections_ended",
@@ -57,8 +58,20 @@ class ServerMetrics(ProcessMetrics):
         )
 
     def in_flight(self, change: int) -> None:
-        """Add to the requests that are not answered."""
-        self._in_flight.inc(change)
+        """Add to the requests that are not answered; others see it from the next :meth:`tell` on.
+
+        To write it into a file that processes share takes longer than to read a request.
+        """
+        self._open += change
+
+    def tell(self) -> None:
+        """Let other processes see what changes with each request."""
+        self._in_flight.set(self._open)
+
+    def render(self) -> bytes:
+        """Write all metrics, of all processes, in the text format."""
+        self.tell()
+        return super().render()
 
     def connected(self, change: int) -> None:
         """Add to the open connections."""

@@ -7,12 +7,15 @@ has a place there, and the other way round (tests hold them against each other).
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
+from operator import ge, sub
 from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
+from contract.resource import RESOURCES, Counts, Resource
 from contract.wishes import Wishes
 from placement.capacity import HOW
-from placement.cluster.holdings import View, plan_pod
+from placement.cluster.holdings import Free, View, plan_pod
 from placement.cluster.nodes import Node, NodeCard
 from placement.cluster.pods import MOST_REMEMBERED, Need, Pod, Shape
 from placement.errors import NoPlacement
@@ -79,7 +82,7 @@ def _must_hold_together(shape: Shape) -> bool:
     return bool(shape.wishes.link) and most is not None and most.cards > 1
 
 
-def usable_rows(view: View, wishes: Wishes) -> Sequence[tuple[int, int]]:
+def usable_rows(view: View, wishes: Wishes) -> Free:
     """Return what is free of the cards that are healthy and that no wish rules out."""
     if not wishes.rules_out_cards:
         return view.rows
@@ -96,30 +99,28 @@ def usable_cards(node: Node, wishes: Wishes) -> tuple[int, ...]:
     )
 
 
-def _alone(need: Need, free: Sequence[tuple[int, int]]) -> Fit | None:
+def _alone(need: Need, free: Free) -> Fit | None:
     """Decide about one container as if its pod had no other."""
-    wanted, blocks = need.cores, need.blocks
+    wanted = need.counts
+    cores = wanted[0]  # asked first: most cards that do not fit lack these
     if need.demand.is_share:
         found: Fit | None = None
-        for cores, memory in free:
-            if cores >= wanted and memory >= blocks:
-                if cores < CORES_PER_CARD:
+        for row in free:
+            if row[0] >= cores and all(map(ge, row, wanted)):
+                if row[0] < CORES_PER_CARD:
                     return _KEPT
                 found = _BEGUN
         return found
-    fitting = 0
-    for cores, memory in free:
-        fitting += cores >= wanted and memory >= blocks
+    fitting = sum([row[0] >= cores and all(map(ge, row, wanted)) for row in free])
     return _KEPT if fitting >= need.cards else None
 
 
 _KEPT, _BEGUN = Fit(0), Fit(1)
 
 
-def _together(shape: Shape, view: View, rows: Sequence[tuple[int, int]]) -> Fit | None:
+def _together(shape: Shape, view: View, rows: Free) -> Fit | None:
     """Decide about several containers, each of which would fit alone."""
-    cores, blocks = shape.asked
-    if cores > sum([row[0] for row in rows]) or blocks > sum([row[1] for row in rows]):
+    if any(count > sum([row[at] for row in rows]) for at, count in enumerate(shape.asked)):
         return None  # what a search that gives up would not find
     if not shape.has_inits:
         left = _without_whole(shape.whole, rows)
@@ -133,9 +134,7 @@ def _together(shape: Shape, view: View, rows: Sequence[tuple[int, int]]) -> Fit 
     return (_planned if few else _planned_of_many)(shape, view.node, tuple(view.free))
 
 
-def _without_whole(
-    needs: Sequence[Need], rows: Sequence[tuple[int, int]]
-) -> tuple[tuple[int, int], ...] | None:
+def _without_whole(needs: Sequence[Need], rows: Free) -> tuple[Counts, ...] | None:
     """Take whole cards away, of those with memory enough the smallest; ``None`` if too few.
 
     The containers with the most memory come first, in *needs*.
@@ -144,11 +143,8 @@ def _without_whole(
         return tuple(rows)
     left = sorted(rows, key=lambda row: row[1])
     for need in needs:
-        found = [
-            place
-            for place, (cores, blocks) in enumerate(left)
-            if cores >= CORES_PER_CARD and blocks >= need.blocks
-        ][: need.cards]
+        fitting = (place for place, row in enumerate(left) if all(map(ge, row, need.counts)))
+        found = list(islice(fitting, need.cards))
         if len(found) < need.cards:
             return None
         for place in reversed(found):
@@ -163,12 +159,12 @@ class _GivenUpError(Exception):
 class _Shares:
     """Shares packed onto cards by trying, the largest first, begun cards before whole ones."""
 
-    def __init__(self, shares: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, shares: Sequence[Counts]) -> None:
         self._shares = shares
-        self._failed: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
+        self._failed: set[tuple[int, tuple[Counts, ...]]] = set()
         self._tries = _MOST_TRIES
 
-    def place(self, rows: tuple[tuple[int, int], ...], at: int = 0) -> Fit | None:
+    def place(self, rows: tuple[Counts, ...], at: int = 0) -> Fit | None:
         """Place the shares from *at* on; ``None`` where it cannot be done."""
         if at == len(self._shares):
             return _KEPT
@@ -177,16 +173,16 @@ class _Shares:
         rows = tuple(sorted(rows))  # the least left first: whole cards last
         if (at, rows) in self._failed:
             return None
-        cores, blocks = self._shares[at]
+        share = self._shares[at]
         before = None
         for place, row in enumerate(rows):
-            if row == before or row[0] < cores or row[1] < blocks:
+            if row == before or not all(map(ge, row, share)):
                 continue
             before = row
             self._tries -= 1
             if self._tries < 0:
                 raise _GivenUpError
-            less = (row[0] - cores, row[1] - blocks)
+            less = tuple(map(sub, row, share))
             rest = self.place((*rows[:place], less, *rows[place + 1 :]), at + 1)
             if rest is not None:
                 return Fit(rest.begun + (row[0] == CORES_PER_CARD))
@@ -195,7 +191,7 @@ class _Shares:
 
 
 @lru_cache(maxsize=65536)
-def _planned(shape: Shape, node: Node, free: tuple[tuple[int, int], ...]) -> Fit | None:
+def _planned(shape: Shape, node: Node, free: tuple[Counts, ...]) -> Fit | None:
     """Decide by a whole plan: containers hand places on, or the quick search gave up."""
     containers = tuple(
         ContainerDemand(str(number), need.kind, number, need.demand)
@@ -223,7 +219,7 @@ _planned_of_many = lru_cache(maxsize=1024)(_planned.__wrapped__)
 # --- in words -------------------------------------------------------------------------
 
 
-def explain(shape: Shape, node: Node, rows: Sequence[tuple[int, int]]) -> Unschedulable:
+def explain(shape: Shape, node: Node, rows: Free) -> Unschedulable:
     """Return why a pod does not fit on a node of which it is known that it does not."""
     wishes = shape.wishes
     wished: Sequence[NodeCard] = node.cards
@@ -235,9 +231,11 @@ def explain(shape: Shape, node: Node, rows: Sequence[tuple[int, int]]) -> Unsche
     most = max([need.cards for need in shape.needs])
     if len(wished) < most:
         return Unschedulable(f"fewer than {most} {kinds}", for_good=True)
+    all_places = [card.places for card in wished]
     for need in shape.needs:
-        if sum([card.blocks >= need.blocks for card in wished]) < need.cards:
-            return Unschedulable(f"no {kind} has {need.blocks} blocks", for_good=True)
+        for resource, *places, count in zip(RESOURCES, *all_places, need.counts, strict=True):
+            if sum([each >= count for each in places]) < need.cards:
+                return Unschedulable(f"no {kind} has {_amount(resource, count)}", for_good=True)
     if len(rows) < most:
         few = f"fewer than {most} healthy {kinds}" if rows else f"no healthy {kind}"
         return Unschedulable(few, for_good=True)
@@ -264,7 +262,12 @@ def _no_card_wished(node: Node, wishes: Wishes) -> str:
 
 
 def _no_room(need: Need, kind: str, kinds: str) -> str:
-    blocks = f" and {need.blocks} blocks" if need.blocks else ""
+    counts = zip(RESOURCES, need.counts, strict=True)
+    much = " and ".join(_amount(each, count) for each, count in counts if count)
     if need.demand.is_share or need.cards == 1:
-        return f"no {kind} has {need.cores} cores{blocks} free"
-    return f"fewer than {need.cards} {kinds} have {need.cores} cores{blocks} free"
+        return f"no {kind} has {much} free"
+    return f"fewer than {need.cards} {kinds} have {much} free"
+
+
+def _amount(resource: Resource, count: int) -> str:
+    return f"{count} {resource.unit.rpartition(' ')[2]}"

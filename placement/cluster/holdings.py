@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
-from contract.resource import Resource
+from contract.resource import RESOURCES, Counts, count_of
 from placement.capacity import CardState, need_of
 from placement.cluster.nodes import Node
 from placement.cluster.pods import Pod
@@ -13,11 +13,15 @@ from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.search import Capacity, Plan, Step, make_plan
 
-Free: TypeAlias = Sequence[tuple[int, int]]
-"""Of each card, by its place on the node: free cores and free memory blocks."""
+Free: TypeAlias = Sequence[Counts]
+"""Of each card, by its place on the node: what is free of each resource."""
 
-Taken: TypeAlias = tuple[tuple[int, int, int], ...]
-"""Of each card that is used: its place on the node, cores and memory blocks."""
+Taken: TypeAlias = tuple[tuple[int, ...], ...]
+"""Of each card that is used: its place on the node, then a count for each resource."""
+
+
+_NOTHING = (0,) * len(RESOURCES)
+_SLOT = {resource: slot for slot, resource in enumerate(RESOURCES)}
 
 
 class View:
@@ -27,22 +31,22 @@ class View:
         node: the node.
         free: of each card, by its place.
         rows: the same of healthy cards alone.
-        cores: hundredths of healthy cards, all there are and those taken.
-        blocks: memory blocks of healthy cards, all there are and those taken.
+        totals: of each resource the places of healthy cards, all there are and those taken.
     """
 
-    __slots__ = ("blocks", "cores", "free", "node", "rows")
+    __slots__ = ("free", "node", "rows", "totals")
 
     def __init__(self, node: Node, free: Free) -> None:
         self.node = node
         self.free = free
         pairs = zip(node.cards, free, strict=True)
-        healthy = [(card.blocks, row) for card, row in pairs if card.healthy]
+        healthy = [(card.places, row) for card, row in pairs if card.healthy]
         self.rows = [row for _, row in healthy]
-        all_cores = CORES_PER_CARD * len(healthy)
-        all_blocks = sum([blocks for blocks, _ in healthy])
-        self.cores = all_cores, all_cores - sum([row[0] for row in self.rows])
-        self.blocks = all_blocks, all_blocks - sum([row[1] for row in self.rows])
+        all_places = map(sum, zip(_NOTHING, *[places for places, _ in healthy], strict=True))
+        all_free = map(sum, zip(_NOTHING, *self.rows, strict=True))
+        self.totals = [
+            (places, places - free) for places, free in zip(all_places, all_free, strict=True)
+        ]
 
 
 def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
@@ -98,26 +102,28 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
         only = demand.containers[0]
         on = cards.get(only.name, ())
         if len(on) == 1 and only.demand.cards == 1:
-            return ((on[0], min(only.demand.cores, CORES_PER_CARD), only.demand.memory),)
+            cores, *others = [count_of(only.demand, each) for each in RESOURCES]
+            return ((on[0], min(cores, CORES_PER_CARD), *others),)
     taken: dict[int, list[int]] = {}
     reusable: dict[int, list[int]] = {}
     for container in demand.containers:
         on = cards.get(container.name, ())
         asked = container.demand
         cores = asked.cores if asked.is_share else CORES_PER_CARD
-        for slot, quotas in enumerate(([cores] * len(on), asked.memory_per_card(len(on)))):
+        for slot, resource in enumerate(RESOURCES):
+            quotas = asked.per_card(resource, len(on)) if slot else (cores,) * len(on)
             count = sum(quotas)
-            handed = min(count, sum(reusable.get(place, (0, 0))[slot] for place in on))
+            handed = min(count, sum(reusable.get(place, _NOTHING)[slot] for place in on))
             missing = count - handed
             for place, quota in zip(on, quotas, strict=False):
-                left = reusable.setdefault(place, [0, 0])
+                left = reusable.setdefault(place, [*_NOTHING])
                 reused = min(left[slot], handed)
                 handed -= reused
                 fresh = min(max(quota - reused, 0), missing)
                 missing -= fresh
-                taken.setdefault(place, [0, 0])[slot] += fresh
+                taken.setdefault(place, [*_NOTHING])[slot] += fresh
                 left[slot] += fresh if container.kind is ContainerKind.INIT else -reused
-    return tuple((place, *counts) for place, counts in sorted(taken.items()))  # type: ignore[misc]  # two counts
+    return tuple((place, *counts) for place, counts in sorted(taken.items()))
 
 
 def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
@@ -141,7 +147,7 @@ def simulate_cards(
     if plan is not None:
         return cards_of(plan, node), taken_by(plan, node)
     cards: dict[str, Sequence[int]] = dict(known)
-    emptiest = sorted(range(len(free)), key=lambda place: (-free[place][0], -free[place][1], place))
+    emptiest = sorted(range(len(free)), key=lambda place: (*(-each for each in free[place]), place))
     for container in pod.demand.containers:
         cards.setdefault(container.name, sorted(emptiest[: max(container.demand.cards, 1)]))
     return cards, taken_on(pod.demand, cards)
@@ -199,7 +205,7 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
     capacities = [
         _capacity(
             card.index,
-            card.blocks,
+            card.places,
             free_here,
             "" if card.healthy else "unhealthy",
             wishes.excludes(model=card.model, uuid=card.uuid) if picky else "",
@@ -214,7 +220,7 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
         Step(
             container,
             need_of(container.demand),
-            frozenset(_asked(container)),
+            frozenset(each for each in RESOURCES if count_of(container.demand, each)),
             fixed=names.get(container.name, ()),
             link=wishes.link,
         )
@@ -245,25 +251,18 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
 
 
 @lru_cache(maxsize=4096)
-def _capacity(
-    index: int, blocks: int, free: tuple[int, int], unhealthy: str, excluded: str
-) -> Capacity:
+def _capacity(index: int, places: Counts, free: Counts, unhealthy: str, excluded: str) -> Capacity:
     """Return a card that nobody has named yet; most cards are as they were a pod ago."""
     return Capacity(
         CardState(
             str(index),
             index,
-            {Resource.CORE: free[0], Resource.MEMORY: free[1]},
-            {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: blocks},
+            dict(zip(RESOURCES, free, strict=True)),
+            dict(zip(RESOURCES, places, strict=True)),
             unhealthy,
             excluded,
         )
     )
-
-
-def _asked(container: ContainerDemand) -> list[Resource]:
-    asked = container.demand
-    return [Resource.CORE, Resource.MEMORY] if asked.memory else [Resource.CORE]
 
 
 def cards_of(plan: Plan, node: Node) -> dict[str, tuple[int, ...]]:
@@ -282,6 +281,6 @@ def taken_by(plan: Plan, node: Node) -> Taken:
     for assignment in plan.values():
         for resource, fresh in assignment.fresh.items():
             for name, count in fresh.items():
-                row = taken.setdefault(by_name[name], [0, 0])
-                row[resource is Resource.MEMORY] += count
-    return tuple((place, *counts) for place, counts in sorted(taken.items()))  # type: ignore[misc]  # two counts
+                row = taken.setdefault(by_name[name], [*_NOTHING])
+                row[_SLOT[resource]] += count
+    return tuple((place, *counts) for place, counts in sorted(taken.items()))

@@ -10,11 +10,11 @@ from sys import intern
 from typing import Any
 
 from contract.cordon import read_cordon
-from contract.demand import CORES_PER_CARD
 from contract.errors import ContractError
 from contract.inventory import NodeCards, NodeLink, decode_inventory
 from contract.names import Names
 from contract.quantity import parse_quantity
+from contract.resource import RESOURCES, Counts
 from placement import cards as placed
 from placement.topology import Links
 
@@ -49,6 +49,11 @@ class NodeCard:
     blocks: int
     healthy: bool
 
+    @property
+    def places(self) -> Counts:
+        """The places that it has."""
+        return _places(self.blocks)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
@@ -70,9 +75,14 @@ class Node:
         """Return the same for equal nodes; nodes are told apart by their names."""
         return hash(self.name)
 
-    def all_free(self) -> tuple[tuple[int, int], ...]:
-        """Return the cores and blocks of each card, none of them taken."""
-        return tuple((CORES_PER_CARD, card.blocks) for card in self.cards)
+    def all_free(self) -> tuple[Counts, ...]:
+        """Return the places of each card, none of them taken."""
+        return tuple(card.places for card in self.cards)
+
+
+@lru_cache(maxsize=1024)
+def _places(blocks: int) -> Counts:
+    return tuple(each.places(blocks) for each in RESOURCES)
 
 
 def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None) -> Node:

@@ -17,7 +17,7 @@ from contract.demand import (
 )
 from contract.names import Names
 from contract.pod_annotations import read_allocations, read_choice, valid_allocations
-from contract.resource import Resource
+from contract.resource import RESOURCES, Counts, count_of
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 from placement.capacity import need_of
 from placement.errors import NoPlacement
@@ -35,15 +35,23 @@ class Need(NamedTuple):
         kind: how the kubelet counts it.
         demand: what it asks for.
         cards: how many cards.
-        cores: cores that each of them must have free.
-        blocks: memory blocks that each of them must have free.
+        counts: what each of them must have free.
     """
 
     kind: ContainerKind
     demand: Demand
     cards: int
-    cores: int
-    blocks: int
+    counts: Counts
+
+    @property
+    def cores(self) -> int:
+        """Cores that each card must have free."""
+        return self.counts[0]
+
+    @property
+    def blocks(self) -> int:
+        """Memory blocks that each card must have free."""
+        return self.counts[1]
 
 
 class Shape(NamedTuple):
@@ -55,20 +63,20 @@ class Shape(NamedTuple):
         needs: of each container, in the kubelet's order of admission.
         wishes: of the pod's author.
         problem: why no node can ever serve it; empty when one may.
-        shares: cores and blocks of those that share a card, the largest first.
+        shares: what those take that share a card, the largest first.
         whole: those that take whole cards, the most memory first.
         most_cards: the container with the most cards.
-        asked: cores and blocks of the whole pod when it has most.
+        asked: what the whole pod has when it has most.
         has_inits: whether ordinary init containers hand places on (fact K7).
     """
 
     needs: tuple[Need, ...]
     wishes: Wishes
     problem: str = ""
-    shares: tuple[tuple[int, int], ...] = ()
+    shares: tuple[Counts, ...] = ()
     whole: tuple[Need, ...] = ()
     most_cards: Need | None = None
-    asked: tuple[int, int] = (0, 0)
+    asked: Counts = (0,) * len(RESOURCES)
     has_inits: bool = False
 
 
@@ -174,20 +182,12 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
             need = need_of(container.demand)
         except NoPlacement as error:
             return Shape((), wishes, str(error))
-        per_card = need.per_card
-        needs.append(
-            Need(
-                container.kind,
-                container.demand,
-                container.demand.cards,
-                per_card[Resource.CORE],
-                per_card[Resource.MEMORY],
-            )
-        )
+        counts = tuple(need.per_card[each] for each in RESOURCES)
+        needs.append(Need(container.kind, container.demand, container.demand.cards, counts))
     for container, misfit in find_misfits(demand):
         if misfit.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
             return Shape((), wishes, f"container {container.name}: {misfit.detail}")
-    shares = [(need.cores, need.blocks) for need in needs if need.demand.is_share]
+    shares = [need.counts for need in needs if need.demand.is_share]
     whole = [need for need in needs if not need.demand.is_share]
     return Shape(
         tuple(needs),
@@ -201,19 +201,21 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
     )
 
 
-def _most_at_once(needs: Sequence[Need]) -> tuple[int, int]:
-    """Return the cores and the blocks that a pod has when it has most.
+def _most_at_once(needs: Sequence[Need]) -> Counts:
+    """Return what a pod has when it has most.
 
     An ordinary init container runs beside the sidecars before it, and hands on what it had.
     """
-    kept_cores = kept_blocks = cores = blocks = 0
-    for need in needs:
-        cores = max(cores, kept_cores + need.demand.cores)
-        blocks = max(blocks, kept_blocks + need.demand.memory)
-        if need.kind is not ContainerKind.INIT:
-            kept_cores += need.demand.cores
-            kept_blocks += need.demand.memory
-    return cores, blocks
+    found = []
+    for resource in RESOURCES:
+        kept = most = 0
+        for need in needs:
+            count = count_of(need.demand, resource)
+            most = max(most, kept + count)
+            if need.kind is not ContainerKind.INIT:
+                kept += count
+        found.append(most)
+    return tuple(found)
 
 
 _shape_of_many = lru_cache(maxsize=4)(shape_of.__wrapped__)

@@ -6,8 +6,10 @@ others leave. So the same pods have the same room, in whatever order the events 
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
+from operator import add, sub
 
-from contract.demand import CORES_PER_CARD
+from contract.resource import RESOURCES, Counts
 from placement.cluster.holdings import (
     Taken,
     View,
@@ -50,7 +52,7 @@ class Room:
         self._view = None
         self._held.clear()
         self._unknown.clear()
-        self._used = [[0, 0] for _ in node.cards]
+        self._used = [[0] * len(RESOURCES) for _ in node.cards]
         for pod in self.pods.values():
             self._count(pod)
 
@@ -84,9 +86,8 @@ class Room:
         if uid not in self.pods:
             return self.view()
         used = [row.copy() for row in self._used]
-        for place, cores, blocks in self._held.get(uid, ()):
-            used[place][0] -= cores
-            used[place][1] -= blocks
+        for place, *counts in self._held.get(uid, ()):
+            used[place] = list(map(sub, used[place], counts))
         return self._left(used, [self.pods[each] for each in self._unknown if each != uid])
 
     def holding(self, uid: str) -> Taken | None:
@@ -105,10 +106,7 @@ class Room:
 
     def _left(self, used: list[list[int]], unknown: list[Pod]) -> View:
         cards = self.node.cards
-        free = [
-            (max(CORES_PER_CARD - cores, 0), max(card.blocks - blocks, 0))
-            for card, (cores, blocks) in zip(cards, used, strict=True)
-        ]
+        free = [less(card.places, row) for card, row in zip(cards, used, strict=True)]
         for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
             _take(free, simulate(pod, self.node, free, self._policy))
         return View(self.node, tuple(free))
@@ -127,18 +125,21 @@ class Room:
             self._unknown.add(pod.uid)
             return
         self._held[pod.uid] = taken
-        for place, cores, blocks in taken:
-            self._used[place][0] += cores
-            self._used[place][1] += blocks
+        for place, *counts in taken:
+            self._used[place] = list(map(add, self._used[place], counts))
 
     def _uncount(self, uid: str) -> None:
         self._view = None
         self._unknown.discard(uid)
-        for place, cores, blocks in self._held.pop(uid, ()):
-            self._used[place][0] -= cores
-            self._used[place][1] -= blocks
+        for place, *counts in self._held.pop(uid, ()):
+            self._used[place] = list(map(sub, self._used[place], counts))
 
 
-def _take(free: list[tuple[int, int]], taken: Taken) -> None:
-    for place, cores, blocks in taken:
-        free[place] = (max(free[place][0] - cores, 0), max(free[place][1] - blocks, 0))
+def _take(free: list[Counts], taken: Taken) -> None:
+    for place, *counts in taken:
+        free[place] = less(free[place], counts)
+
+
+def less(free: Counts, counts: Sequence[int]) -> Counts:
+    """Return what is left of *free*, nothing where more is taken than there was."""
+    return tuple(map(max, map(sub, free, counts), repeat(0)))

@@ -41,7 +41,7 @@ def _placed(
         if any(left[card][resource] for card in left if card not in cards):
             return None  # the kubelet may hand on places of a card that the container is not on
         if resource is Resource.MEMORY:
-            parts = list(demand.memory_per_card())
+            parts = list(demand.per_card(resource))
         else:
             parts = [min(demand.cores, 100)] * len(cards)
         if any(free[card][resource] + left[card][resource] < max(parts) for card in cards):

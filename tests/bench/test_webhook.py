@@ -1,5 +1,7 @@
 """The questions about the webhook in tiny configurations: real processes, real TLS."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,12 @@ from bench.target import Target, Unacceptable
 from webhook.admission.reviews import decode_review
 
 
+@pytest.fixture
+def target() -> Iterator[Target]:
+    with contextlib.closing(Target()) as made:
+        yield made
+
+
 @pytest.mark.parametrize("size", [5_000, 50_000])
 def test_a_review_is_as_large_as_was_asked_for(size: int) -> None:
     body = review(size)
@@ -20,8 +28,7 @@ def test_a_review_is_as_large_as_was_asked_for(size: int) -> None:
     assert decode_review(body).name == "train"
 
 
-def test_every_example_is_a_whole_request() -> None:
-    target = Target()
+def test_every_example_is_a_whole_request(target: Target) -> None:
     for number, example in enumerate(requests(), start=1):
         target.try_one(example)
         assert sum(target.statuses.values()) == number
@@ -76,9 +83,8 @@ def test_each_server_answers_reviews_and_its_time_is_measured(name: str, tmp_pat
             assert resident_mib(worker) > 1
 
 
-def test_damage_is_repeatable_and_ends_in_no_500() -> None:
+def test_damage_is_repeatable_and_ends_in_no_500(target: Target) -> None:
     one, other = fuzz.damaged(5), fuzz.damaged(5)
-    target = Target()
     for _ in range(300):
         data = next(one)
         assert data == next(other)
@@ -87,8 +93,9 @@ def test_damage_is_repeatable_and_ends_in_no_500() -> None:
     assert not any(status.startswith("5") for status in target.statuses)
 
 
-def test_an_answer_that_may_not_be_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    target = Target()
+def test_an_answer_that_may_not_be_ends_the_run(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("webhook.admission.reviewer.decode_review", None)
     with pytest.raises(Unacceptable, match="500 Internal Server Error"):
         target.try_one(requests()[0])

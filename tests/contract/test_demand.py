@@ -18,6 +18,7 @@ from contract.demand import (
 )
 from contract.errors import Fault, InvalidDemand
 from contract.names import Names
+from contract.resource import Resource
 
 Json = dict[str, Any]
 NAMES = Names()
@@ -79,31 +80,15 @@ def test_containers_stand_in_the_order_in_which_the_kubelet_admits_them() -> Non
     )
 
 
-def test_init_containers_come_first_wherever_they_stand_in_the_object() -> None:
-    turned = dict(reversed(SPEC.items()))
-    assert list(turned) != list(SPEC)
-    assert parse_pod_demand(turned, NAMES) == parse_pod_demand(SPEC, NAMES)
-
-
 @pytest.mark.parametrize("policy", [None, "Never", "OnFailure", "always", ["Always"]])
 def test_only_a_restart_policy_of_always_makes_a_sidecar(policy: object) -> None:
     spec = copy.deepcopy(SPEC)
     spec["initContainers"][2]["restartPolicy"] = policy
     found = parse_pod_demand(spec, NAMES).of("sidecar")
     assert found is not None
-    assert found.kind is INIT
-
-
-def test_a_restart_policy_makes_no_sidecar_of_a_main_container() -> None:
-    spec = _limits("50", "4")
-    spec["containers"][0]["restartPolicy"] = "Always"
-    assert parse_pod_demand(spec, NAMES).containers[0].kind is MAIN
-
-
-def test_a_container_is_found_by_its_name() -> None:
-    demand = parse_pod_demand(SPEC, NAMES)
-    assert demand.of("main") == demand.containers[2]
-    assert demand.of("plain") is demand.of("") is None
+    assert (found.name, found.kind) == ("sidecar", INIT)
+    spec["containers"][1]["restartPolicy"] = "Always"
+    assert parse_pod_demand(spec, NAMES).containers[-1].kind is MAIN
 
 
 @pytest.mark.parametrize(
@@ -131,41 +116,20 @@ def test_requests_equal_to_limits_are_allowed_in_any_form(request_: object) -> N
     assert _one(_spec(resources)) == Demand(50, 4)
 
 
-def test_another_domain_is_another_resource() -> None:
-    other = Names("gpu.example.org")
-    assert not parse_pod_demand(SPEC, other)
-    spec = _spec({"limits": {other.core: "100", CORE: "nonsense"}})
-    assert parse_pod_demand(spec, other).containers[0].demand == Demand(100, 0)
-
-
 # --- shares and whole cards ----------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("demand", "is_share", "per_card"),
-    [
-        (Demand(1, 4), True, (4,)),
-        (Demand(99, 4), True, (4,)),
-        (Demand(100, 4), False, (4,)),
-        (Demand(300, 7), False, (3, 2, 2)),
-        (Demand(300, 2), False, (1, 1, 0)),
-        (Demand(0, 4), False, ()),
-    ],
-)
-def test_memory_is_shared_out_over_the_cards(
-    demand: Demand, is_share: bool, per_card: tuple[int, ...]
-) -> None:
-    assert (demand.is_share, demand.cards) == (is_share, len(per_card))
-    assert demand.memory_per_card() == per_card
 
 
 @given(st.integers(1, 16), st.integers(0, 5000))
 def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memory: int) -> None:
-    each = Demand(cards * 100, memory).memory_per_card()
+    each = Demand(cards * 100, memory).per_card(Resource.MEMORY)
     assert len(each) == cards
     assert sum(each) == memory
     assert max(each) - min(each) <= 1
     assert list(each) == sorted(each, reverse=True)
+    assert Demand(cards, memory).per_card(Resource.MEMORY) == (memory,), (
+        "a share has it all on one card"
+    )
+    assert Demand(0, memory).per_card(Resource.MEMORY) == ()
 
 
 # --- bad: one rule at a time ---------------------------------------------------------
@@ -286,62 +250,6 @@ def test_requests_without_limits_are_refused(limits: object) -> None:
 # --- bad: several things at once -----------------------------------------------------
 
 
-def _pod_of(inits: list[tuple[int, bool]], mains: list[int]) -> Json:
-    def ask(cores: int) -> Json:
-        limits = {CORE: str(cores)} | ({MEMORY: "1"} if cores < 100 else {})
-        return {"resources": {"limits": limits}}
-
-    return {
-        "initContainers": [
-            ask(cores) | ({"restartPolicy": "Always"} if sidecar else {})
-            for cores, sidecar in inits
-        ],
-        "containers": [ask(cores) for cores in mains],
-    }
-
-
-@pytest.mark.parametrize(
-    ("inits", "mains", "path", "left"),
-    [
-        ([(200, False)], [100], "spec.containers[0]", 200),
-        ([(300, False)], [30, 100], "spec.containers[0]", 300),
-        ([(100, False), (200, False)], [50], "spec.containers[0]", 200),
-        ([(200, False), (50, True)], [200], "spec.initContainers[1]", 200),
-        ([(400, False), (100, False)], [400], "spec.initContainers[1]", 400),
-    ],
-)
-def test_less_than_several_cards_that_init_containers_leave_over_would_be_split(
-    inits: list[tuple[int, bool]], mains: list[int], path: str, left: int
-) -> None:
-    """The kubelet hands them on at random, fact K7: it could never be served."""
-    _, errors = read_pod_demand(_pod_of(inits, mains), NAMES)
-    assert errors[0].path == f"{path}.resources.limits[{CORE}]"
-    assert errors[0].rule == "split-over-cards"
-    assert (
-        f"init containers before it leave {left} cores over, and the kubelet would hand it "
-        f"some of these, from several cards: ask for {left} or more here, or for at most 100 there"
-    ) in str(errors[0])
-
-
-@pytest.mark.parametrize(
-    ("inits", "mains"),
-    [
-        ([(200, False)], [200, 100]),
-        ([(200, False)], [300, 50]),
-        ([(100, False)], [30, 70]),
-        ([(100, False), (50, True)], [50]),
-        ([(200, False), (200, True)], [50]),
-        ([(200, True)], [50]),
-        ([(200, False), (300, False)], [300]),
-        ([(200, False)], []),
-    ],
-)
-def test_what_init_containers_leave_over_may_be_taken_whole_or_be_of_one_card(
-    inits: list[tuple[int, bool]], mains: list[int]
-) -> None:
-    assert read_pod_demand(_pod_of(inits, mains), NAMES)[1] == ()
-
-
 def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() -> None:
     spec = {
         "initContainers": [{"name": "i", "resources": {"limits": {CORE: "50"}}}],
@@ -373,13 +281,6 @@ def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() ->
     assert len(_refusals(spec)) == 5
 
 
-def test_a_path_starts_where_the_spec_stands_in_its_object() -> None:
-    _, errors = read_pod_demand(_limits(150), NAMES, path="spec.template.spec")
-    assert [error.path for error in errors] == [
-        f"spec.template.spec.containers[0].resources.limits[{CORE}]"
-    ]
-
-
 def test_a_broken_rule_does_not_hide_a_count_that_can_be_read() -> None:
     demand, errors = read_pod_demand(_limits("150", "x"), NAMES)
     assert errors
@@ -401,26 +302,6 @@ def test_a_broken_rule_does_not_hide_a_count_that_can_be_read() -> None:
 def test_what_is_no_spec_with_our_resources_asks_for_nothing(spec: object) -> None:
     assert read_pod_demand(spec, NAMES) == (PodDemand(), ())
     assert not asks_for_gpus(spec, NAMES)
-
-
-def test_a_container_without_a_name_is_read_all_the_same() -> None:
-    spec = {"containers": [{"name": 7, "resources": {"limits": {CORE: "100"}}}]}
-    assert parse_pod_demand(spec, NAMES).containers[0].name == ""
-
-
-@pytest.mark.parametrize(
-    ("field", "resource", "count"),
-    [
-        ("limits", CORE, None),
-        ("requests", CORE, "x"),
-        ("limits", MEMORY, "-1"),
-        ("requests", MEMORY, 1),
-    ],
-)
-def test_a_container_that_asks_for_a_resource_asks_for_gpus_valid_or_not(
-    field: str, resource: str, count: object
-) -> None:
-    assert asks_for_gpus(_spec({field: {resource: count}}), NAMES)
 
 
 # --- whatever comes ------------------------------------------------------------------
@@ -460,7 +341,7 @@ def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(spec:
         assert each.demand.cores or each.demand.memory
         if not errors:
             assert each.demand.cards >= 1
-            assert sum(each.demand.memory_per_card()) == each.demand.memory
+            assert sum(each.demand.per_card(Resource.MEMORY)) == each.demand.memory
             assert each.demand.memory >= 1 or not each.demand.is_share
             assert each.demand.is_share or each.demand.cores % 100 == 0
     for error in errors:

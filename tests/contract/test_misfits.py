@@ -48,27 +48,6 @@ def told(*containers: Asked) -> list[str]:
     return [str(error) for error in read_pod_demand(spec, NAMES)[1]]
 
 
-# --- good ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "containers",
-    [
-        pytest.param([(INIT, 60, 1), (MAIN, 60, 1), (MAIN, 60, 1)], id="nothing is left over"),
-        pytest.param([(INIT, 100, 0), (MAIN, 60, 1), (MAIN, 40, 1)], id="both fit on its card"),
-        pytest.param([(INIT, 80, 1), (MAIN, 60, 1), (MAIN, 40, 1)], id="with fresh places too"),
-        pytest.param([(INIT, 50, 9), (MAIN, 60, 2), (MAIN, 100, 0)], id="no memory, so not bound"),
-        pytest.param([(INIT, 50, 1), (MAIN, 200, 2), (MAIN, 60, 1)], id="whole cards take it over"),
-        pytest.param([(INIT, 50, 1), (INIT, 90, 2), (MAIN, 90, 2)], id="an init container reuses"),
-        pytest.param([(SIDECAR, 60, 1), (INIT, 100, 9), (MAIN, 60, 9)], id="a sidecar before it"),
-    ],
-)
-def test_a_container_that_finds_room_beside_what_is_left_over_is_not_refused(
-    containers: list[Asked],
-) -> None:
-    assert told(*containers) == []
-
-
 # --- bad -----------------------------------------------------------------------------
 
 
@@ -123,6 +102,25 @@ def test_a_container_without_room_beside_what_is_left_over_is_refused(
         f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: {containers[-1][1]}: init "
         f"containers before it leave {left} over, the kubelet would hand it these first, and "
         f"their card has {has} for it: ask for {less}so little there that nothing is left over"
+    )
+
+
+@pytest.mark.parametrize(
+    ("containers", "path", "left"),
+    [
+        ([(INIT, 200, 0), (MAIN, 100, 0)], "containers[0]", 200),
+        ([(INIT, 100, 0), (INIT, 200, 0), (MAIN, 50, 1)], "containers[0]", 200),
+        ([(INIT, 400, 0), (INIT, 100, 0), (MAIN, 400, 0)], "initContainers[1]", 400),
+    ],
+)
+def test_less_than_several_cards_that_are_left_over_would_be_split(
+    containers: list[Asked], path: str, left: int
+) -> None:
+    (message, *_) = told(*containers)
+    assert message.startswith(f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: ")
+    assert message.endswith(
+        f"init containers before it leave {left} cores over, and the kubelet would hand it some of "
+        f"these, from several cards: ask for {left} or more here, or for at most 100 there"
     )
 
 

@@ -6,8 +6,9 @@ from contract.errors import InvalidName
 from contract.names import Names
 
 
-def test_every_name_lives_under_the_default_domain() -> None:
-    names = Names()
+@pytest.mark.parametrize("domain", ["tencent.com", "gpu.example.org"])
+def test_every_name_lives_under_the_domain(domain: str) -> None:
+    names = Names(domain)
     expected = {
         "core": "vcuda-core",
         "memory": "vcuda-memory",
@@ -19,23 +20,24 @@ def test_every_name_lives_under_the_default_domain() -> None:
         "gpu_allocation": "gpu-allocation",
         "predicate_gpu_idx_prefix": "predicate-gpu-idx-",
         "gpu_cards": "gpu-cards",
+        "gpu_cordoned": "gpu-cordoned",
         "gpu_model": "gpu-model",
+        "use_gpu_type": "use-gpu-type",
+        "nouse_gpu_type": "nouse-gpu-type",
+        "use_gpu_uuid": "use-gpu-uuid",
+        "nouse_gpu_uuid": "nouse-gpu-uuid",
+        "gpu_policy": "gpu-policy",
+        "gpu_node_policy": "gpu-node-policy",
+        "gpu_link": "gpu-link",
+        "core_limit": "vcuda-core-limit",
     }
-    for name, value in expected.items():
-        assert getattr(names, name) == f"tencent.com/{value}"
-
-
-def test_one_setting_changes_the_domain_everywhere() -> None:
-    names = Names("gpu.example.org")
-    every = [
-        getattr(names, name)
-        for name in dir(Names)
-        if not name.startswith("_") and isinstance(getattr(names, name), str) and name != "domain"
-    ]
-    assert len(every) == 20
-    assert names.wishes < set(every)
-    assert all(each.startswith("gpu.example.org/") for each in every)
-    assert names.predicate_gpu_idx(3) == "gpu.example.org/predicate-gpu-idx-3"
+    found = {name: getattr(names, name) for name in dir(Names) if not name.startswith("_")}
+    strings = {name: each for name, each in found.items() if isinstance(each, str)}
+    del strings["domain"]
+    assert strings == {name: f"{domain}/{each}" for name, each in expected.items()}
+    assert names.wishes < set(strings.values())
+    assert names.predicate_gpu_idx(3) == f"{domain}/predicate-gpu-idx-3"
+    assert Names().domain == "tencent.com"
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,3 @@ def test_a_json_number_is_read_as_it_was_written(value: float) -> None:
     expected = Fraction(Decimal(repr(value)))
     small = "e" not in repr(value) or abs(int(repr(value).rpartition("e")[2])) <= 99
     assert parse_quantity(value) == (expected if small else None)
-
-
-@given(st.text() | st.text("0123456789+-.eEkKMGTPimun", max_size=80))
-def test_no_text_raises(text: str) -> None:
-    found = parse_quantity(text)
-    assert found is None or isinstance(found, Fraction | int)

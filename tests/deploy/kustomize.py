@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deploy.manifests import BASE, DEPLOY, Json
-from tests.rbac.manifests import LOADER
+from tests.deploy.manifests import BASE, DEPLOY, LOADER, Json
 
 OVERLAYS = ("", *sorted(f"overlays/{each.name}" for each in (DEPLOY / "overlays").iterdir()))
 """Everything that can be applied; the first is deploy/ itself."""

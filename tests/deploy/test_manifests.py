@@ -1,7 +1,6 @@
 """deploy/base as it is written: names, ports, rights, and that it fits the programs."""
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ from agent.app import supervisor
 from certs.__main__ import cli as certs
 from contract.names import DEFAULT_DOMAIN
 from proxy.__main__ import main as proxy
-from scheduler.__main__ import cli as scheduler
 from tests.deploy.manifests import (
     DEPLOY,
-    NOT_OURS,
+    VERSION,
     Json,
     base,
     containers,
@@ -24,59 +22,19 @@ from tests.deploy.manifests import (
     find,
     pod_specs,
     read_yaml,
-    selects,
 )
 from tests.deploy.schemas import OLDEST, check, newest
-from view.__main__ import cli as view
+from tests.deploy.soundness import check_objects, variables
 from webhook.__main__ import cli as webhook
 
 OBJECTS = base()
 SPECS = pod_specs(OBJECTS)
-PROGRAMS: dict[str, click.Command] = {
-    "agent": agent,
-    "certs": certs,
-    "proxy": proxy,
-    "scheduler": scheduler,
-    "view": view,
-    "webhook": webhook,
-}
-CONTAINERS = [
-    pytest.param(spec, each, id=f"{name}/{each['name']}")
-    for name, spec in SPECS.items()
-    for each in containers(spec)
-]
-VERSION: str = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))[
-    "project"
-]["version"]
 JOB = f"gpu-turnstile-certs-{VERSION.replace('.', '-')}"
 """Named by the version: a Job that was applied before cannot be changed."""
 WEBHOOK = SPECS["Deployment/gpu-turnstile-webhook"]
 AGENT = SPECS["DaemonSet/gpu-turnstile-agent"]
 PROXY = SPECS["DaemonSet/gpu-turnstile-proxy"]
 CERTS = SPECS[f"Job/{JOB}"]
-
-
-def program(container: Json) -> click.Command:
-    """Find the command that a container runs."""
-    python, dash_m, name, *subcommands = container["command"]
-    assert (python, dash_m) == ("python", "-m")
-    found = PROGRAMS[name.removesuffix(".keeper")]  # which passes on what it is told
-    for each in subcommands:
-        assert isinstance(found, click.Group)
-        found = found.commands[each]
-    return found
-
-
-def variables(command: click.Command) -> dict[str, click.Parameter]:
-    """Give the environment variables that a command reads."""
-    prefix = command.context_settings.get("auto_envvar_prefix")
-    found: dict[str, click.Parameter] = {}
-    for each in command.params:
-        named = [each.envvar] if isinstance(each.envvar, str) else list(each.envvar or ())
-        if not named and prefix and each.name:
-            named = [f"{prefix}_{each.name.upper()}"]
-        found |= dict.fromkeys(named, each)
-    return found
 
 
 def default(command: click.Command, variable: str) -> Any:
@@ -86,60 +44,19 @@ def default(command: click.Command, variable: str) -> Any:
 
 @pytest.mark.parametrize("version", [OLDEST, newest()])
 def test_every_object_is_what_kubernetes_expects(version: str) -> None:
-    for each in OBJECTS:
+    examples = [each for path in (DEPLOY / "examples").glob("*.yaml") for each in read_yaml(path)]
+    assert examples
+    for each in (*OBJECTS, *examples):
         check(each, version)
 
 
-@pytest.mark.parametrize(("spec", "container"), CONTAINERS)
-def test_a_container_fits_its_program_and_may_do_no_more_than_it_needs(
-    spec: Json, container: Json
-) -> None:
-    known = variables(program(container))
-    names = {each["name"] for each in container.get("env", ())}
-    assert {each for each in names if not each.startswith(NOT_OURS)} <= known.keys()
-    assert {name for name, option in known.items() if option.required} <= names
-    assert container["name"] != "agent" or "NODE_NAME" in names
-    for name, value in environment(container).items():
-        if name in known:
-            known[name].type.convert(value, known[name], None)
-    name = "gpu-turnstile-proxy" if container["name"] == "proxy" else "gpu-turnstile"
-    assert container["image"] == f"ghcr.io/gpu-turnstile/{name}:{VERSION}"
-    assert container["imagePullPolicy"] == "IfNotPresent"
-    mounts = {each["name"] for each in container.get("volumeMounts", ())}
-    assert mounts == {each["name"] for each in spec.get("volumes", ())}
-    resources, security = container["resources"], container["securityContext"]
-    assert resources["requests"].keys() == {"cpu", "memory"}
-    assert resources["limits"].keys() == {"memory"}
-    assert security["allowPrivilegeEscalation"] is False
-    assert security["readOnlyRootFilesystem"] is True
-    assert security["capabilities"] == {"drop": ["ALL"]}
-    assert not security.get("privileged", False)
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    ports = {each["name"] for each in container.get("ports", ())}
-    probes = [each for key, each in container.items() if key.endswith("Probe")]
-    assert bool(probes) == (spec not in (CERTS, SPECS["CronJob/gpu-turnstile-certs"]))
-    for probe in probes:
-        assert probe["httpGet"]["port"] in ports
-        assert probe["httpGet"]["path"] in ("/healthz", "/readyz")
-        assert (probe["httpGet"].get("scheme") == "HTTPS") == (container["name"] == "webhook")
+def test_the_base_is_sound_by_itself() -> None:
+    check_objects(OBJECTS)
+    namespace = find(OBJECTS, "Namespace", "gpu-turnstile")["metadata"]
+    assert namespace["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-@pytest.mark.parametrize("spec", [WEBHOOK, CERTS], ids=["webhook", "certs"])
-def test_beside_the_keys_nothing_is_root_and_nothing_is_mounted_from_hosts(spec: Json) -> None:
-    security = spec["securityContext"]
-    assert security["runAsNonRoot"] is True
-    assert security["runAsUser"] == security["runAsGroup"] == 65532
-    assert all(each.keys() & {"secret", "emptyDir"} for each in spec.get("volumes", ()))
-    (namespace,) = (
-        each
-        for each in OBJECTS
-        if each["metadata"]["name"] == "gpu-turnstile" and each["kind"] == "Namespace"
-    )
-    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
-
-
-def test_the_agent_registers_where_the_proxy_listens_and_writes_nowhere_else() -> None:
+def test_the_agent_registers_where_the_proxy_listens_and_both_write_nowhere_else() -> None:
     plugins = str(default(proxy, "GPU_TURNSTILE_PROXY_PLUGIN_DIR"))
     record = Path(default(agent, "GPU_TURNSTILE_POD_RESOURCES_SOCKET")).parent
     assert environment(containers(AGENT)[0])["GPU_TURNSTILE_PLUGIN_DIR"] == plugins
@@ -148,11 +65,8 @@ def test_the_agent_registers_where_the_proxy_listens_and_writes_nowhere_else() -
         "device-plugins": (str(default(proxy, "GPU_TURNSTILE_PROXY_KUBELET_DIR")), "ro"),
         "pod-resources": (str(record), "ro"),
     }
-
-
-def test_the_proxy_mounts_the_two_directories_where_it_listens_and_nothing_else() -> None:
     assert _mounts(PROXY) == {
-        "plugins": (str(default(proxy, "GPU_TURNSTILE_PROXY_PLUGIN_DIR")), "rw"),
+        "plugins": (plugins, "rw"),
         "device-plugins": (str(default(proxy, "GPU_TURNSTILE_PROXY_KUBELET_DIR")), "rw"),
     }
 
@@ -246,54 +160,6 @@ def test_ports_are_those_that_the_programs_listen_on() -> None:
     }
 
 
-def test_services_and_budgets_and_policies_select_pods_that_are_there() -> None:
-    labels = [each["template"]["metadata"]["labels"] for each in _templates()]
-    kinds = {"Service", "NetworkPolicy", "PodDisruptionBudget"}
-    checked = set()
-    for each in OBJECTS:
-        spec = each.get("spec") or {}
-        selector = spec.get("podSelector", spec.get("selector"))
-        if selector and each["kind"] in kinds:
-            checked.add(each["kind"])
-            wanted = {"matchLabels": selector} if each["kind"] == "Service" else selector
-            assert any(selects(wanted, found) for found in labels), each["metadata"]
-    assert checked == kinds
-
-
-def test_workloads_select_their_own_pods() -> None:
-    assert any("selector" in each for each in _templates())
-    assert any("topologySpreadConstraints" in each["template"]["spec"] for each in _templates())
-    for each in _templates():
-        own = each["template"]["metadata"]["labels"]
-        if "selector" in each:
-            assert each["selector"]["matchLabels"].items() <= own.items()
-        for spread in each["template"]["spec"].get("topologySpreadConstraints", ()):
-            assert spread["labelSelector"]["matchLabels"].items() <= own.items()
-
-
-def _templates() -> list[Json]:
-    specs = []
-    for each in OBJECTS:
-        if each["kind"] == "CronJob":
-            specs.append(each["spec"]["jobTemplate"]["spec"])
-        elif each["kind"] in ("DaemonSet", "Deployment", "Job"):
-            specs.append(each["spec"])
-    return specs
-
-
-def test_every_account_and_role_that_is_named_is_there() -> None:
-    there = {(each["kind"], each["metadata"]["name"]) for each in OBJECTS}
-    for spec in SPECS.values():
-        assert ("ServiceAccount", spec["serviceAccountName"]) in there
-    assert {"RoleBinding", "ClusterRoleBinding"} <= {kind for kind, _ in there}
-    for each in OBJECTS:
-        if each["kind"].endswith("RoleBinding"):
-            assert (each["roleRef"]["kind"], each["roleRef"]["name"]) in there
-            for subject in each["subjects"]:
-                found = find(OBJECTS, "ServiceAccount", subject["name"])
-                assert found["metadata"]["namespace"] == subject["namespace"]
-
-
 def test_the_policies_know_the_account_that_the_agent_runs_under() -> None:
     account = find(OBJECTS, "ServiceAccount", AGENT["serviceAccountName"])["metadata"]
     user = f"system:serviceaccount:{account['namespace']}:{account['name']}"
@@ -351,66 +217,12 @@ def test_the_webhooks_memory_holds_its_workers() -> None:
     assert mebibytes >= (workers + 1) * 60
 
 
-def test_critical_pods_are_let_into_their_namespaces() -> None:
-    quotas = {
-        each["metadata"]["namespace"]: each["spec"]["scopeSelector"]["matchExpressions"][0][
-            "values"
-        ]
-        for each in OBJECTS
-        if each["kind"] == "ResourceQuota"
-    }
-    assert {"Deployment", "DaemonSet"} <= {each["kind"] for each in OBJECTS}
-    for each in OBJECTS:
-        if each["kind"] in ("Deployment", "DaemonSet"):
-            name = each["spec"]["template"]["spec"]["priorityClassName"]
-            assert name in quotas[each["metadata"]["namespace"]]
-
-
-def test_everything_with_a_namespace_says_which() -> None:
-    cluster_wide = (
-        "Namespace",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "MutatingWebhookConfiguration",
-        "ValidatingWebhookConfiguration",
-        "ValidatingAdmissionPolicy",
-        "ValidatingAdmissionPolicyBinding",
-    )
-    for each in OBJECTS:
-        namespaced = each["kind"] not in cluster_wide
-        assert ("namespace" in each["metadata"]) == namespaced, each["metadata"]["name"]
-
-
-def test_nothing_keeps_itself_from_being_deleted() -> None:
-    for each in OBJECTS:
-        assert not {"finalizers", "ownerReferences"} & each["metadata"].keys()
-
-
 def test_nobody_writes_a_ca_bundle_by_hand() -> None:
     assert "caBundle:" not in "".join(
         path.read_text(encoding="utf-8") for path in DEPLOY.rglob("*.yaml")
     )
 
 
-def test_every_webhook_calls_a_service_that_is_there() -> None:
-    assert sum(len(each.get("webhooks", ())) for each in OBJECTS) > 2
-    for each in OBJECTS:
-        for entry in each.get("webhooks", ()):
-            service = entry["clientConfig"]["service"]
-            found = find(OBJECTS, "Service", service["name"])
-            assert found["metadata"]["namespace"] == service["namespace"]
-            assert service.get("port", 443) in [p["port"] for p in found["spec"]["ports"]]
-            assert service["path"] in ("/mutate/pods", "/mutate/bindings", "/validate/workloads")
-
-
 def test_the_domain_is_the_one_that_programs_take_unasked() -> None:
     for spec in (WEBHOOK, AGENT):
         assert environment(containers(spec)[0])["GPU_TURNSTILE_DOMAIN"] == DEFAULT_DOMAIN
-
-
-@pytest.mark.parametrize(
-    "path", sorted((DEPLOY / "examples").glob("*.yaml")), ids=lambda each: each.name
-)
-def test_examples_are_what_kubernetes_expects(path: Path) -> None:
-    for each in read_yaml(path):
-        check(each, newest())

@@ -58,23 +58,19 @@ _PROXY = {
 }
 
 
-@pytest.mark.parametrize("expression", sorted(set(_expressions())))
-def test_every_metric_that_is_asked_for_is_exported(expression: str) -> None:
-    exported = _exported()
-    names = _NAME.findall(expression)
-    assert names or re.search(r"\b(up|kube_\w+)\b", expression)  # Prometheus' and the cluster's own
-    for name in names:
-        assert name in exported
-
-
 # An agent registers soon after its start: a rate would begin after it.
 _ONCE = {"gpu_turnstile_agent_unregistered_seconds_sum"}
 
 
 @pytest.mark.parametrize("expression", sorted(set(_expressions())))
-def test_what_only_grows_is_looked_at_as_a_rate(expression: str) -> None:
+def test_every_metric_that_is_asked_for_is_exported_and_what_only_grows_is_a_rate(
+    expression: str,
+) -> None:
     exported = _exported()
-    for name in _NAME.findall(expression):
+    names = _NAME.findall(expression)
+    assert names or re.search(r"\b(up|kube_\w+)\b", expression)  # Prometheus' and the cluster's own
+    for name in names:
+        assert name in exported
         if exported[name] != "gauge" and name not in _ONCE:
             assert re.search(rf"(rate|increase)\({name}", expression)
 
@@ -124,6 +120,18 @@ def test_alerts_look_for_the_agent_by_the_names_that_it_is_scraped_and_counted_b
     place = agents["metadata"]["namespace"]
     counted = f'{{namespace="{place}",daemonset=~"gpu-turnstile-(agent|proxy)"}}'
     assert counted in rules["GPUTurnstileAgentMissing"]
+    for alert, folder, name in (
+        ("GPUTurnstileSchedulerDown", "scheduler-extender", "gpu-turnstile-scheduler"),
+        ("GPUTurnstileKubeSchedulerDown", "scheduler-own", "gpu-turnstile-kube-scheduler"),
+    ):
+        (deployment,) = (
+            each
+            for each in read_yaml(DEPLOY / "components" / folder / "deployment.yaml")
+            if each["kind"] == "Deployment"
+        )
+        assert deployment["metadata"]["name"] == name
+        place = deployment["metadata"]["namespace"]
+        assert f'{{namespace="{place}",deployment="{name}"}} == 0' in rules[alert]
 
 
 def test_the_dashboard_shows_the_cards_of_which_the_alert_tells() -> None:

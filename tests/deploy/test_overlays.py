@@ -15,7 +15,6 @@ from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
 from tests.deploy.manifests import (
     CUSTOM,
     DEPLOY,
-    NOT_OURS,
     Json,
     base,
     containers,
@@ -27,7 +26,7 @@ from tests.deploy.manifests import (
 from tests.deploy.policies import denials
 from tests.deploy.policy_examples import PODS
 from tests.deploy.schemas import OLDEST, check, newest
-from tests.deploy.test_manifests import program, variables
+from tests.deploy.soundness import check_objects
 
 COMPONENTS = sorted(each.name for each in (DEPLOY / "components").iterdir())
 
@@ -137,21 +136,16 @@ def test_an_overlay_is_sound_and_takes_no_more_of_the_host_than_it_needs(overlay
         for version in (OLDEST, newest()) if each not in plain else ():
             check(each, version)
     assert _identities(base()) - _identities(built) == expected.gone
+    assert overlay or _identities(base()) == _identities(built)
     assert bool({each["kind"] for each in built} & CUSTOM) == expected.operators
-    for spec in pod_specs(built).values():
-        _check_settings(spec)
-        mounts = {m["name"] for each in containers(spec) for m in each.get("volumeMounts", ())}
-        assert mounts == {each["name"] for each in spec.get("volumes", ())}
+    check_objects(
+        [each for each in built if each["kind"] not in CUSTOM],
+        privileged_agent=expected.privileged,
+    )
     agent, proxy = _agent(overlay), pod_specs(built)[_PROXY]
     plain_proxy = pod_specs(base())[_PROXY]
-    security = containers(agent)[0]["securityContext"]
     assert _paths(agent) == _ALWAYS | expected.paths
-    assert security["privileged"] is expected.privileged
-    assert security["allowPrivilegeEscalation"] is expected.privileged
-    assert security["readOnlyRootFilesystem"] is True
-    assert security.get("capabilities") == (None if expected.privileged else {"drop": ["ALL"]})
     assert agent.get("hostPID", False) is expected.host_pid
-    assert "hostNetwork" not in agent
     assert agent.get("runtimeClassName") == expected.runtime_class
     # Wherever GPU pods run, the agent does, and the proxy before it.
     assert agent["tolerations"] == [{"operator": "Exists"}]
@@ -161,18 +155,7 @@ def test_an_overlay_is_sound_and_takes_no_more_of_the_host_than_it_needs(overlay
     # Nothing that is chosen for the agent reaches the proxy.
     assert proxy["containers"] == plain_proxy["containers"]
     assert proxy["volumes"] == plain_proxy["volumes"]
-    assert not {"hostPID", "hostNetwork", "runtimeClassName"} & proxy.keys()
-
-
-def _check_settings(spec: Json) -> None:
-    """Assert that every variable of ours is an option of its program, and can be read."""
-    for container in containers(spec):
-        if container["name"] == "kube-scheduler":  # not ours
-            continue
-        known = variables(program(container))
-        for name, value in environment(container).items():
-            if not name.startswith(NOT_OURS):
-                known[name].type.convert(value, known[name], None)
+    assert not {"hostPID", "runtimeClassName"} & proxy.keys()
 
 
 def test_nvidias_runtime_is_that_of_gpu_pods_too() -> None:
@@ -180,10 +163,6 @@ def test_nvidias_runtime_is_that_of_gpu_pods_too() -> None:
     (webhook,) = containers(built["Deployment/gpu-turnstile-webhook"])
     given = environment(webhook)["GPU_TURNSTILE_WEBHOOK_RUNTIME_CLASS"]
     assert given == built["DaemonSet/gpu-turnstile-agent"]["runtimeClassName"]
-
-
-def test_deploy_itself_is_the_base() -> None:
-    assert _identities(build("")) == _identities(base())
 
 
 def test_paths_that_the_kubelet_mounts_on_are_the_same_on_both_sides() -> None:

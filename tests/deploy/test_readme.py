@@ -5,7 +5,6 @@ import re
 import pytest
 
 from tests.deploy.manifests import DEPLOY, base, containers, pod_specs
-from tests.deploy.test_manifests import PROGRAMS, variables
 
 TEXT = (DEPLOY / "README.md").read_text(encoding="utf-8")
 
@@ -26,25 +25,3 @@ def test_a_kustomization_of_ones_own_names_every_image(page: str) -> None:
     assert {f"{name}:{tag}" for name, tag in named} == {
         each["image"] for spec in pod_specs(base()).values() for each in containers(spec)
     }
-
-
-def test_links_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", TEXT)
-    assert targets
-    for target in targets:
-        assert (DEPLOY / target).exists(), target
-
-
-def test_variables_are_options() -> None:
-    known = {name for each in PROGRAMS.values() for name in variables(each)}
-    named = set(re.findall(r"GPU_TURNSTILE_[A-Z_]+", TEXT))
-    assert named
-    assert named <= known
-
-
-def test_labels_that_mark_nodes_are_those_that_the_agent_looks_for() -> None:
-    manifest = (DEPLOY / "base" / "agent" / "daemonset.yaml").read_text(encoding="utf-8")
-    labels = re.findall(r"([a-z./]+/[-_a-z0-9.]+)=true", TEXT)
-    assert labels
-    for label in labels:
-        assert label in manifest

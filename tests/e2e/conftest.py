@@ -14,7 +14,7 @@ import pytest
 
 from tests.deploy.kustomize import kubectl as find_kubectl
 from tests.e2e.cluster import Cluster
-from tests.e2e.ground import choose_node
+from tests.e2e.ground import Ground, choose_node
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.settings import NotAsked, Settings, read_settings
 from tests.e2e.stage import Stage
@@ -82,6 +82,20 @@ def cluster(settings: Settings) -> Cluster:
     return _cluster(settings)
 
 
+@pytest.fixture(scope="module")
+def ground(
+    settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
+) -> Iterator[Ground]:
+    """The node, without an agent, and a namespace for the tests' pods."""
+    ground = Ground(settings, cluster, node=node, report=report, enforced=False)
+    try:
+        ground.occupy()
+        yield ground
+    finally:
+        ground.leave()
+        ground.disconnect()
+
+
 @pytest.fixture(scope="session")
 def whole_stage(
     settings: Settings,
@@ -110,7 +124,7 @@ def stage(whole_stage: Stage) -> Iterator[Stage]:
     if not whole_stage.agent.alive:
         whole_stage.agent.start()
     if not whole_stage.webhook.alive:
-        whole_stage.start_webhook()
+        whole_stage.webhook.start()
     whole_stage.clear()
     assert failed == [], "the agent failed by a fault of its own"
 

@@ -1,14 +1,13 @@
 """What is installed and what it works on, together, as the tests of it want them."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster
 from tests.e2e.ground import Ground, wait
 from tests.e2e.installation import Installation
 from tests.e2e.kubectl import Kubectl
@@ -37,20 +36,6 @@ class Deployed:
 
     def wait_for_cards(self) -> None:
         wait("the node's cards", lambda: self.ground.offered() == CARDS * 100)
-
-
-@contextmanager
-def occupied(
-    settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
-) -> Iterator[Ground]:
-    """The node, without an agent, and a namespace for the tests' pods."""
-    ground = Ground(settings, cluster, node=node, report=report, enforced=False)
-    try:
-        ground.occupy()
-        yield ground
-    finally:
-        ground.leave()
-        ground.disconnect()
 
 
 @contextmanager

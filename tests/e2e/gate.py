@@ -4,11 +4,6 @@ No node is needed: nothing of what is created here has to run.
 """
 
 import json
-import shlex
-import socket
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -21,8 +16,7 @@ from tests.deploy.manifests import base
 from tests.e2e.cluster import ApiError, Cluster, Json
 from tests.e2e.ground import wait
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.manifests import webhooks
-from tests.e2e.programs import Program, issue_certificates
+from tests.e2e.programs import Webhook
 from tests.simulator.api_helpers import Respond, running_hook
 
 POLICIES = ("stamps", "records", "requests", "bindings")
@@ -45,7 +39,7 @@ class Gate:
         self.policies = policies(cluster.namespace)
         self._host = host
         self._folder = folder
-        self._webhook: Program | None = None
+        self._webhook: Webhook | None = None
 
     def open(self) -> None:
         """Make the namespace, and wait until the API server knows the policies."""
@@ -68,36 +62,9 @@ class Gate:
 
     def admit(self) -> str | None:
         """Put our webhook before the policies; tell why the API server cannot ask it."""
-        folder, port = self._folder, _free_port()
-        issue_certificates(folder / "certs", self._host)
-        self._webhook = Program(
-            shlex.split(
-                f"webhook --host {self._host} --port {port} "
-                f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
-            ),
-            folder / "webhook.log",
-        )
+        self._webhook = Webhook(self.cluster, self._folder, self._host)
         self._webhook.start()
-        url = f"https://{f'[{self._host}]' if ':' in self._host else self._host}:{port}"
-        self._wait_until_ready(url)
-        ca = (folder / "certs" / "ca.crt").read_bytes()
-        self.cluster.create_webhooks(webhooks(self.cluster.namespace, url, ca, self.names))
-        reason = ""
-
-        def reached() -> bool:
-            nonlocal reason
-            try:
-                made = self.cluster.create(_asking("probe", self.names), dry_run=True)
-            except ApiError as error:
-                reason = str(error)
-                return False
-            return self.names.admission_order in made["metadata"]["annotations"]
-
-        try:
-            wait("the API server asks the webhook", reached, within=30)
-        except AssertionError as error:
-            return f"{error}: {reason}"
-        return None
+        return self._webhook.configure(_asking("probe", self.names), self.names)
 
     @contextmanager
     def late_webhook(self, respond: Respond) -> Iterator[None]:
@@ -169,18 +136,6 @@ class Gate:
             return str(error)
         return ""
 
-    def _wait_until_ready(self, url: str) -> None:
-        context = ssl.create_default_context(cafile=self._folder / "certs" / "ca.crt")
-
-        def ready() -> bool:
-            try:
-                with urllib.request.urlopen(f"{url}/readyz", timeout=2, context=context) as answer:
-                    return bool(answer.status == 200)
-            except (urllib.error.URLError, OSError):
-                return False
-
-        wait("the webhook", ready)
-
     def _apply(self, *objects: Json) -> None:
         self.kubectl.run("apply", "--filename=-", given=_listed(objects))
 
@@ -227,10 +182,3 @@ def _container() -> Json:
 
 def _listed(objects: tuple[Json, ...]) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

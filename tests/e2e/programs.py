@@ -1,15 +1,24 @@
 """The webhook and the agent as processes."""
 
 import os
+import shlex
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from contract.names import Names
 from simulator.cluster import read_lines
+from tests.e2e.cluster import ApiError, Cluster, Json
+from tests.e2e.ground import wait
+from tests.e2e.manifests import webhooks
 
 _STOP_SECONDS = 30.0
 
@@ -67,6 +76,78 @@ class Program:
 
     def tail(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+class Webhook(Program):
+    """The webhook, for the pods of one namespace.
+
+    Args:
+        cluster: the cluster, and the namespace.
+        folder: for certificates and the log.
+        host: the address at which the API server reaches this host.
+    """
+
+    def __init__(self, cluster: Cluster, folder: Path, host: str) -> None:
+        port = free_port()
+        self._cluster = cluster
+        self._certificates = folder / "certs"
+        self._host = host
+        self._url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        super().__init__(
+            shlex.split(
+                f"webhook --host {host} --port {port} "
+                f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
+            ),
+            folder / "webhook.log",
+        )
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        if not self._certificates.exists():
+            issue_certificates(self._certificates, self._host)
+        super().start()
+        context = ssl.create_default_context(cafile=self._certificates / "ca.crt")
+
+        def ready() -> bool:
+            url = f"{self._url}/readyz"
+            try:
+                with urllib.request.urlopen(url, timeout=2, context=context) as answer:
+                    return bool(answer.status == 200)
+            except (urllib.error.URLError, OSError):
+                assert self.alive, f"the webhook has died: {self.tail()}"
+                return False
+
+        wait("the webhook", ready)
+
+    def configure(self, probe: Json, names: Names) -> str | None:
+        """Have the API server ask it; return why it cannot, ``None`` when *probe* was stamped."""
+        ca = (self._certificates / "ca.crt").read_bytes()
+        name = self._cluster.namespace
+        self._cluster.create_webhooks(webhooks(name, self._url, ca, names))
+        reason = ""
+
+        def reached() -> bool:
+            nonlocal reason
+            try:
+                made = self._cluster.create(probe, dry_run=True)
+            except ApiError as error:
+                reason = str(error)
+                return False
+            return names.admission_order in (made["metadata"].get("annotations") or {})
+
+        try:
+            wait("the API server asks the webhook", reached, within=30)
+        except AssertionError as error:
+            return f"{error}: {reason or 'it does not ask it'}"
+        return None
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def issue_certificates(folder: Path, host: str) -> None:

@@ -2,8 +2,6 @@
 
 import shlex
 import signal
-import socket
-import ssl
 import subprocess
 import time
 import urllib.error
@@ -12,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from simulator.manifests import write_yaml
-from tests.e2e.cluster import ApiError, Cluster
+from tests.e2e.cluster import Cluster
 from tests.e2e.ground import Ground, wait
-from tests.e2e.manifests import CARDS, cards_file, webhooks
-from tests.e2e.programs import Program, issue_certificates
+from tests.e2e.manifests import CARDS, cards_file
+from tests.e2e.programs import Program, Webhook, free_port
 from tests.e2e.settings import Settings
 
 _RESTART_SECONDS = 180.0
@@ -48,16 +46,8 @@ class Stage(Ground):
         self.no_webhook: str | None = None
         self._folder = folder
         self.plugins = folder / "plugins"
-        self._ports = {each: _free_port() for each in ("agent", "proxy", "webhook")}
-        host, port = settings.webhook_host, self._ports["webhook"]
-        self._webhook_url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
-        self.webhook = Program(
-            shlex.split(
-                f"webhook --host {host} --port {port} "
-                f"--cert {folder}/certs/tls.crt --key {folder}/certs/tls.key"
-            ),
-            folder / "webhook.log",
-        )
+        self._ports = {each: free_port() for each in ("agent", "proxy")}
+        self.webhook = Webhook(cluster, folder, settings.webhook_host)
         self.proxy = Program(
             shlex.split(
                 f"proxy --kubelet-dir {settings.plugin_dir} --plugin-dir {self.plugins} "
@@ -85,14 +75,10 @@ class Stage(Ground):
         """Start everything; the node must not have an agent yet."""
         self.occupy()
         write_yaml(self._folder / "cards.yaml", cards_file())
-        issue_certificates(self._folder / "certs", self.settings.webhook_host)
-        self.start_webhook()
-        ca = (self._folder / "certs" / "ca.crt").read_bytes()
-        name = self.cluster.namespace
-        self.cluster.create_webhooks(webhooks(name, self._webhook_url, ca, self.names))
-        self.no_webhook = self._try_webhook()
+        self.webhook.start()
+        self.no_webhook = self.webhook.configure(self.make.single("probe", 5, 4), self.names)
         if self.no_webhook is not None:
-            self.cluster.delete_webhooks(name)
+            self.cluster.delete_webhooks(self.cluster.namespace)
         self.proxy.start()
         self.agent.start()
         self.wait_for_cards()
@@ -108,21 +94,6 @@ class Stage(Ground):
             self.webhook.stop()
             self.disconnect()
 
-    def start_webhook(self) -> None:
-        self.webhook.start()
-        context = ssl.create_default_context(cafile=self._folder / "certs" / "ca.crt")
-
-        def ready() -> bool:
-            url = f"{self._webhook_url}/readyz"
-            try:
-                with urllib.request.urlopen(url, timeout=2, context=context) as answer:
-                    return bool(answer.status == 200)
-            except (urllib.error.URLError, OSError):
-                assert self.webhook.alive, f"the webhook has died: {self.webhook.tail()}"
-                return False
-
-        wait("the webhook", ready)
-
     def kill_agent(self, *, gap: float = 0.0) -> None:
         """Kill the agent, start it again after a gap in seconds, and await it."""
         self.agent.stop(signal.SIGKILL)
@@ -134,7 +105,7 @@ class Stage(Ground):
         """Start the next agent beside this one, and end this one, as a rolling update does."""
         waits = "another agent serves this node: waiting for its end"
         before = len(self.agent.events(waits))
-        self._ports["agent"] = _free_port()
+        self._ports["agent"] = free_port()
         old, self.agent = self.agent, self.agent.beside(self._agent_options())
         self.agent.start()
         wait("the next agent is ready", lambda: len(self.agent.events(waits)) > before)
@@ -176,29 +147,3 @@ class Stage(Ground):
     def wait_for_cards(self) -> None:
         """Wait until the agent is registered and the node offers all its places."""
         wait("the node's cards", lambda: self.registered() and self.offered() == CARDS * 100)
-
-    def _try_webhook(self) -> str | None:
-        """Tell why the API server cannot ask the webhook; ``None`` when it can."""
-        reason = ""
-
-        def reached() -> bool:
-            nonlocal reason
-            try:
-                made = self.cluster.create(self.make.single("probe", 5, 4), dry_run=True)
-            except ApiError as error:
-                reason = str(error)
-                return False
-            return self.names.predicate_time in (made["metadata"].get("annotations") or {})
-
-        try:
-            wait("the API server asks the webhook", reached, within=30)
-        except AssertionError as error:
-            return f"{error}: {reason or 'it does not ask it'}"
-        return None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

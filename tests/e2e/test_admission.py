@@ -88,7 +88,7 @@ def test_plain_pods_pass_while_the_webhook_is_down_and_gpu_pods_do_not(admitting
         admitting.cluster.create(admitting.make.single("gpu", 10, 4))
 
     wait("the plain pod runs", lambda: phase(admitting.cluster.pods()["plain"]) == "Running")
-    admitting.start_webhook()
+    admitting.webhook.start()
     admitting.audit("after the webhook is back", admitting.run(admitting.make.single("gpu", 10, 4)))
 
 

@@ -1,14 +1,14 @@
 """The overlay for trying out, applied as a person does: what holds while parts of it change."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.manifests import DEPLOY
-from tests.e2e.cluster import ApiError, Cluster, Json
-from tests.e2e.deployed import Deployed, installing, occupied, ready
+from tests.e2e.cluster import ApiError, Json
+from tests.e2e.deployed import Deployed, installing, ready
 from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import (
     AGENTS,
@@ -23,14 +23,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 PODS = 60
 EXAMPLES = sorted((DEPLOY / "examples").glob("[0-9]*.yaml"))
-
-
-@pytest.fixture(scope="module")
-def ground(
-    settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
-) -> Iterator[Ground]:
-    with occupied(settings, cluster, node, report) as ground:
-        yield ground
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +149,8 @@ def test_plain_pods_pass_without_webhooks_and_gpu_pods_do_not(deployed: Deployed
     finally:
         deployed.installation.scale_webhook(2)
 
+    # Those that are ready are reached a moment later: the Service has to learn of them.
+    wait("they are asked", lambda: _may_create(ground, ground.make.single("gpu", 10, 4)))
     ground.audit("after the webhooks are back", ground.run(ground.make.single("gpu", 10, 4)))
 
 

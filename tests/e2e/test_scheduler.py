@@ -2,12 +2,12 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Json
-from tests.e2e.deployed import Deployed, installing, occupied, ready
+from tests.e2e.cluster import Json
+from tests.e2e.deployed import Deployed, installing, ready
 from tests.e2e.ground import Ground, is_ready, phase, wait
 from tests.e2e.installation import NAMESPACE, Installation, processes_of
 from tests.e2e.kubectl import Kubectl
@@ -18,14 +18,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 EXTENDER, KUBE_SCHEDULER = "gpu-turnstile-scheduler", "gpu-turnstile-kube-scheduler"
 COMPONENTS = ("scheduler-extender", "scheduler-own")
-
-
-@pytest.fixture(scope="module")
-def ground(
-    settings: Settings, cluster: Cluster, node: str, report: Callable[[str], None]
-) -> Iterator[Ground]:
-    with occupied(settings, cluster, node, report) as ground:
-        yield ground
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from contract.demand import (
     SPLIT,
     ContainerDemand,
     ContainerKind,
+    Demand,
     PodDemand,
     find_misfits,
 )
@@ -92,27 +93,10 @@ def refusal(steps: Sequence[Step], capacities: Sequence[Capacity], **given: Any)
 # --- the whole pod -------------------------------------------------------------------
 
 
-def test_containers_add_up() -> None:
-    assert planned(pod((60, 2), (60, 2)), [room(0), room(1)]) == {"c0": [0], "c1": [1]}
-    assert planned(pod((60, 2), (40, 2)), [room(0), room(1)]) == {"c0": [0], "c1": [0]}
-
-
-def test_the_first_is_put_elsewhere_when_a_later_one_would_find_no_place() -> None:
-    """Alone, the share of 30 would take card 0, and the one of 50 fit nowhere."""
-    capacities = [room(0, 50, 4), room(1, 40, 9)]
-    assert planned(pod((30, 2)), capacities) == {"c0": [0]}
-    assert planned(pod((30, 2), (50, 2)), capacities) == {"c0": [1], "c1": [0]}
-
-
 def test_shares_of_one_pod_that_are_spread_are_on_different_cards_if_these_are_as_good() -> None:
     capacities = [room(0), room(1, 50, 5), room(2, 20, 2)]
     spread = planned(pod((50, 5), (50, 5)), capacities, policy=Policy.SPREAD)
     assert spread == {"c0": [0], "c1": [1]}
-
-
-def test_shares_leave_room_for_the_whole_cards_after_them() -> None:
-    capacities = [room(0, 70, 3), room(1), room(2)]
-    assert planned(pod((20, 3), (50, 3), (100, 0)), capacities) == {"c0": [0], "c1": [1], "c2": [2]}
 
 
 def test_whole_cards_of_less_memory_are_left_to_who_needs_less() -> None:
@@ -157,6 +141,46 @@ def test_a_plan_says_what_is_taken_afresh() -> None:
     }
 
 
+# --- one container -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "capacities", "expected"),
+    [
+        (Policy.BINPACK, [room(0), room(1, 60), room(2, 80)], 1),
+        (Policy.BINPACK, [room(0), room(1, 40), room(2, 80)], 2),
+        (Policy.BINPACK, [room(0, 60, 10), room(1, 60, 5)], 1),
+        (Policy.BINPACK, [room(0, 60, 5), room(1, 60, 5)], 0),
+        (Policy.BINPACK, [room(0, 60, 3), room(1)], 1),
+        (Policy.SPREAD, [room(0, 60), room(1), room(2, 80)], 1),
+        (Policy.SPREAD, [room(0, 80, 5), room(1, 80, 10)], 1),
+        (Policy.SPREAD, [room(0), room(1)], 0),
+    ],
+)
+def test_a_share_goes_to_the_fullest_or_emptiest_card_that_fits_then_by_index(
+    policy: Policy, capacities: list[Capacity], expected: int
+) -> None:
+    for order in (capacities, capacities[::-1]):
+        assert planned(pod((50, 4)), order, policy=policy) == {"c0": [expected]}
+
+
+def test_whole_cards_are_the_first_free_ones_with_room_for_their_part_of_the_memory() -> None:
+    capacities = [room(3), room(2, 99), room(1), room(0, memory=3)]
+    for policy in Policy:
+        assert planned(pod((200, 6)), capacities, policy=policy) == {"c0": [0, 1]}
+    assert planned(pod((200, 7)), capacities) == {"c0": [1, 3]}
+
+
+@pytest.mark.parametrize(("cores", "memory"), [(0, 4), (150, 4), (101, 0)])
+def test_what_the_webhook_refuses_the_agent_does_not_place_either(cores: int, memory: int) -> None:
+    with pytest.raises(NoPlacement) as caught:
+        need_of(Demand(cores, memory))
+    assert str(caught.value) == (
+        f"{cores} cores and {memory} memory blocks fit no card: a share of one card is 1 to 99 "
+        "cores, whole cards are a multiple of 100"
+    )
+
+
 # --- K7: init containers -------------------------------------------------------------
 
 
@@ -189,15 +213,6 @@ def test_an_init_container_goes_where_those_fit_that_are_handed_its_places(
         assert planned(pod(*containers), [less, room(1)]) == on_other
 
 
-def test_a_container_that_is_handed_nothing_may_go_elsewhere() -> None:
-    capacities = [room(0, 60, 4), room(1)]
-    assert planned(pod((50, 4, INIT), (60, 4), (30, 9)), capacities) == {
-        "c0": [0],
-        "c1": [0],
-        "c2": [1],
-    }
-
-
 def test_what_init_containers_have_left_over_already_binds_the_next() -> None:
     capacities = [room(0), room(1, 20, 2, left=(10, 1))]
     assert planned(pod((30, 2)), capacities) == {"c0": [1]}
@@ -223,11 +238,6 @@ def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
         "no card fits 90 cores and 4 memory blocks: 0 of 1 cards found; "
         "GPU-1: 3 of 4 memory blocks free"
     )
-
-
-def test_one_block_of_two_cards_binds_to_its_card_alone() -> None:
-    (step,) = pod((200, 1), lacking=frozenset({CORE}), fixed=("GPU-2",))
-    assert planned([step], [room(index) for index in range(4)]) == {"c0": [0, 2]}
 
 
 def test_the_offer_counts_for_the_container_that_is_asking_alone() -> None:
@@ -291,6 +301,39 @@ def test_a_refusal_names_the_container_that_cannot_be_placed() -> None:
         "0 of 1 cards found; "
         "2 cards: 40 of 50 cores free"
     )
+
+
+def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> None:
+    assert refusal(pod((200, 0)), [room(1), room(0, 99)]) == (
+        "no card fits 200 cores and 0 memory blocks: 1 of 2 cards found; "
+        "GPU-0: 99 of 100 cores free; GPU-1: fits"
+    )
+    bound = pod((50, 4), fixed=("GPU-0",), must=("GPU-1",))
+    assert refusal(bound, [room(0), room(1, 10)]) == (
+        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
+        "GPU-0: the kubelet hands on places of another card; "
+        "GPU-1: the container's other resource is on another card"
+    )
+    assert refusal(pod((50, 4), must=("GPU-0", "GPU-1")), [room(0), room(1)]) == (
+        "no card fits 50 cores and 4 memory blocks: places of 2 cards must be taken; 2 cards: fits"
+    )
+
+
+def test_cards_that_lack_the_same_are_told_of_together() -> None:
+    """A node may have sixteen, and an Event has room for 1,024 characters."""
+    capacities = [room(each, cores=40 - each) for each in range(6)]
+    capacities += [room(6, excluded="nouse-gpu-type"), room(7, memory=3)]
+    assert refusal(pod((50, 4)), capacities) == (
+        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; 6 cards: at most 40 of 50 "
+        "cores free; GPU-6: excluded by nouse-gpu-type; GPU-7: 3 of 4 memory blocks free"
+    )
+
+
+@pytest.mark.parametrize(("memory", "told"), [(40, False), (41, True)])
+def test_more_memory_than_whole_cards_have_is_said(memory: int, told: bool) -> None:
+    capacities = [room(each, unhealthy="Xid 79") for each in range(4)]
+    last = "; no card has more than 10 blocks, and whole cards have all of theirs"
+    assert refusal(pod((400, memory)), capacities).endswith(last) == told
 
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:

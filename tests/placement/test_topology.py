@@ -80,15 +80,6 @@ def test_the_way_over_pcie_counts_beside_nvlink() -> None:
     assert pick(node(4, nvlink_alone), 2) == [0, 1]
 
 
-def test_pairs_are_not_broken_up_for_a_set_that_crosses_the_sockets_anyway() -> None:
-    """vgpu-manager's case: 1 and 5 are taken, four are asked for."""
-    kinds = {
-        (a, b): "PIX" if a // 2 == b // 2 else "PXB" if a // 4 == b // 4 else "SYS"
-        for a, b in combinations(range(8), 2)
-    }
-    assert pick(node(8, kinds), 4, 1, 5) == [0, 2, 3, 4]
-
-
 def test_a_single_card_breaks_up_no_pair_while_there_is_one_alone() -> None:
     assert pick(SIX, 1, 2) == [3]
     assert pick(SIX, 1, 0) == [1]
@@ -104,11 +95,6 @@ def test_links_are_ranked(better: int) -> None:
 def test_cards_of_one_numa_node_come_before_others_of_equal_links() -> None:
     kinds = dict.fromkeys(combinations(range(4), 2), "NV18")
     assert pick(node(4, kinds, numa=[0, 1, 1, 0]), 2) == [0, 3]
-
-
-def test_without_links_cards_of_one_numa_node_belong_together() -> None:
-    assert pick(node(4, {}, numa=[0, 1, None, 1]), 2) == [1, 3]
-    assert pick(node(4, {}), 2) == [0, 1]
 
 
 def test_the_worst_link_of_a_set_decides_before_the_sum() -> None:
@@ -137,11 +123,6 @@ def test_unknown_cards_are_connected_to_nothing() -> None:
     links = Links(node(2, {(0, 1): "NV4"}))
     assert links.worth("GPU-0", "GPU-9") == links.worth("GPU-9", "GPU-0") == 0
     assert links.best(2, uuids(8, 0, 1), free=set()) == ("GPU-0", "GPU-1")
-
-
-def test_all_there_are_is_no_choice() -> None:
-    assert pick(SIX, 6) == list(range(6))
-    assert pick(SIX, 7) == list(range(6))
 
 
 # Two bridged pairs and a triangle that one card joins to them, by sockets of four cards.

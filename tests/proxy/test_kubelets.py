@@ -133,7 +133,7 @@ def test_a_proxy_may_wait_for_the_kubelets_folder(folder: Path) -> None:
         running.kubelet.start()
 
         _is_known(running.kubelet)
-        assert running.kubelet.allocate("d0").envs == {"PID": str(made.pid)}
+        assert running.kubelet.allocate("d0").envs == {"BY": str(made.pid)}
 
 
 def test_a_proxy_that_starts_again_has_plugins_register_and_leaves_no_socket(

@@ -100,22 +100,6 @@ def test_calls_wait_beside_each_other(running: Node, plugin: MakePlugin) -> None
     assert 0 < calls.longest_wait() < PATIENCE
 
 
-def test_the_newest_registration_serves_and_the_older_one_again_after_it(
-    running: Node, plugin: MakePlugin
-) -> None:
-    plugin("a", devices=4).register()
-    _is_known(running)
-    newer = plugin("b", devices=5).register()
-    _is_known(running, 5)
-    assert _by(running) == "b"
-
-    newer.end()
-
-    _is_known(running, 4)
-    assert _by(running) == "a"
-    assert running.kubelet.losses == 0
-
-
 def test_a_list_of_an_older_plugin_is_not_passed_on(running: Node, plugin: MakePlugin) -> None:
     older = plugin("a", devices=4).register()
     plugin("b", devices=5).register()
@@ -128,30 +112,6 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Node, plugin: MakeP
 
     _is_known(running, 6)
     assert [len(each) for each in running.kubelet.lists][-2:] == [5, 6]
-
-
-def test_a_plugin_may_register_again_on_its_own_socket(running: Node, plugin: MakePlugin) -> None:
-    made = plugin("a").register()
-    _is_known(running)
-
-    for _ in range(3):
-        made.register()
-
-    assert _by(running) == "a"
-    roster = running.proxy.fronts[RESOURCE].resource.roster
-    wait("one is left", lambda: len(roster.plugins) == 1)
-    assert running.kubelet.losses == 0
-
-
-def test_a_successor_on_the_same_socket_takes_its_place(running: Node, plugin: MakePlugin) -> None:
-    first = plugin("a", endpoint="same.sock").register()
-    _is_known(running)
-    first.end()
-
-    plugin("b", endpoint="same.sock", devices=5).register()
-
-    _is_known(running, 5)
-    assert _by(running) == "b"
 
 
 def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
@@ -238,7 +198,7 @@ def test_a_stopped_plugin_is_passed_over_until_it_answers(
     assert _by(running) == "a"
     stopped.send(signal.SIGCONT)
     _is_known(running, 4)
-    assert running.kubelet.allocate("d0").envs == {"PID": str(stopped.pid)}
+    assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
 def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
@@ -253,7 +213,7 @@ def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
     stopped.send(signal.SIGCONT)
 
     _is_known(running, 4)
-    assert running.kubelet.allocate("d0").envs == {"PID": str(stopped.pid)}
+    assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
 def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubelet(
@@ -383,11 +343,11 @@ def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
         _is_known(running)
 
     client = running.kubelet.client()
-    assert client.prefer(("d0", "d1"), (), 1) == ("d0",)
+    assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
     answer = running.kubelet.allocate("d0")
     client.pre_start(("d0",))
 
-    assert int(answer.envs["PID"]) != os.getpid()
+    assert int(answer.envs["BY"]) != os.getpid()
     assert running.kubelet.losses == 0
 
 

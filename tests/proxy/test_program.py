@@ -16,10 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.__main__ import main
-from proxy.program import Proxy
-from proxy.status import Figures
 from simulator.kubelet.errors import CallFailed
-from tests.proxy.conftest import MakePlugin
 from tests.proxy.node import RESOURCE, Kubelet, Node, wait
 
 pytestmark = pytest.mark.slow
@@ -103,35 +100,6 @@ def test_its_pages_and_log_tell_what_happens(folder: Path) -> None:
     for each in lines:
         assert each.keys() >= _FIELDS
         assert each["message"] == "stopped" or each["resource"] == RESOURCE
-
-
-def test_every_metric_is_there_before_a_plugin(tmp_path: Path) -> None:
-    proxy = Proxy(tmp_path / "k", tmp_path / "p", patience=1)
-    figures = Figures(proxy.fronts, lambda: 3)
-
-    found = {each.name: each for each in figures.collect()}
-
-    assert set(found) == {
-        f"gpu_turnstile_proxy_{each}"
-        for each in (
-            *("connected_plugins", "waiting_calls", "longest_wait_seconds", "kubelet_registered"),
-            *("given_up", "asked_again_calls", "refused_registrations"),
-        )
-    }
-    (sample,) = found["gpu_turnstile_proxy_refused_registrations"].samples
-    assert sample.value == 3
-
-
-def test_not_ready_says_what_is_not_served(running: Node, plugin: MakePlugin) -> None:
-    assert running.proxy.why_not_ready() == ""
-    plugin("a").register()
-    wait("the kubelet knows it", lambda: running.proxy.why_not_ready() == "")
-    running.kubelet.die()
-
-    wait(
-        "it says so", lambda: running.proxy.why_not_ready().startswith("the kubelet does not know")
-    )
-    assert running.proxy.why_not_live() == ""
 
 
 def test_a_port_in_use_is_one_line(folder: Path) -> None:

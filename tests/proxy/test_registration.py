@@ -33,10 +33,6 @@ def plugins(folder: Path) -> Path:
     return folder
 
 
-def test_a_socket_of_ones_own_is_taken(plugins: Path) -> None:
-    check_endpoint(plugins, "good.sock")
-
-
 @pytest.mark.parametrize(
     ("endpoint", "message"),
     [

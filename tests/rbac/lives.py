@@ -2,37 +2,44 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client
 
-from agent.kubernetes_api import client as agent_client
-from certs import cluster as certs_cluster
+from agent.kubernetes_api.client import Api
 from certs.__main__ import main as certs
 from common.serving.tls import Files
-from scheduler import cluster as scheduler_cluster
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 from scheduler.settings import Settings
 from simulator.api.faults import RequestRecord
 from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
-from tests.placement.cluster.builders import NAMES, make_node, make_pod
-from tests.rbac.agent_life import AgentLife
-from tests.rbac.hearing import Heard, is_ours, listening, methods_named, methods_of
-from tests.rbac.manifests import DEPLOY, containers, read, words
-from tests.rbac.recording import as_request
+from tests.deploy.manifests import base, environment
+from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.rbac.grants import Request, read, started, words
+from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
 from view.web import server as view_server
 from view.web.settings import Settings as ViewSettings
 
 _TEAMS = ("team-a", "team-b")
+Heard = dict[str, set[Request]]
+"""What was asked, by the program that the requests name."""
+
+
+@contextmanager
+def _listening() -> Iterator[ApiServer]:
+    with ApiServer(ApiSettings(bookmark_s=0.1)) as server:
+        yield server
 
 
 def _namespaces(server: ApiServer, *names: str) -> None:
@@ -41,43 +48,57 @@ def _namespaces(server: ApiServer, *names: str) -> None:
 
 
 def agents(folder: Path) -> Heard:
-    """Let two agents live, each with a node and a namespace of its own."""
-    methods = methods_of(agent_client, "Api")
-    with listening(methods, agent_client.Api) as listener:
-        lives = []
-        for node, namespace in zip(("n1", "n2"), _TEAMS, strict=True):
-            (folder / node).mkdir()
-            lives.append(AgentLife(listener.server, folder / node, node=node, namespace=namespace))
-        for life in lives:
-            life.live()
-        return listener.heard()
+    """Ask by every method of the agent's client, for two nodes with a namespace each."""
+    kubeconfig = folder / "kubeconfig"
+    with _listening() as server:
+        kubeconfig.write_text(kubeconfig_for(server.url))
+        _namespaces(server, *_TEAMS)
+        for node, team in zip(("n1", "n2"), _TEAMS, strict=True):
+            pods = [
+                make_pod(each, (10, 1), node=node, namespace=team, uid="")
+                for each in (f"a-{node}", "b")
+            ]
+            about: Json = {
+                "metadata": {"name": f"e-{node}", "namespace": team},
+                "involvedObject": {},
+            }
+            server.apply(make_node(node), pods[0])
+            api = Api(kubeconfig)
+            _, version = api.list_pods(node)
+            server.apply(pods[1])
+            next(api.watch_pods(node, version))
+            api.get_pod(team, f"a-{node}")
+            api.patch_pod(team, f"a-{node}", {"metadata": {"labels": {"a": "b"}}})
+            api.get_node(node)
+            api.patch_node(node, {"metadata": {"labels": {"a": "b"}}})
+            api.create_event(team, about)
+            api.patch_event(team, f"e-{node}", {"count": 2})
+            api.close()
+        return by_program(server.requests)
 
 
 # --- certs ------------------------------------------------------------------------------
 
-_APIS = (client.CoreV1Api, client.AdmissionregistrationV1Api)
 # Who serves what is asked of the replicas themselves, of whom there are none here.
 _LEFT_OUT = "GPU_TURNSTILE_CERTS_REPLICAS"
 
 
 def rotations(folder: Path) -> Heard:
     """Run ``certs rotate`` as the Jobs of deploy/ do: on nothing, and on emptied Secrets."""
-    methods = methods_named(certs_cluster, ("_core", "_admission"))
     kubeconfig = folder / "kubeconfig"
-    with listening(methods, *_APIS) as listener, ApiClient(listener.server.url) as admin:
-        server = listener.server
+    with _listening() as server, ApiClient(server.url) as admin:
         kubeconfig.write_text(kubeconfig_for(server.url))
         _namespaces(server, "gpu-turnstile", "gpu-turnstile-node")
         kinds = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
-        server.apply(*(each.body for each in read(DEPLOY / "base") if each.kind in kinds))
-        jobs = containers(read(DEPLOY), "certs")
+        server.apply(*(each for each in base() if each["kind"] in kinds))
+        jobs = [each for _, each in started(read(), "certs")]
         assert {tuple(_arguments(each))[:1] for each in jobs} == {("rotate",)}
         for job in jobs:
             _rotate(job, kubeconfig)
         _empty_the_secrets(admin, server)
         for job in jobs:
             _rotate(job, kubeconfig)
-        return listener.heard()
+        return by_program(server.requests)
 
 
 def _arguments(container: dict[str, Any]) -> list[str]:
@@ -108,25 +129,20 @@ def _empty_the_secrets(admin: ApiClient, server: ApiServer) -> None:
 
 def extender(folder: Path) -> Heard:
     """Let a replica of the Deployment take the Lease, be found, bind pods, and end."""
-    methods = methods_of(scheduler_cluster, "Cluster")
     kubeconfig = folder / "kubeconfig"
-    with (
-        listening(methods, scheduler_cluster.Cluster) as listener,
-        ApiClient(listener.server.url) as admin,
-    ):
-        server = listener.server
+    with _listening() as server, ApiClient(server.url) as admin:
         kubeconfig.write_text(kubeconfig_for(server.url))
         _namespaces(server, "gpu-turnstile", *_TEAMS)
-        server.apply(*(each.body for each in read(DEPLOY) if each.kind == "EndpointSlice"))
+        server.apply(*(each for each in read() if each["kind"] == "EndpointSlice"))
         server.apply(make_node("n1"))
         asyncio.run(_live(Extender(_settings(kubeconfig), Metrics()), admin))
-        return listener.heard()
+        return by_program(server.requests)
 
 
 def _settings(kubeconfig: Path) -> Settings:
     """As the Deployment has them, where they name objects."""
-    (container,) = containers(read(DEPLOY), "scheduler")
-    given = {each["name"]: each.get("value", "") for each in container["env"]}
+    ((_, container),) = started(read(), "scheduler")
+    given = environment(container)
     return Settings(
         "127.0.0.1",
         8444,
@@ -175,8 +191,7 @@ def _bound_in(admin: ApiClient, namespace: str, gpus: bool) -> bytes:
 def page(folder: Path) -> Heard:
     """Serve the page, ask for all that it has, and wait until it follows the cluster."""
     kubeconfig = folder / "kubeconfig"
-    with listening(set()) as listener, ApiClient(listener.server.url) as admin:
-        server = listener.server
+    with _listening() as server, ApiClient(server.url) as admin:
         kubeconfig.write_text(kubeconfig_for(server.url))
         server.apply(make_node("n1"))
         _namespaces(server, *_TEAMS)
@@ -207,8 +222,8 @@ def page(folder: Path) -> Heard:
             "agents are asked what they measure",
         )
         master.end()
-        return listener.heard()
+        return by_program(server.requests)
 
 
 def _watches(record: RequestRecord) -> bool:
-    return is_ours(record) and as_request(record).verb == "watch"
+    return record.verb == "watch"

@@ -1,14 +1,15 @@
 """What our programs ask of simulated API servers in this process."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from simulator.api import http
 from simulator.api.faults import RequestRecord
-from tests.rbac.rules import Request
+from tests.rbac.grants import Request
 
-_PROGRAMS = {"gpu-turnstile-agent": "agent", "gpu-turnstile-certs": "certs"}
+_PROGRAMS = {f"gpu-turnstile-{each}": each for each in ("agent", "certs", "scheduler", "view")}
 
 
 class Recording:
@@ -38,7 +39,7 @@ class Recording:
         return by_program(seen)
 
 
-def by_program(records: list[RequestRecord]) -> dict[str, set[Request]]:
+def by_program(records: Sequence[RequestRecord]) -> dict[str, set[Request]]:
     """Sort requests by the program that made them; those of simulated parts are left out."""
     found: dict[str, set[Request]] = {}
     for each in records:

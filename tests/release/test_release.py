@@ -13,7 +13,7 @@ from release.krew import manifest
 from release.manifests import folders, render
 from release.onefile import write_onefile
 from tests.deploy.kustomize import kubectl
-from tests.deploy.test_manifests import VERSION
+from tests.deploy.manifests import VERSION
 
 ROOT = Path(__file__).parents[2]
 EPOCH = 1_700_000_000

@@ -91,7 +91,7 @@ class Stage:
             self.bind(name, node, uid)
         return str(error.value)
 
-    def free(self, node: str = "n1") -> list[tuple[int, int]]:
+    def free(self, node: str = "n1") -> list[tuple[int, ...]]:
         room = self.state.room(node)
         assert room is not None
         return list(room.view().free)

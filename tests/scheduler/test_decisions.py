@@ -68,14 +68,6 @@ def test_a_decision_lasts_as_long_as_the_room(
     assert decisions.filter(POD, ["n1", "n2"]).fitting == ("n1", "n2")
 
 
-def test_a_node_that_becomes_known_is_decided_about(state: State, decisions: Decisions) -> None:
-    assert decisions.filter(POD, ["n9"]).failed == {"n9": "the node is not known yet"}
-    state.put_node(make_node("n9", 1))
-    assert decisions.filter(POD, ["n9"]).fitting == ("n9",)
-    state.drop_node("n9")
-    assert decisions.filter(POD, ["n9"]).failed == {"n9": "the node is not known yet"}
-
-
 def test_only_so_many_kinds_of_pods_are_remembered(
     decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,11 +126,6 @@ def test_whole_nodes_are_decided_about_by_what_they_say(state: State, decisions:
     assert found.failed == {"n1": FULL}
     assert list(found.for_good) == ["n4"]
     assert decisions.score_objects(POD, nodes) == [0, 3, 2, 0]
-
-
-def test_reasons_are_given_a_title() -> None:
-    found = Filtered(("a",), {"b": "full", "c": "full"}, {"d": "never"}).titled("x: ")
-    assert found == Filtered(("a",), {"b": "x: full", "c": "x: full"}, {"d": "x: never"})
 
 
 @patient

@@ -120,19 +120,6 @@ def test_another_one_takes_over_only_once_the_lease_has_run_out(
     assert (one.leads_for(), one.holder) == (0, "two")
 
 
-def test_a_lease_that_is_renewed_is_kept(leases: FakeLeases, clock: FakeClock) -> None:
-    one, two = replica("one", leases, clock), replica("two", leases, clock)
-    for number in range(20):
-        clock.now += 2
-        one.step()
-        two.step()
-        assert one.leads_for() == DURATION
-        assert two.leads_for() == 0
-        assert leases.version == number + 1
-    assert leases.lease is not None
-    assert leases.lease["spec"]["leaseTransitions"] == 0
-
-
 def test_a_lease_that_is_given_back_is_taken_at_once(leases: FakeLeases, clock: FakeClock) -> None:
     one, two = replica("one", leases, clock), replica("two", leases, clock)
     one.step()
@@ -171,14 +158,6 @@ def test_a_lease_that_cannot_be_renewed_lasts_until_its_end(
     clock.now += DURATION
     assert one.leads_for() == 0
     one.release()
-
-
-def test_an_error_when_giving_back_ends_nothing(leases: FakeLeases, clock: FakeClock) -> None:
-    one = replica("one", leases, clock)
-    one.step()
-    leases.error = Unavailable("away")
-    one.release()
-    assert one.leads_for() == 0
 
 
 def test_an_answer_that_is_lost_is_found_by_the_next_step(

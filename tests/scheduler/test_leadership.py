@@ -8,7 +8,7 @@ from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from scheduler.election import DURATION
 from scheduler.leadership import Endpoint, Leadership
-from tests.agent.fakes import FakeClock, eventually
+from tests.agent.fakes import FakeClock
 from tests.placement.cluster.builders import Json
 from tests.scheduler.test_election import FakeLeases, replica
 
@@ -183,13 +183,3 @@ def test_without_a_slice_nothing_is_written() -> None:
     slices = FakeSlices()
     Endpoint(slices, namespace="n", name="", address="", port=1).publish()
     assert slices.patches == []
-
-
-def test_the_loop_runs_until_it_is_stopped(stage: Stage) -> None:
-    stop = threading.Event()
-    thread = threading.Thread(target=stage.leadership.run, args=(stop,))
-    thread.start()
-    eventually(lambda: stage.leadership.leads, "it leads")
-    stop.set()
-    thread.join(30)
-    assert not thread.is_alive()

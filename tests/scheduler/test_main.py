@@ -81,12 +81,3 @@ def test_what_cannot_be_used_is_one_line(
     assert line.startswith(f"scheduler: error: {text}")
     assert line.count("\n") == 1
     assert served == []
-
-
-def test_files_that_cannot_be_used_are_found_before_anything_is_served(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["--cert", "/none", "--key", "/none"]) == 2
-    assert capsys.readouterr().err == (
-        "scheduler: error: --cert /none: cannot be read: No such file or directory\n"
-    )

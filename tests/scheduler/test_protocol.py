@@ -11,7 +11,6 @@ from scheduler import protocol
 from scheduler.decisions import Filtered
 from scheduler.errors import BadRequest, TooLarge
 from scheduler.protocol import (
-    BindingArgs,
     decode_args,
     decode_binding,
     encode_bound,
@@ -31,21 +30,12 @@ def body(document: object) -> bytes:
     return json.dumps(document).encode()
 
 
-def test_nodes_by_name_are_read() -> None:
-    args = decode_args(body(ARGS))
-    assert (args.pod, args.names, args.nodes) == (POD, ("n1", "n2"), None)
-
-
 def test_whole_nodes_are_read() -> None:
     nodes = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n1")]}
     args = decode_args(body({**ARGS, "Nodes": nodes, "NodeNames": None}))
     assert args.names is None
     assert args.nodes == (make_node("n1"),)
     assert decode_args(body({"Pod": POD, "Nodes": {"items": None}})).nodes == ()
-
-
-def test_a_binding_is_read() -> None:
-    assert decode_binding(body(BINDING)) == BindingArgs("a", "default", "u-a", "n1")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from tests.agent.builders import patient
 from tests.placement.cluster.builders import (
     NAMES,
     a_pod,
-    bare_node,
     hint,
     make_node,
     make_pod,
@@ -32,7 +31,7 @@ def state() -> State:
     return made
 
 
-def free(state: State, name: str = "n1") -> list[tuple[int, int]]:
+def free(state: State, name: str = "n1") -> list[tuple[int, ...]]:
     room = state.room(name)
     assert room is not None
     return list(room.view().free)
@@ -61,22 +60,6 @@ def test_a_pod_counts_until_it_has_ended(state: State) -> None:
     assert state.counts == (2, 0)
 
 
-def test_a_pod_that_waits_holds_nothing_and_can_be_found(state: State) -> None:
-    state.put_pod(make_pod("a", (30, 4)))
-    assert free(state) == FULL
-    assert state.find("u-a") == a_pod("a", (30, 4))
-    state.drop_pod("u-a")
-    assert state.find("u-a") is None
-
-
-def test_the_record_takes_the_place_of_the_choice(state: State) -> None:
-    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
-    state.put_pod(
-        make_pod("a", (30, 4), node="n1", annotations=hint("0") | record(c0=(["GPU-n1-0"], 30, 4)))
-    )
-    assert free(state) == [(70, 28), (100, 32)]
-
-
 def test_pods_of_which_nothing_is_told_are_simulated_in_the_order_of_their_binding() -> None:
     pods = [
         make_pod("a", (60, 4), node="n1", annotations={NAMES.bind_order: "2"}),
@@ -91,23 +74,6 @@ def test_pods_of_which_nothing_is_told_are_simulated_in_the_order_of_their_bindi
         state.put_node(make_node("n1", 2))
         seen.append(free(state))
     assert seen == [[(40, 28), (20, 24)]] * 2
-
-
-def test_a_pod_on_a_node_that_is_not_known_yet_counts_once_it_is() -> None:
-    state = State(NAMES)
-    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
-    assert state.room("n1") is None
-    state.put_node(bare_node("n1"))
-    state.put_node(make_node("n1", 2))
-    assert free(state) == [(100, 32), (70, 28)]
-
-
-def test_a_node_that_goes_and_comes_back_has_its_pods_still(state: State) -> None:
-    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
-    state.drop_node("n1")
-    assert state.room("n1") is None
-    state.put_node(make_node("n1", 2))
-    assert free(state) == [(100, 32), (70, 28)]
 
 
 def test_a_list_of_nodes_replaces_what_was_known(state: State) -> None:
@@ -176,22 +142,6 @@ def test_who_was_bound_by_somebody_else_after_all_counts_there(state: State) -> 
     state.assume(planned("b", "n1", 1), ((1, 30, 4),))
     state.put_pod(make_pod("b", (30, 4), node="n1", annotations=hint("0")))
     assert free(state, "n1") == [(70, 28), (100, 32)]
-
-
-def test_a_pod_that_was_not_bound_after_all_counts_no_more(state: State) -> None:
-    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
-    state.retract("u-a", "n1")
-    state.retract("u-a", "n1")
-    assert (state.assumed, free(state)) == (0, FULL)
-
-
-def test_a_pod_in_doubt_counts_on_every_node_until_one_is_certain(state: State) -> None:
-    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
-    state.assume(planned("a", "n2", 0), ((0, 30, 4),))
-    assert state.assumed_on("u-a") == {"n1", "n2"}
-    assert (free(state, "n1"), free(state, "n2")) == ([(100, 32), (70, 28)], [(70, 28), (100, 32)])
-    state.settle("u-a", "n2")
-    assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])
 
 
 def test_an_assumed_pod_that_is_gone_counts_no_more(state: State) -> None:

@@ -1,38 +1,39 @@
 """A simulated API server with the scene of :mod:`tests.view.scenes`."""
 
-import json
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.client import ApiClient
 from tests.placement.cluster.builders import Json
 from tests.view import scenes
 
 
-def fill(api: ApiServer, *pods: Json) -> None:
-    """Create pods with their status, which a creation leaves out."""
-    for pod in pods:
-        metadata = pod["metadata"]
-        api.apply(pod)
-        request = urllib.request.Request(
-            f"{api.url}/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status",
-            method="PATCH",
-            data=json.dumps({"status": pod["status"]}).encode(),
-            headers={"Content-Type": "application/merge-patch+json"},
-        )
-        with urllib.request.urlopen(request) as response:
-            response.read()
+def populate(server: ApiServer, objects: Iterable[Json]) -> None:
+    """Create objects with their status, Events about the pods that came of it."""
+    first = ("Namespace", "Node", "Pod")
+    uids: dict[str, str] = {}
+    with ApiClient(server.url) as admin:
+        for obj in sorted(objects, key=lambda each: (each["kind"] not in first, each["kind"])):
+            if obj["kind"] == "Event":
+                about = obj["involvedObject"]
+                about["uid"] = uids.get(about["uid"], about["uid"])
+            server.apply(obj)
+            if obj["kind"] == "Pod":
+                of = obj["metadata"]
+                path = f"/api/v1/namespaces/{of['namespace']}/pods/{of['name']}"
+                status = {"status": obj["status"]}
+                made = admin.patch(f"{path}/status", status)
+                uids[of["uid"]] = made["metadata"]["uid"]
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """One for all tests of a module, which change nothing."""
     with ApiServer() as api:
-        api.apply(*scenes.nodes(), *scenes.events())
-        fill(api, *scenes.pods())
+        populate(api, [*scenes.nodes(), *scenes.pods(), *scenes.events()])
         yield api
 
 

@@ -128,24 +128,27 @@ class _Search:
         whole = range(most, 0, -1) if not asked.is_share else ()
         for cards in whole:
             per_card = -(-blocks // asked.cards)
-            demand = Demand(cards * CORES_PER_CARD, min(blocks, per_card * cards))
+            demand = replace(
+                asked, cores=cards * CORES_PER_CARD, memory=min(blocks, per_card * cards)
+            )
             if self._fits(_with(self._pod, container, demand)):
                 return demand
         if not asked.is_share and (asked.cards > 1 or not blocks):
             return None  # a share needs memory, and how much is not known
         most = min(asked.cores, CORES_PER_CARD) - 1
         cores = _largest(
-            most, lambda cores: self._fits(_with(self._pod, container, Demand(cores, blocks)))
+            most,
+            lambda cores: self._fits(_with(self._pod, container, replace(asked, cores=cores))),
         )
-        return Demand(cores, blocks) if cores else None
+        return replace(asked, cores=cores) if cores else None
 
     def _fewer_blocks(self, container: ContainerDemand) -> Demand | None:
         asked = container.demand
         blocks = _largest(
             asked.memory - 1,
-            lambda blocks: self._fits(_with(self._pod, container, Demand(asked.cores, blocks))),
+            lambda blocks: self._fits(_with(self._pod, container, replace(asked, memory=blocks))),
         )
-        return Demand(asked.cores, blocks) if blocks else None
+        return replace(asked, memory=blocks) if blocks else None
 
     def _fewer_of_both(self, container: ContainerDemand) -> Demand | None:
         asked = container.demand
@@ -154,7 +157,7 @@ class _Search:
         rows = {
             (min(cores, asked.cores, CORES_PER_CARD - 1), min(blocks, asked.memory or blocks))
             for each in self.open
-            for cores, blocks in each.view.rows
+            for cores, blocks, *_ in each.view.rows
             if cores and blocks
         }
         most = asked.memory or max((blocks for _, blocks in rows), default=1)
@@ -162,8 +165,8 @@ class _Search:
             rows, key=lambda row: (-min(row[0] / asked.cores, row[1] / most), -row[0], -row[1])
         )
         for cores, blocks in ranked:
-            if self._fits(_with(self._pod, container, Demand(cores, blocks))):
-                return Demand(cores, blocks)
+            if self._fits(_with(self._pod, container, replace(asked, cores=cores, memory=blocks))):
+                return replace(asked, cores=cores, memory=blocks)
         return None
 
     def _text(self, container: ContainerDemand, demand: Demand) -> tuple[str, str]:

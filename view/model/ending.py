@@ -88,7 +88,7 @@ def _fits_without(shape: Shape, occupancy: Occupancy, uids: AbstractSet[str]) ->
 
 
 def _size(held: Held) -> int:
-    return sum(cores for _, cores, _ in held.taken)
+    return sum(cores for _, cores, *_ in held.taken)
 
 
 def _namespaces(way: _Way) -> str:

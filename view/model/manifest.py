@@ -1,6 +1,7 @@
 """Whether and where a pod would fit that is only a manifest yet. Pure, and changes nothing."""
 
 from collections.abc import Mapping, Sequence
+from operator import sub
 from typing import Any
 
 from contract.names import Names
@@ -142,6 +143,6 @@ def _after(pod: Pod, view: View, policy: Policy) -> View | None:
     if plan is None:
         return None
     free = list(view.free)
-    for place, cores, blocks in taken_by(plan, view.node):
-        free[place] = (free[place][0] - cores, free[place][1] - blocks)
+    for place, *counts in taken_by(plan, view.node):
+        free[place] = tuple(map(sub, free[place], counts))
     return View(view.node, tuple(free))

@@ -52,8 +52,8 @@ def _cards(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -> tup
     holders = _holders(occupancy, evidence)
     found = []
     for place, (card, told) in enumerate(zip(view.node.cards, occupancy.facts.cards, strict=True)):
-        cores_free, blocks_free = view.free[place]
-        cores, blocks = used.get(place, (0, 0))
+        cores_free, blocks_free = view.free[place][:2]
+        cores, blocks = used.get(place, (0, 0))[:2]
         found.append(
             CardReport(
                 uuid=card.uuid,
@@ -89,7 +89,7 @@ def _holders(
             found.setdefault(place, []).append(
                 Holder(pod.namespace, pod.name, container, cores, blocks, source, by)
             )
-    for place, (cores, blocks) in enumerate(occupancy.unseen):
+    for place, (cores, blocks, *_) in enumerate(occupancy.unseen):
         if cores or blocks:
             unseen = Holder("", "", "", cores, blocks, Source.UNSEEN)
             found.setdefault(place, []).append(unseen)

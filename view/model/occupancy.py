@@ -3,14 +3,18 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from operator import add
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from contract.resource import Counts, Resource
 from placement.cluster.holdings import Taken, View, known_cards
 from placement.cluster.nodes import NodeCard, Problem
 from placement.cluster.pods import Pod
-from placement.cluster.room import Room
+from placement.cluster.room import Room, less
 from view.model.nodes import NodeFacts
 from view.model.reports import Source
+
+_NOTHING = (0,) * len(Resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Held:
         pod: the pod.
         cards: container and its cards, by their places.
         sources: container and how its cards are known.
-        taken: cores and blocks of each card; all blocks of whole cards, of which the kubelet may
+        taken: places of each card; all blocks of whole cards, of which the kubelet may
             count fewer, and yet nobody else can have one.
     """
 
@@ -40,8 +44,9 @@ class Held:
         """
         containers = self.pod.demand.containers
         if len(containers) == len(self.taken) == 1:  # nearly all
-            return [(containers[0].name, *self.taken[0])]
-        left = {place: [cores, blocks] for place, cores, blocks in self.taken}
+            place, cores, blocks, *_ = self.taken[0]
+            return [(containers[0].name, place, cores, blocks)]
+        left = {place: [cores, blocks] for place, cores, blocks, *_ in self.taken}
         last_first = sorted(containers, key=lambda each: each.kind is ContainerKind.INIT)
         found: dict[tuple[str, int], list[int]] = {}
         for container in last_first:
@@ -68,7 +73,7 @@ def quotas(
     """
     asked = container.demand
     cores = asked.cores if asked.is_share else CORES_PER_CARD
-    memory = asked.memory_per_card(len(places)) if asked.is_share else tuple(sizes)
+    memory = asked.per_card(Resource.MEMORY, len(places)) if asked.is_share else tuple(sizes)
     return [(place, cores, blocks) for place, blocks in zip(places, memory, strict=False)]
 
 
@@ -79,13 +84,13 @@ class Occupancy:
     Attributes:
         facts: the node.
         held: by pods, sorted by namespace and name.
-        unseen: of each card, cores and blocks that the agent counts as held, by pods not seen.
+        unseen: of each card, what the agent counts as held by pods not seen.
         view: the node as placing sees it.
     """
 
     facts: NodeFacts
     held: tuple[Held, ...]
-    unseen: tuple[tuple[int, int], ...]
+    unseen: tuple[Counts, ...]
     view: View
 
     def view_without(self, uids: AbstractSet[str]) -> View:
@@ -137,28 +142,23 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
         sources = _sources(pod, cards, sure=pod.uid not in simulated)
         held.append(Held(pod, cards, sources, _with_memory(taken, pod, cards, node.cards)))
     seen = used_by(held, ())
-    unseen: tuple[tuple[int, int], ...] = ()
+    unseen: tuple[Counts, ...] = ()
     if partial:
         unseen = tuple(
-            (
-                max(CORES_PER_CARD - told.cores_free - cores, 0),
-                max(card.blocks - told.blocks_free - blocks, 0),
-            )
-            for card, told, (cores, blocks) in zip(
-                node.cards, facts.cards, _by_place(facts, seen), strict=True
-            )
+            # Of further resources the agent does not tell what is free.
+            less(less(card.places, (told.cores_free, told.blocks_free, *card.places[2:])), row)
+            for card, told, row in zip(node.cards, facts.cards, _by_place(facts, seen), strict=True)
         )
     view = View(node, _free(facts, used_by(held, unseen)))
     return Occupancy(facts, tuple(held), unseen, view)
 
 
-def used_by(held: Sequence[Held], unseen: Sequence[tuple[int, int]]) -> dict[int, tuple[int, int]]:
+def used_by(held: Sequence[Held], unseen: Sequence[Counts]) -> dict[int, Counts]:
     """Add up what is held of each card, by place."""
     used = dict(enumerate(unseen))
     for each in held:
-        for place, cores, blocks in each.taken:
-            before = used.get(place, (0, 0))
-            used[place] = (before[0] + cores, before[1] + blocks)
+        for place, *counts in each.taken:
+            used[place] = tuple(map(add, used.get(place, _NOTHING), counts))
     return used
 
 
@@ -173,22 +173,20 @@ def _with_memory(
         for place in cards.get(container.name, ())
     }
     return tuple(
-        (place, cores, sizes[place].blocks)
+        (place, cores, sizes[place].blocks, *more)
         if place in whole and cores >= CORES_PER_CARD
-        else (place, cores, blocks)
-        for place, cores, blocks in taken
+        else (place, cores, blocks, *more)
+        for place, cores, blocks, *more in taken
     )
 
 
-def _by_place(facts: NodeFacts, used: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:
-    return [used.get(place, (0, 0)) for place in range(len(facts.cards))]
+def _by_place(facts: NodeFacts, used: Mapping[int, Counts]) -> list[Counts]:
+    return [used.get(place, _NOTHING) for place in range(len(facts.cards))]
 
 
-def _free(facts: NodeFacts, used: Mapping[int, tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    return tuple(
-        (max(CORES_PER_CARD - cores, 0), max(card.blocks - blocks, 0))
-        for card, (cores, blocks) in zip(facts.placed.cards, _by_place(facts, used), strict=True)
-    )
+def _free(facts: NodeFacts, used: Mapping[int, Counts]) -> tuple[Counts, ...]:
+    rows = zip(facts.placed.cards, _by_place(facts, used), strict=True)
+    return tuple(less(card.places, row) for card, row in rows)
 
 
 def _sources(pod: Pod, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dict[str, Source]:

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 from placement.capacity import CardState, need_of, why_not
 from placement.cluster.fit import Unschedulable, check
@@ -98,7 +97,7 @@ def _cards(pod: Pod, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...
     tightest = spare.index(min(spare))
     name = pod.demand.containers[tightest].name
     return tuple(
-        CardVerdict(card.index, card.uuid, card.model, *free, name, reason)
+        CardVerdict(card.index, card.uuid, card.model, free[0], free[1], name, reason)
         for card, free, reason in zip(view.node.cards, view.free, reasons[tightest], strict=True)
     )
 
@@ -109,14 +108,12 @@ def card_states(pod: Pod, occupancy: Occupancy, view: View) -> list[CardState]:
         CardState(
             card.uuid,
             card.index,
-            {Resource.CORE: cores, Resource.MEMORY: blocks},
-            {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: card.blocks},
+            dict(zip(Resource, free, strict=True)),
+            dict(zip(Resource, card.places, strict=True)),
             "" if card.healthy else told.unhealthy,
             pod.wishes.excludes(model=card.model, uuid=card.uuid),
         )
-        for card, told, (cores, blocks) in zip(
-            view.node.cards, occupancy.facts.cards, view.free, strict=True
-        )
+        for card, told, free in zip(view.node.cards, occupancy.facts.cards, view.free, strict=True)
     ]
 
 
@@ -144,7 +141,7 @@ def exceeds(pod: Pod, nodes: Sequence[Occupancy]) -> str:
     most = max((len(each.view.node.cards) for each in nodes), default=0)
     if cards > most:
         return f"no node has {count_of(cards, 'card')}; the largest has {most}"
-    blocks = max((each.most_memory for each in demands), default=0)
+    blocks = max((each.most_per_card(Resource.MEMORY) for each in demands), default=0)
     most = max((card.blocks for each in nodes for card in each.view.node.cards), default=0)
     if blocks > most:
         return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"

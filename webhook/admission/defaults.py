@@ -7,6 +7,7 @@ from typing import Any
 from contract.demand import CORES_PER_CARD, ContainerKind, Demand, read_pod_demand
 from contract.names import Names
 from contract.quantity import parse_quantity
+from contract.resource import Resource
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.patches import set_value
 from webhook.admission.verdicts import Operation, cut
@@ -89,7 +90,7 @@ def _other_memory(
         blocks = max(1, demand.cores * largest // CORES_PER_CARD)
         given = "1 block" if blocks == 1 else f"{blocks} blocks"
         return blocks, f"no memory: gets {given}, {demand.cores}% of the largest card ({largest})"
-    if not demand.cores or demand.most_memory <= largest:
+    if not demand.cores or demand.most_per_card(Resource.MEMORY) <= largest:
         return None
     blocks = demand.cards * largest
     return blocks, f"memory {demand.memory} is more than {blocks}, all that its whole cards have"

@@ -1,12 +1,12 @@
 """What device IDs stand for: a pure function of the IDs, and the checks that they make sense."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from agent.allocator.model.tickets import Ticket, per_card
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD, Demand
-from contract.resource import Resource
+from contract.resource import Resource, count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +68,23 @@ def _check_cores(grant: Grant) -> None:
         raise GrantError(f"{grant.places} cores are whole cards, but the places are not: {split}")
 
 
-def check_together(cores: Grant | None, memory: Grant | None) -> None:
-    """Check the two grants of one container against each other.
+def check_together(grants: Iterable[Grant]) -> None:
+    """Check the grants of one container against each other.
 
     Raises:
-        GrantError: memory lies on a card where the container has no cores.
+        GrantError: another resource lies on a card where the container has no cores.
     """
-    if cores is None or memory is None:
+    by_resource = {each.resource: each for each in grants}
+    cores = by_resource.pop(Resource.CORE, None)
+    if cores is None:
         return
-    stray = [card for card in memory.cards if card not in cores.cards]
-    if stray:
-        raise GrantError(
-            f"memory on {', '.join(stray)}, but the container's cores are on "
-            f"{', '.join(cores.cards)}"
-        )
+    for other in by_resource.values():
+        stray = [card for card in other.cards if card not in cores.cards]
+        if stray:
+            raise GrantError(
+                f"{other.resource} on {', '.join(stray)}, but the container's cores are on "
+                f"{', '.join(cores.cards)}"
+            )
 
 
 def check_request(demand: Demand, grant: Grant) -> None:
@@ -90,7 +93,7 @@ def check_request(demand: Demand, grant: Grant) -> None:
     Raises:
         GrantError: the number of places is not what was asked for.
     """
-    asked = demand.cores if grant.resource is Resource.CORE else demand.memory
+    asked = count_of(demand, grant.resource)
     if grant.places != asked:
         raise GrantError(
             f"{grant.places} places of {grant.resource}, but the container asks for {asked}"

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from agent.errors import GrantError, SettingsError
-from contract.demand import CORES_PER_CARD
 from contract.errors import quote
 from contract.resource import Resource
 from placement.cards import Card, Inventory
@@ -47,7 +46,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class DeviceTable:
-    """Every ticket of a node: 100 core places a card, one memory place per block.
+    """Every ticket of a node.
 
     Attributes:
         inventory: the node's cards.
@@ -71,7 +70,7 @@ class DeviceTable:
 
     def places(self, resource: Resource, card: Card) -> int:
         """Count the places of *resource* on *card*."""
-        return CORES_PER_CARD if resource is Resource.CORE else card.memory // self.block
+        return resource.places(card.memory // self.block)
 
     @cached_property
     def _tickets(self) -> Mapping[Resource, Mapping[str, Ticket]]:

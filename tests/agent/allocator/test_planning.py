@@ -202,7 +202,7 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
         assert possible
         for asked in named:
             memory = node.table.read(MEMORY, node.got.get((pod.id, asked.name, MEMORY), ()))
-            shares = filter(None, asked.demand.memory_per_card())
+            shares = filter(None, asked.demand.per_card(MEMORY))
             assert sorted(per_card(memory).values()) == sorted(shares)
 
 

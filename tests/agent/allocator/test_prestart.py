@@ -149,7 +149,7 @@ def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
     node.serve(pod, main, first)
     node.checkpoint.write()
     node.checkpoint.late = True
-    node.serve(pod, main, first.other)
+    node.serve(pod, main, first.others[0])
     node.start(pod)
     assert [reason for _, reason in unproven(node)] == [NOT_SHOWN]
     assert node.decision_log.refs("prestart") == ["a/main"]

@@ -268,7 +268,7 @@ def test_what_a_pod_that_is_over_had_is_withheld_as_a_whole_or_not_at_all(
     """K31, R7."""
     file = written(p={"c0": {CORE: A, MEMORY: B}})
     record = _read(others, file, views=[POD, GUEST], listed={"u-p"})
-    assert record.withheld(CORE, offered) == withheld
+    assert record.withheld(CORE, offered, MEMORY) == withheld
 
 
 def test_a_container_that_the_kubelet_refused_says_nothing_of_those_before_it() -> None:
@@ -277,7 +277,7 @@ def test_a_container_that_the_kubelet_refused_says_nothing_of_those_before_it() 
     blocks = [ids("GPU-0", [at]) for at in (0, 1)]
     held = {f"c{at}": {CORE: cores[at], MEMORY: blocks[at]} for at in (0, 1)}
     record = _read([], written(p=held), listed={"u-p"})
-    assert record.withheld(MEMORY, EVERY - blocks[0]) == cores[0]
+    assert record.withheld(MEMORY, EVERY - blocks[0], CORE) == cores[0]
 
 
 def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
@@ -290,14 +290,14 @@ def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
         views=[POD, GUEST],
     )
     assert record.held(CORE) == B
-    assert record.withheld(MEMORY, EVERY) == A
+    assert record.withheld(MEMORY, EVERY, CORE) == A
 
 
 def test_a_container_without_any_of_what_is_asked_for_goes_with_its_pod() -> None:
     held = {"c0": {CORE: A, MEMORY: B}, "c1": {MEMORY: C}}
     record = _read([], written(p=held), listed={"u-p"})
-    assert record.withheld(CORE, EVERY) == frozenset()
-    assert record.withheld(CORE, EVERY - A) == B | C
+    assert record.withheld(CORE, EVERY, MEMORY) == frozenset()
+    assert record.withheld(CORE, EVERY - A, MEMORY) == B | C
 
 
 # --- settled pods: taken over from look to look ------------------------------------------------

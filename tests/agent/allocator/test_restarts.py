@@ -381,7 +381,7 @@ def test_whoever_dies_within_a_container_it_is_served_to_its_end(
             node.checkpoint.write()
         dies(node)
         node.show(pod)
-        for each in (first, first.other):
+        for each in (first, *first.others):
             if (pod.id, name, each) not in node.got:
                 serve(node, pod, name, each)
                 assert last(node)[0] == f"a/{name}"

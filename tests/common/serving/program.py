@@ -1,10 +1,12 @@
-"""A server of our kind with a small application: ``program.py PORT CERT KEY CONNECTIONS``.
+"""A server of our kind with a small application: ``PORT CERT KEY CONNECTIONS GATE PATIENCE``.
 
-A request must arrive within a second, and a client without one is ended after two.
+``/late`` is answered when the file GATE is there. Without PATIENCE a request must arrive within a
+second, and a handshake or a first request within five.
 """
 
 import asyncio
 import sys
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -36,15 +38,17 @@ def _length(environ: dict[str, Any]) -> Answer:
         return Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TEXT, str(error).encode())
 
 
-async def _late(_: dict[str, Any]) -> Answer:
-    await asyncio.sleep(0.5)
+async def _late(gate: Path, _: dict[str, Any]) -> Answer:
+    while not gate.exists():  # noqa: ASYNC110, ASYNC240 -- of another process
+        await asyncio.sleep(0.02)
     return _ok(b"late")
 
 
 class Program(Master):
     """A server with two routes."""
 
-    def __init__(self, serving: Serving, certificate: Certificate) -> None:
+    def __init__(self, serving: Serving, certificate: Certificate, gate: Path) -> None:
+        self._gate = gate
         self._metrics = ServerMetrics("test_")
         super().__init__(serving, certificate)
 
@@ -57,14 +61,15 @@ class Program(Master):
         """Make the application."""
         app = Application(lambda _, status, text: Answer(status, TEXT, text.encode()), "ours")
         app.add("/length", "POST", _length)
-        app.add("/late", "GET", _late)
+        app.add("/late", "GET", partial(_late, self._gate))
         app.add("/metrics", "GET", lambda _: _ok(self._metrics.render()))
         return Adapter(app, self._metrics, largest=LARGEST, keeps=lambda: not self.draining)
 
 
 if __name__ == "__main__":
-    port, cert, key, connections = sys.argv[1:]
-    client.ARRIVAL_SECONDS, client.IDLE_SECONDS, client.HANDSHAKE_SECONDS = 1.0, 2, 1.0
+    port, cert, key, connections, gate, patience = sys.argv[1:]
+    if patience == "none":
+        client.ARRIVAL_SECONDS, client.IDLE_SECONDS, client.HANDSHAKE_SECONDS = 1.0, 5, 5.0
     configure()
     serving = Serving("test", f"127.0.0.1:{port}", connections=int(connections), drain_delay=0.0)
-    Program(serving, Certificate(Files(Path(cert), Path(key)))).run()
+    Program(serving, Certificate(Files(Path(cert), Path(key))), Path(gate)).run()

@@ -68,6 +68,7 @@ def make_pod(
     annotations: Mapping[str, str] | None = None,
     phase: str = "Pending",
     uid: str | None = None,
+    namespace: str = "default",
 ) -> Json:
     """A pod with containers ``c<i>``, init containers ``i<i>`` and sidecars ``s<i>``.
 
@@ -85,7 +86,7 @@ def make_pod(
         spec["initContainers"] = early
     if node:
         spec["nodeName"] = node
-    metadata: Json = {"name": name, "namespace": "default", "annotations": dict(annotations or {})}
+    metadata: Json = {"name": name, "namespace": namespace, "annotations": dict(annotations or {})}
     if uid != "":
         metadata["uid"] = uid or f"u-{name}"
     return {

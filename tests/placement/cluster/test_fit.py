@@ -7,27 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import DeviceTable
-from agent.allocator.placement_request import PlacementRequest
-from agent.allocator.placer import Placer
-from agent.allocator.record import Record
-from agent.allocator.recorded_pod import RecordedPod
-from agent.errors import PlacementError
 from contract.resource import Resource
 from contract.wishes import LINKS
-from placement.cards import Card, Inventory
 from placement.cluster.fit import Fit, Unschedulable, check
 from placement.cluster.holdings import View, plan_pod
 from placement.cluster.nodes import Node
 from placement.cluster.pods import Pod
 from placement.errors import NoPlacement
 from placement.scoring import Policy
-from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import patient
-from tests.placement.cluster.builders import BLOCK, NAMES, a_node, a_pod
+from tests.placement.cluster.builders import NAMES, a_node, a_pod
 
 MIXED = ("NVIDIA A100", "Tesla T4", "Tesla T4")
 
@@ -139,12 +129,6 @@ def test_sick_cards_are_given_to_nobody(sick: list[int], cores: int, reason: str
     assert found == Unschedulable(reason, for_good=True)
 
 
-def test_a_node_without_cards_says_what_is_missing() -> None:
-    found = check(a_pod("a", (30, 4)).shape, View(Node("n1"), ()))
-    reason = "no inventory of cards: no agent has written gpu-cards"
-    assert found == Unschedulable(reason, for_good=True)
-
-
 def test_a_share_tells_whether_it_would_begin_a_whole_card() -> None:
     node, pod = a_node("n1", 2), a_pod("a", (30, 4))
     assert check(pod.shape, View(node, [(100, 32), (50, 32)])) == Fit(0)
@@ -158,11 +142,6 @@ def test_what_an_init_container_leaves_is_used_again() -> None:
     pod = a_pod("a", (60, 4), inits=[(80, 8)])
     assert isinstance(check(pod.shape, View(node, [(80, 8)])), Fit)
     assert isinstance(check(pod.shape, View(node, [(79, 8)])), Unschedulable)
-
-
-def test_a_pod_of_more_containers_than_python_has_calls_is_decided() -> None:
-    node = a_node("n1", 16, blocks=1000)
-    assert check(a_pod("a", *[(1, 1)] * 1500).shape, View(node, node.all_free())) == Fit(0)
 
 
 @pytest.mark.parametrize("inits", [[], [(1, 1)]])
@@ -226,51 +205,3 @@ def _by_trying(pod: Pod, node: Node, free: Sequence[tuple[int, int]]) -> bool:
     }
     nothing = {uuid: dict.fromkeys(Resource, 0) for uuid in places}
     return can_be_placed(pod.demand.containers, places, nothing)
-
-
-@patient
-@given(_limits, _few, _few, _free)
-def test_the_agent_places_what_is_let_through_and_refuses_what_is_not(
-    limits: list[tuple[int, int]],
-    inits: list[tuple[int, int]],
-    sidecars: list[tuple[int, int]],
-    free: list[tuple[int, int]],
-) -> None:
-    pod = a_pod("a", *limits, inits=inits, sidecars=sidecars)
-    node = a_node("n1", len(free), blocks=16)
-    fits = isinstance(check(pod.shape, View(node, free)), Fit)
-    assert _agent_places(pod, free) == fits
-
-
-def _agent_places(pod: Pod, free: Sequence[tuple[int, int]]) -> bool:
-    """Ask a real placer for the first container, which looks ahead to all of them."""
-    cards = tuple(
-        Card(f"GPU-n1-{index}", index, index, "NVIDIA A100", 16 * BLOCK, None, "", "/dev/null")
-        for index in range(len(free))
-    )
-    table = DeviceTable(Inventory(cards), BLOCK)
-    available: dict[Resource, set[str]] = {}
-    for resource in Resource:
-        available[resource] = set()
-        for card, row in zip(cards, free, strict=True):
-            wanted = row[0] if resource is Resource.CORE else row[1]
-            ids = sorted(table.by_card(resource)[card.uuid])
-            available[resource] |= set(ids[:wanted])
-    # What is not free is somebody's.
-    taken = {each: frozenset(table.tickets(each)) - available[each] for each in Resource}
-    other = RecordedPod(PodId("default", "b", "u-b"), "u-b", None, None, {"main": taken})
-    placer = Placer(table=table, links=Links(Inventory(cards)), unhealthy=lambda _: "")
-    first = pod.demand.containers[0]
-    request = PlacementRequest(
-        ContainerRef(PodId("default", "a", "u-a"), first.name),
-        first,
-        pod.demand,
-        Resource.CORE,
-        Policy.BINPACK,
-        frozenset(available[Resource.CORE]),
-    )
-    try:
-        placer.place(request, Record((other,)))
-    except PlacementError:
-        return False
-    return True

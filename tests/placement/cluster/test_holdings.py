@@ -30,11 +30,6 @@ def test_an_init_container_without_a_record_beside_others_holds_nothing_known() 
     assert known_cards(a_pod("a", (30, 4), inits=[(50, 4)], annotations=hint("1")), node) is None
 
 
-def test_memory_of_several_cards_is_shared_out_as_the_agent_does() -> None:
-    pod = a_pod("a", (200, 5))
-    assert taken_on(pod.demand, {"c0": (0, 1)}) == ((0, 100, 3), (1, 100, 2))
-
-
 def test_what_init_containers_took_is_handed_on_and_kept() -> None:
     """Facts K4 and K7; sidecars and containers keep theirs beside each other."""
     pod = a_pod("a", (30, 4), (20, 2), inits=[(40, 8)], sidecars=[(10, 1)])

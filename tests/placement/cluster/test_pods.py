@@ -2,20 +2,8 @@
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.wishes import NO_WISHES
-from placement.cluster.pods import has_ended, parse_pod, shape_of
+from placement.cluster.pods import has_ended, shape_of
 from tests.placement.cluster.builders import NAMES, a_pod, hint, make_pod, record
-
-
-def test_a_pod_that_asks_for_no_gpu_is_none_of_ours() -> None:
-    pod = make_pod("a")
-    pod["spec"]["containers"] = [{"name": "c0"}]
-    assert parse_pod(pod, NAMES) is None
-
-
-def test_what_is_not_a_count_is_nothing_to_place() -> None:
-    pod = make_pod("a", (30, 4))
-    pod["spec"]["containers"][0]["resources"]["limits"] = {NAMES.core: "much"}
-    assert parse_pod(pod, NAMES) is None
 
 
 def test_a_pod_is_read_with_its_record_and_its_choice() -> None:

@@ -250,11 +250,6 @@ def test_what_gives_up_less_is_told_first() -> None:
     assert [each.kind for each in much.changes][:2] == ["drop-wish", "ask-less"]
 
 
-def test_a_request_that_the_webhook_refuses_has_no_change() -> None:
-    found = fit([make_node("n1", 1)], [], (150, 4))
-    assert (found.changes, found.no_change) == ((), "")
-
-
 @pytest.mark.parametrize(
     ("asked", "most"),
     [

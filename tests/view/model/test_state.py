@@ -1,6 +1,5 @@
 """What the model says of a whole cluster: tables, and placing and arithmetic as the oracles."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from placement.scoring import Policy
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
 from tests.view import scenes
-from view.model.encoding import to_json
 from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Source, Stage
 from view.model.state import ClusterState
 
@@ -47,68 +45,6 @@ def node_in(report: ClusterReport, name: str) -> NodeReport:
 
 def pod_in(report: ClusterReport, name: str) -> PodReport:
     return next(each for each in report.pods if each.name == name)
-
-
-def test_every_card_says_who_holds_what_of_it_and_how_that_is_known() -> None:
-    card = node_in(scene().report(), "n2").cards[0]
-    assert [(each.pod, each.cores, each.blocks, each.source) for each in card.holders] == [
-        ("bound", 10, 2, Source.EXPECTED),
-        ("hinted", 20, 4, Source.CHOSEN),
-        ("infer", 30, 4, Source.RECORDED),
-    ]
-    assert card.holders[2].evidence == "witness"
-    assert (card.cores_held, card.cores_free, card.blocks_held, card.blocks_free) == (
-        60,
-        40,
-        10,
-        22,
-    )
-
-
-def test_a_node_says_what_fits_on_it_and_why_nothing_does() -> None:
-    report = scene().report()
-    one, two, silent, bare = report.nodes  # the fifth has nothing to do with GPUs
-    assert (one.largest_share, one.whole_cards, one.pods) == (
-        two.largest_share and one.largest_share,
-        0,
-        2,
-    )
-    assert one.largest_share is not None
-    assert (one.largest_share.card, one.largest_share.cores, one.largest_share.blocks) == (
-        0,
-        40,
-        16,
-    )
-    assert two.cards[1].unhealthy == "Xid 79"
-    assert (two.cores, two.blocks) == (100, 32)  # sums are of healthy cards
-    assert silent.problem.startswith("the agent is not connected")
-    assert (silent.largest_share, silent.whole_cards) == (None, 0)
-    assert bare.problem.startswith("no inventory of cards")
-
-
-@pytest.mark.parametrize(
-    ("name", "stage", "why"),
-    [
-        ("train", Stage.RUNNING, ""),
-        ("hinted", Stage.STARTING, ""),
-        (
-            "big",
-            Stage.WAITING,
-            "no card has 60 cores and 8 blocks free (2 nodes); 2 nodes without a working agent",
-        ),
-        ("picky", Stage.WAITING, "no card of type h100 (2 nodes); 2 nodes without a working agent"),
-        (
-            "late",
-            Stage.REFUSED,
-            "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free",
-        ),
-    ],
-)
-def test_a_pod_says_how_far_it_has_come_and_why_not_further(
-    name: str, stage: Stage, why: str
-) -> None:
-    pod = pod_in(scene().report(), name)
-    assert (pod.stage, pod.why) == (stage, why)
 
 
 def _status(pod: Json, **status: Any) -> Json:
@@ -301,13 +237,6 @@ def test_a_pod_that_ends_holds_nothing_and_keeps_what_it_had() -> None:
     state.drop_node("n1")
     state.drop_pod("u-a")
     assert state.report() == ClusterReport((), (), (), ())
-
-
-def test_reports_are_plain_json() -> None:
-    encoded = json.loads(json.dumps(to_json(scene().report())))
-    assert encoded["nodes"][0]["largestShare"] == {"card": 0, "cores": 40, "blocks": 16}
-    assert encoded["pods"][0]["containers"][0]["source"] is None
-    assert encoded["nodes"][1]["cards"][0]["holders"][1]["source"] == "chosen"
 
 
 # --- properties -------------------------------------------------------------------------

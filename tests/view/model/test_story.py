@@ -21,31 +21,6 @@ def story(name: str) -> PodStory:
     return found
 
 
-def test_a_pod_that_waits_says_what_every_card_lacks_and_the_smallest_change() -> None:
-    big = story("big")
-    assert big.summary == (
-        "waits: no card has 60 cores and 8 blocks free (2 nodes); 2 nodes without a working agent. "
-        "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"
-    )
-    lacks = {(each.node, card.index): card.why_not for each in big.nodes for card in each.cards}
-    assert lacks == {
-        ("n1", 0): "40 cores free, 60 needed",
-        ("n1", 1): "0 cores free, 60 needed; 0 blocks free, 8 needed",
-        ("n2", 0): "40 cores free, 60 needed",
-        ("n2", 1): "unhealthy (Xid 79)",
-        ("n3", 0): "",
-    }
-    assert [(each.name, each.state) for each in big.steps] == [
-        ("created", "done"),
-        ("admitted", "done"),
-        ("bound", "missing"),
-    ]
-    assert big.steps[2].text == (
-        'default-scheduler: Unschedulable: "0/5 nodes are available: 5 Insufficient vcuda-core." '
-        "(a node may be counted under several of its reasons)"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "summary", "steps"),
     [
@@ -168,11 +143,6 @@ def test_a_refused_pod_is_told_where_a_new_one_would_fit() -> None:
     assert found.changes == ()
 
 
-def test_there_is_no_story_of_a_pod_that_is_not_there_or_asks_for_no_gpu() -> None:
-    assert scene().explain("default", "plain") is None
-    assert scene().explain("other", "big") is None
-
-
 # --- manifests --------------------------------------------------------------------------
 
 LIMITS = {"limits": {NAMES.core: "40", NAMES.memory: "4"}}
@@ -215,12 +185,6 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
         ("n2", False),
         ("n1", False),
     ]
-
-
-def test_what_the_webhook_would_refuse_fits_nowhere() -> None:
-    found = state_of([make_node("n1", 1)]).fit(make_pod("a", (150, 4)))
-    assert not found.fits
-    assert found.errors[0].startswith("spec.containers[0].resources.limits[")
 
 
 @pytest.mark.parametrize(

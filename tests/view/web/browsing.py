@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,7 @@ from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.chrome.webdriver import WebDriver
 
-from simulator.api.server import ApiServer, kubeconfig_for
-from simulator.client import ApiClient
-from tests.placement.cluster.builders import Json
+from simulator.api.server import kubeconfig_for
 
 ROOT = Path(__file__).parents[3]
 DEADLINE = 60
@@ -57,24 +55,6 @@ class Page:
         with contextlib.suppress(OSError, http.client.HTTPException):
             return self.ask("/readyz")[0] == 200
         return False
-
-
-def populate(server: ApiServer, objects: Iterable[Json]) -> None:
-    """Create objects with their status, Events about the pods that came of it."""
-    first = ("Namespace", "Node", "Pod")
-    uids: dict[str, str] = {}
-    with ApiClient(server.url) as admin:
-        for obj in sorted(objects, key=lambda each: (each["kind"] not in first, each["kind"])):
-            if obj["kind"] == "Event":
-                about = obj["involvedObject"]
-                about["uid"] = uids.get(about["uid"], about["uid"])
-            server.apply(obj)
-            if obj["kind"] == "Pod":
-                of = obj["metadata"]
-                path = f"/api/v1/namespaces/{of['namespace']}/pods/{of['name']}"
-                status = {"status": obj["status"]}
-                made = admin.patch(f"{path}/status", status)
-                uids[of["uid"]] = made["metadata"]["uid"]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ from pathlib import Path
 from selenium.webdriver.chrome.webdriver import WebDriver
 
 from simulator.api.server import ApiServer
-from tests.view.web.browsing import DEADLINE, ROOT, chromium, look, populate, serving
+from tests.view.conftest import populate
+from tests.view.web.browsing import DEADLINE, ROOT, chromium, look, serving
 from tests.view.web.sample import cluster
 
 FOLDER = ROOT / "docs" / "images"

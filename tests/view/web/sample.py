@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from contract.inventory import NodeCard, NodeCards, encode_inventory
-from contract.stamps import OrderStamp
 from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, hint, make_pod, record
+from tests.view import scenes
 
 A100, L40S = "NVIDIA A100-SXM4-80GB", "NVIDIA L40S"
 BEGAN = datetime(2026, 3, 9, 8, 0, 0, tzinfo=UTC)
@@ -55,11 +55,9 @@ def held_pod(namespace: str, name: str, *parts: Part, container: str = "main") -
     node, blocks = parts[0][0], sum(each[3] for each in parts)
     cores = sum(each[2] for each in parts)
     uuids = [f"GPU-{node}-{index}" for _, index, _, _ in parts]
-    pod = make_pod(name, (cores, blocks), node=node, phase="Running", uid=f"u-{namespace}-{name}")
+    pod = _pod(namespace, name, cores, blocks, node=node, phase="Running")
     pod["spec"]["containers"][0]["name"] = container
-    pod["metadata"]["namespace"] = namespace
     pod["metadata"]["annotations"] |= record(**{container: (uuids, cores, blocks)})
-    _stamp(pod, bound=True)
     status = {"name": container, "state": {"running": {"startedAt": "2026-03-09T08:00:04Z"}}}
     pod["status"]["containerStatuses"] = [status]
     return pod
@@ -67,63 +65,30 @@ def held_pod(namespace: str, name: str, *parts: Part, container: str = "main") -
 
 def waiting_pod(namespace: str, name: str, cores: int, blocks: int, said: str = "") -> Json:
     """A pod that has no node."""
-    pod = make_pod(name, (cores, blocks), uid=f"u-{namespace}-{name}")
-    pod["metadata"]["namespace"] = namespace
-    _stamp(pod, bound=False)
+    pod = _pod(namespace, name, cores, blocks)
     if said:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         pod["status"]["conditions"] = [condition | {"message": said}]
     return pod
 
 
-def refused_pod(namespace: str, name: str, node: str, cores: int, blocks: int) -> Json:
-    """A pod that the agent has refused."""
-    pod = make_pod(name, (cores, blocks), node=node, phase="Failed", uid=f"u-{namespace}-{name}")
-    pod["metadata"]["namespace"] = namespace
-    _stamp(pod, bound=True)
-    pod["status"] |= {
-        "reason": "UnexpectedAdmissionError",
-        "message": "Allocate failed due to rpc error: code = ResourceExhausted desc = "
-        f"no card has {cores} cores and {blocks} blocks free, which is unexpected",
-    }
-    return pod
-
-
-def event(
-    about: Json, reason: str, message: str, *, kind: str = "Pod", warning: bool = True
-) -> Json:
-    """An Event about an object."""
-    of = about["metadata"]
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{of['name']}.{reason.lower()}", "namespace": of["namespace"]},
-        "involvedObject": {
-            "kind": kind,
-            "namespace": of["namespace"],
-            "name": of["name"],
-            "uid": of.get("uid", ""),
-        },
-        "reason": reason,
-        "message": message,
-        "type": "Warning" if warning else "Normal",
-        "count": 3,
-        "lastTimestamp": "2026-03-09T08:02:11Z",
-        "source": {
-            "component": "gpu-turnstile-agent" if kind == "Pod" else "replicaset-controller"
-        },
-    }
-
-
-def _stamp(pod: Json, *, bound: bool) -> None:
+def _pod(namespace: str, name: str, *limit: int, node: str = "", phase: str = "Pending") -> Json:
+    """A pod with the stamps of the webhook."""
+    cores, blocks = limit
+    uid = f"u-{namespace}-{name}"
+    annotations = scenes.stamps(node, int(BEGAN.timestamp()))
+    pod = make_pod(
+        name,
+        (cores, blocks),
+        node=node,
+        phase=phase,
+        uid=uid,
+        namespace=namespace,
+        annotations=annotations,
+    )
     pod["metadata"]["creationTimestamp"] = BEGAN.strftime("%Y-%m-%dT%H:%M:%SZ")
     pod["spec"]["schedulerName"] = "gpu-turnstile"
-    began = int(BEGAN.timestamp() * 10**9)
-    annotations = pod["metadata"]["annotations"]
-    annotations[NAMES.admission_order] = OrderStamp(began + 10**6, "webhook7c9", 12).encode()
-    if bound:
-        annotations[NAMES.bind_order] = OrderStamp(began + 10**9, "webhook7c9", 13).encode()
-        annotations[NAMES.predicate_node] = pod["spec"]["nodeName"]
+    return pod
 
 
 _HELD = {
@@ -146,15 +111,18 @@ _HELD = {
 def cluster() -> list[Json]:
     """Four nodes of which one has lost its agent, and pods of all kinds."""
     pods = [held_pod(namespace, name, *parts) for (namespace, name), parts in _HELD.items()]
-    chosen = make_pod("detect-canary", (40, 64), node="a100-2", uid="u-vision-detect-canary")
-    chosen["metadata"]["namespace"] = "vision"
+    chosen = _pod("vision", "detect-canary", 40, 64, node="a100-2")
     chosen["metadata"]["annotations"] |= hint("2")
-    _stamp(chosen, bound=True)
     held = [part for parts in _HELD.values() for part in parts]
     said = "0/4 nodes are available: 4 gpu-turnstile: fewer than 2 cards have 100 cores free."
     wide = waiting_pod("llm", "pretrain-13b", 200, 512, said)
-    refused = refused_pod("vision", "augment-xl", "l40s-1", 80, 160)
-    owner: Json = {"metadata": {"name": "embedder-6b8f", "namespace": "research"}}
+    refused = _pod("vision", "augment-xl", 80, 160, node="l40s-1", phase="Failed")
+    refused["status"] |= {
+        "reason": "UnexpectedAdmissionError",
+        "message": "Allocate failed due to rpc error: code = ResourceExhausted desc = "
+        "no card has 80 cores and 160 blocks free, which is unexpected",
+    }
+    owner = {"kind": "ReplicaSet", "metadata": {"name": "embedder-6b8f", "namespace": "research"}}
     return [
         gpu_node("a100-1", held=held),
         gpu_node("a100-2", held=held),
@@ -165,14 +133,19 @@ def cluster() -> list[Json]:
         chosen,
         wide,
         refused,
-        event(refused, "GPURefused", "no card has 80 cores and 160 blocks free"),
-        event(
+        scenes.event(
+            refused,
+            "GPURefused",
+            "no card has 80 cores and 160 blocks free",
+            "gpu-turnstile-agent",
+        ),
+        scenes.event(
             owner,
             "FailedCreate",
             'Error creating: admission webhook "pods.gpu-turnstile.io" denied the request: '
             "spec.containers[0].resources.limits[tencent.com/vcuda-core]: Invalid value: 150: "
             "must be 1 to 100, or whole cards: 100, 200, ...",
-            kind="ReplicaSet",
+            "replicaset-controller",
         ),
     ]
 

@@ -14,7 +14,8 @@ from common.serving.asgi import Adapter
 from contract.inventory import NodeCard, NodeCards, encode_inventory
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
-from tests.view.web.sample import cluster, event, held_pod, waiting_pod
+from tests.view import scenes
+from tests.view.web.sample import cluster, held_pod, waiting_pod
 from view.model.measured import story_with_use, with_use
 from view.model.pod_report import known_by
 from view.model.reports import Gap, NodeReport, PodStory
@@ -255,12 +256,12 @@ def test_what_pods_and_nodes_say_is_text_and_never_markup(
     pod["status"]["conditions"] = [
         {"type": "PodScheduled", "status": "False", "reason": EVIL, "message": EVIL}
     ]
-    owner = {"metadata": {"name": EVIL, "namespace": EVIL}}
-    denied = event(owner, "FailedCreate", f"gpu-turnstile {EVIL}", kind=EVIL)
-    holder = make_pod(EVIL, (10, 1), node="n1", annotations=record(c0=(["GPU-1"], 10, 1)))
-    holder["metadata"]["namespace"] = EVIL
+    owner = {"kind": EVIL, "metadata": {"name": EVIL, "namespace": EVIL}}
+    denied = scenes.event(owner, "FailedCreate", f"gpu-turnstile {EVIL}", EVIL)
+    told = record(c0=(["GPU-1"], 10, 1))
+    holder = make_pod(EVIL, (10, 1), node="n1", annotations=told, namespace=EVIL)
     shown.state.set_gaps([Gap(EVIL, EVIL, EVIL)])
-    shown.fill(node, pod, holder, denied, event(pod, EVIL, EVIL))
+    shown.fill(node, pod, holder, denied, scenes.event(pod, EVIL, EVIL, EVIL))
     for path in (
         *(
             "/",

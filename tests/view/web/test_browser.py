@@ -19,7 +19,8 @@ from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, make_pod, record
-from tests.view.web.browsing import Page, chromium, console, look, populate, serving
+from tests.view.conftest import populate
+from tests.view.web.browsing import Page, chromium, console, look, serving
 from tests.view.web.sample import cluster, gpu_node
 from view.model.state import ClusterState
 

@@ -22,7 +22,8 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
-from tests.view.web.browsing import populate, serving
+from tests.view.conftest import populate
+from tests.view.web.browsing import serving
 from tests.view.web.sample import cluster
 from view.cluster.live import LiveCluster
 from view.model import state

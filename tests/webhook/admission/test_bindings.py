@@ -54,12 +54,6 @@ def test_a_binding_gets_line_time_and_node_and_nothing_else(binding: Json, kind:
     assert applied(binding, verdict) == expected
 
 
-def test_stamps_of_somebody_else_are_overwritten_and_other_annotations_stay(binding: Json) -> None:
-    mine = {"tencent.com/predicate-gpu-idx-0": "1", "tencent.com/gpu-assigned": "false"}
-    binding["metadata"]["annotations"] = dict.fromkeys(STAMPS, "theirs") | mine
-    assert applied(binding, _stamp(binding))["metadata"]["annotations"] == STAMPS | mine
-
-
 @pytest.mark.parametrize(
     ("field", "value", "warning"),
     [

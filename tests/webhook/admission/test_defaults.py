@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from contract.demand import read_pod_demand
 from contract.names import Names
+from contract.resource import Resource
 from tests.deploy.creation_examples import Creation
 from tests.deploy.manifests import base, find
 from tests.deploy.policies import denials
@@ -157,7 +158,7 @@ def test_whatever_the_pod_only_missing_memory_and_too_much_of_it_is_changed(
         elif new.demand != old.demand:
             assert new.demand.memory == old.demand.cards * largest < old.demand.memory
         elif not errors:
-            assert old.demand.is_share or old.demand.most_memory <= largest
+            assert old.demand.is_share or old.demand.most_per_card(Resource.MEMORY) <= largest
 
 
 @settings(max_examples=share(50))

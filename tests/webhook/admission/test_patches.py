@@ -2,44 +2,10 @@ import copy
 from typing import Any
 
 import jsonpatch
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from webhook.admission.patches import patch_annotations
-
-CHANGES = {"d/new": "1", "d/old": None, "d/~odd": "2"}
-ALL = {"d/new": "1", "d/~odd": "2"}
-
-
-@pytest.mark.parametrize(
-    ("metadata", "operations"),
-    [
-        (None, [{"op": "add", "path": "/metadata", "value": {"annotations": ALL}}]),
-        (
-            {"name": "x", "annotations": None},
-            [{"op": "add", "path": "/metadata/annotations", "value": ALL}],
-        ),
-        (
-            {"annotations": {}},
-            [
-                {"op": "add", "path": "/metadata/annotations/d~1new", "value": "1"},
-                {"op": "add", "path": "/metadata/annotations/d~1~0odd", "value": "2"},
-            ],
-        ),
-        (
-            {"annotations": {"d/old": "1", "d/new": "0", "d/~odd": "2", "other": "x"}},
-            [
-                {"op": "remove", "path": "/metadata/annotations/d~1old"},
-                {"op": "replace", "path": "/metadata/annotations/d~1new", "value": "1"},
-            ],
-        ),
-    ],
-)
-def test_the_patch_is_exactly_what_is_missing(
-    metadata: dict[str, Any] | None, operations: list[dict[str, Any]]
-) -> None:
-    assert list(patch_annotations(metadata, CHANGES)) == operations
 
 
 def test_a_dropped_value_is_never_moved_to_where_the_same_value_is_written() -> None:

@@ -75,12 +75,6 @@ def test_a_pod_without_gpus_passes_untouched(pod: Json, annotations: Json) -> No
     assert decide_pod(pod, names=NAMES, stamp=no_stamp) == Verdict()
 
 
-def test_a_limit_of_0_asks_for_no_gpu(pod: Json) -> None:
-    """Charts write it, and the kubelet makes no call for it."""
-    _with_resources(pod, {"limits": {CORE: "0", MEMORY: 0}, "requests": {CORE: "0", MEMORY: "0"}})
-    assert decide_pod(pod, names=NAMES, stamp=no_stamp) == Verdict()
-
-
 def test_resources_whose_names_are_nearly_ours_are_refused_or_warned_of(pod: Json) -> None:
     pod["metadata"]["annotations"] = {"tencent.com/gpu-assigned": "true"}
     theirs = {"limits": {"example.com/vcuda-core": "50"}}

@@ -53,13 +53,10 @@ def test_a_kind_alone_says_what_is_reviewed(review: Json) -> None:
     assert str(target) == "v1/Pod"
 
 
-def test_an_update_has_the_object_before(review: Json, pod: Json) -> None:
+def test_an_update_has_the_object_before_and_a_deletion_no_other(review: Json, pod: Json) -> None:
     review["request"] |= {"operation": "UPDATE", "oldObject": {"metadata": {"name": "old"}}}
     decoded = decode_review(_encode(review))
     assert (decoded.object, decoded.old_object) == (pod, {"metadata": {"name": "old"}})
-
-
-def test_a_deletion_has_no_object(review: Json) -> None:
     review["request"] |= {"operation": "DELETE", "object": None}
     assert decode_review(_encode(review)).object is None
 

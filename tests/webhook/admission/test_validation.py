@@ -7,20 +7,6 @@ from webhook.admission.validation import read_pod
 NAMES = Names()
 
 
-def test_a_pod_without_gpus_is_not_read(pod: Json) -> None:
-    pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
-    pod["metadata"] = "whatever"
-    assert read_pod(pod, NAMES) is None
-
-
-@pytest.mark.parametrize("metadata", [None, {}, {"annotations": None}, {"annotations": {}}])
-def test_metadata_may_be_missing(pod: Json, metadata: object) -> None:
-    found = read_pod(pod | {"metadata": metadata}, NAMES)
-    assert found is not None
-    assert [each.name for each in found.demand.containers] == ["main"]
-    assert found.errors == ()
-
-
 @pytest.mark.parametrize("path", ["", "spec.jobTemplate.spec.template."])
 @pytest.mark.parametrize(
     ("metadata", "message"),

@@ -4,10 +4,6 @@ from contract.errors import Fault, FieldError
 from webhook.admission.verdicts import Verdict, bounded, cut
 
 
-def test_few_short_warnings_stay_as_they_are() -> None:
-    assert bounded(["one", "two"]) == ("one", "two")
-
-
 def test_ten_warnings_are_shown_and_the_eleventh_turns_the_tenth_into_a_count() -> None:
     lines = [f"warning {number}" for number in range(12)]
     assert bounded(lines[:10]) == tuple(lines[:10])

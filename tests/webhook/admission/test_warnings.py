@@ -19,27 +19,12 @@ def _advise(
     return list(advise(PodDemand(tuple(containers)), annotations or {}, names=NAMES, **known))
 
 
-def test_a_share_of_more_memory_than_any_card_has_is_hardly_meant() -> None:
-    assert _advise(Demand(50, 97), largest_card=96) == [
-        "container main: 97 memory blocks, the largest card known has 96"
-    ]
-
-
 @pytest.mark.parametrize(
     ("cores", "memory", "largest"),
     [(50, 8, 0), (100, 0, 0), (300, 7, 0), (50, 96, 96), (200, 192, 96), (0, 8, 0), (50, 97, 0)],
 )
 def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, largest: int) -> None:
     assert _advise(Demand(cores, memory), largest_card=largest) == []
-
-
-@pytest.mark.parametrize("key", ["vcuda-core", "vcuda-memory", "vcuda-device"])
-@pytest.mark.parametrize("path", ["", "spec.template.", "spec.jobTemplate.spec.template."])
-def test_an_annotation_of_gpu_manager_is_said_to_be_unread(key: str, path: str) -> None:
-    name = f"tencent.com/{key}"
-    (line,) = _advise(annotations={name: None, f"other.com/{key}": "10"}, path=path)
-    assert line == f"{path}metadata.annotations[{name}]: deprecated, not read: ask in limits"
-    assert len(line) <= 120
 
 
 @given(st.integers(0, 2**31), st.integers(0, 2**31), st.integers(0, 2**20), st.text(max_size=300))

@@ -59,11 +59,11 @@ REQUEST = partial(check_request, Demand(50, 4))
 @pytest.mark.parametrize(
     ("check", "given"),
     [
-        (check_together, (None, None)),
-        (check_together, (_grant(CORE, 50), None)),
-        (check_together, (None, _grant(MEMORY, 4))),
-        (check_together, (_grant(CORE, 50), _grant(MEMORY, 4))),
-        (check_together, (TWO_CARDS, _grant(MEMORY, 0, 4))),
+        (check_together, ([],)),
+        (check_together, ([_grant(CORE, 50)],)),
+        (check_together, ([_grant(MEMORY, 4)],)),
+        (check_together, ([_grant(CORE, 50), _grant(MEMORY, 4)],)),
+        (check_together, ([TWO_CARDS, _grant(MEMORY, 0, 4)],)),
         (REQUEST, (_grant(CORE, 50),)),
         (REQUEST, (_grant(MEMORY, 4),)),
         (check_free, (CORE, [])),
@@ -91,7 +91,7 @@ def test_what_makes_sense_is_fine(check: Any, given: Any) -> None:
             "150 cores are whole cards, but the places are not: 100 on GPU-0, 50 on GPU-1",
         ),
         (
-            *(check_together, (TWO_CARDS, _grant(MEMORY, 0, 1, 1, 1))),
+            *(check_together, ([TWO_CARDS, _grant(MEMORY, 0, 1, 1, 1)],)),
             "memory on GPU-2, GPU-3, but the container's cores are on GPU-0, GPU-1",
         ),
         (REQUEST, (_grant(CORE, 40),), "40 places of core, but the container asks for 50"),

@@ -12,7 +12,8 @@ from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.pods import Pods
 from agent.allocator.record import Seen, read_record
-from agent.allocator.resolver import Ask, Turn, resolve
+from agent.allocator.resolver import Request as ResolverRequest
+from agent.allocator.resolver import Turn, resolve
 from agent.errors import ResolutionError
 from bench.recording import RECORDING, Burst, Recorded, load_burst
 from bench.result import Goal, Result, Table
@@ -76,7 +77,7 @@ def replay_resolver(
         if len(given) == len(Resource):  # the kubelet writes a container once it has all (K28)
             written.setdefault(uids[request.pod], {})[request.container], given = given, {}
         try:
-            found = resolve(Ask(request.resource, request.size), record, turn)
+            found = resolve(ResolverRequest(request.resource, request.size), record, turn)
         except ResolutionError:
             answers.append(None)
             continue

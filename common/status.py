@@ -6,7 +6,7 @@ because it is pure Python without dependencies; and because it is the lightest: 
 20 ms with 1.3 MiB, ``http.server`` of the standard library in 40 ms with 7 MiB, aiohttp in 350 ms
 with 24 MiB. cheroot reads requests in its worker threads: slow clients keep all of them busy.
 
-What is added here: one request a connection and a deadline for it, the oldest connection gives way
+What is added here: one request a connection and a deadline for it, the oldest connection is closed
 when there are too many, and slow pages have a thread of their own.
 """
 
@@ -56,7 +56,7 @@ class StatusServer:
         """Bind and serve.
 
         Pages at *slow* paths are served one request at a time, beside all others. Of more open
-        *connections* the oldest gives way; each is closed after *deadline* seconds, however busy.
+        *connections* the oldest is closed; each one is after *deadline* seconds, however busy.
 
         Raises:
             OSError: the port cannot be bound.
@@ -231,7 +231,7 @@ class _Server(TcpWSGIServer):
                 channel.will_close = True
 
     def handle_accept(self) -> None:
-        """Let another connection in; where there are too many, the oldest gives way.
+        """Let another connection in; where there are too many, close the oldest.
 
         Not the newest: a probe comes, is answered within milliseconds and goes, while those
         that stay are of no use to anybody.

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.apiserver.asking import Asking
 from common.apiserver.client import Client, Json, object_path
+from common.apiserver.concurrent import ConcurrentClient
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.serving.errors import SettingsError
 
@@ -41,7 +41,7 @@ class Cluster:
             self._pods = Client(kubeconfig, user_agent=_USER_AGENT)  # whose watch is ended alone
         except CredentialsError as error:
             raise SettingsError(f"--{error}") from error
-        self._asking = Asking(self._client, at_once=bindings)
+        self._concurrent = ConcurrentClient(self._client, at_once=bindings)
 
     def list_pods(self, more: str) -> tuple[list[Json], str, str]:
         """List one page of the pods that have not ended, as of now.
@@ -81,7 +81,7 @@ class Cluster:
             Unavailable: no usable answer in time.
         """
         try:
-            return await self._asking.call(
+            return await self._concurrent.call(
                 "GET", object_path("pods", namespace, name), timeout=_GET_SECONDS
             )
         except Rejected as error:
@@ -98,7 +98,7 @@ class Cluster:
         """
         path = object_path("pods", namespace, name) + "/binding"
         query = {"timeout": f"{BIND_SECONDS:.0f}s"}
-        await self._asking.call("POST", path, binding, timeout=BIND_SECONDS, query=query)
+        await self._concurrent.call("POST", path, binding, timeout=BIND_SECONDS, query=query)
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         """Get a lease; ``None`` when there is none.
@@ -157,6 +157,6 @@ class Cluster:
 
     def close(self) -> None:
         """End every watch, and the connections for Bindings."""
-        self._asking.close()
+        self._concurrent.close()
         self._client.close()
         self._pods.close()

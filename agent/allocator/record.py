@@ -338,8 +338,8 @@ class _Reading:
             return True
         others = {each: shown.held(each) for each in Resource}
         # What the last asker's init containers had is offered to it (K7).
-        given_on = _meet(held, others) or _meet(held, self.seen.offered)
-        return given_on and me != self.seen.asker
+        handed_on = _meet(held, others) or _meet(held, self.seen.offered)
+        return handed_on and me != self.seen.asker
 
     def _has_ended(self, view: PodView) -> bool:
         return view.terminal or not self.pods.is_shown(kubelet_uid(view))

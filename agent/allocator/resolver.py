@@ -26,7 +26,7 @@ from contract.resource import Resource, count_of
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class Request:
     """What a call reveals about its container.
 
     Attributes:
@@ -161,11 +161,13 @@ class Turn:
         return pod.view is None or pod in known[:grown]
 
 
-def resolve(ask: Ask, record: Record, turn: Turn, *, last_resort: bool = True) -> Resolution:
+def resolve(
+    request: Request, record: Record, turn: Turn, *, last_resort: bool = True
+) -> Resolution:
     """Settle which container is asking.
 
     Args:
-        ask: what the call says.
+        request: what the call says.
         record: who holds what.
         turn: what the last call has left.
         last_resort: also try pods that were listed before and are not the last asker. Their
@@ -179,7 +181,7 @@ def resolve(ask: Ask, record: Record, turn: Turn, *, last_resort: bool = True) -
         found = [
             (pod, container)
             for pod in tier
-            if ask.owner in {None, pod.id} and (container := waiting(ask, pod)) is not None
+            if request.owner in {None, pod.id} and (container := waiting(request, pod)) is not None
         ]
         known = [one for one in found if one[0].view is not None]
         candidates = known or found
@@ -187,7 +189,7 @@ def resolve(ask: Ask, record: Record, turn: Turn, *, last_resort: bool = True) -
             candidates.sort(key=lambda one: _order(one[0], record, turn), reverse=record.listing)
             # A pod counted as listed before may be a new one of the same name.
             certain = tier in found_tiers.certain and all(
-                waiting(ask, pod) is None for pod in found_tiers.unpassed
+                waiting(request, pod) is None for pod in found_tiers.unpassed
             )
             sole = certain and len(found) == 1 and bool(known) and known[0][0].sure
             evidence = Evidence.WITNESS if sole else Evidence.ORDER
@@ -195,7 +197,7 @@ def resolve(ask: Ask, record: Record, turn: Turn, *, last_resort: bool = True) -
                 Resolution(pod.id, container, pod.view, evidence) for pod, container in candidates
             )
             return replace(first, rivals=tuple(rivals))
-    raise ResolutionError(_nothing_fits(ask, record))
+    raise ResolutionError(_nothing_fits(request, record))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,17 +249,17 @@ def _order(pod: RecordedPod, record: Record, turn: Turn) -> tuple[object, ...]:
     return not turn.is_asker(pod), not pod.held, pod.position, pod.id
 
 
-def waiting(ask: Ask, pod: RecordedPod) -> ContainerDemand | None:
+def waiting(request: Request, pod: RecordedPod) -> ContainerDemand | None:
     """Return the container of *pod* whose turn it is, if it asks for just this (R4)."""
     if pod.view is None:
-        return _waiting_unknown(ask, pod)
+        return _waiting_unknown(request, pod)
     container = pod.next
-    if container is None or count_of(container.demand, ask.resource) != ask.size:
+    if container is None or count_of(container.demand, request.resource) != request.size:
         return None
-    return None if pod.held.get(container.name, {}).get(ask.resource) else container
+    return None if pod.held.get(container.name, {}).get(request.resource) else container
 
 
-def _waiting_unknown(ask: Ask, pod: RecordedPod) -> ContainerDemand | None:
+def _waiting_unknown(request: Request, pod: RecordedPod) -> ContainerDemand | None:
     """Return the likeliest container of a pod that only the kubelet knows.
 
     One that has another resource and not this one is asking, unless it has whole cards, which may
@@ -268,20 +270,21 @@ def _waiting_unknown(ask: Ask, pod: RecordedPod) -> ContainerDemand | None:
     begun = [
         name
         for name, places in pod.held.items()
-        if any(places.get(one) for one in ask.resource.others)
-        and not places.get(ask.resource)
+        if any(places.get(one) for one in request.resource.others)
+        and not places.get(request.resource)
         and len(places.get(Resource.CORE, ())) < CORES_PER_CARD
     ]
     served = [at for at, name in enumerate(names) if pod.held.get(name)]
     coming = [
         name
         for name in names[served[-1] if served else 0 :]
-        if not pod.held.get(name, {}).get(ask.resource)
+        if not pod.held.get(name, {}).get(request.resource)
     ]
     name = next(iter((*begun, *coming)), None)
     if name is None:
         return None
-    return assumed_container(name, {**pod.held.get(name, {}), ask.resource: range(ask.size)})
+    held = {**pod.held.get(name, {}), request.resource: range(request.size)}
+    return assumed_container(name, held)
 
 
 def assumed_container(name: str, held: Mapping[Resource, Sized]) -> ContainerDemand:
@@ -298,7 +301,7 @@ def assumed_container(name: str, held: Mapping[Resource, Sized]) -> ContainerDem
 _MOST_NAMED = 5
 
 
-def _nothing_fits(ask: Ask, record: Record) -> str:
+def _nothing_fits(request: Request, record: Record) -> str:
     """Return what was asked and what was waiting."""
     texts = sorted(
         f"{pod.id} container {each.name} (cores {each.demand.cores}, memory {each.demand.memory})"
@@ -308,6 +311,6 @@ def _nothing_fits(ask: Ask, record: Record) -> str:
     more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     names = "; ".join(texts[:_MOST_NAMED]) + more if texts else "none"
     return (
-        f"{ask.size} places of {ask.resource} were asked for, "
+        f"{request.size} places of {request.resource} were asked for, "
         f"but no waiting container asks for that; waiting: {names}"
     )

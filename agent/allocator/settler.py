@@ -12,7 +12,7 @@ from agent.allocator.model.ports import DecisionLog
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import Observer
 from agent.allocator.record import Offered
-from agent.allocator.resolver import Ask, Resolution, resolve
+from agent.allocator.resolver import Request, Resolution, resolve
 from agent.errors import GrantError, Refusal, ResolutionError
 from contract.allocation import Evidence
 from contract.resource import Resource
@@ -94,7 +94,7 @@ class Settler:
         """Resolve, and make the answer for the likeliest for which there is one."""
         with self.state as state:
             record, before = state.record, state.turn
-            asker = call.asker = resolve(self._ask(call), record, before, last_resort=last_resort)
+            asker = call.asker = resolve(self._read(call), record, before, last_resort=last_resort)
             refusals: list[Refusal] = []
             for each in (asker, *asker.rivals):
                 guessed = each.evidence is Evidence.ORDER
@@ -106,7 +106,7 @@ class Settler:
             state.take_turn(before.after(record, asker.pod, guessed=True))
             raise refusals[0]
 
-    def _ask(self, call: Call) -> Ask:
+    def _read(self, call: Call) -> Request:
         """Return what the call reveals.
 
         Raises:
@@ -123,4 +123,4 @@ class Settler:
         check_free(resource, kept)
         if len(owners) > 1:
             raise GrantError(f"places of {resource} of several pods were named together")
-        return Ask(resource, call.size, owners[0] if owners else None)
+        return Request(resource, call.size, owners[0] if owners else None)

@@ -94,7 +94,7 @@ class PatchQueue:
     def put(self, view: PodView, allocations: Mapping[str, Allocation]) -> None:
         """Queue a pod's allocation; the same one again is ignored.
 
-        A container that was told of before stays in the annotation. The kubelet takes back what an
+        A container that was told of before stays in the annotation. The kubelet frees what an
         init container had (K4, K15), and the watch may show the annotation later than that.
         """
         with self._changed:

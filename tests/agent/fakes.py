@@ -497,9 +497,9 @@ class Node:
         """Have a pod gone: from the API, from ``List``, its devices free again."""
         self.pods.remove(view)
         self.record.hide(view)
-        self.give_back(view)
+        self.release(view)
 
-    def give_back(self, view: PodView) -> None:
+    def release(self, view: PodView) -> None:
         """Free the devices of a pod; the checkpoint shows them until its next write (K29)."""
         self.checkpoint.forget(view)
         self.got = {key: held for key, held in self.got.items() if key[0] != view.id}
@@ -588,7 +588,7 @@ class Node:
         """Reject a pod after a refusal: it leaves ``List`` and has nothing (K8)."""
         self.pods.add(replace(view, terminal=True))
         self.record.hide(view)
-        self.give_back(view)
+        self.release(view)
 
     def start(self, view: PodView, container: str = "main") -> None:
         """Start a container: PreStartContainer once per resource (fact K10)."""

@@ -8,7 +8,7 @@ the same calls with all that an agent remembers between them.
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.record import Seen, read_record
-from agent.allocator.resolver import Ask, Turn, resolve
+from agent.allocator.resolver import Request, Turn, resolve
 from bench.recording import RECORDING, load_burst
 from contract.allocation import Evidence
 from contract.demand import PodDemand
@@ -37,7 +37,7 @@ def test_a_call_with_a_witness_is_resolved_to_the_container_the_kubelet_was_admi
             pods=pods_of(*views.values()),
             seen=Seen(confirmed={each.id.uid for each in views.values()}),
         )
-        found = resolve(Ask(call.request.resource, call.request.size), record, Turn())
+        found = resolve(Request(call.request.resource, call.request.size), record, Turn())
         if call.observe is None:  # refused by the kubelet's rate limit (K5)
             assert found.evidence is Evidence.ORDER
             continue

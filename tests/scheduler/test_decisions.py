@@ -35,7 +35,7 @@ def fill(state: State, node: str, cores: int = 50, name: str = "old") -> None:
     state.put_pod(make_pod(f"{name}-{node}", (cores, 4), node=node, annotations=hint("0")))
 
 
-def test_every_node_that_fits_is_given_back_in_the_order_asked(
+def test_every_node_that_fits_is_returned_in_the_order_asked(
     state: State, decisions: Decisions
 ) -> None:
     fill(state, "n1")

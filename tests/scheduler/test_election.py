@@ -120,7 +120,7 @@ def test_another_one_takes_over_only_once_the_lease_has_run_out(
     assert (one.leads_for(), one.holder) == (0, "two")
 
 
-def test_a_lease_that_is_given_back_is_taken_at_once(leases: FakeLeases, clock: FakeClock) -> None:
+def test_a_lease_that_is_released_is_taken_at_once(leases: FakeLeases, clock: FakeClock) -> None:
     one, two = replica("one", leases, clock), replica("two", leases, clock)
     one.step()
     two.step()

@@ -146,7 +146,7 @@ def test_a_single_replica_needs_no_lease() -> None:
     assert stage.leadership.not_binding() == "shutting down"
 
 
-def test_at_the_end_the_lease_is_given_back(stage: Stage) -> None:
+def test_at_the_end_the_lease_is_released(stage: Stage) -> None:
     stage.watches.listed = 1
     stage.turn()
     stage.leadership.end()
@@ -157,7 +157,7 @@ def test_at_the_end_the_lease_is_given_back(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_bindings_under_way_end_before_the_lease_is_given_back(stage: Stage, *, ends: bool) -> None:
+def test_bindings_under_way_end_before_the_lease_is_released(stage: Stage, *, ends: bool) -> None:
     """Else the next leader lists the pods, and one is bound after that."""
     assert stage.election is not None
     stage.election.step()

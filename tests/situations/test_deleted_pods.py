@@ -72,7 +72,7 @@ def ended(node: Node, uid: str) -> bool:
     )
 
 
-def assert_next_is_right_and_all_is_given_back(node: Node) -> None:
+def assert_next_is_right_and_all_is_free_again(node: Node) -> None:
     """An equal pod is named rightly at once; then one that needs the whole node finds it."""
     node.admit([victim("good")])
     assert_right(node, "uid-good")
@@ -99,7 +99,7 @@ def test_a_pod_deleted_at_any_step_of_its_admission(number: int, when: str, call
         calls = calls_of(node, "uid-victim")
         assert [each.verdict.value for each in calls] == ["right"] * 4
         node.sweep()
-        assert_next_is_right_and_all_is_given_back(node)
+        assert_next_is_right_and_all_is_free_again(node)
 
 
 @pytest.mark.parametrize("delete", WAYS_TO_DELETE.values(), ids=WAYS_TO_DELETE)
@@ -117,7 +117,7 @@ def test_a_deletion_that_the_watch_has_not_told_of_changes_no_answer(delete: Del
         wait_for(lambda: ended(node, "uid-victim"))
         assert [each.verdict.value for each in calls_of(node, "uid-victim")] == ["right"] * 4
         node.sweep()
-        assert_next_is_right_and_all_is_given_back(node)
+        assert_next_is_right_and_all_is_free_again(node)
 
 
 @dataclass
@@ -157,7 +157,7 @@ def test_a_pod_deleted_between_bind_and_admission(delete: Delete) -> None:
         assert [each.verdict.value for each in calls_of(node, "uid-victim")] == ["right"] * 4
         node.remove("uid-first")
         node.sweep()
-        assert_next_is_right_and_all_is_given_back(node)
+        assert_next_is_right_and_all_is_free_again(node)
 
 
 def test_a_pod_that_waits_is_not_confused_with_a_deleted_one_that_is_equal() -> None:

@@ -133,7 +133,7 @@ def test_an_init_container_has_none_of_what_a_pod_of_its_name_had_before_it_was_
     node.bind(newer)
     node.admit(older, MEMORY_FIRST)
     node.record.show(older)
-    node.give_back(older)
+    node.release(older)
     node.record.show(newer)
     node.record.entries[newer.id]["plain"] = {}
     node.serve(newer, newer.demand.containers[0], MEMORY)
@@ -151,7 +151,7 @@ def test_a_pod_is_not_done_because_one_of_its_name_was_listed_before_it(node: No
     node.pods.remove(older)
     node.bind(newer)
     node.record.show(older)
-    node.give_back(older)
+    node.release(older)
     node.admitted(make_pod("b", asks(20, 4)))
     node.record.show(newer)
     node.prefer(CORE, 10)

@@ -95,7 +95,7 @@ def test_a_pod_of_which_only_the_file_tells_starts_without_a_name(node: Node) ->
 def test_the_entry_of_an_ended_pod_with_the_same_places_is_not_meant(node: Node) -> None:
     """K29: it stays until the next write, and the API may still show the pod."""
     ended = node.admitted(make_pod("ended", asks(30, 8)))
-    node.give_back(ended)
+    node.release(ended)
     node.record.hide(ended)
     node.checkpoint.late = True
     pod = node.begin(make_pod("a", asks(30, 8)))

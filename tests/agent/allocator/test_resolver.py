@@ -9,7 +9,7 @@ from agent.allocator.model.containers import Places
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
-from agent.allocator.resolver import Ask, Resolution, Turn, assumed_container, resolve
+from agent.allocator.resolver import Request, Resolution, Turn, assumed_container, resolve
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import Demand
@@ -81,9 +81,9 @@ B_TRIED = replace(AFTER_FULL_A, tried=frozenset({VIEW_B.id}))
 
 
 def _resolve(
-    record: Record, turn: Turn, ask: Ask | None = None, *, last_resort: bool = True
+    record: Record, turn: Turn, request: Request | None = None, *, last_resort: bool = True
 ) -> Resolution:
-    return resolve(ask or Ask(CORE, 50), record, turn, last_resort=last_resort)
+    return resolve(request or Request(CORE, 50), record, turn, last_resort=last_resort)
 
 
 def _refusal(record: Record, turn: Turn, *, last_resort: bool = True) -> str:
@@ -204,15 +204,15 @@ def test_within_a_pod_the_first_container_that_lacks_something_is_asking_if_it_a
 ) -> None:
     if name is None:
         with pytest.raises(ResolutionError):
-            _resolve(record_of(pod), NEW, Ask(resource, size))
+            _resolve(record_of(pod), NEW, Request(resource, size))
     else:
-        found = _resolve(record_of(pod), NEW, Ask(resource, size))
+        found = _resolve(record_of(pod), NEW, Request(resource, size))
         assert (found.container.name, found.evidence) == (name, WITNESS)
 
 
 def test_a_call_that_names_an_init_containers_places_is_of_that_pod() -> None:
     """K7."""
-    found = _resolve(record_of(A, B), NEW, Ask(CORE, 50, VIEW_A.id))
+    found = _resolve(record_of(A, B), NEW, Request(CORE, 50, VIEW_A.id))
     assert (found.pod, found.evidence) == (VIEW_A.id, WITNESS)
 
 
@@ -221,7 +221,7 @@ def test_a_call_that_names_an_init_containers_places_is_of_that_pod() -> None:
 
 def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_this() -> None:
     record = record_of(_nameless("static", c0={CORE: CORES}, c1=None))
-    first, second = _resolve(record, NEW, Ask(MEMORY, 4)), _resolve(record, NEW)
+    first, second = _resolve(record, NEW, Request(MEMORY, 4)), _resolve(record, NEW)
     assert (first.container.name, first.evidence, first.view) == ("c0", ORDER, None)
     assert first.container.demand == Demand(50, 4)
     assert (second.container.name, second.evidence) == ("c1", ORDER)

@@ -324,7 +324,7 @@ def test_a_pod_deleted_by_force_keeps_its_places_beside_its_successor(node: Node
     assert node.decision_log.decisions[-1][1].pod == newer.id
     assert free(node) == {"GPU-0": 30, "GPU-1": 100}
     node.record.hide(older)
-    node.give_back(older)
+    node.release(older)
     assert free(node) == {"GPU-0": 60, "GPU-1": 100}
     is_true(node)
 
@@ -352,7 +352,7 @@ def test_a_pod_that_was_refused_half_way_holds_nothing_and_the_next_is_served(
     serve(node, pod, "init")
     with pytest.raises(PlacementError):
         node.prefer(CORE, 100, among=ids(1, range(50)))
-    node.give_back(pod)
+    node.release(pod)
     node.pods.add(replace(pod, terminal=True))
     node.record.show(pod)
     dies(node)

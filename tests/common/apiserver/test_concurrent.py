@@ -11,8 +11,8 @@ import pytest
 import trustme
 import yaml
 
-from common.apiserver.asking import Asking
 from common.apiserver.client import Client, Json
+from common.apiserver.concurrent import ConcurrentClient
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 
@@ -50,7 +50,7 @@ class Server:
 def ask(
     folder: Path,
     server: Server,
-    talk: Callable[[Asking], Awaitable[None]],
+    talk: Callable[[ConcurrentClient], Awaitable[None]],
     *,
     trusted: bool = True,
     tls: bool = True,
@@ -84,11 +84,11 @@ def ask(
             )
         )
         async with running:
-            asking = Asking(Client(path, user_agent="us"))
+            client = ConcurrentClient(Client(path, user_agent="us"))
             try:
-                await talk(asking)
+                await talk(client)
             finally:
-                asking.close()
+                client.close()
                 while server.open:  # noqa: ASYNC110 - the other side
                     await asyncio.sleep(0)
                 await asyncio.sleep(0.01)
@@ -96,18 +96,18 @@ def ask(
     asyncio.run(run())
 
 
-async def _get(asking: Asking, within: float = 30) -> Json:
-    return await asking.call("GET", "/a", timeout=within)
+async def _get(client: ConcurrentClient, within: float = 30) -> Json:
+    return await client.call("GET", "/a", timeout=within)
 
 
 @pytest.mark.parametrize("tls", [True, False])
 def test_a_connection_is_kept_and_carries_the_credentials(tmp_path: Path, *, tls: bool) -> None:
     server = Server(OK, OK, OK.replace(b"200 OK", b"201 Created"))
 
-    async def talk(asking: Asking) -> None:
-        assert await _get(asking) == {"kind": "x"}
-        await asking.call("POST", "/b%20c", {"d": "é"}, timeout=30, query={"z": "1", "a": "&"})
-        await asking.call("PATCH", "/e", {}, timeout=30)
+    async def talk(client: ConcurrentClient) -> None:
+        assert await _get(client) == {"kind": "x"}
+        await client.call("POST", "/b%20c", {"d": "é"}, timeout=30, query={"z": "1", "a": "&"})
+        await client.call("PATCH", "/e", {}, timeout=30)
 
     ask(tmp_path, server, talk, tls=tls)
     assert server.connections == 1
@@ -146,10 +146,10 @@ def test_what_goes_wrong_is_told_apart_and_the_next_request_is_made(
 ) -> None:
     server = Server(answer, OK)
 
-    async def talk(asking: Asking) -> None:
+    async def talk(client: ConcurrentClient) -> None:
         with pytest.raises(error, match=f"^{text}"):
-            await _get(asking, 1)
-        assert await _get(asking) == {"kind": "x"}
+            await _get(client, 1)
+        assert await _get(client) == {"kind": "x"}
 
     ask(tmp_path, server, talk)
     assert server.connections == (1 if answer.startswith(b"HTTP") and answer != OK[:-3] else 2)
@@ -158,9 +158,9 @@ def test_what_goes_wrong_is_told_apart_and_the_next_request_is_made(
 def test_a_connection_that_the_server_ends_is_not_used_again(tmp_path: Path) -> None:
     server = Server(OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), OK)
 
-    async def talk(asking: Asking) -> None:
+    async def talk(client: ConcurrentClient) -> None:
         for _ in range(2):
-            assert await _get(asking) == {"kind": "x"}
+            assert await _get(client) == {"kind": "x"}
 
     ask(tmp_path, server, talk)
     assert server.connections == 2
@@ -169,9 +169,9 @@ def test_a_connection_that_the_server_ends_is_not_used_again(tmp_path: Path) -> 
 def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path) -> None:
     server = Server(OK)
 
-    async def talk(asking: Asking) -> None:
+    async def talk(client: ConcurrentClient) -> None:
         with pytest.raises(Unavailable, match="certificate verify failed"):
-            await _get(asking)
+            await _get(client)
 
     ask(tmp_path, server, talk, trusted=False)
     assert server.requests == []
@@ -180,8 +180,8 @@ def test_a_server_with_another_certificate_is_told_nothing(tmp_path: Path) -> No
 def test_requests_wait_for_their_turn(tmp_path: Path) -> None:
     server = Server(*[OK] * 40)
 
-    async def talk(asking: Asking) -> None:
-        await asyncio.gather(*(_get(asking) for _ in range(40)))
+    async def talk(client: ConcurrentClient) -> None:
+        await asyncio.gather(*(_get(client) for _ in range(40)))
 
     ask(tmp_path, server, talk)
     assert server.connections == 32

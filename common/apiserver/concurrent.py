@@ -19,7 +19,7 @@ MOST_AT_ONCE = 32
 """Requests of one event loop; further ones wait for their turn."""
 
 
-class Asking:
+class ConcurrentClient:
     """A client for one event loop. Safe to share between tasks."""
 
     def __init__(self, client: Client, *, at_once: int = MOST_AT_ONCE) -> None:

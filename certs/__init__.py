@@ -4,12 +4,11 @@ Here belong: what a certificate authority and a serving certificate must say
 (:mod:`certs.issue`, pure but for the key generator of the cryptography library, and
 :mod:`certs.reading`), the names they are for (:mod:`certs.names`), a directory they are kept
 in (:mod:`certs.store`), and their renewal in a cluster: the objects (:mod:`certs.objects`),
-the decision what to do next (:mod:`certs.plan`, whose answers are :mod:`certs.steps`), and
-the loop that does it (:mod:`certs.rotate`, which looks through :mod:`certs.observing`).
+read at one moment (:mod:`certs.observing`), and the phases (:mod:`certs.rotation`).
 
 I/O is in :mod:`certs.store`, :mod:`certs.cluster` (the API server) and :mod:`certs.replicas`
 (the webhooks) only.
 
-Banned: imports from the rest of the project. It must run alone, in a Job, under
-an account that may touch two Secrets, the ``caBundle`` of its webhooks and nothing else.
+Banned: imports from the rest of the project but ``common``. It must run alone, in a Job,
+under an account that may touch two Secrets, the ``caBundle`` of its webhooks and nothing else.
 """

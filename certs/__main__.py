@@ -16,11 +16,10 @@ from certs.cluster import ApiCluster
 from certs.errors import CertsError, InvalidField
 from certs.issue import issue
 from certs.names import parse_subject
-from certs.observing import observe
-from certs.plan import Served
+from certs.observing import Served, observe
 from certs.replicas import parse_replicas
 from certs.report import as_json, as_table
-from certs.rotate import Surroundings, rotate
+from certs.rotation import Surroundings, rotate
 from certs.settings import LONGEST_SECONDS, Flags, Settings, parse_settings
 from common.commandline import run
 from common.logs import configure
@@ -181,8 +180,8 @@ def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given
     around = Surroundings(_now, _sleep, served, _say)
     until = _now() + timedelta(seconds=timeout) if wait else None
     try:
-        with ApiCluster(settings.namespace, kubeconfig) as cluster:
-            rotate(cluster, settings, around, until=until)
+        cluster = ApiCluster(settings.namespace, kubeconfig)
+        rotate(cluster, settings, around, until=until)
     except CertsError as error:
         _log.error("rotation failed", extra={"reason": str(error)})
         raise click.exceptions.Exit(1) from error
@@ -194,8 +193,7 @@ def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given
 def status_command(*, output: str, kubeconfig: Path | None, **given: Any) -> None:
     """Show what is there, when it is renewed and what is done next; changes nothing."""
     settings, _ = _parse(given)
-    with ApiCluster(settings.namespace, kubeconfig) as cluster:
-        observed = observe(cluster, settings).observed
+    observed = observe(ApiCluster(settings.namespace, kubeconfig), settings).observed
     write = as_json if output == "json" else as_table
     click.echo(write(observed, settings.policy, _now()))
 

@@ -1,4 +1,4 @@
-"""The API server, as a rotation uses it. The only importer of ``kubernetes`` and ``urllib3``.
+"""The API server, as a rotation uses it: the objects it needs, over :mod:`common.apiserver`.
 
 Every request has its timeouts. A read that meets what may pass by itself (no connection,
 5xx, 429) is tried again for a while. A write is not: its answer may be lost although it was
@@ -12,50 +12,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
-
-import urllib3
-from kubernetes import client, config
+from typing import TypeAlias
 
 from certs.errors import ClusterError, Conflict
 from certs.objects import Json, Kind
+from common.apiserver.client import object_path, quoted, refusal
+from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.apiserver.rest import BROKEN, Rest
 from common.backoff import Backoff, by_chance
+from common.errors import Unavailable
 
 _TIMEOUTS = (5.0, 15.0)
 _PATIENCE_S = 60.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _SKEW = timedelta(minutes=5)
-_NOT_FOUND, _CONFLICT, _INVALID, _TOO_MANY = 404, 409, 422, 429
+_NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
 
-# What the client lets through when a kubeconfig is bad, its YAML parser's errors included.
-_UNUSABLE = (
-    config.ConfigException,
-    config.kube_config.yaml.YAMLError,  # type: ignore[attr-defined]  # no re-export meant
-    OSError,
-    ValueError,
-    TypeError,
-)
-
-
-class _Rejected(Exception):
-    """The API server understood and said no."""
-
-    def __init__(self, status: int, message: str) -> None:
-        self.status = status
-        super().__init__(f"{status} {message}")
-
-
-class _Unavailable(Exception):
-    """No usable answer this time.
-
-    Attributes:
-        after_s: how long the API server asks to be left alone.
-    """
-
-    def __init__(self, message: str, after_s: float = 0.0) -> None:
-        self.after_s = after_s
-        super().__init__(message)
+_Failure: TypeAlias = Gone | Rejected | Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +49,7 @@ class Time:
 
 
 class ApiCluster:
-    """A client for one namespace; a context manager.
+    """A client for one namespace.
 
     Args:
         namespace: where the Secrets are.
@@ -90,35 +63,13 @@ class ApiCluster:
     def __init__(
         self, namespace: str, kubeconfig: Path | None = None, *, times: Time | None = None
     ) -> None:
-        configuration = client.Configuration()
         try:
-            if kubeconfig is None:
-                config.load_incluster_config(client_configuration=configuration)
-            else:
-                config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-        except _UNUSABLE as error:
-            where = kubeconfig or "the pod's service account, and --kubeconfig is not given"
-            reason = " ".join(str(error).split())
-            raise ClusterError(f"kubeconfig: cannot use {where}: {reason}") from error
-        configuration.retries = False
-        self._client = client.ApiClient(configuration)
-        self._client.user_agent = "gpu-turnstile-certs"  # audit logs name who asked
-        self._core = client.CoreV1Api(self._client)
-        self._admission = client.AdmissionregistrationV1Api(self._client)
+            self._rest = Rest(kubeconfig, user_agent="gpu-turnstile-certs")
+        except CredentialsError as error:
+            hint = "; --kubeconfig is not given" if kubeconfig is None else ""
+            raise ClusterError(f"{error}{hint}") from error
         self._namespace = namespace
         self._times = times or Time()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._client.rest_client.pool_manager.clear()
-        self._client.close()
 
     def get_secret(self, name: str) -> Json | None:
         """Read a Secret; ``None`` when there is none.
@@ -126,9 +77,7 @@ class ApiCluster:
         Raises:
             ClusterError: no usable answer.
         """
-        return self._get(
-            self._secret(name), self._core.read_namespaced_secret, name, self._namespace
-        )
+        return self._read(self._secret(name), self._secret_path(name))
 
     def create_secret(self, obj: Json) -> None:
         """Create a Secret.
@@ -138,10 +87,7 @@ class ApiCluster:
             ClusterError: it is refused.
         """
         what = f"{self._secret(str(obj['metadata']['name']))}: create"
-        try:
-            self._once(what, self._core.create_namespaced_secret, self._namespace, obj)
-        except (_Rejected, _Unavailable) as error:
-            raise _translated(what, error, {_CONFLICT}) from error
+        self._write(what, "POST", self._secret_path(), obj, {_CONFLICT})
 
     def replace_secret(self, name: str, obj: Json) -> None:
         """Replace a Secret.
@@ -151,10 +97,7 @@ class ApiCluster:
             ClusterError: it is refused.
         """
         what = f"{self._secret(name)}: update"
-        try:
-            self._once(what, self._core.replace_namespaced_secret, name, self._namespace, obj)
-        except (_Rejected, _Unavailable) as error:
-            raise _translated(what, error, {_CONFLICT, _NOT_FOUND}) from error
+        self._write(what, "PUT", self._secret_path(name), obj, {_CONFLICT, _NOT_FOUND})
 
     def get_configuration(self, kind: Kind, name: str) -> Json | None:
         """Read a webhook configuration; ``None`` when there is none.
@@ -162,11 +105,7 @@ class ApiCluster:
         Raises:
             ClusterError: no usable answer.
         """
-        read = {
-            Kind.MUTATING: self._admission.read_mutating_webhook_configuration,
-            Kind.VALIDATING: self._admission.read_validating_webhook_configuration,
-        }
-        return self._get(f"{kind.value} {name}", read[kind], name)
+        return self._read(f"{kind.value} {name}", _configuration_path(kind, name))
 
     def patch_configuration(self, kind: Kind, name: str, patch: list[Json]) -> None:
         """Apply a JSON patch to a webhook configuration.
@@ -175,66 +114,76 @@ class ApiCluster:
             Conflict: it has changed since it was read.
             ClusterError: it is refused.
         """
-        write = {
-            Kind.MUTATING: self._admission.patch_mutating_webhook_configuration,
-            Kind.VALIDATING: self._admission.patch_validating_webhook_configuration,
-        }
+        # A path of the patch may be gone: that is refused before versions are compared.
+        conflicts = {_CONFLICT, _NOT_FOUND, _INVALID}
         what = f"{kind.value} {name}: patch"
-        content = "application/json-patch+json"
-        try:
-            self._once(what, write[kind], name, patch, _content_type=content)
-        except (_Rejected, _Unavailable) as error:
-            # A path of the patch may be gone: that is refused before versions are compared.
-            raise _translated(what, error, {_CONFLICT, _NOT_FOUND, _INVALID}) from error
+        self._write(what, "PATCH", _configuration_path(kind, name), patch, conflicts)
 
     def _secret(self, name: str) -> str:
         return f"secret {self._namespace}/{name}"
 
-    def _get(self, what: str, method: Callable[..., Any], *args: str) -> Json | None:
-        try:
-            return self._patiently(f"{what}: get", method, *args)
-        except _Rejected as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise _translated(f"{what}: get", error, set()) from error
+    def _secret_path(self, name: str = "") -> str:
+        return object_path("secrets", self._namespace, name)
 
-    def _patiently(self, what: str, method: Callable[..., Any], *args: str) -> Json:
-        """Make a request, again and again while nobody answers.
+    def _read(self, what: str, path: str) -> Json | None:
+        """Get an object, again and again while nobody answers; ``None`` when there is none.
 
         Raises:
-            _Rejected: the API server said no.
-            ClusterError: it did not answer in time, or with something that is no object.
+            ClusterError: no usable answer.
         """
+        what = f"{what}: get"
         end = self._times.monotonic() + _PATIENCE_S
         pauses = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, jitter=self._times.jitter)
         while True:
             try:
-                return self._once(what, method, *args)
-            except _Unavailable as error:
-                wait = max(pauses.next(), error.after_s)
+                return self._request(what, "GET", path)
+            except Unavailable as error:
+                wait = pauses.next()
                 if self._times.monotonic() + wait > end:
-                    raise ClusterError(f"{what}: {error}") from error
+                    raise ClusterError(f"{what}: {_text(error)}") from error
+            except (Gone, Rejected) as error:
+                if isinstance(error, Rejected) and error.status == _NOT_FOUND:
+                    return None
+                raise ClusterError(f"{what}: {_text(error)}") from error
             self._times.sleep(wait)
 
-    def _once(self, what: str, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Json:
-        """Make a request; translate every foreign exception here and nowhere else.
+    def _write(
+        self, what: str, method: str, path: str, body: Json | list[Json], conflicts: set[int]
+    ) -> None:
+        """Make a write, once.
 
         Raises:
-            _Rejected: the API server said no.
-            _Unavailable: it did not answer.
-            ClusterError: it answered with something that is no object.
+            Conflict: an answer in *conflicts*, or none: nobody knows whether it was done.
+            ClusterError: it is refused.
         """
         try:
-            response = method(*args, _preload_content=False, _request_timeout=_TIMEOUTS, **kwargs)
-            decoded = json.loads(response.data)
-        except client.ApiException as error:
-            status = error.status or 0
-            if 400 <= status < 500 and status != _TOO_MANY:
-                raise _Rejected(status, _message(error)) from error
-            after = _seconds((error.headers or {}).get("Retry-After"))
-            raise _Unavailable(f"{status} {_message(error)}", after) from error
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise _Unavailable(f"API server: {error}") from error
+            self._request(what, method, path, body)
+        except (Gone, Rejected, Unavailable) as error:
+            again = isinstance(error, Unavailable) or (
+                isinstance(error, Rejected) and error.status in conflicts
+            )
+            raise (Conflict if again else ClusterError)(f"{what}: {_text(error)}") from error
+
+    def _request(
+        self, what: str, method: str, path: str, body: Json | list[Json] | None = None
+    ) -> Json:
+        """Make a request.
+
+        Raises:
+            Gone: 410.
+            Rejected: the API server said no.
+            Unavailable: it did not answer.
+            ClusterError: it answered with something that is no object, or by another clock.
+        """
+        response = self._rest.request(method, path, timeout=_TIMEOUTS, body=body)
+        try:
+            content = response.data
+        except BROKEN as error:
+            raise Unavailable(f"API server: {error}") from error
+        if not 200 <= response.status < 300:
+            raise refusal(response.status, str(response.reason), content)
+        try:
+            decoded = json.loads(content)
         except ValueError:
             # Nothing of the answer is told: it may be half of a Secret.
             decoded = None
@@ -259,19 +208,10 @@ class ApiCluster:
             )
 
 
-def _translated(what: str, error: _Rejected | _Unavailable, conflicts: set[int]) -> ClusterError:
-    # Without an answer nobody knows whether it was done: as after a conflict, look again.
-    again = isinstance(error, _Unavailable) or error.status in conflicts
-    return (Conflict if again else ClusterError)(f"{what}: {error}")
+def _configuration_path(kind: Kind, name: str) -> str:
+    return f"/apis/admissionregistration.k8s.io/v1/{kind.value}s/{quoted(name)}"
 
 
-def _message(error: client.ApiException) -> str:
-    try:
-        text = str(json.loads(error.body or "")["message"])
-    except (TypeError, ValueError, KeyError):
-        text = str(error.reason)
-    return " ".join(text.split())
-
-
-def _seconds(text: str | None) -> float:
-    return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
+def _text(error: _Failure) -> str:
+    text = " ".join(str(error).split())
+    return f"{error.status} {text}" if isinstance(error, Rejected) else text

@@ -1,14 +1,44 @@
 """The objects of a rotation, read as they were at one moment."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from certs.errors import Conflict
-from certs.objects import Json, Kind, Purpose, parse_configuration, parse_secret
-from certs.plan import Observed
+from certs.objects import (
+    Configuration,
+    Json,
+    Kind,
+    Purpose,
+    Secret,
+    parse_configuration,
+    parse_secret,
+)
+from certs.reading import Certificate
 from certs.settings import Settings
 
 _LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The objects at one moment.
+
+    Attributes:
+        authority: the Secret of the authority.
+        serving: the Secret that the webhook mounts.
+        configurations: those that are there.
+        missing: those that should be there and are not.
+    """
+
+    authority: Secret
+    serving: Secret
+    configurations: tuple[Configuration, ...]
+    missing: tuple[str, ...] = ()
+
+
+Served: TypeAlias = Mapping[str, Certificate | None]
+"""What is served at each address; ``None`` where nobody answers."""
 
 
 class Cluster(Protocol):

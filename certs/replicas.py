@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from certs.errors import InvalidCertificate, InvalidField
-from certs.plan import Served
+from certs.observing import Served
 from certs.reading import Certificate, read_certificate
 
 _SECONDS = 5.0

@@ -6,19 +6,10 @@ from datetime import datetime
 
 from certs.errors import Foreign
 from certs.objects import Configuration, Json, Origin, Secret, write_stamp
-from certs.plan import Observed, Policy, decide
+from certs.observing import Observed
 from certs.reading import Certificate, is_issued_by
-from certs.steps import (
-    Adopt,
-    DateServing,
-    Done,
-    Step,
-    StoreAuthority,
-    StoreServing,
-    TrustBeside,
-    TrustIn,
-    Wait,
-)
+from certs.rotation import decide
+from certs.settings import Policy
 
 
 def as_json(observed: Observed, policy: Policy, now: datetime) -> str:
@@ -67,34 +58,6 @@ def next_step(observed: Observed, policy: Policy, now: datetime) -> str:
         return str(decide(observed, policy, now=now))
     except Foreign as error:
         return f"refused: {error}"
-
-
-def as_event(action: Step | Wait | Done) -> tuple[str, dict[str, object]]:
-    """Return the message and the fields of the log line about *action*."""
-    fields: dict[str, object]
-    match action:
-        case Adopt(secret):
-            message, fields = "secret taken over", {"secret": secret.name}
-        case StoreAuthority(why):
-            message, fields = "new authority", {"reason": why}
-        case StoreServing(why=why):
-            message, fields = "new serving certificate", {"reason": why}
-        case DateServing():
-            message, fields = "serving certificate dated", {}
-        case TrustIn(configuration, trusted):
-            message = "trust changed"
-            fields = {"configuration": str(configuration), "trusts": _fingerprints(trusted)}
-        case TrustBeside(trusted):
-            message, fields = "ca.crt changed", {"trusts": _fingerprints(trusted)}
-        case Wait(until, why):
-            message, fields = "next step later", {"until": write_stamp(until), "reason": why}
-        case Done(renewal):
-            message, fields = "nothing to do", {"until": write_stamp(renewal)}
-    return message, fields
-
-
-def _fingerprints(certificates: tuple[Certificate, ...]) -> list[str]:
-    return [each.fingerprint for each in certificates]
 
 
 def _rows(observed: Observed) -> Iterator[tuple[str, str, str]]:

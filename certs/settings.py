@@ -7,9 +7,27 @@ from datetime import timedelta
 from certs.errors import InvalidField
 from certs.names import LONGEST_DAYS, Subject, parse_dns_name, parse_subject
 from certs.objects import Kind
-from certs.plan import Policy
 
 LONGEST_SECONDS = 7 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The wishes of the operator.
+
+    Attributes:
+        names: DNS names of the serving certificate.
+        settle: how long API servers may need to see a changed configuration.
+        grace: how long webhooks may need to serve what their Secret holds.
+        asks: whether webhooks are asked what they serve.
+        force: take over Secrets that somebody else made.
+    """
+
+    names: frozenset[str]
+    settle: timedelta
+    grace: timedelta
+    asks: bool = False
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class ConcurrentClient:
         self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None
     ) -> tuple[int, str, bytes]:
         rest = self._client.rest
-        target, fields = rest.prepare(method, path, query, has_body=body is not None)
+        target, fields = rest.prepare(method, path, query, body=body)
         content = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
         fields |= {"Host": rest.host, "Content-Length": str(len(content))}
         head = "".join([f"{name}: {value}\r\n" for name, value in fields.items()])

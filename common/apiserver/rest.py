@@ -32,6 +32,7 @@ BROKEN = (urllib3.exceptions.HTTPError, OSError)
 
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
 
 # What the client lets through when a kubeconfig is bad; its YAML parser's errors come to it.
 _UNUSABLE = (ConfigException, OSError, ValueError, TypeError)
@@ -119,7 +120,7 @@ class Rest:
         return context
 
     def prepare(
-        self, method: str, path: str, query: Mapping[str, str] | None, *, has_body: bool
+        self, method: str, path: str, query: Mapping[str, str] | None, *, body: object
     ) -> tuple[str, dict[str, str]]:
         """Return the target and the header fields of a request.
 
@@ -127,7 +128,7 @@ class Rest:
             method: such as ``GET``.
             path: absolute, quoted.
             query: parameters; sorted by name.
-            has_body: whether a JSON object is sent; with ``PATCH`` it is a merge patch.
+            body: what is sent; with ``PATCH`` an object is a merge patch, a list a JSON patch.
 
         Raises:
             Unavailable: the credentials cannot be renewed.
@@ -136,8 +137,9 @@ class Rest:
             fields = {"Accept": _JSON, "User-Agent": self._user_agent, **self._authorization()}
         except (*BROKEN, ConfigException) as error:
             raise Unavailable(f"API server: {error}") from error
-        if has_body:
-            fields["Content-Type"] = _MERGE_PATCH if method == "PATCH" else _JSON
+        if body is not None:
+            patch = _JSON_PATCH if isinstance(body, list) else _MERGE_PATCH
+            fields["Content-Type"] = patch if method == "PATCH" else _JSON
         target = self._prefix + path
         return f"{target}?{urlencode(sorted(query.items()))}" if query else target, fields
 
@@ -148,16 +150,16 @@ class Rest:
         *,
         timeout: Timeout,
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | list[Any] | None = None,
     ) -> Any:
-        """Make one request; a body of ``PATCH`` is a merge patch.
+        """Make one request.
 
         Args:
             method: such as ``GET``.
             path: absolute, quoted.
             timeout: how long to wait.
             query: parameters; sorted by name in the URL.
-            body: a JSON object.
+            body: a JSON object; of ``PATCH`` a merge patch, or a list that is a JSON patch.
 
         Returns:
             The response of ``urllib3``, whatever its status; the body is not read yet.
@@ -165,7 +167,7 @@ class Rest:
         Raises:
             Unavailable: no response, or the credentials cannot be renewed.
         """
-        target, headers = self.prepare(method, path, query, has_body=body is not None)
+        target, headers = self.prepare(method, path, query, body=body)
         url = self._configuration.host + target.removeprefix(self._prefix)
         try:
             answer = self._client.request(

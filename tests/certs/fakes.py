@@ -11,12 +11,10 @@ import jsonpatch
 
 from certs.errors import CertsError, Conflict
 from certs.objects import Json, Kind, Purpose, parse_configuration, parse_secret
-from certs.observing import observe
-from certs.plan import Observed, Served
+from certs.observing import Observed, Served, observe
 from certs.reading import Certificate, is_issued_by
-from certs.rotate import Surroundings, rotate
+from certs.rotation import Done, Surroundings, Wait, rotate
 from certs.settings import Flags, Settings, parse_settings
-from certs.steps import Done, Wait
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 CA, TLS = "gpu-turnstile-webhook-ca", "gpu-turnstile-webhook-tls"

@@ -3,7 +3,7 @@ from datetime import timedelta
 
 from certs.objects import LABEL
 from certs.report import as_json, as_table
-from certs.steps import Wait
+from certs.rotation import Wait
 from tests.certs.fakes import CA, TLS, VALIDATING, World
 
 

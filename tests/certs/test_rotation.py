@@ -1,290 +1,586 @@
-"""``python -m certs rotate`` and ``status`` as they are run, on a real HTTP API.
-
-And under load: a webhook that serves what its Secret holds, a client that trusts what the
-configurations say, and a rotation of everything meanwhile.
-"""
+"""Whole rotations in a cluster in memory: killed anywhere, two at once, over years."""
 
 import base64
-import contextlib
+import copy
+import functools
 import json
-import re
-import ssl
-import threading
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import datetime, timedelta
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from certs.__main__ import main
-from certs.cluster import ApiCluster
-from certs.issue import make_authority, sign_serving
-from certs.objects import (
-    Json,
-    Kind,
-    Purpose,
-    new_secret,
-    parse_configuration,
-    with_authority,
-    with_serving,
+from certs import objects
+from certs import rotation as phases
+from certs.errors import ClusterError, Conflict, Foreign
+from certs.issue import issue
+from certs.names import parse_subject
+from certs.objects import INJECTORS, LABEL, Json
+from certs.reading import is_issued_by
+from certs.rotation import Done, Wait
+from tests.certs import fakes
+from tests.certs.fakes import (
+    CA,
+    GRACE,
+    MUTATING,
+    SETTLE,
+    START,
+    TLS,
+    VALIDATING,
+    Killed,
+    World,
+    configuration,
+    interleave,
 )
-from certs.observing import observe
-from certs.reading import read_certificate, write_bundle
-from certs.replicas import Replicas
-from certs.rotate import Surroundings, rotate
-from certs.steps import Done
-from simulator.api.server import ApiServer, kubeconfig_for
-from tests.certs.fakes import CA, TLS, configuration, settings
-from tests.webhook.serving import Running, running
-
-pytestmark = pytest.mark.slow
-
-KINDS = (Kind.MUTATING, Kind.VALIDATING)
+from tests.certs.fakes import settings as rotation
+from tests.examples import share
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as found:
-        found.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}},
-            *(configuration(kind) for kind in KINDS),
-        )
-        yield found
+@pytest.fixture(scope="module", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Remember results of pure functions: the same certificates are read thousands of times."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (objects, "read_bundle"),
+            (objects, "read_pair"),
+            (phases, "is_issued_by"),
+            (fakes, "is_issued_by"),
+        ):
+            patch.setattr(module, name, functools.cache(getattr(module, name)))
+        yield
 
 
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(kubeconfig_for(server.url), encoding="utf-8")
-    return path
+def installed() -> World:
+    return at(_installed)
 
 
-@pytest.fixture
-def environment(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPU_TURNSTILE_CERTS_NAMESPACE", "gpu")
-    monkeypatch.setenv("GPU_TURNSTILE_CERTS_KUBECONFIG", str(kubeconfig))
+def at(begin: Callable[[World], None]) -> World:
+    """Return a world of one's own in which a run is about to begin."""
+    return copy.deepcopy(_begun(begin))
 
 
-def logged(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """The lines of the log since the last look; nothing else was printed."""
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    return [json.loads(line) for line in printed.err.splitlines()]
+@functools.cache
+def _begun(begin: Callable[[World], None]) -> World:
+    if begin is _install:
+        return World()
+    world = World()
+    assert isinstance(world.run(), Done)
+    world.forget()
+    begin(world)
+    return world
 
 
-@pytest.mark.usefixtures("environment")
-def test_rotate_installs_and_status_tells(
-    capsys: pytest.CaptureFixture[str], server: ApiServer
-) -> None:
-    assert main(["rotate"]) == 0
-    lines = logged(capsys)
-    assert [(each["message"], each.get("reason")) for each in lines] == [
-        ("new authority", "is not there"),
-        ("trust changed", None),
-        ("trust changed", None),
-        ("new serving certificate", "is not there"),
-        ("nothing to do", None),
+def _data(world: World, name: str, key: str) -> bytes:
+    return base64.b64decode(world.cluster.secrets[name]["data"][key])
+
+
+def test_an_installation_needs_no_waiting_and_writes_each_object_once() -> None:
+    world = World()
+    done = world.run()
+    assert isinstance(done, Done)
+    assert world.cluster.writes == [
+        f"create {CA}",
+        "patch mutatingwebhookconfiguration",
+        "patch validatingwebhookconfiguration",
+        f"create {TLS}",
     ]
-    assert {each["level"] for each in lines} == {"info"}
-    assert {each["configuration"] for each in lines[1:3]} == {
-        f"{kind.value} gpu-turnstile" for kind in KINDS
-    }
-    assert main(["rotate", "--wait"]) == 0
-    (line,) = logged(capsys)
-    assert line["message"] == "nothing to do"
-    assert datetime.fromisoformat(line["until"]) > datetime.now(UTC) + timedelta(days=50)
-    before = len(server.requests)
-    assert main(["status"]) == 0
-    assert f"secret {TLS}" in capsys.readouterr().out
-    assert main(["status", "--output", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert all(each["acceptsServing"] for each in found["configurations"])
-    assert {each.verb for each in server.requests[before:]} == {"get"}
+    assert world.accepted_now()
+    assert done.renewal == world.serving().renew_at
+    assert sorted(world.cluster.secrets[TLS]["data"]) == ["ca.crt", "tls.crt", "tls.key"]
+    assert world.cluster.secrets[TLS]["type"] == "kubernetes.io/tls"
+    assert _data(world, TLS, "ca.crt") == _data(world, CA, "ca.crt")
+    assert b"PRIVATE" in _data(world, CA, "ca.key")
+    assert isinstance(world.run(), Done)
+    assert len(world.cluster.writes) == 4  # a second run writes nothing
 
 
-_SECONDS = "must be 0 to 604800 seconds"
-_MISSING = (
-    "mutatingwebhookconfiguration other: not found: apply it, "
-    "or leave it out of --mutating and --validating"
+def test_only_the_bundles_and_one_annotation_of_a_configuration_change() -> None:
+    world = World()
+    world.cluster.configurations[MUTATING]["metadata"]["annotations"] = {"a/b": "c"}
+    before = configuration()
+    world.run()
+    after = world.cluster.configurations[MUTATING]
+    assert after["metadata"]["annotations"].pop("a/b") == "c"
+    assert list(after["metadata"].pop("annotations")) == ["gpu-turnstile/bundle-changed"]
+    for each in after["webhooks"]:
+        del each["clientConfig"]["caBundle"]
+    assert after["webhooks"] == before["webhooks"]
+
+
+def test_a_serving_certificate_is_renewed_at_two_thirds_under_the_same_authority() -> None:
+    world = installed()
+    authority, first = world.authority(), world.serving()
+    world.clock.now = first.renew_at - timedelta(seconds=1)
+    assert isinstance(world.run(), Done)
+    assert world.serving() == first
+    world.clock.now = first.renew_at
+    world.cluster.writes.clear()
+    assert isinstance(world.run(), Done)
+    assert world.cluster.writes == [f"replace {TLS}"]
+    assert world.serving() != first
+    assert world.authority() == authority
+
+
+def test_an_authority_is_renewed_at_two_thirds_in_phases_that_wait() -> None:
+    world = at(_renew_both)
+    old, serving = world.authority(), world.serving()
+    world.cluster.writes.clear()
+
+    settling = world.run()
+    assert world.cluster.writes == [
+        f"replace {CA}",
+        "patch mutatingwebhookconfiguration",
+        "patch validatingwebhookconfiguration",
+        f"replace {TLS}",
+    ]
+    assert settling == Wait(
+        old.renew_at.replace(microsecond=0) + SETTLE,
+        "API servers may not have seen the changed caBundle",
+    )
+    assert world.serving() == serving
+    assert world.run() == settling  # too early: nothing happens
+
+    world.clock.now = settling.until
+    world.cluster.writes.clear()
+    grace = world.run()
+    assert world.cluster.writes == [f"replace {TLS}"]
+    assert grace == Wait(settling.until + GRACE, "webhooks may not serve the new certificate yet")
+    assert is_issued_by(world.serving(), world.authority())
+    assert world.observed().serving.trusted == (world.authority(), old)
+
+    world.clock.now = grace.until
+    world.cluster.writes.clear()
+    assert isinstance(world.run(), Done)
+    assert world.cluster.writes == [
+        "patch mutatingwebhookconfiguration",
+        "patch validatingwebhookconfiguration",
+        f"replace {TLS}",
+    ]
+    assert all(
+        bundle == (world.authority(),)
+        for each in world.observed().configurations
+        for bundle in each.bundles
+    )
+    assert world.accepted_now()
+
+
+def test_waiting_is_done_in_one_run_if_asked_for() -> None:
+    world = at(_renew_both)
+    old = world.authority()
+    assert isinstance(world.run(until=old.renew_at + timedelta(hours=1)), Done)
+    assert world.authority() != old
+    assert timedelta() <= world.clock.now - old.renew_at - SETTLE - GRACE <= timedelta(minutes=1)
+
+
+def test_waiting_ends_in_time() -> None:
+    world = at(_renew_both)
+    start = world.clock.now
+    assert isinstance(world.run(until=start + timedelta(seconds=60)), Wait)
+    assert world.clock.now <= start + timedelta(seconds=60)
+
+
+def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_certificate() -> None:
+    world = at(_renew_both)
+    world.settings = rotation(asks=True)
+    old = world.serving()
+    for _ in range(2):
+        found = world.run()
+        assert isinstance(found, Wait)
+        world.clock.now = found.until
+    again = world.clock.now + timedelta(minutes=1)
+    why = "the new certificate is not served by"
+    world.cluster.writes.clear()
+    for served, text in (
+        ({}, "no webhook was found to ask what it serves"),
+        ({"10.0.0.1": old, "10.0.0.2": world.serving()}, f"{why} 10.0.0.1"),
+        ({"10.0.0.2": old, "10.0.0.1": None}, f"{why} 10.0.0.1, 10.0.0.2"),
+    ):
+        world.served = served
+        assert world.run() == Wait(again, text)
+    assert world.cluster.writes == []
+    world.served = {"10.0.0.1": world.serving()}
+    assert isinstance(world.run(), Done)
+    assert len(world.cluster.writes) == 3
+
+
+def test_an_old_authority_is_dropped_without_asking_once_it_has_ended() -> None:
+    world = at(_drop)
+    world.settings = rotation(asks=True)
+    assert isinstance(world.run(), Wait)
+    old = world.observed().configurations[0].bundles[0][1]
+    world.clock.now = old.not_after + timedelta(seconds=1)
+    assert isinstance(world.run(), Done)
+
+
+# --- killed anywhere -------------------------------------------------------------------
+
+
+def _install(world: World) -> None:
+    """Nothing is there yet."""
+
+
+def _installed(world: World) -> None:
+    """Nothing is to do."""
+
+
+def _renew_serving(world: World) -> None:
+    world.clock.now = world.serving().renew_at
+
+
+def _renew_both(world: World) -> None:
+    world.clock.now = world.authority().renew_at - timedelta(days=1)
+    world.run()  # after so long the serving certificate has ended
+    world.forget()
+    world.clock.now = world.authority().renew_at
+
+
+def _switch(world: World) -> None:
+    _renew_both(world)
+    found = world.run()
+    assert isinstance(found, Wait)
+    world.clock.now = found.until
+
+
+def _drop(world: World) -> None:
+    _switch(world)
+    found = world.run()
+    assert isinstance(found, Wait)
+    world.clock.now = found.until
+
+
+@pytest.mark.parametrize("begin", [_install, _renew_serving, _renew_both, _switch, _drop])
+def test_a_run_killed_anywhere_is_continued_by_the_next(begin: Callable[[World], None]) -> None:
+    """Before the first write and after each; the clients' view is checked at each write."""
+    writes, survived = 0, False
+    while not survived:
+        world = at(begin)
+        try:
+            world.run(world.kill_after(writes))
+            survived = True
+        except Killed:
+            done = world.run_to_the_end()
+            assert done.renewal > world.clock.now
+        if not survived:
+            assert world.accepted_now()
+            assert {
+                each for found in world.observed().configurations for each in found.bundles
+            } == {(world.authority(),)}
+        writes += 1
+    assert writes > 1
+
+
+def test_an_authority_that_is_trusted_already_helps_soonest() -> None:
+    """Nobody ran for long: the serving certificate has ended, and the authority is due."""
+    world = installed()
+    world.clock.now = world.authority().renew_at
+    world.cluster.writes.clear()
+    assert isinstance(world.run(), Wait)
+    assert world.cluster.writes[:2] == [f"replace {TLS}", f"replace {CA}"]
+
+
+def test_an_authority_near_its_end_signs_nothing_any_more() -> None:
+    world = installed()
+    authority = world.authority()
+    world.clock.now = authority.not_after - timedelta(days=60)
+    world.cluster.writes.clear()
+    world.run_to_the_end()
+    assert world.cluster.writes[0] == f"replace {CA}"
+    assert world.cluster.writes.count(f"replace {CA}") == 1
+    assert world.authority() != authority
+    assert world.accepted_now()
+
+
+# --- two at once, and long histories ---------------------------------------------------
+
+
+_MOVES = st.one_of(
+    st.tuples(st.just("pass"), st.integers(0, 900)),
+    st.tuples(st.just("days"), st.integers(1, 60)),
+    st.tuples(st.just("until due"), st.just(0)),
+    st.tuples(st.just("run"), st.just(0)),
+    st.tuples(st.just("kill"), st.integers(0, 4)),
+    st.tuples(st.just("three"), st.integers(0, 2**60)),
+    st.tuples(st.just("rename"), st.integers(0, 2)),
+    st.tuples(st.just("lose the authority"), st.just(0)),
 )
 
 
-@pytest.mark.usefixtures("environment")
+@settings(max_examples=share(40))
+@given(st.lists(_MOVES, max_size=25))
+def test_over_any_history_every_api_server_accepts_every_webhook(
+    moves: list[tuple[str, int]],
+) -> None:
+    """Late API servers and late webhooks included, and the authority's Secret lost at times."""
+    world = installed()
+    for move, number in moves:
+        match move:
+            case "pass":
+                world.clock.now += timedelta(seconds=number)
+            case "days":
+                world.clock.now += timedelta(days=number)
+            case "until due":
+                world.clock.now = max(world.clock.now, world.serving().renew_at)
+            case "run":
+                world.run()
+            case "kill":
+                with suppress(Killed):
+                    world.run(world.kill_after(number))
+            case "three":
+                turns = [number >> bit & 3 for bit in range(0, 60, 2)]
+                interleave([world.run, world.run, world.run], turns)
+                observed = world.observed()
+                assert observed.authority.pair is not None  # certificate and key belong together
+                assert observed.serving.pair is not None
+            case "rename":
+                world.settings = rotation(dns=tuple(f"n{each}" for each in range(number)))
+            case _:
+                world.cluster.secrets.pop(CA, None)
+        world.check()
+    done = world.run_to_the_end()
+    assert done.renewal > world.clock.now
+    assert world.accepted_now()
+    assert world.serving().names == world.settings.policy.names
+
+
+def test_more_conflicts_than_can_be_chance_end_the_run() -> None:
+    world = installed()
+    world.watched = False
+
+    def meddle() -> None:
+        found = world.cluster.secrets[CA]
+        world.cluster.secrets[CA] = world.cluster.stamp(found)
+
+    with pytest.raises(Conflict, match="change all the time"):
+        world.run(meddle)
+    assert len(world.said[5:]) == 19
+    assert set(world.said[5:]) == {
+        "looking again: Secrets and webhook configurations change all the time"
+    }
+
+
+# --- what others left -------------------------------------------------------------------
+
+
+def _set(world: World, name: str, **data: bytes) -> None:
+    found = world.cluster.secrets[name]
+    for key, value in data.items():
+        found["data"][key.replace("_", ".")] = base64.b64encode(value).decode()
+    world.cluster.secrets[name] = world.cluster.stamp(found)
+
+
+def _empty(world: World) -> None:
+    for name in (CA, TLS):
+        world.cluster.secrets[name] = world.cluster.stamp({"metadata": {"name": name}})
+
+
+def _other_key(world: World) -> None:
+    other = issue(parse_subject(["x"], [], 9), now=world.clock.now)
+    _set(world, TLS, tls_key=other.serving.key)
+    _set(world, CA, ca_key=other.authority.key)
+
+
+def _malformed(world: World) -> None:
+    _set(world, TLS, tls_crt=b"junk")
+    _set(world, CA, ca_crt=b"junk")
+
+
+def _not_base64(world: World) -> None:
+    for name in (CA, TLS):
+        world.cluster.secrets[name]["data"] = {"tls.crt": "!", "ca.crt": 7, "tls.key": "!"}
+
+
+def _swapped(world: World) -> None:
+    """The serving pair in the place of the authority, and the other way round."""
+    one, other = world.cluster.secrets[CA]["data"], world.cluster.secrets[TLS]["data"]
+    one["ca.crt"], other["tls.crt"] = other["tls.crt"], one["ca.crt"]
+    one["ca.key"], other["tls.key"] = other["tls.key"], one["ca.key"]
+
+
+def _expired(world: World) -> None:
+    world.clock.now += timedelta(days=4000)
+
+
+def _lost(world: World) -> None:
+    world.cluster.secrets.clear()
+
+
+def _bundles_gone(world: World) -> None:
+    world.cluster.configurations.clear()
+    world.cluster.install()
+
+
+def _bundles_junk(world: World) -> None:
+    for each in world.cluster.configurations.values():
+        each["webhooks"][0]["clientConfig"]["caBundle"] = "Cg=="
+        each["webhooks"][1]["clientConfig"]["caBundle"] = "!"
+
+
+def _no_stamps(world: World) -> None:
+    for each in (*world.cluster.configurations.values(), *world.cluster.secrets.values()):
+        each["metadata"].pop("annotations", None)
+
+
+def _stamps_from_the_future(world: World) -> None:
+    for each in (*world.cluster.configurations.values(), world.cluster.secrets[TLS]):
+        for key in each["metadata"]["annotations"]:
+            each["metadata"]["annotations"][key] = "2999-01-01T00:00:00Z"
+
+
+def _stamps_of_nonsense(world: World) -> None:
+    for each in (*world.cluster.configurations.values(), world.cluster.secrets[TLS]):
+        for key in each["metadata"]["annotations"]:
+            each["metadata"]["annotations"][key] = "2030-01-01T00:00:00"
+
+
+def _more_trusted(world: World) -> None:
+    stranger = issue(parse_subject(["x"], [], 400), now=world.clock.now).authority.certificate
+    for each in world.cluster.configurations.values():
+        client = each["webhooks"][1]["clientConfig"]
+        ours = base64.b64decode(client["caBundle"])
+        client["caBundle"] = base64.b64encode(stranger + ours).decode()
+
+
 @pytest.mark.parametrize(
-    ("arguments", "status", "message"),
+    "damage",
     [
-        (["rotate", "--settle", "-1"], 1, f"settle: Invalid value: -1: {_SECONDS}"),
-        (["rotate", "--timeout", "-1"], 1, f"timeout: Invalid value: -1: {_SECONDS}"),
-        (["rotate", "--replicas", "x"], 1, "replicas: Invalid value: 'x': must be HOST:PORT"),
-        (["status", "--output", "xml"], 2, "Invalid value for '--output'"),
+        _empty,
+        _other_key,
+        _malformed,
+        _not_base64,
+        _swapped,
+        _expired,
+        _lost,
+        _bundles_gone,
+        _bundles_junk,
+        _no_stamps,
+        _stamps_from_the_future,
+        _stamps_of_nonsense,
+        _more_trusted,
     ],
 )
-def test_a_mistake_is_one_line_and_an_exit_status(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
+@pytest.mark.parametrize("when", [_installed, _renew_both, _switch, _drop])
+def test_damage_of_any_kind_at_any_phase_is_repaired(
+    damage: Callable[[World], None], when: Callable[[World], None]
 ) -> None:
-    assert main(arguments) == status
-    told = capsys.readouterr().err
-    assert told.startswith(f"certs: error: {message}")
-    assert told.count("\n") == 1
+    world = at(when)
+    world.watched = False
+    damage(world)
+    world.run()
+    world.run_to_the_end()
+    assert world.accepted_now()
+    assert isinstance(world.run(), Done)
 
 
-@pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize("more", [[], ["--wait", "--timeout", "0"]], ids=["once", "waiting"])
-def test_a_rotation_that_fails_ends_with_a_line_of_the_log(
-    capsys: pytest.CaptureFixture[str], more: list[str]
-) -> None:
-    assert main(["rotate", "--mutating", "other", *more]) == 1
-    line = logged(capsys)[-1]
-    assert (line["level"], line["message"]) == ("error", "rotation failed")
-    assert line["reason"] == _MISSING
+def test_a_lost_authority_is_replaced_without_a_moment_of_distrust() -> None:
+    world = installed()
+    serving = world.serving()
+    del world.cluster.secrets[CA]
+    found = world.run()
+    assert isinstance(found, Wait)
+    assert world.serving() == serving
+    assert world.accepted_now()
+    world.run_to_the_end()
 
 
-@pytest.mark.parametrize(("command", "count"), [("rotate", 15), ("status", 15), ("issue", 5)])
-def test_every_flag_is_an_environment_variable(
-    capsys: pytest.CaptureFixture[str], command: str, count: int
-) -> None:
-    assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
-    flags = set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE)) - {"help"}
-    assert len(flags) >= count
-    text = "".join(text.split())
-    for flag in flags:
-        assert f"GPU_TURNSTILE_CERTS_{flag.replace('-', '_').upper()}" in text
+def test_changed_names_are_served_at_once_under_an_authority_trusted_long_since() -> None:
+    world = installed()
+    world.clock.now += timedelta(days=1)
+    world.settings = rotation(dns=("hook.example.com",))
+    assert isinstance(world.run(), Done)
+    assert world.serving().names == {"hook.gpu.svc", "hook.example.com"}
 
 
-class Mount:
-    """A directory as the kubelet mounts a Secret: all files change at once."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._count = 0
-
-    def update(self, obj: Json) -> None:
-        self._count += 1
-        version = self.directory / f"..{self._count}"
-        version.mkdir(parents=True)
-        for key, value in obj["data"].items():
-            (version / key).write_bytes(base64.b64decode(value))
-        link = self.directory / "..new"
-        link.symlink_to(version.name)
-        link.replace(self.directory / "..data")
-        for key in obj["data"]:
-            if not (self.directory / key).is_symlink():
-                (self.directory / key).symlink_to(Path("..data") / key)
-
-
-class Client:
-    """An API server: calls the webhook all the time, and trusts what it saw in a configuration."""
-
-    def __init__(self, hook: Running, trusts: bytes) -> None:
-        self._hook = hook
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._call)
-        self.trusts = trusts
-        self.calls = 0
-        self.failures: list[str] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-    def wait_for(self, calls: int) -> None:
-        wanted = self.calls + calls
-        self._hook.wait(lambda: self.calls >= wanted)
-
-    def _call(self) -> None:
-        while not self._over.is_set():
-            context = ssl.create_default_context(cadata=self.trusts.decode("ascii"))
-            try:
-                with contextlib.closing(self._hook.http(context)) as connection:
-                    connection.request("GET", "/healthz")
-                    if connection.getresponse().status != 200:
-                        self.failures.append("status")
-            except OSError as error:
-                self.failures.append(repr(error))
-            self.calls += 1
-
-
-def _trusted(api: ApiCluster) -> bytes:
-    found = api.get_configuration(Kind.MUTATING, "gpu-turnstile")
-    assert found is not None
-    (bundle,) = set(parse_configuration(Kind.MUTATING, "gpu-turnstile", found).bundles)
-    return write_bundle(bundle)
-
-
-def _secret(api: ApiCluster) -> Json:
-    found = api.get_secret(TLS)
-    assert found is not None
-    return found
-
-
-@pytest.mark.timeout(180)
-def test_a_rotation_of_everything_under_load_fails_no_request(
-    server: ApiServer, tmp_path: Path, kubeconfig: Path
-) -> None:
-    """The webhook's own reload, real handshakes, and both late: API server and kubelet."""
-    now = datetime.now(UTC)
-    past = now - timedelta(days=70)  # of 90: all is due
-    wanted = settings(dns=("localhost",), asks=True, ca_days=90)
-    authority = make_authority(now=past, days=90)
-    before = sign_serving(authority, wanted.subject, now=past)
-    old = read_certificate(authority.certificate)
-    server.apply(
-        with_authority(new_secret(CA, "gpu", Purpose.AUTHORITY), authority),
-        with_serving(new_secret(TLS, "gpu", Purpose.SERVING), before, trusted=(old,), now=past),
-        *(_trusting(configuration(kind), authority.certificate) for kind in KINDS),
+@pytest.mark.parametrize("name", [CA, TLS])
+def test_a_secret_of_somebody_else_is_left_alone_until_forced(name: str) -> None:
+    world = installed()
+    world.cluster.secrets[name]["metadata"]["labels"] = {LABEL: "Helm"}
+    before = json.dumps([world.cluster.secrets, list(world.cluster.writes)])
+    with pytest.raises(Foreign) as caught:
+        world.run()
+    assert str(caught.value) == (
+        f"secret {name}: was made by somebody else (it lacks our label {LABEL}): "
+        "delete it, name another, or give --force to take it over"
     )
-    mount, logs = Mount(tmp_path / "mount"), tmp_path / "logs"
-    logs.mkdir()
-    (logs / "ca.crt").write_bytes(authority.certificate)
-    with ApiCluster("gpu", kubeconfig) as api:
-        mount.update(_secret(api))
-        with (
-            running(logs, logs, serving=mount.directory) as hook,
-            Client(hook, authority.certificate) as client,
-        ):
-            passed = timedelta()
-
-            def sleep(duration: timedelta) -> None:
-                """What takes minutes in a cluster happens as soon as a rotation waits for it."""
-                nonlocal passed
-                passed += duration
-                client.wait_for(2)
-                client.trusts = _trusted(api)
-                client.wait_for(2)
-                mount.update(_secret(api))
-
-            said: list[object] = []
-            replicas = Replicas("127.0.0.1", hook.port, "localhost")
-            around = Surroundings(
-                lambda: datetime.now(UTC) + passed,
-                sleep,
-                replicas.served,
-                lambda message, /, **fields: said.append((message, fields)),
-            )
-            done = rotate(api, wanted, around, until=now + timedelta(hours=3))
-            client.trusts = _trusted(api)
-            client.wait_for(20)
-            observed = observe(api, wanted).observed
-            assert replicas.served() == {"127.0.0.1": observed.serving.certificate}
-    assert isinstance(done, Done)
-    assert client.failures == []
-    assert client.calls > 50
-    new = observed.authority.certificate
-    assert new not in (None, old)
-    assert {bundle for each in observed.configurations for bundle in each.bundles} == {(new,)}
-    assert "PRIVATE" not in repr(said)
-    assert len(said) > 5
+    assert json.dumps([world.cluster.secrets, list(world.cluster.writes)]) == before
+    world.settings = rotation(force=True)
+    assert isinstance(world.run(), Done)
+    world.settings = rotation()
+    assert isinstance(world.run(), Done)  # it is ours for good
 
 
-def _trusting(obj: Json, pem: bytes) -> Json:
-    bundle = base64.b64encode(pem).decode()
-    webhooks: list[dict[str, Any]] = obj["webhooks"]
-    for each in webhooks:
-        each["clientConfig"]["caBundle"] = bundle
-    return obj
+@pytest.mark.parametrize("annotation", INJECTORS)
+def test_a_bundle_that_cert_manager_writes_is_refused_before_anything_is_written(
+    annotation: str,
+) -> None:
+    world = World()
+    world.cluster.configurations[VALIDATING]["metadata"]["annotations"] = {annotation: "x/y"}
+    with pytest.raises(Foreign) as caught:
+        world.run()
+    assert str(caught.value) == (
+        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} gives its "
+        "caBundle to cert-manager: remove the annotation, or leave rotation to cert-manager"
+    )
+    assert world.cluster.writes == []
+
+
+def test_a_missing_configuration_is_an_error_once_everything_else_is_done() -> None:
+    world = World()
+    del world.cluster.configurations[VALIDATING]
+    with pytest.raises(ClusterError) as caught:
+        world.run()
+    assert str(caught.value) == (
+        "validatingwebhookconfiguration gpu-turnstile: not found: apply it, "
+        "or leave it out of --mutating and --validating"
+    )
+    assert world.accepted_now()
+    assert len(world.cluster.writes) == 3
+
+
+def test_a_missing_configuration_is_waited_for() -> None:
+    world = World()
+    late = world.cluster.configurations.pop(VALIDATING)
+    sleep = world.clock.sleep
+
+    def apply(duration: timedelta) -> None:
+        sleep(duration)
+        if world.clock.now >= START + timedelta(seconds=20):
+            world.cluster.configurations[VALIDATING] = late
+
+    world.clock.sleep = apply  # type: ignore[method-assign]  # what happens meanwhile
+    assert isinstance(world.run(until=START + timedelta(minutes=5)), Done)
+    assert world.accepted_now()
+    assert world.clock.now == START + timedelta(seconds=20)
+    waits = [each for each in world.said if each.startswith("waiting: ")]
+    assert waits == ["waiting: validatingwebhookconfiguration gpu-turnstile not found"]
+
+
+def test_a_configuration_without_webhooks_is_left_alone() -> None:
+    world = World()
+    world.cluster.configurations[MUTATING] = world.cluster.stamp(configuration(webhooks=0))
+    assert isinstance(world.run(), Done)
+    assert "patch mutatingwebhookconfiguration" not in world.cluster.writes
+
+
+def test_keys_are_never_told() -> None:
+    world = at(_renew_both)
+    world.run_to_the_end()
+    objects: list[Json] = list(world.cluster.secrets.values())
+    secrets = {each["data"][key] for each in objects for key in each["data"] if ".key" in key}
+    told = "\n".join(world.said) + repr(world.observed())
+    assert len(secrets) == 2
+    assert "PRIVATE" not in told
+    assert not any(each in told for each in secrets)
+
+
+def test_a_short_lived_authority_comes_into_use_before_it_is_renewed_again() -> None:
+    """Runs once a day, with an authority whose two thirds are over every second day."""
+    world = World(rotation(days=3, ca_days=3))
+    now: datetime = START
+    world.run()
+    for day in range(1, 30):
+        world.clock.now = now = START + timedelta(days=day)
+        world.run()
+        assert world.accepted_now(), day
+    assert now == world.clock.now

@@ -80,7 +80,8 @@ def test_a_program_may_do_what_it_asks_for_and_nothing_else(
     [
         ("agent", {"kubernetes", "requests", "aiohttp", "httpx", "urllib3"}, set()),
         ("agent", {"common.apiserver.client", "common.apiserver.rest"}, {"client.py"}),
-        ("certs", {"kubernetes"}, {"cluster.py"}),
+        ("certs", {"kubernetes", "requests", "aiohttp", "httpx", "urllib3"}, set()),
+        ("certs", {"common.apiserver.client", "common.apiserver.rest"}, {"cluster.py"}),
     ],
 )
 def test_one_module_of_a_program_speaks_with_the_api_server(

@@ -1,4 +1,4 @@
-"""The decision itself: total, and the same for the same. Whole rotations: test_rotate."""
+"""The decision itself: total, and the same for the same. Whole rotations: test_rotation."""
 
 from datetime import datetime, timedelta
 
@@ -8,9 +8,19 @@ from hypothesis import strategies as st
 from certs.issue import KeyPair, make_authority, sign_serving
 from certs.names import parse_subject
 from certs.objects import Configuration, Kind, Origin, Secret
-from certs.plan import Observed, Policy, decide
+from certs.observing import Observed
 from certs.reading import Certificate, is_issued_by, read_certificate
-from certs.steps import Ask, DateServing, Done, StoreServing, TrustBeside, TrustIn, Wait
+from certs.rotation import (
+    Ask,
+    DateServing,
+    Done,
+    StoreServing,
+    TrustBeside,
+    TrustIn,
+    Wait,
+    decide,
+)
+from certs.settings import Policy
 from tests.certs.fakes import GRACE, SETTLE, START
 
 SUBJECT = parse_subject(["hook.gpu.svc"], [], 30)
@@ -53,7 +63,7 @@ _CONFIGURATIONS = st.builds(
     st.lists(_BUNDLES, max_size=2).map(tuple),
     _STAMPS,
 )
-_OB_SERVED = st.builds(
+_OBSERVED = st.builds(
     Observed,
     _secret("a", AUTHORITIES),
     _secret("s", SERVING),
@@ -74,7 +84,7 @@ def _trusting(*bundle: Certificate) -> tuple[Configuration, ...]:
     return (Configuration(Kind.MUTATING, "c", "1", (bundle,), START),)
 
 
-@given(_OB_SERVED, _TIMES)
+@given(_OBSERVED, _TIMES)
 @example(Observed(_MADE, _SERVED, _trusting(ONE)), START + timedelta(days=1))  # done
 @example(Observed(_MADE, _SERVED, _trusting(OTHER)), START + timedelta(days=1))  # to be trusted
 @example(Observed(_MADE, _EMPTY, _trusting(ONE)), START + timedelta(days=1))  # to be made

@@ -1,11 +1,15 @@
 """The API server, as the scheduler extender uses it: raw JSON in and out."""
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.apiserver.client import Client, Json, object_path
-from common.apiserver.concurrent import ConcurrentClient
 from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.apiserver.rest import MOST_KEPT
+from common.errors import Unavailable
 from common.serving.errors import SettingsError
 
 __all__ = ["Cluster", "Gone", "Json", "Rejected"]
@@ -24,9 +28,9 @@ _WRITE_SECONDS = 4.0
 
 
 class Cluster:
-    """A client for one replica. Safe to share between threads; the coroutines are one loop's."""
+    """A client for one replica. Safe to share between threads; the coroutines wait for threads."""
 
-    def __init__(self, kubeconfig: Path | None, *, bindings: int = 32) -> None:
+    def __init__(self, kubeconfig: Path | None, *, bindings: int = MOST_KEPT) -> None:
         """Read the credentials; nothing is asked yet.
 
         Args:
@@ -41,7 +45,7 @@ class Cluster:
             self._pods = Client(kubeconfig, user_agent=_USER_AGENT)  # whose watch is ended alone
         except CredentialsError as error:
             raise SettingsError(f"--{error}") from error
-        self._concurrent = ConcurrentClient(self._client, at_once=bindings)
+        self._threads = ThreadPoolExecutor(bindings, "api")
 
     def list_pods(self, more: str) -> tuple[list[Json], str, str]:
         """List one page of the pods that have not ended, as of now.
@@ -81,7 +85,7 @@ class Cluster:
             Unavailable: no usable answer in time.
         """
         try:
-            return await self._concurrent.call(
+            return await self._call(
                 "GET", object_path("pods", namespace, name), timeout=_GET_SECONDS
             )
         except Rejected as error:
@@ -98,7 +102,7 @@ class Cluster:
         """
         path = object_path("pods", namespace, name) + "/binding"
         query = {"timeout": f"{BIND_SECONDS:.0f}s"}
-        await self._concurrent.call("POST", path, binding, timeout=BIND_SECONDS, query=query)
+        await self._call("POST", path, binding, timeout=BIND_SECONDS, query=query)
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         """Get a lease; ``None`` when there is none.
@@ -156,7 +160,31 @@ class Cluster:
         self._client.call("PATCH", path, patch, timeout=_WRITE_SECONDS)
 
     def close(self) -> None:
-        """End every watch, and the connections for Bindings."""
-        self._concurrent.close()
+        """End every watch; requests that wait for a thread are not made."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
         self._pods.close()
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        timeout: float,  # noqa: ASYNC109 - as Client.call, which has it for what is left
+        query: Mapping[str, str] | None = None,
+    ) -> Json:
+        """As :meth:`Client.call`; the time that it waits for a thread counts."""
+        latest = time.monotonic() + timeout
+
+        def call() -> Json:
+            left = latest - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            return self._client.call(method, path, body, timeout=left, query=query)
+
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except TimeoutError as error:
+            raise Unavailable(f"API server: no answer in {timeout:g} s") from error

@@ -6,26 +6,27 @@ and to build typed objects of every pod on every event costs more than all else 
 modules are named one by one, because the program defers their packages (``agent.__main__``).
 """
 
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import urllib3
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.exceptions import ApiException
-from kubernetes.client.rest import RESTClientObject, should_bypass_proxies
+from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.incluster_config import load_incluster_config
-from urllib3.util.ssl_ import create_urllib3_context
 
 from common.apiserver.errors import CredentialsError
 from common.errors import Unavailable
 
 Timeout = float | tuple[float, float]
 """Seconds for all of a request, or for the connection and for each read."""
+
+MOST_KEPT = 32
+"""Connections that wait for the next request; as many threads may ask without new ones."""
 
 BROKEN = (urllib3.exceptions.HTTPError, OSError)
 """What reading a response raises when the connection breaks."""
@@ -62,86 +63,8 @@ class Rest:
         else:
             _load_kubeconfig(self._configuration, kubeconfig, context)
         self._configuration.retries = False
+        self._configuration.connection_pool_maxsize = MOST_KEPT
         self._client = RESTClientObject(self._configuration)
-        address = urlsplit(self._configuration.host)
-        self._prefix = address.path.rstrip("/")
-        self.host = address.netloc
-        self.server = address.hostname or ""
-        self.port = address.port or (443 if address.scheme == "https" else 80)
-        self._secure = address.scheme == "https"
-        self._context: tuple[object, ssl.SSLContext] | None = None
-
-    @property
-    def proxied(self) -> bool:
-        """Whether a proxy stands between."""
-        settings = self._configuration
-        return bool(settings.proxy) and not should_bypass_proxies(
-            settings.host, settings.no_proxy or ""
-        )
-
-    @property
-    def server_name(self) -> str | None:
-        """The name in the server's certificate; ``None`` without TLS."""
-        return (self._configuration.tls_server_name or self.server) if self._secure else None
-
-    def tls(self) -> ssl.SSLContext | None:
-        """Return the TLS context for the next connection.
-
-        It is made once, and again when a file of the credentials has changed: that takes longer
-        than all else that a connection costs.
-
-        Raises:
-            OSError: a file cannot be used.
-        """
-        if not self._secure:
-            return None
-        settings = self._configuration
-        files = settings.ssl_ca_cert, settings.cert_file, settings.key_file
-        stamp = tuple((name, _version_of(name)) for name in files if name)
-        if self._context is None or self._context[0] != stamp:
-            self._context = stamp, self._make_context()
-        return self._context[1]
-
-    def _make_context(self) -> ssl.SSLContext:
-        settings = self._configuration
-        verify = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
-        context = create_urllib3_context(cert_reqs=verify)
-        if settings.assert_hostname is False or not settings.verify_ssl:
-            context.check_hostname = False
-            context.verify_mode = verify
-        else:
-            context.check_hostname = True
-        if settings.ssl_ca_cert or settings.ca_cert_data:
-            context.load_verify_locations(settings.ssl_ca_cert, cadata=settings.ca_cert_data)
-        elif settings.verify_ssl:
-            context.load_default_certs()
-        if settings.cert_file:
-            context.load_cert_chain(settings.cert_file, settings.key_file)
-        return context
-
-    def prepare(
-        self, method: str, path: str, query: Mapping[str, str] | None, *, body: object
-    ) -> tuple[str, dict[str, str]]:
-        """Return the target and the header fields of a request.
-
-        Args:
-            method: such as ``GET``.
-            path: absolute, quoted.
-            query: parameters; sorted by name.
-            body: what is sent; with ``PATCH`` an object is a merge patch, a list a JSON patch.
-
-        Raises:
-            Unavailable: the credentials cannot be renewed.
-        """
-        try:
-            fields = {"Accept": _JSON, "User-Agent": self._user_agent, **self._authorization()}
-        except (*BROKEN, ConfigException) as error:
-            raise Unavailable(f"API server: {error}") from error
-        if body is not None:
-            patch = _JSON_PATCH if isinstance(body, list) else _MERGE_PATCH
-            fields["Content-Type"] = patch if method == "PATCH" else _JSON
-        target = self._prefix + path
-        return f"{target}?{urlencode(sorted(query.items()))}" if query else target, fields
 
     def request(
         self,
@@ -167,8 +90,16 @@ class Rest:
         Raises:
             Unavailable: no response, or the credentials cannot be renewed.
         """
-        target, headers = self.prepare(method, path, query, body=body)
-        url = self._configuration.host + target.removeprefix(self._prefix)
+        try:
+            headers = {"Accept": _JSON, "User-Agent": self._user_agent, **self._authorization()}
+        except (*BROKEN, ConfigException) as error:
+            raise Unavailable(f"API server: {error}") from error
+        if body is not None:
+            patch = _JSON_PATCH if isinstance(body, list) else _MERGE_PATCH
+            headers["Content-Type"] = patch if method == "PATCH" else _JSON
+        url = self._configuration.host + path
+        if query:
+            url = f"{url}?{urlencode(sorted(query.items()))}"
         try:
             answer = self._client.request(
                 method, url, headers=headers, body=body, _request_timeout=timeout
@@ -184,12 +115,6 @@ class Rest:
         """Return the header with the token; the client renews the token when it is due."""
         token = self._configuration.auth_settings().get("BearerToken")
         return {token["key"]: token["value"]} if token and token["value"] else {}
-
-
-def _version_of(path: str) -> tuple[int, int, int]:
-    """Return what changes with the content of a file that is replaced or written."""
-    found = Path(path).stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _load_service_account(configuration: Configuration) -> None:

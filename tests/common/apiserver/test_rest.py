@@ -117,20 +117,6 @@ def test_a_server_that_is_not_trusted_is_an_outage(account: Path, server: Server
     assert server.tokens == []
 
 
-def test_a_tls_context_is_made_again_only_when_a_file_has_changed(account: Path) -> None:
-    rest = Rest(None, user_agent="test")
-    first = rest.tls()
-    assert rest.tls() is first
-
-    trustme.CA().cert_pem.write_to_path(account / "new.crt")
-    (account / "new.crt").replace(account / "ca.crt")
-
-    second = rest.tls()
-    assert second is not None
-    assert first is not None
-    assert second.get_ca_certs() != first.get_ca_certs()
-
-
 def test_a_service_account_without_a_token_is_named(account: Path) -> None:
     (account / "token").unlink()
     with pytest.raises(

@@ -5,9 +5,8 @@ changes: of a burst of equal pods, each costs the nodes that the one before it h
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any, NamedTuple
 
 from contract.names import Names
@@ -63,30 +62,10 @@ class Filtered:
 
 @dataclass(slots=True)
 class _Table:
-    """What was decided for one shape of pod, as of one version of the cluster.
-
-    Scores are small integers, of which there is one object each. A list of hundreds of them is
-    looked through in a tenth of the time that hundreds of verdicts take, all over the memory.
-
-    Attributes:
-        version: of the cluster.
-        scores: of nodes on which it fits.
-        refusals: of nodes on which it does not.
-        answered: nodes that filter returned last, and their scores.
-    """
+    """What was decided for one shape of pod, by node, as of one version of the cluster."""
 
     version: int
-    scores: dict[str, int] = field(default_factory=dict)
-    refusals: dict[str, Unschedulable] = field(default_factory=dict)
-    answered: tuple[Sequence[str], list[int]] = ((), [])
-
-    def follow(self, version: int, changed: Iterable[str]) -> None:
-        """Forget what was decided about nodes that have changed since."""
-        for name in changed:
-            self.scores.pop(name, None)
-            self.refusals.pop(name, None)
-            self.answered = (), []
-        self.version = version
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
 
 
 class Decisions:
@@ -107,101 +86,59 @@ class Decisions:
 
     def filter(self, pod: Pod | None, nodes: Sequence[str]) -> Filtered:
         """Decide on which of *nodes* a pod fits; without a pod that asks for GPUs, on all."""
-        names = tuple(nodes)
-        if pod is None:
-            return Filtered(names)
-        with self._state.lock:
-            table = self._table(pod.shape)
-            scores, refusals = self._decide(pod, table, names)
-            fits = bytearray(b"\1") * len(names)
-            for place in refusals:
-                fits[place] = 0
-            result = Filtered(tuple(compress(names, fits)) if refusals else names)
-            for place, refusal in refusals.items():
-                _note(result, names[place], refusal)
-            if not self._state.assumed_on(pod.uid):
-                kept = list(compress(scores, fits))
-                table.answered = result.fitting, kept  # type: ignore[assignment]  # no None is left
-        return result
+        return Filtered(tuple(nodes)) if pod is None else _sorted(nodes, self._decide(pod, nodes))
 
     def scores(self, pod: Pod | None, nodes: Sequence[str]) -> Sequence[int]:
         """Return the score of each of *nodes*; 0 where the pod does not fit."""
         if pod is None:
             return [0] * len(nodes)
-        with self._state.lock:
-            table = self._table(pod.shape)
-            answered, scores = table.answered
-            if answered is nodes and not self._state.assumed_on(pod.uid):
-                return scores
-            found, _ = self._decide(pod, table, nodes)
-        return [score or 0 for score in found]
+        return [verdict.score or 0 for verdict in self._decide(pod, nodes)]
 
     def filter_objects(self, pod: Pod | None, nodes: Sequence[Mapping[str, Any]]) -> Filtered:
         """Decide on which of some nodes a pod fits, by the objects that were sent."""
+        names = [obj["metadata"]["name"] for obj in nodes]
         if pod is None:
-            return Filtered(tuple([obj["metadata"]["name"] for obj in nodes]))
-        with self._state.lock:
-            verdicts = [(obj["metadata"]["name"], self._judge_object(pod, obj)) for obj in nodes]
-        result = Filtered(tuple([name for name, (_, refusal) in verdicts if refusal is None]))
-        for name, (_, refusal) in verdicts:
-            if refusal is not None:
-                _note(result, name, refusal)
-        return result
+            return Filtered(tuple(names))
+        return _sorted(names, self._decide_by_objects(pod, nodes))
 
     def score_objects(self, pod: Pod | None, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the score of each of some nodes, by the objects that were sent."""
         if pod is None:
             return [0] * len(nodes)
+        return [verdict.score or 0 for verdict in self._decide_by_objects(pod, nodes)]
+
+    def _decide(self, pod: Pod, nodes: Sequence[str]) -> list[Verdict]:
         with self._state.lock:
-            return [self._judge_object(pod, obj).score or 0 for obj in nodes]
+            known = self._known(pod.shape)
+            in_doubt = self._state.assumed_on(pod.uid)
+            return [
+                self._judge_for_itself(pod, name)
+                if name in in_doubt
+                else known.get(name) or self._judge(pod.shape, name, known)
+                for name in nodes
+            ]
 
-    def _decide(
-        self, pod: Pod, table: _Table, nodes: Sequence[str]
-    ) -> tuple[list[int | None], dict[int, Unschedulable]]:
-        """Decide about each of *nodes*.
+    def _decide_by_objects(self, pod: Pod, nodes: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+        with self._state.lock:
+            return [self._judge_object(pod, obj) for obj in nodes]
 
-        Returns:
-            The scores, ``None`` where the pod does not fit, and by place in *nodes* why not.
-        """
-        scores: list[int | None] = list(map(table.scores.get, nodes))
-        refusals: dict[int, Unschedulable] = {}
-        if None in set(scores):
-            for place in [place for place, score in enumerate(scores) if score is None]:
-                name = nodes[place]
-                refusal = table.refusals.get(name)
-                if refusal is None:
-                    scores[place], refusal = self._judge(pod.shape, name, table)
-                if refusal is not None:
-                    refusals[place] = refusal
-        in_doubt = [name for name in self._state.assumed_on(pod.uid) if name in nodes]
-        for place in map(nodes.index, in_doubt):
-            scores[place], refusal = self._judge_for_itself(pod, nodes[place])
-            refusals.pop(place, None)
-            if refusal is not None:
-                refusals[place] = refusal
-        return scores, dict(sorted(refusals.items())) if in_doubt else refusals
-
-    def _table(self, shape: Shape) -> _Table:
-        table = self._tables.get(shape)
-        if table is None:
-            table = self._tables[shape] = _Table(self._state.version)
-            if len(self._tables) > _MOST_SHAPES:
-                self._tables.popitem(last=False)
-            return table
+    def _known(self, shape: Shape) -> dict[str, Verdict]:
+        """Return what was decided for pods of one shape and still holds."""
+        table = self._tables.setdefault(shape, _Table(self._state.version))
         self._tables.move_to_end(shape)
-        table.follow(self._state.version, self._state.changed_since(table.version))
-        return table
+        if len(self._tables) > _MOST_SHAPES:
+            self._tables.popitem(last=False)
+        for name in self._state.changed_since(table.version):
+            table.verdicts.pop(name, None)
+        table.version = self._state.version
+        return table.verdicts
 
-    def _judge(self, shape: Shape, name: str, table: _Table) -> Verdict:
+    def _judge(self, shape: Shape, name: str, known: dict[str, Verdict]) -> Verdict:
         room = self._state.room(name)
         if room is None:
             return Verdict(None, UNKNOWN)  # not remembered: a sender may make up any number
-        verdict = self.judge(shape, room.view())
-        if verdict.score is not None:
-            table.scores[name] = verdict.score
-        elif verdict.refusal is not None:
-            table.refusals[name] = verdict.refusal
-        return verdict
+        known[name] = self.judge(shape, room.view())
+        return known[name]
 
     def _judge_for_itself(self, pod: Pod, name: str) -> Verdict:
         """Decide about the node where a pod counts already: its earlier Binding is in doubt."""
@@ -228,5 +165,14 @@ class Decisions:
         return Verdict(score(shape, view, fit, policy))
 
 
-def _note(result: Filtered, name: str, refusal: Unschedulable) -> None:
-    (result.for_good if refusal.for_good else result.failed)[name] = refusal.reason
+def _sorted(names: Sequence[str], verdicts: Sequence[Verdict]) -> Filtered:
+    """Sort nodes by what was decided about each."""
+    fitting: list[str] = []
+    failed: dict[str, str] = {}
+    for_good: dict[str, str] = {}
+    for name, (_, refusal) in zip(names, verdicts, strict=True):
+        if refusal is None:
+            fitting.append(name)
+        else:
+            (for_good if refusal.for_good else failed)[name] = refusal.reason
+    return Filtered(tuple(fitting), failed, for_good)

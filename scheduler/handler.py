@@ -11,18 +11,19 @@ from http import HTTPStatus
 
 from common.serving.answer import JSON, TEXT, Answer
 from contract.names import Names
+from placement.cluster.pods import parse_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BadRequest, BindError
 from scheduler.metrics import BIND, Metrics
 from scheduler.protocol import (
+    decode_args,
     decode_binding,
     encode_bound,
     encode_filter_error,
     encode_filtered,
     encode_scores,
 )
-from scheduler.questions import Questions
 
 INTERNAL = "internal error, see the log of the scheduler extender"
 NOT_IN_STEP = "not in step yet: nodes and pods are being listed"
@@ -56,7 +57,7 @@ class Handler:
         """
         self._decisions = decisions
         self._binder = binder
-        self._questions = Questions(names)
+        self._names = names
         self.metrics = metrics
         self._in_step = in_step
         self._not_binding = not_binding
@@ -112,7 +113,8 @@ class Handler:
         return Answer(HTTPStatus.OK, JSON, encode_scores((), ()))
 
     def _filter(self, body: bytes) -> bytes:
-        pod, args = self._questions.read(body)
+        args = decode_args(body)
+        pod = parse_pod(args.pod, self._names)
         if not self._in_step():
             raise BindError(NOT_IN_STEP)
         if args.names is not None:
@@ -120,17 +122,13 @@ class Handler:
         else:
             found = self._decisions.filter_objects(pod, args.nodes or ())
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.for_good))
-        found = found.titled(_TITLE)
-        answer, next_question = encode_filtered(args, found)
-        if next_question is not args:
-            self._questions.expect(next_question)
-        return answer
+        return encode_filtered(args, found.titled(_TITLE))
 
     def _prioritize(self, body: bytes) -> bytes:
-        pod, args = self._questions.read(body)
+        args = decode_args(body)
+        pod = parse_pod(args.pod, self._names)
         if args.names is not None:
-            scores = self._decisions.scores(pod, args.names)
-            return encode_scores(args.names, scores, plain=bool(args.written))
+            return encode_scores(args.names, self._decisions.scores(pod, args.names))
         nodes = args.nodes or ()
         names = [node["metadata"]["name"] for node in nodes]
         return encode_scores(names, self._decisions.score_objects(pod, nodes))

@@ -81,7 +81,7 @@ def test_nodes_that_are_not_known_are_not_remembered(decisions: Decisions) -> No
     for number in range(3):
         decisions.filter(POD, ["n1", f"made-up-{number}"])
     (table,) = decisions._tables.values()
-    assert {*table.scores, *table.refusals} == {"n1"}
+    assert table.verdicts.keys() == {"n1"}
 
 
 def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) -> None:

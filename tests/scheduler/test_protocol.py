@@ -145,11 +145,11 @@ def test_the_answer_to_filter_comes_as_the_nodes_came() -> None:
         "FailedAndUnresolvableNodes": {"n3": "never"},
         "Error": "",
     }
-    by_name = json.loads(encode_filtered(decode_args(body(ARGS)), found)[0])
+    by_name = json.loads(encode_filtered(decode_args(body(ARGS)), found))
     assert by_name == {"Nodes": None, "NodeNames": ["n2"], **rest}
     nodes = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n1"), make_node("n2")]}
     args = decode_args(body({"Pod": POD, "Nodes": nodes}))
-    whole = json.loads(encode_filtered(args, found)[0])
+    whole = json.loads(encode_filtered(args, found))
     kept = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n2")]}
     assert whole == {"Nodes": kept, "NodeNames": None, **rest}
 
@@ -159,8 +159,7 @@ def test_answers_are_json_whatever_names_hold(scored: list[tuple[str, int]]) -> 
     names = [name for name, _ in scored]
     failed = dict.fromkeys(names, "full")
 
-    answer, _ = encode_filtered(decode_args(body(ARGS)), Filtered(tuple(names), failed))
-    filtered = json.loads(answer)
+    filtered = json.loads(encode_filtered(decode_args(body(ARGS)), Filtered(tuple(names), failed)))
     scores = json.loads(encode_scores(names, [score for _, score in scored]))
 
     assert (filtered["NodeNames"], filtered["FailedNodes"]) == (names, failed)

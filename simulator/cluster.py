@@ -29,7 +29,7 @@ from contract.names import Names
 from simulator.client import ApiClient, ApiError
 from simulator.errors import ClusterError
 from simulator.manifests import Json, write_yaml
-from simulator.webhooks import validating_configuration, webhook_configuration
+from simulator.webhooks import simulated_configurations
 
 NODE = "simulated-node"
 _READY_SECONDS = 120.0  # on a busy machine a process takes a quarter of a minute to start
@@ -202,8 +202,7 @@ class Cluster:
         subject = parse_subject(["localhost"], ["127.0.0.1"], 1)
         store.write(self.root / "certs", issue(subject, now=datetime.now(UTC)))
         ca = (self.root / "certs" / "ca.crt").read_bytes()
-        makers = (webhook_configuration, validating_configuration)
-        made = (json.dumps(make(self.webhook_url, ca, self._names)) for make in makers)
+        made = map(json.dumps, simulated_configurations(self.webhook_url, ca))
         (self.root / "webhooks.yaml").write_text("\n---\n".join(made), encoding="utf-8")
         for name in ("apiserver", "webhook"):
             self.start(name)

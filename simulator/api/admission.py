@@ -1,23 +1,18 @@
-"""Taking a request through webhooks and policies, in the order and words of the real server.
+"""Taking a request through webhooks, in the order and words of the real server.
 
-Mutating webhooks run one after the other, each on what the one before made of the object, and
-those that want it once more when a later one changed it (:mod:`simulator.api.reinvocation`).
-Validating policies and webhooks all see the final object.
+Mutating webhooks run one after the other, each on what the one before made of the object.
+Validating webhooks all see the final object. ``matchConditions``, policies and
+``reinvocationPolicy`` are not modelled: ``tests/e2e`` asks a real API server about them.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from simulator.api.cel import EvaluationError, InvalidExpression, compile_condition
-from simulator.api.errors import StatusError, bad_request, internal
+from simulator.api.errors import bad_request, internal
 from simulator.api.patching import InvalidPatch, apply_json_patch
-from simulator.api.policies import Asked, refusals
-from simulator.api.reinvocation import Reinvocation
 from simulator.api.resources import (
     MUTATING_WEBHOOKS,
-    POLICIES,
-    POLICY_BINDINGS,
     VALIDATING_WEBHOOKS,
     Json,
     Resource,
@@ -56,12 +51,12 @@ class Caller(Protocol):
 
 
 class Admission:
-    """The chain of webhooks and policies.
+    """The chain of webhooks.
 
     Args:
         caller: posts reviews.
         new_uid: draws the uid of a review.
-        stored: reads the stored configurations and policies.
+        stored: reads the stored configurations.
         namespace_labels: reads the labels of a namespace.
     """
 
@@ -86,7 +81,7 @@ class Admission:
         *,
         settle: Callable[[Json], Json] = _as_it_is,
     ) -> Json | None:
-        """Let the mutating webhooks change *obj*, in two rounds where one is not enough.
+        """Let the mutating webhooks change *obj*.
 
         Args:
             request: the request.
@@ -100,25 +95,10 @@ class Admission:
         Raises:
             StatusError: one denied it, or failed and its policy is ``Fail``.
         """
-        calls = Reinvocation()
-        obj = await self._mutate_once(request, obj, warnings, calls, settle)
-        if calls.begin_second():
-            obj = await self._mutate_once(request, obj, warnings, calls, settle)
-        return obj
-
-    async def _mutate_once(
-        self,
-        request: Request,
-        obj: Json | None,
-        warnings: list[str],
-        calls: Reinvocation,
-        settle: Callable[[Json], Json],
-    ) -> Json | None:
         for webhook in self._webhooks(request, mutating=True):
             body = self._review_for(webhook, request, obj)
-            if body is None or calls.passes_over(webhook):
+            if body is None:
                 continue
-            before = obj
             answer = await self._ask(webhook, request, body)
             if answer is not None:
                 warnings.extend(answer.warnings)
@@ -127,16 +107,14 @@ class Admission:
                         obj = settle(apply_json_patch(obj, answer.patch))
                     except InvalidPatch as error:
                         raise internal(str(error)) from error
-            calls.called(webhook, changed=obj != before)
         return obj
 
     async def validate(self, request: Request, obj: Json | None, warnings: list[str]) -> None:
-        """Ask the policies, then the validating webhooks, all at once; the first refusal is told.
+        """Ask the validating webhooks, all at once; the first refusal is told.
 
         Raises:
             StatusError: one denied it, or failed and its policy is ``Fail``.
         """
-        self._ask_policies(request, obj, warnings)
         asked = [
             (webhook, body)
             for webhook in self._webhooks(request, mutating=False)
@@ -151,36 +129,6 @@ class Admission:
                 raise answer
             if answer is not None:
                 warnings.extend(answer.warnings)
-
-    def _ask_policies(self, request: Request, obj: Json | None, warnings: list[str]) -> None:
-        # A broken policy could otherwise keep anybody from repairing it.
-        if request.target.resource in (POLICIES, POLICY_BINDINGS):
-            return
-        target = request.target
-        asked = Asked(
-            target,
-            request.operation,
-            self._namespace_labels(target.namespace) if target.namespace else None,
-            review_request(request, obj, uid=""),
-        )
-        try:
-            found = refusals(self._stored(POLICIES), self._stored(POLICY_BINDINGS), asked)
-        except (KeyError, InvalidSelector) as error:
-            raise internal(f"admission policy: {error}") from error
-        warnings.extend(each.warning for each in found if "Warn" in each.actions)
-        denied = next((each for each in found if "Deny" in each.actions), None)
-        if denied is not None:
-            name = target.name or ((obj or {}).get("metadata") or {}).get("name", "")
-            raise StatusError(
-                denied.code,
-                denied.reason,
-                f'{target.resource.qualified} "{name}" is forbidden: {denied.denial}',
-                {
-                    "name": name,
-                    "kind": target.resource.plural,
-                    "causes": [{"message": denied.denial}],
-                },
-            )
 
     def _webhooks(self, request: Request, *, mutating: bool) -> Sequence[Webhook]:
         # A broken webhook could otherwise keep anybody from repairing its configuration.
@@ -202,8 +150,7 @@ class Admission:
             namespace_labels=self._namespace_labels(namespace) if namespace else None,
         ):
             return None
-        body = review_request(request, obj, uid=self._new_uid())
-        return body if self._conditions_hold(webhook, request, obj, body) else None
+        return review_request(request, obj, uid=self._new_uid())
 
     async def _ask(self, webhook: Webhook, request: Request, body: Json) -> Answer | None:
         """Return the answer of a webhook; ``None`` when it failed and may be ignored."""
@@ -227,29 +174,6 @@ class Admission:
         if not answer.allowed:
             raise denial(webhook.name, answer.status)
         return answer
-
-    def _conditions_hold(
-        self, webhook: Webhook, request: Request, obj: Json | None, body: Json
-    ) -> bool:
-        """Ask the matchConditions: one that says no outweighs others that fail."""
-        variables = {"object": obj, "oldObject": request.old, "request": body}
-        failures: list[str] = []
-        for _, expression in webhook.conditions:
-            try:
-                if not compile_condition(expression)(variables):
-                    return False
-            except (EvaluationError, InvalidExpression) as error:
-                failures.append(str(error))
-        if not failures:
-            return True
-        if webhook.fails_open:
-            return False
-        raise StatusError(
-            403,
-            "Forbidden",
-            f'{request.target.resource.qualified} "{request.target.name}" is forbidden: '
-            f"{'; '.join(failures)}",
-        )
 
 
 def _fail_unless_open(webhook: Webhook, why: str, error: Exception) -> None:

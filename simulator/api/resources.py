@@ -61,21 +61,6 @@ VALIDATING_WEBHOOKS = Resource(
     "ValidatingWebhookConfiguration",
     namespaced=False,
 )
-POLICIES = Resource(
-    _ADMISSION,
-    "v1",
-    "validatingadmissionpolicies",
-    "ValidatingAdmissionPolicy",
-    namespaced=False,
-)
-POLICY_BINDINGS = Resource(
-    _ADMISSION,
-    "v1",
-    "validatingadmissionpolicybindings",
-    "ValidatingAdmissionPolicyBinding",
-    namespaced=False,
-)
-
 ALL = (
     PODS,
     NODES,
@@ -105,8 +90,6 @@ ALL = (
     Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
     Resource(_RBAC, "v1", "roles", "Role"),
     Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
-    POLICIES,
-    POLICY_BINDINGS,
 )
 _BY_PATH = {(each.group, each.version, each.plural): each for each in ALL}
 _BY_KIND = {(each.api_version, each.kind): each for each in ALL}

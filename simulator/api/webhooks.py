@@ -48,34 +48,28 @@ class Webhook:
 
     Attributes:
         name: as error messages quote it.
-        key: names it among the webhooks of all configurations.
         mutating: whether it may patch.
         url: where to call it; for a service ``https://NAME.NAMESPACE.svc:PORT/PATH``.
         ca_bundle: base64 PEM the server certificate is verified with; empty for the system's.
         timeout_s: seconds to wait for its answer.
         fails_open: failurePolicy ``Ignore``.
         has_side_effects: whether a dry run must not reach it.
-        is_reinvoked: reinvocationPolicy ``IfNeeded``.
         rules: it wants requests that meet any of these.
         namespace_selector: conditions on the labels of the object's namespace.
         object_selector: conditions on the labels of the object, old or new.
-        conditions: name and CEL expression of each matchCondition.
         review_versions: the AdmissionReview versions it speaks.
     """
 
     name: str
-    key: str
     mutating: bool
     url: str
     ca_bundle: str
     timeout_s: int
     fails_open: bool
     has_side_effects: bool
-    is_reinvoked: bool
     rules: tuple[Rule, ...]
     namespace_selector: tuple[Requirement, ...]
     object_selector: tuple[Requirement, ...]
-    conditions: tuple[tuple[str, str], ...]
     review_versions: tuple[str, ...]
 
     def wants(
@@ -86,7 +80,7 @@ class Webhook:
         objects: Sequence[Json | None],
         namespace_labels: Mapping[str, str] | None,
     ) -> bool:
-        """Decide by rules and selectors; the conditions are asked only after these.
+        """Decide by rules and selectors.
 
         Args:
             target: what the request names.
@@ -116,30 +110,25 @@ def parse_webhooks(configurations: Iterable[Json], *, mutating: bool) -> list[We
     """
     ordered = sorted(configurations, key=lambda each: str(each["metadata"]["name"]))
     return [
-        _parse(webhook, f"{configuration['metadata']['name']}/{index}", mutating=mutating)
+        _parse(webhook, mutating=mutating)
         for configuration in ordered
-        for index, webhook in enumerate(configuration.get("webhooks") or ())
+        for webhook in configuration.get("webhooks") or ()
     ]
 
 
-def _parse(webhook: Json, key: str, *, mutating: bool) -> Webhook:
+def _parse(webhook: Json, *, mutating: bool) -> Webhook:
     client = webhook["clientConfig"]
     return Webhook(
         name=webhook["name"],
-        key=key,
         mutating=mutating,
         url=_url(client),
         ca_bundle=client.get("caBundle") or "",
         timeout_s=webhook.get("timeoutSeconds") or _DEFAULT_TIMEOUT_S,
         fails_open=webhook.get("failurePolicy") == "Ignore",
         has_side_effects=webhook.get("sideEffects") not in ("None", "NoneOnDryRun"),
-        is_reinvoked=webhook.get("reinvocationPolicy") == "IfNeeded",
         rules=tuple(parse_rule(rule) for rule in webhook.get("rules") or ()),
         namespace_selector=parse_label_selector(webhook.get("namespaceSelector")),
         object_selector=parse_label_selector(webhook.get("objectSelector")),
-        conditions=tuple(
-            (each["name"], each["expression"]) for each in webhook.get("matchConditions") or ()
-        ),
         review_versions=tuple(webhook.get("admissionReviewVersions") or ()),
     )
 

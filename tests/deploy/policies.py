@@ -1,10 +1,11 @@
-"""ValidatingAdmissionPolicies as the simulated API server decides by them."""
+"""ValidatingAdmissionPolicies, decided by; ``tests/e2e`` asks a real API server about the same."""
 
 from dataclasses import dataclass, field
 
-from simulator.api.policies import Asked, refusals
 from simulator.api.resources import PODS, Target, resource_of_kind
-from simulator.api.webhooks import Operation
+from simulator.api.selectors import labels_match, parse_label_selector
+from simulator.api.webhooks import Operation, parse_rule
+from tests.deploy.cel import EvaluationError, holds, scope_of, text_of
 from tests.deploy.manifests import Json
 
 
@@ -30,23 +31,56 @@ class Update:
     operation: Operation = "UPDATE"
     namespace: str = field(default="default")
 
-    def asked(self) -> Asked:
-        """Give it as policies see it."""
+    def target(self) -> Target:
+        """Return what the request names."""
+        resource = resource_of_kind("v1", self.new.get("kind", "Pod")) or PODS
+        return Target(
+            resource, self.namespace if resource.namespaced else "", "p", self.subresource
+        )
+
+    def objects(self) -> Json:
+        """Return what expressions may speak of."""
         user: Json = {"username": self.user}
         if self.node is not None:
             user["extra"] = {"authentication.kubernetes.io/node-name": [self.node]}
-        review: Json = {"userInfo": user, "object": self.new, "oldObject": self.old or None}
+        request: Json = {"userInfo": user, "object": self.new, "oldObject": self.old or None}
         if self.subresource:  # an API server leaves out what is empty
-            review["subResource"] = self.subresource
-        resource = resource_of_kind("v1", self.new.get("kind", "Pod")) or PODS
-        labels = {"kubernetes.io/metadata.name": self.namespace} if resource.namespaced else None
-        target = Target(resource, self.namespace if labels else "", "p", self.subresource)
-        return Asked(target, self.operation, labels, review)
+            request["subResource"] = self.subresource
+        return {"object": self.new, "oldObject": self.old or None, "request": request}
 
 
 def denials(policy: Json, update: Update) -> list[str]:
-    """Give the messages of the validations that fail; none when the policy does not apply."""
-    name = policy["metadata"]["name"]
-    spec = {"policyName": name, "validationActions": ["Deny"]}
-    binding = {"metadata": {"name": name}, "spec": spec}
-    return [each.message for each in refusals([policy], [binding], update.asked())]
+    """Give the messages of the validations that fail; none when the policy does not apply.
+
+    What has no answer counts as failed, unless the policy's failurePolicy is Ignore.
+    """
+    spec = policy["spec"]
+    if not _applies(spec["matchConstraints"], update):
+        return []
+    objects = update.objects()
+    for each in spec.get("matchConditions") or ():
+        if not holds(each["expression"], scope_of(objects)):
+            return []
+    variables = {each["name"]: each["expression"] for each in spec.get("variables") or ()}
+    scope = scope_of(objects, variables)
+    found = []
+    for each in spec["validations"]:
+        try:
+            if not holds(each["expression"], scope):
+                found.append(
+                    text_of(each.get("messageExpression") or "''", scope) or each["message"]
+                )
+        except EvaluationError as error:
+            if spec["failurePolicy"] == "Fail":
+                found.append(str(error))
+    return found
+
+
+def _applies(wanted: Json, update: Update) -> bool:
+    target = update.target()
+    rules = map(parse_rule, wanted["resourceRules"])
+    if not any(rule.matches(target, update.operation) for rule in rules):
+        return False
+    labels = {"kubernetes.io/metadata.name": target.namespace}
+    selector = parse_label_selector(wanted.get("namespaceSelector"))
+    return not target.namespace or labels_match(selector, labels)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from contract.demand import asks_for_gpus
 from contract.names import Names
 from contract.stamps import OrderStamp
-from simulator.api.cel import compile_condition
+from tests.deploy.cel import condition_holds
 from tests.deploy.manifests import Json, base, find
 from tests.examples import share
 from webhook.admission.pods import decide_pod
@@ -41,7 +41,7 @@ def _webhooks() -> dict[str, Json]:
 def reaches(entry: str, obj: Any) -> bool:
     """Tell whether the API server would send an object."""
     conditions = _webhooks()[entry]["matchConditions"]
-    return all(compile_condition(each["expression"])({"object": obj}) for each in conditions)
+    return all(condition_holds(each["expression"], obj) for each in conditions)
 
 
 def _wrap(steps: str, spec: Json) -> Json:

@@ -148,9 +148,9 @@ def _only_on(node: str) -> Json:
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [fields]}}
 
 
-def webhooks(name: str, url: str, ca: bytes, names: Names) -> Json:
+def webhooks(name: str, url: str, ca: bytes) -> Json:
     """Make a webhook configuration that reaches no further than the namespace *name*."""
-    made = webhook_configuration(url, ca, names)
+    made = webhook_configuration(url, ca)
     made["metadata"]["name"] = name
     for each in made["webhooks"]:
         each["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": name}}

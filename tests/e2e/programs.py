@@ -123,7 +123,7 @@ class Webhook(Program):
         """Have the API server ask it; return why it cannot, ``None`` when *probe* was stamped."""
         ca = (self._certificates / "ca.crt").read_bytes()
         name = self._cluster.namespace
-        self._cluster.create_webhooks(webhooks(name, self._url, ca, names))
+        self._cluster.create_webhooks(webhooks(name, self._url, ca))
         reason = ""
 
         def reached() -> bool:

@@ -49,7 +49,7 @@ def _facts() -> list[Fact]:
     sections = re.split(r"^## (?=K\d)", PAGE, flags=re.MULTILINE)[1:]
     found = []
     for section in sections:
-        (code,) = re.findall(r"^- Simulated by: (.*)$", section, flags=re.MULTILINE)
+        (code,) = re.findall(r"^- Simulated by: (`.*`|nothing)$", section, flags=re.MULTILINE)
         (tests,) = re.findall(r"^- Tests: (.*)$", section, flags=re.MULTILINE)
         found.append(Fact(section.split()[0], _quoted(code), _quoted(tests)))
     return found
@@ -82,7 +82,6 @@ def test_every_fact_has_one_section() -> None:
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
 def test_the_code_of_every_fact_exists(fact: Fact) -> None:
-    assert fact.code
     for each in fact.code:
         assert resolve_name(f"simulator.{each}") is not None
 

@@ -13,14 +13,8 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
-from simulator.manifests import read_manifests
-from simulator.webhooks import (
-    SHIPPED,
-    policies_for_new_pods,
-    validating_configuration,
-    webhook_configuration,
-)
-from tests.simulator.api_helpers import PODS, Hook, allow, patch_with, running_hook
+from simulator.webhooks import simulated_configurations
+from tests.simulator.api_helpers import PODS, Hook, allow, running_hook
 from tests.simulator.api_helpers import pod as plain_pod
 from webhook.admission.bindings import mutate_binding
 from webhook.admission.options import Options
@@ -80,9 +74,7 @@ def client(server: ApiServer, warnings: list[str]) -> Iterator[ApiClient]:
 def hook(server: ApiServer, authority: trustme.CA) -> Iterator[Hook]:
     with running_hook(authority, respond=_respond) as found:
         url, ca = f"https://localhost:{found.port}", base64.b64decode(found.ca_bundle)
-        server.apply(
-            webhook_configuration(url, ca, NAMES), validating_configuration(url, ca, NAMES)
-        )
+        server.apply(*simulated_configurations(url, ca))
         yield found
 
 
@@ -129,20 +121,16 @@ def test_a_gpu_pod_that_names_no_scheduler_is_given_to_another_where_one_is_set(
         return answer
 
     hook.respond = respond
-    server.apply(*policies_for_new_pods(NAMES))
     for name, spec in (("silent", {}), ("other", {"schedulerName": "volcano"})):
         client.create(PODS, plain_pod(name, limits=GPU, **spec))
-    client.create(PODS, plain_pod("plain"))
     asked = {each["name"]: each["object"]["spec"]["schedulerName"] for each in hook.reviews}
     assert asked == {"silent": "default-scheduler", "other": "volcano"}
     given = {
-        name: client.get(f"{PODS}/{name}")["spec"]["schedulerName"]
-        for name in ("silent", "other", "plain")
+        name: client.get(f"{PODS}/{name}")["spec"]["schedulerName"] for name in ("silent", "other")
     }
     assert given == {
         "silent": "gpu-turnstile-scheduler",
         "other": "volcano",
-        "plain": "default-scheduler",
     }
 
 
@@ -173,111 +161,6 @@ def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
     ]
 
 
-def test_a_request_that_a_later_webhook_adds_is_decided_if_the_pod_was_met_before(
-    server: ApiServer, client: ApiClient, hook: Hook, authority: trustme.CA
-) -> None:
-    """Called once, it is called again (K22): the way for pods that get their GPUs later."""
-    added = {"op": "add", "path": "/spec/containers/0/resources", "value": {"limits": GPU}}
-    with running_hook(authority, respond=patch_with(added)) as late:
-        server.apply(late.configuration() | {"metadata": {"name": "late"}})
-        waiting = plain_pod()
-        waiting["metadata"]["annotations"] = {NAMES.gpu_assigned: "false"}
-        made = client.create(PODS, waiting)
-    assert len(hook.reviews) == 2
-    assert made["metadata"]["annotations"].keys() == {
-        NAMES.predicate_time,
-        NAMES.admission_order,
-        NAMES.gpu_assigned,
-    }
-
-
-_ASK = {"op": "add", "path": "/spec/containers/0/resources", "value": {"limits": GPU}}
-_ASK_TOO_MUCH = {**_ASK, "value": {"limits": WRONG}}
-_FORGE = {
-    "op": "add",
-    "path": "/metadata/annotations",
-    "value": {NAMES.gpu_allocation: "{}", NAMES.gpu_assigned: "true"},
-}
-
-
-@pytest.mark.parametrize(
-    ("operations", "policy", "words"),
-    [
-        ([_ASK], "stamps", "the pod asks for GPUs and does not have the stamps of the webhook"),
-        ([_ASK_TOO_MUCH], "requests", "more than one card must be a multiple of 100"),
-        ([_ASK, _FORGE], "records", "gpu-turnstile or a scheduler writes that once"),
-        ([_FORGE], "records", "this one asks for none: remove it"),
-    ],
-    ids=["asks", "asks for too much", "asks and forges", "forges"],
-)
-def test_what_a_later_webhook_adds_is_refused_in_words(
-    *,
-    server: ApiServer,
-    client: ApiClient,
-    hook: Hook,
-    authority: trustme.CA,
-    operations: list[Json],
-    policy: str,
-    words: str,
-) -> None:
-    """K22: none of it reaches the webhook; each policy sees it."""
-    shipped = [
-        each
-        for each in policies_for_new_pods(NAMES)
-        if each["metadata"]["name"] == f"gpu-turnstile-{policy}"
-    ]
-    with running_hook(authority, respond=patch_with(*operations)) as late:
-        server.apply(late.configuration() | {"metadata": {"name": "late"}})
-        client.create(PODS, plain_pod("before"))
-        server.apply(*shipped)
-        with pytest.raises(ApiError, match=words) as caught:
-            client.create(PODS, plain_pod("after"))
-    assert caught.value.status in (403, 422)
-    assert hook.reviews == []
-
-
-def test_nobody_who_meets_the_webhook_is_refused_by_a_policy(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    server.apply(*policies_for_new_pods(NAMES))
-    client.create(PODS, plain_pod(limits=GPU))
-    notes = client.get(f"{PODS}/p")["metadata"]["annotations"] | {
-        NAMES.gpu_assigned: "true",
-        NAMES.gpu_allocation: "{}",
-        NAMES.bind_order: "1",
-        NAMES.predicate_gpu_idx(0): "0",
-    }
-    for name, limits in (("copy", GPU), ("without-limits", None)):
-        copy = plain_pod(name, limits=limits)
-        copy["metadata"]["annotations"] = dict(notes)
-        client.create(PODS, copy)
-
-
-def test_a_copy_without_limits_is_refused_in_words_of_the_policy_where_nothing_clears_it(
-    server: ApiServer, client: ApiClient
-) -> None:
-    server.apply(*policies_for_new_pods(NAMES))
-    copy = plain_pod()
-    copy["metadata"]["annotations"] = {NAMES.gpu_assigned: "true"}
-    with pytest.raises(ApiError, match="gpu-assigned: only pods that ask for GPUs"):
-        client.create(PODS, copy)
-    client.create(PODS, plain_pod())
-
-
-def test_a_request_that_a_later_webhook_removes_takes_the_stamps_with_it(
-    server: ApiServer, client: ApiClient, hook: Hook, authority: trustme.CA
-) -> None:
-    removed = {"op": "remove", "path": "/spec/containers/0/resources"}
-
-    def respond(request: Json) -> Json:
-        return (patch_with(removed) if len(late.reviews) == 1 else allow())(request)
-
-    with running_hook(authority, respond=respond) as late:
-        server.apply(late.configuration() | {"metadata": {"name": "late"}})
-        made = client.create(PODS, plain_pod(limits=GPU))
-    assert not made["metadata"]["annotations"]
-
-
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-turnstile", "gpu-turnstile-node"])
 def test_the_webhook_never_hears_of_what_a_cluster_needs_to_come_up(
     client: ApiClient, hook: Hook, namespace: str
@@ -290,31 +173,6 @@ def test_the_webhook_never_hears_of_what_a_cluster_needs_to_come_up(
     client.create(f"{pods}/p/binding", BINDING)
     assert client.get(f"{pods}/p")["spec"]["nodeName"] == "n1"
     assert hook.reviews == []
-
-
-def test_what_is_registered_here_is_what_is_installed_but_for_where_the_webhook_is() -> None:
-    here = [
-        webhook_configuration("https://localhost:1", b"ca", NAMES),
-        validating_configuration("https://localhost:1", b"ca", NAMES),
-    ]
-    installed = read_manifests(SHIPPED)
-    for configuration in (*here, *installed):
-        for each in configuration["webhooks"]:
-            client_config = each.pop("clientConfig")
-            assert client_config.keys() in ({"url", "caBundle"}, {"service"})
-    assert here == installed
-
-
-def test_while_the_webhook_is_down_plain_pods_run_and_gpu_pods_are_refused(
-    client: ApiClient, hook: Hook
-) -> None:
-    hook.status = 503
-    client.create(PODS, plain_pod())
-    client.create(f"{PODS}/p/binding", BINDING)
-    assert client.get(f"{PODS}/p")["spec"]["nodeName"] == "n1"
-    with pytest.raises(ApiError) as caught:
-        client.create(PODS, plain_pod("q", limits=GPU))
-    assert 'failed calling webhook "pods.gpu-turnstile.io"' in caught.value.message
 
 
 def test_a_gpu_pod_is_bound_although_the_webhook_is_down_by_then(

@@ -5,7 +5,7 @@ burst is being admitted: the agent is restarted with nothing remembered, the kub
 and restarted, pods are deleted, ``List`` is rate limited far below what the agent would like,
 and the agent's watch is behind. A third run has no ``List`` at all.
 
-Then the adversary: nodes whose kubelet is a model of its own, with faults that no simulated node
+Then the adversary: nodes in one thread, with faults that no simulated node
 has; see :mod:`bench.adversary`.
 """
 

@@ -1,6 +1,6 @@
-"""The kubelet's device manager, written from its source (1.36, ``pkg/kubelet/cm/devicemanager``).
+"""The simulated kubelet's device manager, driven in one thread.
 
-Names in comments are those of the Go code. What goes to plugins goes through :class:`Port`.
+:mod:`simulator.kubelet.devices` decides; every call that it wants made goes through :class:`Port`.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -8,23 +8,21 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, TypeAlias
 
-from bench.adversary.pods import Container, Pod
-from contract.demand import ContainerKind
+from bench.adversary.pods import OTHER_PLUGIN, Container, Pod
 from contract.resource import Resource
+from simulator.kubelet import devices as simulated
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.devices import AllocateCall, Options, PodHoldings, PreferCall, Reply, Step
+from simulator.kubelet.errors import CallFailed
+from simulator.kubelet.numa import Device, Holding
 
 _OVERTAKEN = 0.3
 """How likely a message of ``ListAndWatch`` is overtaken by the write that comes next."""
 
+_OTHERS = tuple(Device(f"other-{number}") for number in range(500))
+
 PodDevices: TypeAlias = dict[str, dict[str, dict[Resource, frozenset[str]]]]
-"""``podDevices``: UID -> container -> resource -> device IDs."""
-
-
-class CallFailed(Exception):
-    """A plugin's call ended with an error."""
-
-
-class Rejected(Exception):
-    """The pod is refused; the message is what its author reads."""
+"""UID -> container -> resource -> device IDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +43,14 @@ class Offer:
 
 
 class Port(Protocol):
-    """What the device manager asks of others."""
+    """What the device manager asks of others. Any of it may raise ``CallFailed``."""
 
-    def prefer(self, pod: Pod, container: Container, offer: "Offer") -> list[str]:
+    def prefer(self, pod: Pod, container: Container, offer: Offer) -> list[str]:
         """Ask the plugin which devices it prefers."""
         ...
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: list[str]) -> None:
-        """Report the plugin which devices a container gets."""
+        """Tell the plugin which devices a container gets."""
         ...
 
     def ask_other(self, pod: Pod, container: Container) -> None:
@@ -65,191 +63,157 @@ class Port(Protocol):
 
 
 class Devices:
-    """One kubelet's device manager: who holds which devices."""
+    """One kubelet's device manager, life after life.
+
+    Attributes:
+        life: counts its lives.
+        ill: device IDs that the plugin advertises as unhealthy, once it says so.
+        connected: whether the plugin has registered in this life.
+    """
 
     def __init__(self, places: Mapping[Resource, Collection[str]], random: Random) -> None:
-        """Start with all places healthy and none given out."""
+        """Start with all places healthy and none given out; no plugin has registered."""
         self._random = random
-        self.places = {each: frozenset(ids) for each, ids in places.items()}
-        self.healthy = {each: set(ids) for each, ids in places.items()}
-        self.connected = True
-        self.sources_ready = False
-        self.running_before: frozenset[tuple[str, str]] = frozenset()
-        self.pod_devices: PodDevices = {}
-        self.saved: PodDevices = {}  # the checkpoint
-        self._late: PodDevices | None = None  # gathered by a writer that has been overtaken (K33)
-        self.allocated: dict[Resource, set[str]] = {each: set() for each in Resource}
+        self._places = {each: tuple(ids) for each, ids in places.items()}
+        self._saved: dict[str, PodHoldings] = {}  # the checkpoint
+        self._late: dict[str, PodHoldings] | None = None  # of a writer that is overtaken (K33)
         self.life = 0
-        self.pending = ""
-        self._reusable_of = ""
-        self.reusable: dict[Resource, set[str]] = {each: set() for each in Resource}
+        self.ill: set[str] = set()
+        self.connected = False
+        self.core = self._begin(())
 
-    # --- what pods hold -----------------------------------------------------------------
+    # --- lives ----------------------------------------------------------------------------
 
     def restart(self, running: Iterable[tuple[str, str]]) -> None:
-        """Begin a new life with what the checkpoint says."""
-        self.life += 1
-        self.pod_devices, self._late = _copied(self.saved), None
-        self.allocated = self._derived()
-        self.running_before = frozenset(running)
-        self.sources_ready = False
-        self.connected = False
-        self.pending = self._reusable_of = ""
+        """Begin a new life with what the checkpoint says.
 
-    def update_allocated(self, active: Collection[str]) -> bool:
-        """``UpdateAllocatedDevices``: return whether something was freed."""
-        if not self.sources_ready:
-            return False
-        ended = [uid for uid in self.pod_devices if uid not in active and uid != self.pending]
-        for uid in ended:
-            del self.pod_devices[uid]
-        if ended:
-            self.allocated = self._derived()
-        return bool(ended)
-
-    def _derived(self) -> dict[Resource, set[str]]:
-        return {each: self.held(each) for each in Resource}
-
-    def held(self, resource: Resource, *, but: Collection[str] = ()) -> set[str]:
-        """Return what pods hold, but for some pods."""
-        return {
-            each
-            for uid, containers in self.pod_devices.items()
-            if uid not in but
-            for held in containers.values()
-            for each in held.get(resource, ())
-        }
-
-    def of(self, uid: str, container: str) -> Mapping[Resource, frozenset[str]]:
-        """Return what a container holds."""
-        return self.pod_devices.get(uid, {}).get(container, {})
-
-    # --- allocating ---------------------------------------------------------------------
-
-    def allocate(self, pod: Pod, container: Container, port: Port) -> None:
-        """``Allocate``: give one container all its devices.
-
-        Raises:
-            Rejected: it cannot be.
+        Args:
+            running: UID and container of what the runtime says is running (K11).
         """
-        self.pending = pod.uid
-        if self._reusable_of != pod.uid:
-            self._reusable_of = pod.uid
-            self.reusable = {each: set() for each in Resource}
-        self._allocate_resources(pod, container, port)
-        for resource, ids in self.of(pod.uid, container.name).items():
-            if container.kind is ContainerKind.INIT:
-                self.reusable[resource] |= ids
+        self.life += 1
+        self._late, self.connected = None, False
+        self.core = self._begin(running)
+
+    def _begin(self, running: Iterable[tuple[str, str]]) -> simulated.Devices:
+        core = simulated.Devices(random=self._random)
+        core.restore(_copied(self._saved), Resource, 0.0)
+        core.running_before = frozenset(running)
+        core.connected(OTHER_PLUGIN, Options())
+        core.advertised(OTHER_PLUGIN, _OTHERS)
+        return core
+
+    def register(self) -> None:
+        """Let the plugin register, and list its devices."""
+        for resource in Resource:
+            self.core.connected(resource, Options(pre_start=True, preferred=True))
+        self.connected = True
+        self.advertise()
+
+    def advertise(self) -> None:
+        """Let the plugin list its devices; each list is written (K28), or overtaken (K33)."""
+        for resource, ids in self._places.items():
+            self.core.advertised(resource, [Device(each, each not in self.ill) for each in ids])
+            if self._late is None and self._random.random() < _OVERTAKEN:
+                self._late = _copied(self.core.pods)
             else:
-                self.reusable[resource] -= ids
+                self.write()
 
-    def _allocate_resources(self, pod: Pod, container: Container, port: Port) -> None:
-        updated = changed = False
-        asked: list[Resource | None] = [each for each in Resource if container.count(each)]
-        if container.other:
-            asked.append(None)
-        self._random.shuffle(asked)
-        for resource in asked:
-            if not updated:
-                self.update_allocated(port.active())
-                updated = True
-            if resource is None:
-                try:
-                    port.ask_other(pod, container)
-                except CallFailed as error:
-                    self.allocated = self._derived()
-                    raise Rejected(str(error)) from error
-                continue
-            ids = self._choose(pod, container, resource, port)
-            if not ids:
-                continue
-            changed = True
-            try:
-                port.give(pod, container, resource, self._shuffled(ids))
-            except CallFailed as error:
-                self.allocated = self._derived()
-                raise Rejected(str(error)) from error
-            held = self.pod_devices.setdefault(pod.uid, {}).setdefault(container.name, {})
-            held[resource] = frozenset(ids)
-        if changed:
-            self.write()
+    # --- what pods hold -------------------------------------------------------------------
 
-    # --- the checkpoint -----------------------------------------------------------------
+    @property
+    def pod_devices(self) -> PodDevices:
+        """What pods hold."""
+        return _ids(self.core.pods)
 
-    def write(self) -> None:
-        """``writeCheckpoint``; a writer that this one overtakes writes after it (K33)."""
-        self.saved = _copied(self.pod_devices)
-        if self._late is not None:
-            self.saved, self._late = self._late, None
-
-    def listed(self) -> None:
-        """Take a message of ``ListAndWatch``: it writes (K28, K30), or is overtaken (K33)."""
-        if self._late is None and self._random.random() < _OVERTAKEN:
-            self._late = _copied(self.pod_devices)
-        else:
-            self.write()
+    @property
+    def saved(self) -> PodDevices:
+        """What the checkpoint says."""
+        return _ids(self._saved)
 
     @property
     def behind(self) -> bool:
         """Whether the checkpoint lacks what a container has got."""
         return any(
-            self.saved.get(uid, {}).get(name) != held
-            for uid, containers in self.pod_devices.items()
+            self._saved.get(uid, {}).get(name) != held
+            for uid, containers in self.core.pods.items()
             for name, held in containers.items()
         )
 
-    def _choose(
-        self, pod: Pod, container: Container, resource: Resource, port: Port
-    ) -> frozenset[str]:
-        """``devicesToAllocate``, without NUMA alignment."""
-        needed = container.count(resource)
-        held = self.of(pod.uid, container.name).get(resource)
-        if held is not None and len(held) != needed:
-            raise Rejected("changed request")
-        if not self.sources_ready and (pod.uid, container.name) in self.running_before:
-            return frozenset()
-        if not self.connected:
-            raise Rejected("no healthy devices present; cannot allocate unhealthy devices")
-        if held is not None:
-            if not held <= self.healthy[resource]:
-                raise Rejected("previously allocated devices are no longer healthy")
-            return frozenset()
-        taken: set[str] = set()
-        reusable = sorted(self.reusable[resource])
-        taken.update(self._random.sample(reusable, min(needed, len(reusable))))
-        self.allocated[resource] |= taken
-        if len(taken) == needed:
-            return frozenset(taken)
-        available = self.healthy[resource] - self.allocated[resource]
-        missing = needed - len(taken)
-        if len(available) < missing:
-            raise Rejected(f"requested number of devices unavailable for {resource}")
-        try:
-            preferred = port.prefer(
-                pod,
-                container,
-                Offer(
-                    resource,
-                    tuple(self._shuffled(available | taken)),
-                    tuple(self._shuffled(taken)),
-                    needed,
-                ),
-            )
-        except CallFailed as error:
-            raise Rejected(str(error)) from error
-        # What was preferred comes first, anything after it (K2).
-        wanted = [each for each in dict.fromkeys(preferred) if each in available]
-        others = self._shuffled(available - set(wanted))
-        taken.update([*wanted, *others][:missing])
-        self.allocated[resource] |= taken
-        return frozenset(taken)
+    def of(self, uid: str, container: str) -> Mapping[Resource, frozenset[str]]:
+        """Return what a container holds."""
+        return _of(self.core.pods.get(uid, {}).get(container, {}))
 
-    def _shuffled(self, ids: Collection[str]) -> list[str]:
-        return self._random.sample(sorted(ids), len(ids))
+    def held(self, resource: Resource, *, but: Collection[str] = ()) -> set[str]:
+        """Return what pods hold, but for some pods."""
+        return {
+            each
+            for uid, containers in self.core.pods.items()
+            if uid not in but
+            for held in containers.values()
+            if resource in held
+            for each in held[resource].ids
+        }
+
+    def free(self, resource: Resource) -> set[str]:
+        """Return what would be offered: healthy, and in no account of what is given."""
+        return {*self.core.healthy[resource]} - self.core.allocated.get(resource, set())
+
+    # --- allocating -----------------------------------------------------------------------
+
+    def allocate(self, pod: Pod, container: Container, port: Port) -> None:
+        """Give one container all its devices.
+
+        Raises:
+            AdmissionFailure: it cannot be.
+        """
+        steps = self.core.allocate(pod.uid, container.as_asked, port.active)
+        reply: Reply = None
+        failure: CallFailed | None = None
+        while True:
+            try:
+                step = steps.send(reply) if failure is None else steps.throw(failure)
+            except StopIteration:
+                return
+            reply, failure = None, None
+            try:
+                reply = self._do(pod, container, step, port)
+            except CallFailed as error:
+                failure = error
+
+    def _do(self, pod: Pod, container: Container, step: Step, port: Port) -> Reply:
+        if isinstance(step, PreferCall):
+            resource = Resource(step.resource)
+            offer = Offer(resource, step.available, step.must_include, step.size)
+            return tuple(port.prefer(pod, container, offer))
+        if isinstance(step, AllocateCall):
+            if step.resource == OTHER_PLUGIN:
+                port.ask_other(pod, container)
+            else:
+                port.give(pod, container, Resource(step.resource), list(step.ids))
+            return Answer()
+        self.write()
+        return None
+
+    def write(self) -> None:
+        """Write the checkpoint; a writer that this one overtakes writes after it (K33)."""
+        self._saved = _copied(self.core.pods)
+        if self._late is not None:
+            self._saved, self._late = self._late, None
 
 
-def _copied(pod_devices: PodDevices) -> PodDevices:
+def _copied(pods: Mapping[str, PodHoldings]) -> dict[str, PodHoldings]:
     return {
         uid: {name: dict(held) for name, held in containers.items()}
-        for uid, containers in pod_devices.items()
+        for uid, containers in pods.items()
     }
+
+
+def _ids(pods: Mapping[str, PodHoldings]) -> PodDevices:
+    return {
+        uid: {name: dict(_of(held)) for name, held in containers.items()}
+        for uid, containers in pods.items()
+    }
+
+
+def _of(held: Mapping[str, Holding]) -> dict[Resource, frozenset[str]]:
+    return {each: frozenset(held[each].ids) for each in Resource if each in held}

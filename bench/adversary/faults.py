@@ -232,7 +232,7 @@ class Faults:
         world = self.world
         if world.devices.connected:
             half = world.devices.behind
-            world.devices.listed()
+            world.devices.advertise()
             if half and not world.devices.behind:
                 self.note("checkpoint in mid-admission (K30)")
 
@@ -247,15 +247,15 @@ class Faults:
         known = [
             each
             for uid, each in sorted(world.kubelet.known.items())
-            if each.state in (State.RUNNING, State.ENDED) and uid in world.devices.pod_devices
+            if each.state in (State.RUNNING, State.ENDED) and uid in world.devices.core.pods
         ]
         if not known or call is None:
             return
-        other, before = self._random.choice(known), world.devices.allocated
+        other, before = self._random.choice(known), world.devices.core.allocated
         if other.state is State.RUNNING:
             self._end(other)
         world.kubelet.look()
-        if world.devices.allocated is not before:
+        if world.devices.core.allocated is not before:
             init = call.container.kind is ContainerKind.INIT
             self.note("places of an init container forgotten (K15)" if init else FORGOTTEN)
 
@@ -263,18 +263,19 @@ class Faults:
         """Let a card fall ill, or the one that is ill get well."""
         world = self.world
         if world.ill:
-            card = world.ill.pop()
-            for resource in Resource:
-                world.devices.healthy[resource] |= world.table.by_card(resource)[card]
-                world.devices.listed()
+            world.ill.pop()
         else:
-            card = self._random.choice(world.cards)
             self.note("card fell ill")
-            world.ill.add(card)
+            world.ill.add(self._random.choice(world.cards))
             world.could.clear()
-            for resource in Resource:
-                world.devices.healthy[resource] -= world.table.by_card(resource)[card]
-                world.devices.listed()
+        world.devices.ill = {
+            each
+            for card in world.ill
+            for resource in Resource
+            for each in world.table.by_card(resource)[card]
+        }
+        if world.devices.connected:
+            world.devices.advertise()
         if world.devices.behind:
             self.note("checkpoint overtaken (K33)")
 

@@ -135,12 +135,7 @@ class CheckpointReader:
 
     def read(self) -> Checkpoint:
         """Return what it says."""
-        return Checkpoint(
-            {
-                uid: {name: dict(held) for name, held in containers.items()}
-                for uid, containers in self._devices.saved.items()
-            }
-        )
+        return Checkpoint(self._devices.saved)
 
 
 class StateFolder:

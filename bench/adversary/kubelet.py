@@ -8,9 +8,10 @@ from random import Random
 from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
 from agent.errors import Unavailable
 from bench.adversary.api import Api
-from bench.adversary.devices import Devices, Port, Rejected
+from bench.adversary.devices import Devices, Port
 from bench.adversary.pods import Container, Pod
 from contract.demand import ContainerKind
+from simulator.kubelet.errors import AdmissionFailure, Rejected
 
 
 class KubeletDied(Exception):
@@ -112,7 +113,7 @@ class Kubelet:
     def look(self) -> Snapshot:
         """``List``, asked by anybody."""
         listed = self.listed()
-        self.devices.update_allocated(self.active())
+        self.devices.core.update_allocated(self.active())
         return Snapshot(tuple(self._entry(each.pod) for each in listed))
 
     def list(self, *, within: float) -> Snapshot:
@@ -159,19 +160,21 @@ class Kubelet:
         else:
             self._admit(pod)
         if not self.batch:
-            self.devices.sources_ready = True
+            self.devices.core.sources_ready = True
 
     def _admit(self, pod: Pod) -> None:
-        runs = all((pod.uid, each.name) in self.devices.running_before for each in pod.containers)
+        runs = all(
+            (pod.uid, each.name) in self.devices.core.running_before for each in pod.containers
+        )
         known = self.known[pod.uid] = Known(pod, State.ADMITTING, list(pod.containers))
         try:
             if pod.refused_before and not runs:
-                raise Rejected("NodeAffinity")
+                raise Rejected("NodeAffinity", "no")
             for container in pod.containers:
                 self.devices.allocate(pod, container, self.port)
             if pod.refused_after and not runs:
-                raise Rejected("NodeAffinity")
-        except Rejected:
+                raise Rejected("NodeAffinity", "no")
+        except AdmissionFailure:
             known.state = State.REJECTED
             self.statuses.append((pod, "Failed"))
         else:
@@ -262,4 +265,4 @@ class Kubelet:
         pods.sort(key=lambda each: each.number // 4)  # by creation second
         self.queue = [*self.statics, *pods]
         self.batch = len(self.queue)
-        self.devices.sources_ready = not self.batch
+        self.devices.core.sources_ready = not self.batch

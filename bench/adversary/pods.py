@@ -8,6 +8,7 @@ from contract.demand import ContainerKind, read_pod_demand
 from contract.names import Names
 from contract.resource import Resource
 from contract.stamps import OrderStamp
+from simulator.kubelet import pods as simulated
 
 Json = dict[str, Any]
 
@@ -40,6 +41,13 @@ class Container:
     def count(self, resource: Resource) -> int:
         """Return how many places of *resource* it asks for."""
         return self.cores if resource is Resource.CORE else self.memory
+
+    @property
+    def as_asked(self) -> simulated.Container:
+        """The container as the kubelet sees it."""
+        counts = {Resource.CORE: self.cores, Resource.MEMORY: self.memory, OTHER_PLUGIN: self.other}
+        limits = {name: int(count) for name, count in counts.items() if count}
+        return simulated.Container(self.name, self.kind, limits)
 
     @property
     def asks(self) -> bool:

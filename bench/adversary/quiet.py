@@ -41,7 +41,7 @@ def _check_free(world: World) -> None:
     world.kubelet.look()
     # What a rejected or deleted pod got is free as soon as another comes, at the latest; until
     # then List may show it (K20, K21).
-    over = world.devices.pod_devices.keys() - set(world.kubelet.active())
+    over = world.devices.core.pods.keys() - set(world.kubelet.active())
     unlisted = over - {each.pod.uid for each in world.kubelet.listed()}
     for resource in Resource:
         told = world.host.allocator.free(resource)

@@ -101,10 +101,10 @@ def could_run(world: World, call: Call, offer: Offer) -> bool:
             reusable = frozenset(offer.must)
             offered = frozenset(offer.available) - reusable
         else:
-            reusable = frozenset(devices.reusable[resource])
+            reusable = frozenset(devices.core.reusable.get(resource, ()))
             if call.container.kind is not ContainerKind.INIT:  # what it keeps is left to nobody
                 reusable -= devices.of(pod.uid, call.container.name).get(resource, frozenset())
-            offered = frozenset(devices.healthy[resource] - devices.allocated[resource])
+            offered = frozenset(devices.free(resource))
         counts = Counter(map(card_of, offered - devices.held(resource)))
         handed_on = Counter(map(card_of, reusable))
         for card in world.cards:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import Refusal
 from bench.adversary.api import Api
-from bench.adversary.devices import CallFailed, Devices, Offer
+from bench.adversary.devices import Devices, Offer
 from bench.adversary.host import Host
 from bench.adversary.journal import Memory
 from bench.adversary.judge import Call, Judge
@@ -18,6 +18,7 @@ from bench.adversary.refusals import could_run, refused
 from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.cards import Card, Inventory
+from simulator.kubelet.errors import CallFailed
 
 BLOCK = 256 << 20
 _BLOCKS = (16, 16, 12, 16)
@@ -70,7 +71,7 @@ class World:
         self.could: set[str] = set()  # pods that could be placed when they were first asked for
         self.misled = False  # the last call was settled without List
         self.confused: set[str] = set()  # pods in whose calls another was named
-        self.devices.sources_ready = True
+        self.devices.core.sources_ready = True
         self.start_agent()
 
     # --- the agent ------------------------------------------------------------------------
@@ -80,13 +81,11 @@ class World:
         self.trace("agent starts")
         self.guarded("start", self.host.start)
         self.passed.clear()
-        self.devices.connected = True
-        self.devices.listed()
+        self.devices.register()
 
     def register(self) -> None:
         """Let the agent register with another kubelet than before, and see that it is another."""
-        self.devices.connected = True
-        self.devices.listed()
+        self.devices.register()
         self.guarded("registered", self.host.allocator.refresh)
 
     def refresh(self) -> None:

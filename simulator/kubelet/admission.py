@@ -123,7 +123,7 @@ def _asked_for(reason: str) -> Rejected:
 
 def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
     for container in pod.containers:
-        yield from devices.allocate(pod, container, active)
+        yield from devices.allocate(pod.uid, container, active)
 
 
 def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:

@@ -27,7 +27,7 @@ from simulator.kubelet.numa import (
     no_hint,
     split_by_affinity,
 )
-from simulator.kubelet.pods import Container, Pod
+from simulator.kubelet.pods import Container
 from simulator.kubelet.topology import Hint, TopologyPolicy, align, hints_for
 
 
@@ -126,7 +126,7 @@ class Devices:
         self.pods: dict[str, PodHoldings] = {}
         self.sources_ready = False
         self.running_before: frozenset[tuple[str, str]] = frozenset()
-        self._reusable: dict[str, dict[str, None]] = {}
+        self.reusable: dict[str, dict[str, None]] = {}
         self._reusable_of = ""
 
     # What plugins say
@@ -225,22 +225,22 @@ class Devices:
 
     # Allocation
 
-    def allocate(self, pod: Pod, container: Container, active: ActivePods) -> Steps:
-        """Return *container* its devices (K1, K2, K7).
+    def allocate(self, uid: str, container: Container, active: ActivePods) -> Steps:
+        """Give a container of the pod with *uid* its devices (K1, K2, K7).
 
         Raises:
             AdmissionFailure: with the text for the user.
         """
-        if self._reusable_of != pod.uid:
-            self._reusable_of, self._reusable = pod.uid, {}
-        affinity = self._numa_hint(pod.uid, container.name)
+        if self._reusable_of != uid:
+            self._reusable_of, self.reusable = uid, {}
+        affinity = self._numa_hint(uid, container.name)
         if self._topology != "none":
             self.update_allocated(active())
-            affinity = self._align(pod.uid, container)
-        yield from self._allocate_resources(pod, container, active, affinity)
-        held = self.pods.get(pod.uid, {}).get(container.name, {})
+            affinity = self._align(uid, container)
+        yield from self._allocate_resources(uid, container, active, affinity)
+        held = self.pods.get(uid, {}).get(container.name, {})
         for resource, holding in held.items():
-            reusable = self._reusable.setdefault(resource, {})
+            reusable = self.reusable.setdefault(resource, {})
             for id_ in holding.ids:
                 if container.kind is ContainerKind.INIT:
                     reusable[id_] = None
@@ -261,7 +261,7 @@ class Devices:
                 continue
             holding = self.pods.get(pod_uid, {}).get(container.name, {}).get(resource)
             in_use = self.allocated.get(resource, set())
-            reusable = self._reusable.get(resource, {})
+            reusable = self.reusable.get(resource, {})
             free = [each for each in self.healthy.get(resource, {}) if each not in in_use]
             if holding is not None:
                 free, reusable = list(holding.ids), {}
@@ -275,7 +275,7 @@ class Devices:
 
     def _allocate_resources(
         self,
-        pod: Pod,
+        uid: str,
         container: Container,
         active: ActivePods,
         affinity: Collection[int] | None,
@@ -289,7 +289,7 @@ class Devices:
             if not swept:
                 self.update_allocated(active())
                 swept = True
-            ids = yield from self._choose(pod.uid, container, resource, affinity)
+            ids = yield from self._choose(uid, container, resource, affinity)
             if not ids:
                 continue
             changed = True
@@ -308,7 +308,7 @@ class Devices:
                 # The plugin withdrew a device while it was being given. The real manager
                 # dereferences nil here and dies; failing the pod is as near as is useful.
                 raise AdmissionFailure(f"device withdrawn during allocation of {resource}")
-            self.pods.setdefault(pod.uid, {}).setdefault(container.name, {})[resource] = Holding(
+            self.pods.setdefault(uid, {}).setdefault(container.name, {})[resource] = Holding(
                 ids, answer, by_node(ids, devices)
             )
         if changed:
@@ -335,7 +335,7 @@ class Devices:
         if holding is not None or size <= 0:
             return ()
         taken: dict[str, None] = {}
-        if self._take(resource, self._reusable.get(resource, {}), taken, size):
+        if self._take(resource, self.reusable.get(resource, {}), taken, size):
             return tuple(taken)
         in_use = self.allocated.get(resource, set())
         available = [id_ for id_ in self.healthy[resource] if id_ not in in_use]

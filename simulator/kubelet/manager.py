@@ -206,7 +206,7 @@ class DeviceManager:
                 reallocate |= resource not in held and pod.uid in self._active()
         if reallocate:
             try:
-                self.run(pod, lambda devices, active: devices.allocate(pod, container, active))
+                self.run(pod, lambda devices, active: devices.allocate(pod.uid, container, active))
             except AdmissionFailure as error:
                 raise StartFailure(str(error)) from error
         with self._lock:

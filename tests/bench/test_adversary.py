@@ -1,6 +1,5 @@
 """The adversary: its kubelet does what is known of kubelets, and its judge finds what is wrong."""
 
-from collections.abc import Callable
 from random import Random
 from typing import NoReturn
 
@@ -11,10 +10,10 @@ from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.errors import PlacementError
 from bench.adversary.api import Api
-from bench.adversary.devices import CallFailed, Devices, Offer
+from bench.adversary.devices import Devices, Offer
 from bench.adversary.journal import Said
 from bench.adversary.judge import Call, Judge
-from bench.adversary.kubelet import Known, Kubelet, State
+from bench.adversary.kubelet import Known, Kubelet
 from bench.adversary.pods import NAMES, Container, Pod
 from bench.adversary.refusals import could_run
 from bench.adversary.run import run
@@ -22,6 +21,8 @@ from bench.adversary.world import World
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.numa import Holding
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY
 
 PLACES = {each: tuple(f"{card}::{n}" for card in "AB" for n in range(100)) for each in Resource}
@@ -34,23 +35,17 @@ PLACES = {each: tuple(f"{card}::{n}" for card in "AB" for n in range(100)) for e
 
 
 class Plugin:
-    """Gives the first places that are offered; can be told to fail at one resource."""
+    """Gives the first places that are offered."""
 
     def __init__(self) -> None:
         self.kubelet: Kubelet
-        self.fails: Resource | None = None
-        self.in_flight: Callable[[], None] = lambda: None
-        self.offers: list[Offer] = []
 
     def prefer(self, pod: Pod, container: Container, offer: Offer) -> list[str]:
-        self.offers.append(offer)
         free = [each for each in sorted(offer.available) if each not in offer.must]
         return [*offer.must, *free][: offer.size]
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: list[str]) -> None:
-        if resource is self.fails:
-            raise CallFailed("no")
-        self.in_flight()
+        """Any places will do."""
 
     def ask_other(self, pod: Pod, container: Container) -> None:
         raise AssertionError
@@ -62,7 +57,8 @@ class Plugin:
 def a_kubelet(*, active_only: bool = True, seed: int = 0) -> tuple[Kubelet, Plugin]:
     plugin = Plugin()
     devices = Devices(PLACES, Random(seed))
-    devices.sources_ready = True
+    devices.core.sources_ready = True
+    devices.register()
     kubelet = Kubelet(
         devices=devices, api=Api(), active_only=active_only, port=plugin, random=Random(seed)
     )
@@ -90,19 +86,6 @@ def a_share(name: str = "c", kind: ContainerKind = MAIN) -> Container:
     return Container(name, kind, 10, 2)
 
 
-def test_k21_what_it_had_got_stays_listed_while_it_is_the_last_that_was_admitted() -> None:
-    shown = set()
-    for seed in range(8):  # which resource comes first is chance (K1)
-        kubelet, plugin = a_kubelet(active_only=False, seed=seed)
-        plugin.fails = MEMORY
-        admit(kubelet, "p", a_share())
-        shown.add(listed(kubelet)["p"])
-        plugin.fails = None
-        admit(kubelet, "q", a_share())
-        assert listed(kubelet) == {"p": 0, "q": 12}
-    assert shown == {0, 10}
-
-
 def test_k20_a_pod_deleted_by_force_is_listed_until_it_has_ended() -> None:
     kubelet, _ = a_kubelet()
     known = admit(kubelet, "p", a_share(), Container("plain", MAIN))
@@ -111,33 +94,6 @@ def test_k20_a_pod_deleted_by_force_is_listed_until_it_has_ended() -> None:
     assert listed(kubelet) == {"p": 12}
     kubelet.end(known)
     assert listed(kubelet) == {}
-
-
-def test_k15_places_in_flight_are_offered_again_once_another_pod_has_ended() -> None:
-    kubelet, plugin = a_kubelet()
-    other = admit(kubelet, "other", a_share())
-
-    def another_ends() -> None:
-        if other.state is not State.ENDED:
-            kubelet.end(other)
-            kubelet.look()
-
-    plugin.in_flight = another_ends
-    known = admit(kubelet, "p", a_share())
-    held = {each for ids in kubelet.devices.of("u-p", "c").values() for each in ids}
-    assert held
-    assert known.state is State.STARTING
-    plugin.offers.clear()
-    admit(kubelet, "q", a_share())
-    assert any(held.intersection(each.available) for each in plugin.offers)
-
-
-def test_k7_the_places_of_an_init_container_are_handed_on_without_asking() -> None:
-    kubelet, plugin = a_kubelet()
-    admit(kubelet, "p", a_share("init", INIT), a_share())
-    assert len(plugin.offers) == 2
-    assert kubelet.devices.of("u-p", "init") == kubelet.devices.of("u-p", "c")
-    assert listed(kubelet) == {"p": 12}
 
 
 def test_k11_a_kubelet_that_restarts_keeps_the_books_and_lists_what_it_has_come_to() -> None:
@@ -149,10 +105,10 @@ def test_k11_a_kubelet_that_restarts_keeps_the_books_and_lists_what_it_has_come_
     assert listed(kubelet) == {}
     kubelet.admit_next()
     assert list(listed(kubelet).values()) == [12]
-    assert not kubelet.devices.sources_ready
+    assert not kubelet.devices.core.sources_ready
     kubelet.admit_next()
     assert len(kubelet.devices.held(CORE)) == 20
-    assert kubelet.devices.sources_ready
+    assert kubelet.devices.core.sources_ready
 
 
 # --- the judge ------------------------------------------------------------------------
@@ -251,9 +207,16 @@ def test_what_a_container_has_of_an_init_container_is_not_left_for_those_after_i
     world.host.stop()
     world.ill = {*world.cards[1:]}
     cores, memory = (sorted(world.table.by_card(each)[world.cards[0]]) for each in Resource)
-    init = {CORE: frozenset(cores[:10]), MEMORY: frozenset(memory[:2])}
-    world.devices.pod_devices = {"u": {"init": init, "c": {CORE: frozenset(cores[:50])}}}
-    world.devices.reusable = {each: set(held) for each, held in init.items()}
+    held = {"init": {CORE: cores[:10], MEMORY: memory[:2]}, "c": {CORE: cores[:50]}}
+    world.devices.core.pods = {
+        "u": {
+            name: {str(key): Holding(tuple(ids), Answer(), {}) for key, ids in each.items()}
+            for name, each in held.items()
+        }
+    }
+    world.devices.core.reusable = {
+        str(key): dict.fromkeys(ids) for key, ids in held["init"].items()
+    }
     offer = Offer(MEMORY, tuple(memory), tuple(memory[:2]), 8)
     assert could_run(world, Call(pod, main, MEMORY), offer) == fits
 

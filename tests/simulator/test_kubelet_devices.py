@@ -68,7 +68,7 @@ class Driver:
         return self.steps
 
     def allocate(self, pod: Pod, container: Container) -> None:
-        steps = self.devices.allocate(pod, container, self.alive)
+        steps = self.devices.allocate(pod.uid, container, self.alive)
         try:
             step = next(steps)
             while True:
@@ -247,7 +247,7 @@ def test_a_list_while_a_call_is_in_flight_makes_the_devices_look_free_if_a_pod_j
     driver.admit(a_pod(main(r=1), uid="ends"))
     driver.active.add("u1")
     pod = a_pod(main(r=2))
-    steps = driver.devices.allocate(pod, pod.containers[0], driver.alive)
+    steps = driver.devices.allocate(pod.uid, pod.containers[0], driver.alive)
     next(steps)
     in_flight = steps.send(())
     assert isinstance(in_flight, AllocateCall)

@@ -44,7 +44,8 @@ class Master(master.Master):
         self._extender: Extender | None = None
         serving = Serving(
             "gpu-turnstile-scheduler",
-            settings.listen,
+            settings.host,
+            settings.port,
             drain_delay=_DRAIN_SECONDS,
         )
         super().__init__(serving, certificate, {"worker_exit": lambda _server, _worker: self.end()})

@@ -42,8 +42,3 @@ class Settings:
     identity: str = "gpu-turnstile-scheduler"
     address: str = ""
     threads: int = 32
-
-    @property
-    def listen(self) -> str:
-        """Host and port in one, an IPv6 host in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

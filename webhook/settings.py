@@ -32,8 +32,3 @@ class Settings:
     connections: int = 1000
     options: Options = DEFAULTS
     drain_delay: float = 2.0
-
-    @property
-    def address(self) -> str:
-        """Host and port in one, an IPv6 host in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

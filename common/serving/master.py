@@ -47,17 +47,24 @@ class Serving:
 
     Attributes:
         name: of its processes.
-        address: host and port to listen on, an IPv6 host in brackets.
+        host: address to listen on.
+        port: port to listen on.
         workers: processes.
         connections: of one worker at once.
         drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
     """
 
     name: str
-    address: str
+    host: str
+    port: int
     workers: int = 1
     connections: int = 1000
     drain_delay: float = 2.0
+
+    @property
+    def address(self) -> str:
+        """Host and port in one, an IPv6 host in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type information

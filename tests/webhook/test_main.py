@@ -40,7 +40,7 @@ VALUES = {
 def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
     assert command.main(["--cert", "c", "--key", "k"]) == 0
     (settings,) = served
-    assert settings.address == "0.0.0.0:8443"
+    assert (settings.host, settings.port) == ("0.0.0.0", 8443)
     assert settings.files == Files(Path("c"), Path("k"), None)
     assert settings.names.domain == "tencent.com"
     assert (settings.workers, settings.connections) == (2, 1000)
@@ -60,7 +60,7 @@ def test_every_flag_is_an_environment_variable(
         monkeypatch.setenv(variable, VALUES[flag])
     assert command.main([]) == 0
     (settings,) = served
-    assert settings.address == "[::1]:443"
+    assert (settings.host, settings.port) == ("::1", 443)
     assert settings.names.domain == "gpu.example"
     assert settings.files == Files(Path("c"), Path("k"), Path("ca"))
     assert (settings.workers, settings.connections) == (3, 50)

@@ -66,7 +66,8 @@ class Master(master.Master):
         self._live: Live | None = None
         serving = Serving(
             "gpu-turnstile-view",
-            settings.listen,
+            settings.host,
+            settings.port,
             connections=settings.streams + _CONNECTIONS,
             drain_delay=0,
         )

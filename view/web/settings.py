@@ -29,8 +29,3 @@ class Settings:
     policy: Policy = Policy.BINPACK
     hosts: Hosts = field(default_factory=Hosts)
     streams: int = 64
-
-    @property
-    def listen(self) -> str:
-        """Host and port in one, an IPv6 host in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

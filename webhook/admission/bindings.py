@@ -17,8 +17,8 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.admission.annotations import changes_at_bind
 from webhook.admission.patches import patch_annotations
-from webhook.admission.reviews import Review
-from webhook.admission.verdicts import Verdict, bounded, cut
+from webhook.admission.reviews import Review, pass_unread
+from webhook.admission.verdicts import Verdict, bounded
 
 
 def mutate_binding(review: Review, *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
@@ -26,18 +26,9 @@ def mutate_binding(review: Review, *, names: Names, stamp: Callable[[], OrderSta
 
     ``pods/binding`` is what schedulers create; ``bindings`` is the same by an older path.
     """
-    target = review.target
-    what = (target.group, target.version, target.resource or target.kind, target.subresource)
-    if (
-        review.operation != "CREATE"
-        or what not in _BINDINGS
-        or target.kind not in ("", "Binding")
-        or review.object is None
-    ):
-        return _pass(
-            "gpu-turnstile stamps only CREATE of v1/pods/binding here: "
-            f"{cut(review.operation, 16)} of {target} passed unread"
-        )
+    known = review.target.parts in _BINDINGS and review.target.kind in ("", "Binding")
+    if review.operation != "CREATE" or not known or review.object is None:
+        return pass_unread(review, "gpu-turnstile stamps only CREATE of v1/pods/binding here")
     return stamp_binding(review.object, names=names, stamp=stamp)
 
 

@@ -10,9 +10,7 @@ from contract.quantity import parse_quantity
 from contract.resource import Resource
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.patches import set_value
-from webhook.admission.verdicts import Operation, cut
-
-_LONGEST_NAME = 40
+from webhook.admission.verdicts import Operation, short
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 """What an API server fills in where a pod names no scheduler, before it asks any webhook."""
@@ -72,7 +70,7 @@ def adjust_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> 
         if field not in lists:  # once: a pod may have thousands of containers
             lists[field] = list(spec[field])
         lists[field][container.index] = {**spec[field][container.index], "resources": filled}
-        warnings.append(f"container {cut(container.name, _LONGEST_NAME)}: {told}")
+        warnings.append(f"container {short(container.name)}: {told}")
     if not patch:
         return Adjusted(pod)
     return Adjusted({**pod, "spec": {**spec, **lists}}, tuple(patch), tuple(warnings))

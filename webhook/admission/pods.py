@@ -15,13 +15,12 @@ from webhook.admission.annotations import (
     changes_without_gpus,
 )
 from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
-from webhook.admission.environment import about_environment
 from webhook.admission.options import DEFAULTS, Options
 from webhook.admission.patches import patch_annotations
-from webhook.admission.reviews import Review
+from webhook.admission.reviews import Review, pass_unread
 from webhook.admission.validation import read_pod
-from webhook.admission.verdicts import Verdict, bounded, cut
-from webhook.admission.warnings import advise
+from webhook.admission.verdicts import Verdict, bounded
+from webhook.admission.warnings import about_environment, advise
 
 _SECOND = 10**9
 _REINVOKED_WITHIN = 60 * _SECOND
@@ -40,18 +39,9 @@ def mutate_pod(
     Only the creation of a core/v1 pod is decided. Anything else means that the
     webhook configuration sends too much: allowed, with a warning that says so.
     """
-    target = review.target
-    what = (target.group, target.version, target.resource or target.kind, target.subresource)
-    if (
-        review.operation != "CREATE"
-        or what not in {("", "v1", "pods", ""), ("", "v1", "Pod", "")}
-        or review.object is None
-    ):
-        warning = (
-            "gpu-turnstile decides only CREATE of v1/pods here: "
-            f"{cut(review.operation, 16)} of {target} passed unread"
-        )
-        return Verdict(warnings=bounded([warning]))
+    known = review.target.parts in {("", "v1", "pods", ""), ("", "v1", "Pod", "")}
+    if review.operation != "CREATE" or not known or review.object is None:
+        return pass_unread(review, "gpu-turnstile decides only CREATE of v1/pods here")
     return decide_pod(
         review.object,
         names=names,

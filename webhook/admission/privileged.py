@@ -5,9 +5,7 @@ from enum import StrEnum
 
 from contract.demand import walk_containers
 from contract.errors import Fault, FieldError
-from webhook.admission.verdicts import cut
-
-_LONGEST_NAME = 40
+from webhook.admission.verdicts import short
 
 
 class Privileged(StrEnum):
@@ -33,7 +31,7 @@ def check_privileged(
     found = tuple(_privileged(spec))
     if treatment is Privileged.WARN:
         return (), tuple(
-            f"container {cut(name, _LONGEST_NAME)}: privileged, it sees every card of its node"
+            f"container {short(name)}: privileged, it sees every card of its node"
             for _, name in found
         )
     return tuple(

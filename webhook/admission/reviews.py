@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from contract.errors import Fault, FieldError, quote
 from webhook.admission.patches import encode_patch
-from webhook.admission.verdicts import Verdict
+from webhook.admission.verdicts import Verdict, bounded, cut
 from webhook.errors import BadRequest, TooLarge, UnsupportedMedia
 
 API_VERSION = "admission.k8s.io/v1"
@@ -18,6 +18,7 @@ LARGEST_BODY = 8 * 2**20
 """The API server takes objects up to 3 MiB, and a review holds the object up to twice."""
 
 _LONGEST_UID = 128
+_LONGEST_OPERATION = 16
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPE = b"\\u"
 
@@ -40,10 +41,14 @@ class Target:
     kind: str
     subresource: str
 
+    @property
+    def parts(self) -> tuple[str, str, str, str]:
+        """Group, version, resource (or the kind where only that was given), and subresource."""
+        return self.group, self.version, self.resource or self.kind, self.subresource
+
     def __str__(self) -> str:
         """Return it as ``group/version/resource/subresource``."""
-        parts = (self.group, self.version, self.resource or self.kind, self.subresource)
-        return "/".join(part for part in parts if part)
+        return "/".join(part for part in self.parts if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +138,12 @@ def decode_review(body: bytes) -> Review:
         object=reviewed,
         old_object=replaced,
     )
+
+
+def pass_unread(review: Review, rule: str) -> Verdict:
+    """Let pass what the webhook configuration should not have sent, with a warning that says so."""
+    what = f"{cut(review.operation, _LONGEST_OPERATION)} of {review.target}"
+    return Verdict(warnings=bounded([f"{rule}: {what} passed unread"]))
 
 
 def encode_review(review: Review, verdict: Verdict) -> bytes:

@@ -10,6 +10,7 @@ from contract.errors import FieldError
 # at 256 characters each and 4096 in all.
 _LONGEST_WARNING = 120
 _MOST_WARNINGS = 10
+_LONGEST_NAME = 40
 
 Operation = Mapping[str, Any]
 """One operation of a JSON patch (RFC 6902)."""
@@ -59,6 +60,11 @@ def bounded(warnings: Iterable[str]) -> tuple[str, ...]:
 def cut(text: str, length: int) -> str:
     """Shorten *text* to at most *length* characters, with "..." at the end."""
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def short(name: str) -> str:
+    """Shorten a name that its author chose, for a warning."""
+    return cut(name, _LONGEST_NAME)
 
 
 def _one_line(text: str) -> str:

@@ -6,9 +6,18 @@ from typing import Any
 from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.names import Names
 from contract.wishes import read_wishes
-from webhook.admission.verdicts import cut
+from webhook.admission.verdicts import short
 
-_LONGEST_NAME = 40
+_NODE_SETS = frozenset(
+    {
+        "NVIDIA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_SM_LIMIT",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE",
+        "GPU_CORE_UTILIZATION_POLICY",
+    }
+)
+_NODE_SETS_PREFIX = "CUDA_DEVICE_MEMORY_LIMIT"  # one for each card
+_BEGINNINGS = ("NVIDIA_VISIBLE_", "CUDA_DEVICE_", "GPU_CORE_")  # of all these: nearly none has one
 
 
 def advise(
@@ -30,7 +39,7 @@ def advise(
     """
     for container in demand.containers:
         for line in _about_memory(container, largest_card):
-            yield f"container {cut(container.name, _LONGEST_NAME)}: {line}"
+            yield f"container {short(container.name)}: {line}"
     yield from _about_core_limit(demand, annotations, names)
     for key in _gpu_manager_annotations(names):
         if key in annotations:
@@ -52,10 +61,52 @@ def _about_core_limit(
     for container in demand.containers:
         cores = container.demand.cores
         if wishes.core_limit < cores < CORES_PER_CARD:
-            name = cut(container.name, _LONGEST_NAME)
+            name = short(container.name)
             yield f"container {name}: {cores} cores, vcuda-core-limit leaves it {wishes.core_limit}"
 
 
 def _gpu_manager_annotations(names: Names) -> tuple[str, ...]:
     # gpu-manager read requests from annotations; here they are in the limits of containers.
     return (names.core, f"{names.domain}/vcuda-device", names.memory)
+
+
+def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
+    """Warn of variables that override those of the node.
+
+    The kubelet puts the variables of the pod's author after those of a device plugin. An author
+    who sets one of these, often by copying an example, overrides the node's value.
+
+    Args:
+        spec: of a pod or of a template, possibly hostile.
+        demand: the requests of its containers.
+    """
+    if not isinstance(spec, dict):
+        return
+    asking = {each.name for each in demand.containers}
+    for field in ("initContainers", "containers"):
+        for container in _mappings(spec.get(field)):
+            name = container.get("name")
+            if not isinstance(name, str) or name not in asking:
+                continue
+            for variable in _variables(container.get("env")):
+                yield (f"container {short(name)}: env {short(variable)} undoes what the node sets")
+
+
+def _variables(env: object) -> list[str]:
+    """Return the names in *env* that the node sets, too."""
+    listed = env if isinstance(env, list) else []
+    names = [each.get("name") for each in listed if isinstance(each, dict)]
+    return [
+        each
+        for each in names
+        if isinstance(each, str)
+        and each.startswith(_BEGINNINGS)
+        and (each in _NODE_SETS or each.startswith(_NODE_SETS_PREFIX))
+    ]
+
+
+def _mappings(listed: object) -> Iterator[dict[str, Any]]:
+    if isinstance(listed, list):
+        for each in listed:
+            if isinstance(each, dict):
+                yield each

@@ -11,12 +11,11 @@ from contract.errors import FieldError
 from contract.names import Names
 from webhook.admission.annotations import about_supplied, annotations_of
 from webhook.admission.defaults import adjust_memory
-from webhook.admission.environment import about_environment
 from webhook.admission.options import DEFAULTS, Options
-from webhook.admission.reviews import Review, Target
+from webhook.admission.reviews import Review, pass_unread
 from webhook.admission.validation import read_pod
-from webhook.admission.verdicts import Verdict, bounded, cut
-from webhook.admission.warnings import advise
+from webhook.admission.verdicts import Verdict, bounded
+from webhook.admission.warnings import about_environment, advise
 
 _SPEC_TEMPLATE = ("spec", "template")
 _TEMPLATES = {
@@ -46,13 +45,10 @@ def validate_workload(review: Review, *, names: Names, options: Options = DEFAUL
         names: resources and annotations.
         options: the operator's.
     """
-    steps = _steps(review.target)
+    group, version, name, subresource = review.target.parts
+    steps = None if subresource else _BY_NAME.get((group, version, name))
     if steps is None or review.operation not in ("CREATE", "UPDATE") or review.object is None:
-        warning = (
-            "gpu-turnstile knows no pod template there: "
-            f"{cut(review.operation, 16)} of {review.target} passed unread"
-        )
-        return Verdict(warnings=bounded([warning]))
+        return pass_unread(review, "gpu-turnstile knows no pod template there")
     return decide_workload(review.object, review.old_object, steps, names=names, options=options)
 
 
@@ -100,12 +96,6 @@ def decide_workload(
             )
         )
     )
-
-
-def _steps(target: Target) -> tuple[str, ...] | None:
-    if target.subresource:
-        return None
-    return _BY_NAME.get((target.group, target.version, target.resource or target.kind))
 
 
 def _template(workload: Mapping[str, Any] | None, steps: tuple[str, ...]) -> Mapping[str, Any]:

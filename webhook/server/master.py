@@ -83,7 +83,8 @@ class Master(master.Master):
         self._metrics: Metrics | None = None
         serving = Serving(
             "gpu-turnstile-webhook",
-            settings.address,
+            settings.host,
+            settings.port,
             workers=settings.workers,
             connections=settings.connections,
             drain_delay=settings.drain_delay,

@@ -71,5 +71,5 @@ if __name__ == "__main__":
     if patience == "none":
         client.ARRIVAL_SECONDS, client.IDLE_SECONDS, client.HANDSHAKE_SECONDS = 1.0, 5, 5.0
     configure()
-    serving = Serving("test", f"127.0.0.1:{port}", connections=int(connections), drain_delay=0.0)
+    serving = Serving("test", "127.0.0.1", int(port), connections=int(connections), drain_delay=0.0)
     Program(serving, Certificate(Files(Path(cert), Path(key))), Path(gate)).run()

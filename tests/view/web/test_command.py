@@ -37,12 +37,12 @@ def test_every_flag_reaches_the_server(
         hosts=settings.hosts,
         streams=4,
     )
-    assert (settings.names.domain, settings.listen) == ("example.org", "[::1]:9000")
+    assert (settings.names.domain, settings.host, settings.port) == ("example.org", "::1", 9000)
 
 
 def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
     assert main(["serve"]) == 0
-    assert served[0].listen == "127.0.0.1:8480"
+    assert (served[0].host, served[0].port) == ("127.0.0.1", 8480)
 
 
 @pytest.mark.parametrize(

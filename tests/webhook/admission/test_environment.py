@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from contract.demand import read_pod_demand
 from contract.names import Names
-from webhook.admission.environment import about_environment
 from webhook.admission.verdicts import bounded
+from webhook.admission.warnings import about_environment
 
 NAMES = Names()
 LIMITS = {NAMES.core: "30", NAMES.memory: "4"}

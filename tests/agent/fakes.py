@@ -48,7 +48,7 @@ NAMES = Names()
 RESOURCES = {NAMES.core: CORE, NAMES.memory: MEMORY}
 CORE_FIRST, MEMORY_FIRST = (CORE, MEMORY), (MEMORY, CORE)
 MIB = 1 << 20
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 _uids = itertools.count(1)
 

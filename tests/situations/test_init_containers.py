@@ -26,7 +26,6 @@ from tests.situations.build import (
     places_of,
     preferred_for,
     said_to,
-    sidecar,
     uid_of,
     wait_for,
 )
@@ -165,30 +164,3 @@ def test_memory_handed_on_to_two_cards_is_counted_where_it_is() -> None:
         node.admit([a_pod("probe", gpu("c0", 10, 4))])
         assert_right(node, "uid-probe")
         assert node.miscounts() == []
-
-
-# --- after a restart of the agent: List does not show what init containers had (fact K4) ---
-
-
-@pytest.mark.parametrize(
-    ("init", "containers"),
-    [
-        pytest.param([gpu("init", 20, 8)], [gpu("c0", 20, 8)], id="all handed on"),
-        pytest.param([gpu("init", 5, 2)], [gpu("c0", 20, 8)], id="more than handed on"),
-        pytest.param(
-            [gpu("i0", 10, 4), sidecar("s", 10, 4), gpu("i1", 20, 8)],
-            [gpu("c0", 5, 2)],
-            id="a sidecar between",
-        ),
-    ],
-)
-def test_an_agent_that_restarts_counts_what_init_containers_had(
-    init: list[Json], containers: list[Json]
-) -> None:
-    with a_node() as node:
-        node.admit([a_pod("p", *containers, init=init)])
-        node.restart_agent()
-        assert node.miscounts() == []
-        node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        assert_right(node, "uid-p", "uid-probe")
-        assert_sound(node)

@@ -360,5 +360,5 @@ def test_a_record_that_died_with_the_agent_is_written_though_no_other_pod_comes(
             node.write_patches()
             return {*node.pods.recorded(uid_of(BEFORE))} == {"c0"}
 
-        eventually(recorded, "the record is written", within=3)
+        eventually(recorded, "the record is written")
         assert known_of(node) == {uid_of(BEFORE): held(node, uid_of(BEFORE))}

@@ -10,7 +10,6 @@ import pytest
 
 import agent.allocator.observer
 import agent.allocator.prestart_call
-from agent.errors import Unavailable
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.scoring import Policy
@@ -34,9 +33,6 @@ from tests.situations.build import (
 
 Way = Callable[[Node], AbstractContextManager[None]]
 """A way for the record to be out of reach, for as long as the context lasts."""
-
-"""Half of what 32 calls of half a second take that wait for each other."""
-
 
 # --- the ways ---------------------------------------------------------------------------
 
@@ -172,20 +168,6 @@ def wait_until_admitted(node: Node) -> None:
     eventually(node.kubelet.idle, "the kubelet has come to every pod")
 
 
-def wait_until_seen(node: Node) -> None:
-    """Wait until the agent can ask again: its channel needs a moment to connect anew."""
-
-    def seen() -> bool:
-        assert node.agent is not None
-        try:
-            node.agent.channel.list(within=1.0)
-        except Unavailable:
-            return False
-        return True
-
-    eventually(seen, "the record is back")
-
-
 def some_pods() -> list[Json]:
     """Pods of many forms, in the order of their stamps."""
     return [
@@ -224,31 +206,6 @@ def test_order_takes_over_and_says_so(way: Way, monkeypatch: pytest.MonkeyPatch)
         late = "PodResources: DEADLINE_EXCEEDED"  # on a busy machine, within so short a time
         known = [each for each in reasons if each.startswith(late) or each.startswith(WAYS[way])]  # noqa: PIE810 -- one may be several
         assert known == reasons
-
-
-@pytest.mark.parametrize("way", [absent, denied], ids=lambda way: way.__name__)
-def test_the_checkpoint_proves_each_start_meanwhile(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pods = some_pods()[:4]
-    with Gate() as gate, blind(way, cards=4, kubelet={"hook": gate}) as (node, blindness):
-        with monkeypatch.context() as hasty:
-            hasty.setattr(agent.allocator.observer, "LIST_WITHIN", 0.02)
-            for each in pods:
-                node.bind(each)
-                wait_until_admitted(node)
-        blindness.close()
-        wait_until_seen(node)
-        gate.opened.set()
-        node.settle()
-        assert_right(node, *map(uid_of, pods))
-        assert_sound(node)
-        starts = len(node.kubelet.trace.rpcs("PreStartContainer"))
-        assert node.diary.counts["prestart by record"] == starts
-        assert node.diary.counts["unproven"] == 0
-        assert node.diary.counts["corrected"] == 0
-        node.admit([a_pod("next", at=9)])
-        assert {*evidence_of(node, "uid-next")} == {Evidence.WITNESS}
 
 
 @pytest.mark.parametrize(("seed", "policy"), list(enumerate(Policy)))

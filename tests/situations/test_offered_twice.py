@@ -141,19 +141,6 @@ def test_another_container_of_the_same_pod_does_not_get_them_either(
         assert_sound(node)
 
 
-@each_resource
-def test_an_agent_that_remembers_nothing_does_not_give_them_out_either(resource: str) -> None:
-    """What the kubelet's list of free devices forgets, its record still shows."""
-    with forgetful_node() as (node, hook):
-        hook.forget(node, "holder", "c0", resource)
-        node.admit([a_pod("holder", gpu("c0", 30, 8))])
-        node.restart_agent()
-        node.admit([a_pod("next", gpu("c0", 30, 8))])
-        assert not places_of(node, "uid-holder") & places_of(node, "uid-next")
-        assert_right(node, "uid-holder", "uid-next")
-        assert_sound(node)
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_places_allocated_without_asking_are_refused_and_the_next_pod_is_fine(seed: int) -> None:
     """Exactly as many seem free as are asked for, so the kubelet asks for no preference."""

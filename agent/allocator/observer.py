@@ -148,7 +148,7 @@ class Observer:
 
     def _list(self) -> Sequence[ListedPod] | None:
         try:
-            return self._record.list(within=LIST_WITHIN).pods
+            return self._record.list(within=LIST_WITHIN)
         except Unavailable as error:
             self._decision_log.podresources_unavailable(str(error))
             return None

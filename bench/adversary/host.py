@@ -14,6 +14,7 @@ from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import DecisionLog, RecordSource
 from agent.allocator.model.tickets import DeviceTable
+from agent.enforcement.none import NoEnforcement
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone
 from agent.kubernetes_api.pods import PodCache
@@ -202,6 +203,7 @@ class Host:
             writer=self._api,
             decision_log=self._decision_log,
             answer=lambda _grant: Answer(),
+            enforcer=NoEnforcement(),
             unhealthy=self._unhealthy,
             pause=lambda _seconds: None,
         )

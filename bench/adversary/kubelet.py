@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from bench.adversary.api import Api
 from bench.adversary.devices import Devices, Port
@@ -110,13 +110,13 @@ class Kubelet:
             for uid in each.pod.uids
         }
 
-    def look(self) -> Snapshot:
+    def look(self) -> tuple[ListedPod, ...]:
         """``List``, asked by anybody."""
         listed = self.listed()
         self.devices.core.update_allocated(self.active())
-        return Snapshot(tuple(self._entry(each.pod) for each in listed))
+        return tuple(self._entry(each.pod) for each in listed)
 
-    def list(self, *, within: float) -> Snapshot:
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
         """``List``, asked by the agent."""
         self.lists += 1
         self.on_list()

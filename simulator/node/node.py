@@ -14,6 +14,7 @@ from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
+from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
 from agent.host.state_file import StateFile
@@ -366,9 +367,9 @@ class Node:
         self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self.agent.start()
 
-    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer | None, Lifecycle]:
+    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, Lifecycle]:
         if not self._options.limits:
-            return None, Lifecycle()
+            return NoEnforcement(), Lifecycle()
         vcuda = Vcuda(
             state_dir=self.state,
             processes=Cgroups(),

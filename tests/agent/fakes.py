@@ -22,10 +22,11 @@ from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.pods import kubelet_uid
+from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Unavailable
 from agent.injection.inject import Injection
 from agent.kubelet.checkpoint import FILE_NAME as CHECKPOINT
@@ -279,19 +280,17 @@ class FakeRecord:
         containers = self.entries.setdefault(view.id, {})
         containers.setdefault(container, {})[resource] = frozenset(held)
 
-    def list(self, *, within: float) -> Snapshot:
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
         self.asked += 1
         if self.away:
             raise Unavailable(self.away)
-        return Snapshot(
-            tuple(
-                ListedPod(
-                    pod.namespace,
-                    pod.name,
-                    tuple(ListedContainer(name, dict(held)) for name, held in containers.items()),
-                )
-                for pod, containers in self.entries.items()
+        return tuple(
+            ListedPod(
+                pod.namespace,
+                pod.name,
+                tuple(ListedContainer(name, dict(held)) for name, held in containers.items()),
             )
+            for pod, containers in self.entries.items()
         )
 
 
@@ -444,7 +443,7 @@ class Node:
             writer=self.writer,
             decision_log=self.decides_to(),
             answer=self._answer,
-            enforcer=self.enforcer,
+            enforcer=self.enforcer or NoEnforcement(),
             unhealthy=lambda uuid: self.ill.get(uuid, ""),
             policy=self.policy,
             strict=self.strict,

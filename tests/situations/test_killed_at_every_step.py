@@ -239,9 +239,10 @@ def known_of(node: Node) -> dict[str, Places]:
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, Places] = {}
-    for ref, places in node.agent.allocator.state.record.walk():
-        for resource, ids in places.items():
-            found.setdefault(ref.pod.uid, {})[ref.container, names[resource]] = ids
+    for pod in node.agent.allocator.record().pods:
+        for container, places in pod.held.items():
+            for resource, ids in places.items():
+                found.setdefault(pod.id.uid, {})[container, names[resource]] = ids
     return found
 
 

@@ -9,7 +9,7 @@ from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import Key, PodId, PodView
-from agent.allocator.model.podresources import Snapshot
+from agent.allocator.model.podresources import ListedPod
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 
@@ -64,7 +64,7 @@ class CheckpointSource(Protocol):
 class RecordSource(Protocol):
     """The kubelet's own record."""
 
-    def list(self, *, within: float) -> Snapshot:
+    def list(self, *, within: float) -> Sequence[ListedPod]:
         """Ask who holds what, within so many seconds.
 
         Raises:

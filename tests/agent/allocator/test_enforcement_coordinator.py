@@ -143,14 +143,6 @@ def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer
     assert enforcer.kept == [{pod.id}]
 
 
-def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:
-    node = Node(1)
-    pod = node.admitted(make_pod("p", asks(30, 4)))
-    node.start(pod)
-    node.allocator.sweep()
-    assert node.record.asked  # by the calls, not by the sweep
-
-
 def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:

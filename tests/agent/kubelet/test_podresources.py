@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from tests.agent.builders import CORE, MEMORY
@@ -38,24 +38,22 @@ def test_entries_of_one_id_each_are_added_up(kubelet: FakeKubelet, record: PodRe
         "b": {},
     }
     kubelet.start()
-    assert record.list(within=10) == Snapshot(
-        (
-            ListedPod(
-                "default",
-                "a",
-                (
-                    ListedContainer(
-                        "one",
-                        {
-                            CORE: frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2"}),
-                            MEMORY: frozenset({"GPU-0::7", "GPU-0::8"}),
-                        },
-                    ),
-                    ListedContainer("two", {}),
+    assert record.list(within=10) == (
+        ListedPod(
+            "default",
+            "a",
+            (
+                ListedContainer(
+                    "one",
+                    {
+                        CORE: frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2"}),
+                        MEMORY: frozenset({"GPU-0::7", "GPU-0::8"}),
+                    },
                 ),
+                ListedContainer("two", {}),
             ),
-            ListedPod("default", "b", ()),
-        )
+        ),
+        ListedPod("default", "b", ()),
     )
 
 
@@ -65,7 +63,7 @@ def test_an_answer_beyond_grpcs_default_size_is_read(
     long = "GPU-" + "0" * 50
     kubelet.pods = {"a": {"one": [(NAMES.core, [f"{long}::{n}"]) for n in range(50_000)]}}
     kubelet.start()
-    (pod,) = record.list(within=20).pods
+    (pod,) = record.list(within=20)
     assert len(pod.containers[0].held[CORE]) == 50_000
 
 
@@ -74,7 +72,7 @@ def test_a_call_turned_away_by_the_rate_limit_is_made_again(
 ) -> None:
     kubelet.start()
     kubelet.turn_away = 3
-    assert record.list(within=10) == Snapshot(())
+    assert record.list(within=10) == ()
     assert kubelet.listed == 4
 
 
@@ -184,7 +182,7 @@ def test_while_the_socket_is_there_it_is_tried_until_somebody_listens(
         kubelet.pod_resources = socket_path.with_name("fresh.sock")
         kubelet.start_pod_resources()
         kubelet.pod_resources.replace(socket_path)  # it is there at any moment
-        assert answer.result(20) == Snapshot(())
+        assert answer.result(20) == ()
     client.close()
 
 
@@ -224,9 +222,9 @@ def test_entries_whose_bytes_were_seen_before_are_the_same_objects(
     first = record.list(within=10)
     kubelet.pods["b"] = {"one": [(NAMES.core, ["GPU-0::1"])]}
     second = record.list(within=10)
-    assert second.pods[0] is first.pods[0]
-    assert second.pods[1] != first.pods[1]
+    assert second[0] is first[0]
+    assert second[1] != first[1]
     kubelet.pods["b"] = {"one": []}
     third = record.list(within=10)
     assert third == first
-    assert third.pods[1] is not first.pods[1]
+    assert third[1] is not first[1]

@@ -266,7 +266,8 @@ def test_all_containers_are_known_by_name_those_without_gpus_too() -> None:
         {"name": "setup"},
     ]
     view = parse_pod(obj, NAMES)
-    assert (view.mains, view.sidecars) == ({"c0", "plain"}, {"proxy"})
+    assert view.mains == {"c0", "plain"}
+    assert view.sidecars == {"proxy"}
 
 
 @pytest.mark.parametrize(("mirror", "uid"), [(True, "hash"), (False, "u-1")])

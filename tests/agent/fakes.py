@@ -773,7 +773,7 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
         asked = ("vmemory", NAMES.memory, memory), ("vcore", NAMES.core, cores)
         for stem, resource, size in asked:
             with plugin(self.path_of(stem)) as stub:
-                offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
+                offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S))).devices
                 taken = {
                     each
                     for containers in self.pods.values()
@@ -842,18 +842,20 @@ def ask_preferred(stub: rpc.DevicePluginStub, ids: Sequence[str], size: int) -> 
     """Call ``GetPreferredAllocation`` for one container."""
     asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
     request = pb.PreferredAllocationRequest(container_requests=[asked])
-    return list(stub.GetPreferredAllocation(request, timeout=20).container_responses[0].deviceIDs)
+    return list(
+        stub.GetPreferredAllocation(request, timeout=DEADLINE_S).container_responses[0].deviceIDs
+    )
 
 
 def ask_allocate(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> Any:
     """Call ``Allocate`` for one container."""
     request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-    return stub.Allocate(request, timeout=20).container_responses[0]
+    return stub.Allocate(request, timeout=DEADLINE_S).container_responses[0]
 
 
 def ask_prestart(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> None:
     """Call ``PreStartContainer``."""
-    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=20)
+    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=DEADLINE_S)
 
 
 # --- an HTTP server that says what a test wants ----------------------------------------

@@ -78,7 +78,7 @@ def listed(kubelet: Kubelet) -> dict[str, int]:
     """Pod name -> places that ``List`` shows."""
     return {
         each.name: sum(len(ids) for one in each.containers for ids in one.held.values())
-        for each in kubelet.look().pods
+        for each in kubelet.look()
     }
 
 

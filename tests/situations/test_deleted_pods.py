@@ -17,7 +17,6 @@ from tests.situations.build import (
     assert_right,
     assert_sound,
     calls_of,
-    cards_of,
     gpu,
     said_to,
     uid_of,
@@ -140,17 +139,6 @@ def test_a_pod_that_waits_is_not_confused_with_a_deleted_one_that_is_equal() -> 
         node.settle()
         node.admit([a_pod("probe")])
         assert_right(node, "uid-v1", "uid-first", "uid-probe")
-        assert_sound(node)
-
-
-def test_what_a_pod_removed_by_force_held_is_free_once_it_has_ended_though_no_call_comes() -> None:
-    with a_node(kubelet={"grace_s": (0.5, 0.5)}) as node:
-        node.admit([a_pod("old", gpu("c0", 99, 1))])
-        cards = cards_of(node, "uid-old")
-        node.remove("uid-old")
-        node.admit([a_pod("new", gpu("c0", 99, 1), at=1)])
-        assert cards_of(node, "uid-new").isdisjoint(cards), "the old one has not ended yet"
-        wait_for(lambda: ended(node, "uid-old"))
         assert_sound(node)
 
 

@@ -16,7 +16,7 @@ from agent.kubelet.podresources import PodResources
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Moment
 from simulator.node.node import Node
-from tests.agent.fakes import eventually
+from tests.agent.fakes import DEADLINE_S, eventually
 from tests.situations.build import (
     NAMES,
     a_node,
@@ -70,7 +70,7 @@ class Forgetfulness:
         if moment.when != "before":
             return
         if moment.what == "PreStartContainer" and moment.pod.name in self._let_go:
-            assert self._let_go[moment.pod.name].wait(60)
+            assert self._let_go[moment.pod.name].wait(DEADLINE_S)
         target = moment.pod.name, moment.container, moment.resource
         if moment.what == "Allocate" and target in self.targets:
             assert self.kubelet is not None
@@ -78,7 +78,7 @@ class Forgetfulness:
             victim = self._victims.pop(0)
             self._let_go[victim].set()
             eventually(lambda: self._ended(victim), f"{victim} has ended")
-            self.monitor.list(within=10.0)
+            self.monitor.list(within=DEADLINE_S)
             self.forgotten.append(target)
 
     def _ended(self, pod: str) -> bool:

@@ -12,7 +12,7 @@ from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
 from contract.wishes import Wishes
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import FakeEnforcer, Node, asks, init, make_pod
+from tests.agent.fakes import DEADLINE_S, FakeEnforcer, Node, asks, init, make_pod
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer
     sweeper = threading.Thread(target=node.allocator.sweep)
     enforcer.meanwhile = sweeper.start
     node.allocator.allocate(CORE, chosen)
-    sweeper.join(10)
+    sweeper.join(DEADLINE_S)
     assert enforcer.kept == [{pod.id}]
 
 

@@ -76,7 +76,7 @@ def running(settings: Settings, **parts: Any) -> Iterator[Agent]:
 
 
 def page(agent: Agent, path: str) -> tuple[int, str]:
-    with urllib3.PoolManager(retries=False, timeout=10) as pool:
+    with urllib3.PoolManager(retries=False, timeout=DEADLINE_S) as pool:
         answer = pool.request("GET", f"http://127.0.0.1:{agent.http_port}{path}")
         return answer.status, answer.data.decode()
 

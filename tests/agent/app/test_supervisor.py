@@ -43,6 +43,13 @@ from tests.agent.fakes import (
 PODS = "/api/v1/namespaces/default/pods"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls wait longer for List and the API: an agent that is starved guesses."""
+    monkeypatch.setattr("agent.allocator.observer.LIST_WITHIN", DEADLINE_S)
+    monkeypatch.setattr("agent.kubernetes_api.client._GET_SECONDS", DEADLINE_S)
+
+
 @pytest.fixture
 def kubelet(folder: Path) -> Iterator[FakeKubelet]:
     with FakeKubelet(folder) as running:

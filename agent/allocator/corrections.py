@@ -111,7 +111,7 @@ def by_offer(
 
 
 def without_guesses(service: InService) -> InService:
-    """Return the pod in service without its guesses: they leave nobody who may be asking."""
+    """Return the pod in service without its guesses: with them no container can be asking."""
     for each in service.answers:
         if _is_guess(each):
             service = service.without(each)

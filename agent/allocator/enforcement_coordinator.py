@@ -1,7 +1,7 @@
-"""What enforcement needs of the allocator: who may use what, what to make and what to sweep away.
+"""Tell the enforcer what to make for a container, what a container may use, what to remove.
 
-One pod after the other is given something; what is made on disk for it is not swept away
-before it is assigned. The state's lock is not held while something is made.
+Containers are prepared one after the other; what is made on disk for one is not removed before
+its places are assigned. The state's lock is not held meanwhile.
 """
 
 import threading

@@ -114,7 +114,7 @@ class DecisionLog(Protocol):
         ...
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        """Places were chosen while the wishes of the pod's author were not known."""
+        """Report that places were chosen while the wishes of the pod's author were not known."""
         ...
 
     def podresources_unavailable(self, reason: str) -> None:
@@ -152,7 +152,7 @@ class Enforcer(Protocol):
         ...
 
     def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
-        """Return who of several is about to start, whom the same core places were given to.
+        """Of several containers that hold the same core places, return the one about to start.
 
         Ordinary init containers hand on theirs (fact K7), and ``PreStartContainer`` says no more
         than the places.

@@ -185,13 +185,10 @@ class PatchQueue:
         with self._changed:
             while not self._stopping:
                 now = self._clock()
-                pod = min(
-                    self._waiting, key=lambda pod: (self._waiting[pod].due, pod), default=None
-                )
-                first = self._waiting[pod] if pod is not None else None
-                if pod is not None and first is not None and first.due <= now:
-                    return pod, first.patch
-                self._changed.wait(first.due - now if first is not None else None)
+                first = min(((each.due, pod) for pod, each in self._waiting.items()), default=None)
+                if first is not None and first[0] <= now:
+                    return first[1], self._waiting[first[1]].patch
+                self._changed.wait(first[0] - now if first is not None else None)
             return None
 
     def _done(self, pod: PodId, patch: Json) -> None:

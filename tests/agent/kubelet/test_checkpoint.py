@@ -35,9 +35,8 @@ def text(*entries: Any) -> str:
 
 
 def parse(content: str | bytes) -> Checkpoint:
-    return CheckpointParser(RESOURCES).parse(
-        content.encode() if isinstance(content, str) else content
-    )
+    raw = content.encode() if isinstance(content, str) else content
+    return CheckpointParser(RESOURCES).parse(raw)
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,6 @@ class Node:
         """Delete a pod; it is gone from the API once it has ended."""
         manifest = self.manifests[uid]
         manifest["metadata"]["deletionTimestamp"] = "2025-01-15T08:01:00Z"
-        self.pods.delete(uid)
         self.kubelet.update_pods(manifest)
 
     def remove(self, uid: str) -> None:

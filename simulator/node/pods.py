@@ -62,10 +62,6 @@ class PodsInMemory:
         """Show a pod as ended: it has, or the kubelet has rejected it."""
         self._change(uid, terminal=True)
 
-    def delete(self, uid: str) -> None:
-        """Show a pod as being deleted."""
-        self._change(uid, deleting=True)
-
     def run(self, uid: str) -> None:
         """Show a pod as running."""
         self._change(uid, running=True)

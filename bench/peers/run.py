@@ -4,23 +4,17 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from bench.peers import device_plugin, gpu_manager, gpuallocator, hami, quality, vgpu_manager
+from bench.peers import quality
+from bench.peers.cases import read_cases
 from bench.peers.verdicts import PAGE, Case, Found, Kind, judge
 from bench.result import Result, Table
 
 NAME = "peers"
 
-_MODULES = (gpu_manager, vgpu_manager, hami, device_plugin, gpuallocator)
-
-
-def all_cases() -> list[Case]:
-    """Return the cases of all peers."""
-    return [case for module in _MODULES for case in module.cases()]
-
 
 def run() -> Result:
     """Compare; there is no goal, for a peer may be wrong or its users other than ours."""
-    found = [judge(case) for case in all_cases()]
+    found = [judge(case) for case in read_cases()]
     figures = {
         "worse": [
             {"case": _title(each.case), "cause": each.cause, "wants": each.case.wants,

@@ -1,7 +1,9 @@
 from bench import placement
-from bench.peers.machines import RTX8000
+from bench.peers.machines import MACHINES
 from bench.placement import Free, admit_first_fit, admit_gpu_manager, can_be_placed
 from contract.demand import Demand
+
+RTX8000 = MACHINES["4 x RTX8000"]
 
 
 def _cards(*free: tuple[int, int]) -> Free:

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import click
@@ -21,13 +22,12 @@ from bench import (
     webhook,
 )
 from bench.caller import PluginFailed
-from bench.fuzz import FuzzFailed
 from bench.peers import run as peers
 from bench.recording import InvalidRecording
 from bench.report import Report
 from bench.result import Result, this_machine
 from bench.servers import ServerFailed
-from bench.wrk import WrkFailed
+from bench.target import Unacceptable
 from simulator.errors import ClusterError
 from simulator.node.node import NodeStuck
 
@@ -45,17 +45,9 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     webhook.NAME: webhook.run,
 }
 
-FAILURES: tuple[type[Exception], ...] = (
-    *(
-        InvalidRecording,
-        NodeStuck,
-        PluginFailed,
-        FuzzFailed,
-        ServerFailed,
-        WrkFailed,
-        ClusterError,
-        OSError,
-    ),
+FAILURES = (
+    *(InvalidRecording, NodeStuck, PluginFailed, Unacceptable, ServerFailed, ClusterError),
+    *(BrokenProcessPool, OSError),
 )
 
 

@@ -10,31 +10,19 @@ machine, and not of what else it was doing.
 import asyncio
 import contextlib
 import gc
-import http.client
 import json
-import os
 import random
-import signal
-import socket
-import ssl
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median, quantiles
-from threading import Event, Thread
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
+from bench.cluster import Json, Listing, listing
 from bench.result import Goal, Result, Table
-from bench.servers import ServerFailed
-from certs.issue import issue
-from certs.names import parse_subject
+from bench.servers import ServerFailed, free_port, make_certificates, resident_mib, serving
 from common.serving.master import settle_garbage
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.names import Names
@@ -47,7 +35,6 @@ from simulator.api.server import kubeconfig_for
 
 NAME = "scheduler"
 
-Json = dict[str, Any]
 _NAMES = Names()
 _CARDS, _BLOCKS, _BLOCK = 8, 160, 256 << 20
 _LOAD, _PODS_PER_NODE = 0.8, 20
@@ -401,45 +388,6 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
 # --- a process ------------------------------------------------------------------------
 
 
-class _Pages(BaseHTTPRequestHandler):
-    """An API server with many nodes and pods, made while they are read."""
-
-    nodes = pods = 0
-    over = Event()
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """Answer a list page by page; a watch shows nothing and stays open."""
-        url = urlsplit(self.path)
-        query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        if query.get("watch"):
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            self.over.wait(_DEADLINE_S)
-            return
-        first, limit = int(query.get("continue", "0")), int(query.get("limit", "500"))
-        of_nodes = url.path.endswith("/nodes")
-        total = self.nodes if of_nodes else self.pods
-        last = min(first + limit, total)
-        make = node_object if of_nodes else self._pod
-        metadata = {"resourceVersion": "7", "continue": str(last) if last < total else ""}
-        items = [make(number) for number in range(first, last)]
-        body = json.dumps({"metadata": metadata, "items": items}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _pod(self, number: int) -> Json:
-        node, place = number % self.nodes, number // self.nodes
-        uid = f"{number:08}-0000-4000-8000-000000000000"
-        return pod_object(uid, _LIMITS[place % 5], f"node-{node:05}", str(place % _CARDS))
-
-    def log_message(self, *_: object) -> None:
-        """Keep the output clean."""
-
-
 def start(nodes: int, pods: int) -> tuple[float, float]:
     """Start a process beside a large cluster.
 
@@ -449,71 +397,22 @@ def start(nodes: int, pods: int) -> tuple[float, float]:
     Raises:
         ServerFailed: it ended, or was not ready in time.
     """
-    over = Event()
-    handler = type("Pages", (_Pages,), {"nodes": nodes, "pods": pods, "over": over})
-    api = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    api.daemon_threads = True
-    Thread(target=api.serve_forever, daemon=True).start()
-    try:
-        with tempfile.TemporaryDirectory(prefix="gt-bench-") as made:
-            url = f"http://127.0.0.1:{api.server_address[1]}"
-            with _process(Path(made), url) as (process, port):
-                return _until_ready(process, port, Path(made))
-    finally:
-        over.set()
-        api.shutdown()
-        api.server_close()
 
+    def pod(number: int) -> Json:
+        node, place = number % nodes, number // nodes
+        uid = f"{number:08}-0000-4000-8000-000000000000"
+        return pod_object(uid, _LIMITS[place % 5], f"node-{node:05}", str(place % _CARDS))
 
-@contextlib.contextmanager
-def _process(folder: Path, url: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    issued = issue(parse_subject(["localhost"], [], 7), now=datetime.now(UTC))
-    for name, content in (
-        ("ca.crt", issued.authority.certificate),
-        ("tls.crt", issued.serving.certificate),
-        ("tls.key", issued.serving.key),
-        ("kubeconfig", kubeconfig_for(url).encode()),
-    ):
-        (folder / name).write_bytes(content)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    arguments = [
-        *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
-        *("--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key"), "--lease", ""),
-        *("--kubeconfig", str(folder / "kubeconfig")),
-    ]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(arguments, stderr=log, start_new_session=True)  # noqa: S603 -- ours
-        try:
-            yield process, port
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
-
-
-def _until_ready(process: subprocess.Popen[bytes], port: int, folder: Path) -> tuple[float, float]:
-    began = time.monotonic()
-    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    while time.monotonic() - began < _DEADLINE_S:
-        if process.poll() is not None:
-            raise ServerFailed((folder / "log").read_text()[-1000:])
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
-            with contextlib.closing(connection):
-                connection.request("GET", "/readyz")
-                if connection.getresponse().status == 200:
-                    return time.monotonic() - began, _worker_mib(process.pid)
-        time.sleep(0.1)
-    raise ServerFailed(f"not ready in {_DEADLINE_S:.0f} s: {(folder / 'log').read_text()[-1000:]}")
-
-
-def _worker_mib(master: int) -> float:
-    """Return what the worker of a master has resident."""
-    children = Path(f"/proc/{master}/task/{master}/children").read_text(encoding="ascii").split()
-    (worker,) = children
-    for line in Path(f"/proc/{worker}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise ServerFailed("the worker is gone")
+    objects = {"nodes": Listing(nodes, node_object), "pods": Listing(pods, pod)}
+    with tempfile.TemporaryDirectory(prefix="gt-bench-") as made, listing(objects) as url:
+        folder, port = Path(made), free_port()
+        make_certificates(folder)
+        (folder / "kubeconfig").write_text(kubeconfig_for(url), encoding="utf-8")
+        command = [
+            *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
+            *("--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key")),
+            *("--lease", "", "--kubeconfig", str(folder / "kubeconfig")),
+        ]
+        with serving(command, folder, port, within=_DEADLINE_S) as server:
+            (worker,) = server.workers()
+            return server.ready_s, resident_mib(worker)

@@ -21,7 +21,7 @@ from bench import (
     use,
     webhook,
 )
-from bench.caller import PluginFailed
+from bench.kubelet import PluginFailed
 from bench.peers import run as peers
 from bench.recording import InvalidRecording
 from bench.report import Report

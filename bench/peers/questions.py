@@ -283,7 +283,7 @@ class Admission:
             "kind": {"group": "", "version": "v1", "kind": "Pod"},
             "resource": {"group": "", "version": "v1", "resource": "pods"},
             "operation": "CREATE",
-            "object": pod_object(self.pod, **spec),
+            "object": pod_object(self.pod, None, **spec),
         }
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
         text = json.dumps(body).encode()

@@ -23,7 +23,6 @@ from bench import (
 )
 from bench.kubelet import PluginFailed
 from bench.peers import run as peers
-from bench.recording import InvalidRecording
 from bench.report import Report
 from bench.result import Result, this_machine
 from bench.servers import ServerFailed
@@ -46,7 +45,7 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
 }
 
 FAILURES = (
-    *(InvalidRecording, NodeStuck, PluginFailed, Unacceptable, ServerFailed, ClusterError),
+    *(NodeStuck, PluginFailed, Unacceptable, ServerFailed, ClusterError),
     *(BrokenProcessPool, OSError),
 )
 

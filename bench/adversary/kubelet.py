@@ -78,7 +78,6 @@ class Kubelet:
         self.statuses: list[tuple[Pod, str]] = []
         self.statics: list[Pod] = []
         self.blind = False
-        self.lists = 0
         self.on_list: Callable[[], None] = lambda: None
         self._shown: dict[str, ListedPod] = {}
 
@@ -118,7 +117,6 @@ class Kubelet:
 
     def list(self, *, within: float) -> Snapshot:
         """``List``, asked by the agent."""
-        self.lists += 1
         self.on_list()
         if self.blind or within <= 0:
             raise Unavailable("PodResources: away")

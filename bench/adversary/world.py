@@ -54,17 +54,7 @@ class World:
         )
         self.kubelet.on_list = lambda: self.strike("list", self.call)
         self.memory = Memory()
-        self.host = Host(
-            table=self.table,
-            api=self.api,
-            record=self.kubelet,
-            devices=self.devices,
-            kubelet=lambda: f"life {self.devices.life}",
-            decision_log=self.memory,
-            unhealthy=lambda uuid: "xid" if uuid in self.ill else "",
-            clock=lambda: self.now,
-            guarded=self.guarded,
-        )
+        self.host = Host(self)
         self.call: Call | None = None
         self.proving = False  # a start is being proved
         self.passed: set[str] = set()  # pods listed while others were served, and refused ones

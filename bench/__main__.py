@@ -54,7 +54,6 @@ FAILURES = (
     context_settings={
         "show_default": True,
         "max_content_width": 100,
-        "auto_envvar_prefix": "GPU_TURNSTILE_BENCH",
     },
     epilog="Questions: " + ", ".join(QUESTIONS),
 )
@@ -63,7 +62,6 @@ FAILURES = (
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default="build/bench",
-    show_envvar=True,
     help="Where a JSON file for every question is written.",
 )
 def main(names: tuple[str, ...], out: Path) -> None:

@@ -58,9 +58,8 @@ def run(
     ratios: dict[tuple[int, int], float] = {}
     reads, lists_at_start = 0.0, 0
     for count in cards:
-        for living in live:
-            settled = Load(count, living, 0).settled
-            room = count * CORES_PER_CARD - settled  # each container that comes takes one core
+        for living in dict.fromkeys(Load(count, living, 0).settled for living in live):
+            room = count * CORES_PER_CARD - living  # each container that comes takes one core
             load = Load(count, living, min(containers + 1, room))
             found = measure(load, seed=seed)
             reads = max(reads, found.reads)
@@ -71,11 +70,11 @@ def run(
             cpu = (1000 * each for each in found.cpu.values())
             shares = mine / bare, took["asking"] / bare
             counts = found.list_kib, found.lists, found.reads
-            rows.append((count, load.settled, *took.values(), *shares, *cpu, *counts))
+            rows.append((count, living, *took.values(), *shares, *cpu, *counts))
             calls += [
                 (
                     count,
-                    load.settled,
+                    living,
                     call,
                     *(1000 * median(of[call]) for of in found.times.values()),
                 )
@@ -148,14 +147,11 @@ class Plugin:
         for _, held in load.held():
             for resource, ids in held.items():
                 self.take(resource, ids)
-        command = (
-            f"-m bench.plugins --plugin {name} --cards {load.cards} --live {load.live} "
-            f"--arriving {load.arriving} --folder {folder}"
-        )
+        counts = map(str, (load.cards, load.live, load.arriving))
         log = folder / f"{name}.log"
         with log.open("wb") as stderr:
             self._process = subprocess.Popen(  # noqa: S603 -- our own program
-                [sys.executable, *command.split()],
+                [sys.executable, "-m", "bench.plugins", name, *counts, str(folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -122,7 +122,8 @@ def serving(
                 if process.poll() is not None or time.monotonic() > began + within:
                     text = log.read_text(encoding="utf-8", errors="replace")[-2000:]
                     raise ServerFailed(f"{' '.join(command)}: not ready: {text}")
-                time.sleep(0.02)
+                # Each look at a server that is not ready takes CPU from it.
+                time.sleep(max(0.01, (time.monotonic() - began) / 50))
             yield Running(process, port, tls, time.monotonic() - began)
         finally:
             process.terminate()

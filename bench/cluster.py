@@ -2,10 +2,9 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -34,31 +33,33 @@ class Listing:
         }
         return json.dumps(page, separators=(",", ":")).encode()
 
-    def pages(self) -> list[bytes]:
-        """Encode all."""
-        return [self.page(first) for first in range(0, self.count, _PAGE)]
+    def encoded(self) -> "Encoded":
+        """Encode all pages now."""
+        return Encoded([self.page(first) for first in range(0, self.count, _PAGE)])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Pages that were encoded before they are asked for, of the usual size."""
+
+    pages: Sequence[bytes]
+
+    def page(self, first: int, _limit: int) -> bytes:
+        """Return the page that begins with an object."""
+        return self.pages[first // _PAGE]
 
 
 _NOTHING = Listing(0, lambda _number: {})
 
 
 @contextmanager
-def listing(objects: Mapping[str, Listing], *, kept: bool = False) -> Iterator[str]:
+def listing(objects: Mapping[str, Listing | Encoded]) -> Iterator[str]:
     """Serve lists by resource, and watches in which nothing happens; hand over the URL.
 
     Args:
         objects: by resource; of any other there are none.
-        kept: encode all pages now, and not when they are asked for.
     """
     over = threading.Event()
-
-    def make(resource: str, first: int, limit: int) -> bytes:
-        return objects.get(resource, _NOTHING).page(first, limit)
-
-    answer = lru_cache(maxsize=None)(make) if kept else make
-    for resource, each in objects.items() if kept else ():
-        for first in range(0, each.count, _PAGE):
-            answer(resource, first, _PAGE)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -74,7 +75,7 @@ def listing(objects: Mapping[str, Listing], *, kept: bool = False) -> Iterator[s
                 over.wait(_WATCHED_S)
                 return
             first, limit = int(query.get("continue", "0")), int(query.get("limit", _PAGE))
-            body = answer(url.path.rpartition("/")[2], first, limit)
+            body = objects.get(url.path.rpartition("/")[2], _NOTHING).page(first, limit)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -44,11 +44,11 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5) -> Result:
         rounds: of the command and of the decoding; of the ratios the median counts.
     """
     objects = {
-        "nodes": Listing(nodes, _node),
-        "pods": Listing(pods, partial(_some_pod, nodes, pods)),
+        "nodes": Listing(nodes, _node).encoded(),
+        "pods": Listing(pods, partial(_some_pod, nodes, pods)).encoded(),
     }
-    pages = [page for each in objects.values() for page in each.pages()]
-    with listing(objects, kept=True) as url, tempfile.TemporaryDirectory() as folder:
+    pages = [page for each in objects.values() for page in each.pages]
+    with listing(objects) as url, tempfile.TemporaryDirectory() as folder:
         kubeconfig = Path(folder, "config")
         kubeconfig.write_text(kubeconfig_for(url), encoding="utf-8")
         measured = [(_command(kubeconfig), _decoding(pages)) for _ in range(rounds)]

@@ -49,10 +49,7 @@ class World:
         self.api.on_get = self._got
         places = {each: tuple(self.table.tickets(each)) for each in Resource}
         self.devices = Devices(places, random)
-        self.kubelet = Kubelet(
-            devices=self.devices, api=self.api, active_only=active_only, port=self, random=random
-        )
-        self.kubelet.on_list = lambda: self.strike("list", self.call)
+        self.kubelet = Kubelet(self, active_only=active_only)
         self.memory = Memory()
         self.host = Host(self)
         self.call: Call | None = None
@@ -94,7 +91,7 @@ class World:
         self.faults[f"GET {outcome}"] += 1
         self.trace(f"   GET {name} {outcome}")
 
-    # --- the kubelet's calls (bench.adversary.devices.Port) -------------------------------
+    # --- the kubelet's calls --------------------------------------------------------------
 
     def active(self) -> set[str]:
         """Return the UIDs of ``GetActivePods``."""

@@ -1,10 +1,9 @@
-"""The tables: results by peer, by cause with the cases named, differences on purpose, and links."""
+"""The tables: results by peer, by cause with the cases named, and differences on purpose."""
 
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from bench.peers import quality
 from bench.peers.cases import read_cases
 from bench.peers.verdicts import PAGE, Case, Found, Kind, judge
 from bench.result import Result, Table
@@ -24,7 +23,7 @@ def run() -> Result:
         ]
     }  # fmt: skip
     tables = (_by_peer(found), *(_by_cause(found, kind) for kind in (Kind.WORSE, Kind.PURPOSE)))
-    return Result(NAME, (*tables, _by_cause(found, Kind.BETTER), *quality.tables()), (), figures)
+    return Result(NAME, (*tables, _by_cause(found, Kind.BETTER)), (), figures)
 
 
 def _title(case: Case) -> str:

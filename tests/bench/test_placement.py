@@ -1,6 +1,7 @@
 """Placement in a tiny configuration."""
 
 from bench import placement
+from bench.peers import quality
 from bench.peers.machines import MACHINES
 
 RTX8000 = MACHINES["4 x RTX8000"]
@@ -15,3 +16,14 @@ def test_a_small_measurement_answers_all_questions() -> None:
     goals = {goal.what: goal for goal in result.goals}
     assert goals["sets worse connected than the best there is"].met
     assert goals["refused by ours though a placement existed"].met
+
+
+def test_links_are_compared_over_every_set_of_free_cards() -> None:
+    """What docs/benchmarks.md says of these machines."""
+    links, in_a_row = quality.tables()
+    found = {name: (sets, below, above) for name, sets, below, _, above, _ in links.rows}
+    assert found["DGX-1 Pascal"] == (629, 0, 20)
+    assert found["DGX-1 Volta"] == (629, 0, 42)
+    assert found["NVLink bridges"] == (629, 0, 32)
+    assert found["cube mesh"] == (629, 16, 9)
+    assert {name: row[0] for name, *row in in_a_row.rows}["DGX-1 Pascal"] == "600 (600)"

@@ -1,5 +1,6 @@
 """Many nodes in many processes: what became of them, as tables and goals."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -60,8 +61,8 @@ def soak(
 def nodes(
     seeds: Iterable[int], forms: Iterable[str], *, rounds: int, processes: int
 ) -> Iterator[tuple[int, str, Outcome]]:
-    """Run nodes in processes; yield seed, form of ``List`` and outcome of each."""
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    """Run nodes in processes that log nothing; yield seed, form of ``List`` and outcome of each."""
+    with ProcessPoolExecutor(processes, get_context("spawn"), logging.disable) as pool:
         tasks = {
             (seed, form): pool.submit(run, seed, active_only=FORMS[form], rounds=rounds)
             for seed in seeds

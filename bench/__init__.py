@@ -5,7 +5,7 @@ Here belong the questions (``attribution``, ``nodepath``, ``placement``, ``soak`
 ``servers`` whatever serves HTTPS, ``cluster`` lists many objects), and the rules of other projects
 that ours is compared with; ``peers`` has the cases of their tests. A question's ``run`` measures
 and gives a :class:`bench.result.Result`; only ``report`` prints, only ``__main__`` writes files.
-``rules``, ``bursts`` and ``reviews`` are pure.
+``rules``, ``packing``, ``bursts`` and ``reviews`` are pure.
 
 Nothing outside ``bench`` and its tests may import this package.
 """

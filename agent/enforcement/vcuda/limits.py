@@ -1,9 +1,16 @@
-"""What peers may use up: the limits, and one socket's account against them.
+"""What peers may use up, and how it is counted: by socket, by pod and in all. Pure.
 
-No I/O here; the time is an argument.
+A connection costs descriptors, of which a process has so many. One pod may have many containers,
+each with a socket of its own, so bounds for each socket are not enough: they would let one pod,
+or a few, take what all others need in order to start.
 """
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
+
+_CONNECTION, _SOCKET = 3, 3
+"""Descriptors. Of a connection: the peer's, ours to the server and the server's. Of a ticket's
+socket: its directory, the socket, and a peer that waits for room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,40 +43,56 @@ class Limits:
     check: float = 5.0
 
 
-@dataclass(slots=True)
-class Account:
-    """What the peers of one socket have used up: how many are there, and how many came."""
+class Turns:
+    """How often peers may come to one socket: a burst at once, then so many a second."""
 
-    limits: Limits
-    now: float
-    """When it was last brought up to date."""
-    served: int = 0
-    turns: float = field(init=False)
-    """How many may come at once; below one the next waits."""
+    def __init__(self, limits: Limits) -> None:
+        self._gap = 1 / limits.per_second
+        self._ahead = (limits.burst - 1) * self._gap
+        self._next = 0.0
 
-    def __post_init__(self) -> None:
-        self.turns = float(self.limits.burst)
+    def take(self, now: float) -> float:
+        """Take the next turn; return the seconds until it comes."""
+        due = max(self._next, now)
+        self._next = due + self._gap
+        return max(due - self._ahead - now, 0.0)
 
-    def open(self, now: float) -> bool:
-        """Whether another may come."""
-        gained = (now - self.now) * self.limits.per_second
-        self.turns = min(self.turns + gained, float(self.limits.burst))
-        self.now = now
-        return not self._full() and self.turns >= 1
 
-    def came(self) -> None:
-        """Count one that came, whether or not it is served."""
-        self.turns -= 1
+class Shares:
+    """Counts the connections of each pod against what may be."""
 
-    def failed(self) -> None:
-        """Delay the next connection: this one could not be accepted."""
-        self.turns = min(self.turns, 0.0)
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._served: Counter[str] = Counter()
 
-    def opens_at(self) -> float | None:
-        """Return when the next turn comes, where one is waited for."""
-        if self._full() or self.turns >= 1:
+    def may_enter(self, pod: str, sockets: int) -> bool:
+        """Return whether another connection of *pod* may be served, be it instead of another.
+
+        *sockets* is how many ticket sockets are listened at.
+        """
+        if self._served[pod] >= self._limits.pod:
+            return False
+        return self._served.total() < self._most(sockets) or bool(self.displaced(pod, sockets))
+
+    def displaced(self, pod: str, sockets: int) -> str | None:
+        """Return the pod that loses a connection to *pod*; ``None`` where none has to.
+
+        It is the one that has most; by name among equals. It must have more than *pod* will have.
+        """
+        if self._served.total() < self._most(sockets):
             return None
-        return self.now + (1 - self.turns) / self.limits.per_second
+        busiest = min(self._served, key=lambda each: (-self._served[each], each))
+        return busiest if self._served[busiest] > self._served[pod] + 1 else None
 
-    def _full(self) -> bool:
-        return self.served >= self.limits.socket
+    def entered(self, pod: str) -> None:
+        """Count a connection."""
+        self._served[pod] += 1
+
+    def left(self, pod: str) -> None:
+        """Count it no more."""
+        self._served[pod] -= 1
+        self._served += Counter()  # those that have one still
+
+    def _most(self, sockets: int) -> int:
+        left = self._limits.files - self._limits.reserve - _SOCKET * sockets
+        return max(min(self._limits.overall, left // _CONNECTION), 1)

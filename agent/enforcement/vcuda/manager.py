@@ -15,7 +15,7 @@ from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
 from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
-from agent.enforcement.vcuda.identification import Peer
+from agent.enforcement.vcuda.peers import Peer
 from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
@@ -153,7 +153,7 @@ class VirtualManager:
         owner = entitlement.ref.pod
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)
-        with ticket_socket.lent() as folder:
+        with ticket_socket.folder() as folder:
             self._dirs.adopt(ticket_socket.digest, folder, owner)
 
     # --- a container is about to start ---------------------------------------------------

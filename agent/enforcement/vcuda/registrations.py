@@ -188,7 +188,7 @@ class Registrations:
                 held = self._registered.get(registered.container_id) is registered
                 own = {each or PIDS_NAME for each in registered.folders}
             if held:
-                with registered.ticket_socket.lent() as folder:
+                with registered.ticket_socket.folder() as folder:
                     self._dirs.discard(folder, own)
                 with self._lock:
                     self._registered.pop(registered.container_id)
@@ -205,7 +205,7 @@ class Registrations:
     def _write(
         self, ticket_socket: TicketSocket, folders: Collection[str], files: dict[str, bytes]
     ) -> None:
-        with ticket_socket.lent() as folder:
+        with ticket_socket.folder() as folder:
             for each in sorted(folders):
                 self._dirs.write(folder, each, files)
 

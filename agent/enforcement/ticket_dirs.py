@@ -103,17 +103,18 @@ class TicketDirs:
             return self._list(root)
 
     def keep(self, pods: Collection[PodId]) -> tuple[TicketDir, ...]:
-        """Remove the directories of other pods than these; give those removed.
+        """Remove the directories of other pods than these; return those that stay.
 
         An owner whose UID is not known is among them by its namespace and name.
         """
         lives = ticketowner.among(pods)
         with self._lock, self._opened("clean") as root:
-            gone = tuple(each for each in self._list(root) if not lives(each.owner))
-            for each in gone:
-                ticketdisk.move_away(root, each.digest)
+            found = self._list(root)
+            for each in found:
+                if not lives(each.owner):
+                    ticketdisk.move_away(root, each.digest)
             ticketdisk.sweep(root)
-        return gone
+        return tuple(each for each in found if lives(each.owner))
 
     def clean(self) -> None:
         """Remove leftovers of an agent that was killed, and directories that nobody can own.

@@ -177,12 +177,13 @@ class Vcuda:
         """Remove the directories of other pods than these; what cannot be is left for later."""
         with self._lock:
             try:
-                gone = self._dirs.keep(pods)
+                kept = {each.digest for each in self._dirs.keep(pods)}
             except EnforcementError as error:
                 log.warning("directories stay", extra={"reason": str(error)})
                 return
-            for each in gone:
-                self._relay.close(each.digest)
+            for each in self._relay.ticket_sockets():
+                if each.digest not in kept:
+                    self._relay.close(each.digest)
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
         """Listen at a ticket's socket, having done something in its directory; the lock is held."""

@@ -28,7 +28,6 @@ class Limits:
         seconds: how long one may last.
         burst: connections that may come to a socket at once.
         per_second: how many may come to a socket in the long run.
-        check: seconds between looks at whether the sockets are still there.
     """
 
     socket: int = 4
@@ -40,7 +39,6 @@ class Limits:
     seconds: float = 15.0
     burst: int = 64
     per_second: float = 16.0
-    check: float = 5.0
 
 
 class Turns:

@@ -128,68 +128,25 @@ class Relay:
                 self._running = False
 
     async def _serve(self) -> None:
-        """Look now and then whether the sockets are still there, until it is time to stop."""
-        while not self._stop.is_set():
-            try:
-                async with asyncio.timeout(self._limits.check):
-                    await self._stop.wait()
-            except TimeoutError:
-                self._check()
+        await self._stop.wait()
         for listener in tuple(self._listeners.values()):
             self._end(listener)
 
     async def _open(self, digest: str, folder: int, pod: str) -> None:
         before = self._listeners.get(digest)
-        if before is not None and before.ticket_socket.is_in(folder):
+        if before is not None and before.ticket_socket.listens_in(folder):
             os.close(folder)
-            self._mend(before)
             return
         listener = _Listener(TicketSocket(digest, folder), pod, self._limits)
         if before is not None:
             self._end(before)
         self._listeners[digest] = listener
-        self._accept_from(listener)
+        listener.accepting = self._loop.create_task(self._accept(listener))
+        listener.accepting.add_done_callback(self._accepting_ended)
 
     async def _close(self, digest: str) -> None:
         if digest in self._listeners:
             self._end(self._listeners[digest])
-
-    def _check(self) -> None:
-        for listener in tuple(self._listeners.values()):
-            try:
-                self._mend(listener)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                log.warning(
-                    "cannot listen again",
-                    extra={"ticket": listener.ticket_socket.digest, "reason": str(error)},
-                )
-
-    def _mend(self, listener: _Listener) -> None:
-        """Listen anew where that is needed.
-
-        Raises:
-            FileNotFoundError: the directory is gone, and so is the socket now.
-            OSError: a socket cannot be made there.
-        """
-        try:
-            replaced = listener.ticket_socket.mend()
-        except FileNotFoundError:
-            self._end(listener)
-            raise
-        if replaced is not None:
-            self._loop.remove_reader(replaced)
-            replaced.close()
-            self._accept_from(listener)
-            ticket = listener.ticket_socket.digest
-            log.warning("a socket was gone: made again", extra={"ticket": ticket})
-
-    def _accept_from(self, listener: _Listener) -> None:
-        if listener.accepting is not None:
-            listener.accepting.cancel()
-        listener.accepting = self._loop.create_task(self._accept(listener))
-        listener.accepting.add_done_callback(self._accepting_ended)
 
     def _accepting_ended(self, accepting: asyncio.Task[None]) -> None:
         if not accepting.cancelled():  # asyncio logs why; it is not alive from here on

@@ -40,28 +40,10 @@ class TicketSocket:
             os.close(folder)
             raise
 
-    def is_in(self, folder: int) -> bool:
-        """Return whether this is the socket of that directory."""
-        return os.path.samestat(os.fstat(folder), os.fstat(self._folder))
-
-    def mend(self) -> socket.socket | None:
-        """Listen anew where the socket's file is gone, or is not ours any more.
-
-        Returns:
-            The socket that was listened at before, for the caller to close; ``None`` where nothing
-            had to be done.
-
-        Raises:
-            FileNotFoundError: the directory was removed: the ticket has ended.
-            OSError: a socket cannot be made there; what there was stays.
-        """
-        if not os.fstat(self._folder).st_nlink:
-            raise FileNotFoundError("the directory was removed")
-        if _identity(self._folder) == self._made:
-            return None
-        before = self.listening
-        self.listening, self._made = _listen(self._folder)
-        return before
+    def listens_in(self, folder: int) -> bool:
+        """Return whether this is that directory, and the socket in it is the one that was made."""
+        same = os.path.samestat(os.fstat(folder), os.fstat(self._folder))
+        return same and _identity(folder) == self._made
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[int]:

@@ -37,7 +37,7 @@ ME = os.getpid()
 
 @pytest.fixture
 def site(folder: Path) -> Iterator[Site]:
-    with Site(folder, Limits(seconds=2, check=0.1)) as running:
+    with Site(folder, Limits(seconds=2)) as running:
         yield running
 
 

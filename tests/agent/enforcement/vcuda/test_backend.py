@@ -2,6 +2,8 @@
 
 import errno
 import os
+import shutil
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from agent.enforcement.vcuda.relay import Relay
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import Cgroups
 from tests.agent.builders import BLOCK, MEMORY, ids
+from tests.agent.enforcement.vcuda.relay_site import ended
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     IDS_A,
@@ -85,6 +88,16 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
     assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
     site.vcuda.keep([])
     assert names(site.state / "tickets") == []
+
+
+def test_a_ticket_whose_directory_others_have_removed_is_listened_at_no_more(site: Site) -> None:
+    ticket_dir = site.admit(entitlement())
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(20)
+        connection.connect(str(ticket_dir / "vcuda.sock"))
+        shutil.rmtree(ticket_dir.parent)
+        site.vcuda.keep([POD_A])
+        assert ended(connection)
 
 
 def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(
@@ -177,9 +190,9 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
 
 
 def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None:
-    (socket,) = (site.state / "vcuda").glob("server-*.sock")
-    assert socket.is_socket()
-    assert socket.parent.stat().st_mode & 0o777 == 0o700
+    (server,) = (site.state / "vcuda").glob("server-*.sock")
+    assert server.is_socket()
+    assert server.parent.stat().st_mode & 0o777 == 0o700
 
 
 # --- who starts, of several that were handed the same places -------------------------------

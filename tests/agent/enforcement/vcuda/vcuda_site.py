@@ -99,7 +99,7 @@ class Site:
         self.runtime = FakeRuntime()
         self.entitled: dict[tuple[str, str], Entitlement] = {}
         self.results: list[str] = []
-        self.limits = limits or Limits(check=0.1)
+        self.limits = limits or Limits()
         self.vcuda = self.make()
 
     def make(self) -> Vcuda:

@@ -13,13 +13,13 @@ Every step takes the root's descriptor; one at a time is the caller's duty.
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import re
 from collections.abc import Iterator
 
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement import ticket_owner as ticketowner
 from agent.errors import EnforcementError
 from agent.host import directories as folders
 from agent.host.disk_errors import explain
@@ -60,7 +60,8 @@ def create(root: int, digest: str, owner: PodId) -> None:
 
 def write_owner(made: int, owner: PodId) -> None:
     """Write whose a directory is, by its own descriptor."""
-    folders.replace(made, {_OWNER: ticketowner.encode(owner)}, mode=0o600)
+    written = json.dumps(owner._asdict(), sort_keys=True).encode() + b"\n"
+    folders.replace(made, {_OWNER: written}, mode=0o600)
 
 
 def owner_of(root: int, digest: str) -> PodId | None:
@@ -76,7 +77,20 @@ def owner_of(root: int, digest: str) -> PodId | None:
         if error.errno == errno.ELOOP:  # a link
             return None
         raise
-    return ticketowner.decode(written) if written is not None else None
+    return decode_owner(written) if written is not None else None
+
+
+def decode_owner(data: bytes) -> PodId | None:
+    """Read an owner; ``None`` when it does not parse: then it is nobody's."""
+    try:
+        read = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(read, dict) or set(read) != set(PodId._fields):
+        return None
+    if not all(isinstance(each, str) for each in read.values()):
+        return None
+    return PodId(**read) if read["name"] and read["namespace"] else None
 
 
 def move_away(root: int, digest: str) -> None:

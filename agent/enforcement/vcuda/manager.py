@@ -116,7 +116,7 @@ class VirtualManager:
         config = replace(self._config(entitlement), pod_uid=info.pod_uid)
         folders = proof.folders_of(claims, ref, info)
         self.registrations.add(ref, ticket_socket, folders, config.encode())
-        self._adopt(ticket_socket, entitlement, info)
+        self._correct_owner(ticket_socket, entitlement, info)
         log.info(
             "registered",
             extra={
@@ -146,7 +146,7 @@ class VirtualManager:
         if not holds:
             raise Forbidden("it does not hold this ticket")
 
-    def _adopt(
+    def _correct_owner(
         self, ticket_socket: TicketSocket, entitlement: Entitlement, info: ContainerInfo
     ) -> None:
         """Write down whose the ticket has proven to be."""
@@ -154,7 +154,7 @@ class VirtualManager:
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)
         with ticket_socket.folder() as folder:
-            self._dirs.adopt(ticket_socket.digest, folder, owner)
+            self._dirs.correct_owner(ticket_socket.digest, folder, owner)
 
     # --- a container is about to start ---------------------------------------------------
 

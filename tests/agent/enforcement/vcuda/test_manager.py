@@ -52,7 +52,7 @@ def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, ticket_dir: P
     dirs = TicketDirs(site.state / "tickets")
     (held,) = dirs.all()
     folder = dirs.open(held.digest)
-    dirs.adopt(held.digest, folder, POD_B)
+    dirs.correct_owner(held.digest, folder, POD_B)
     os.close(folder)
     site.register(ticket_dir)
     assert dirs.all()[0].owner == POD_A

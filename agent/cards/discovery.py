@@ -172,7 +172,7 @@ class CardWatch:
 
     def _serve(self, session: Session, stop: threading.Event) -> None:
         """Use one session until it fails, should be renewed, or *stop* is set."""
-        self._adopt(session.discover())
+        self._note_found(session.discover())
         unwatched = session.watch(tuple(self._cards))
         if unwatched != self._status.unwatched:
             log.info("cards without events", extra={"cards": unwatched})
@@ -193,7 +193,7 @@ class CardWatch:
             self._update(problem="")  # not before a wait: a session that can only probe is ill
             self._tell()
 
-    def _adopt(self, found: Discovery) -> None:
+    def _note_found(self, found: Discovery) -> None:
         """Take the cards that were found first; of later ones only note the news."""
         if not self._cards:
             self._update(discovery=found)

@@ -110,7 +110,8 @@ class VirtualManager:
         )
         entitlement = self._wait_for(info)
         proof.check_record(entitlement, info)
-        self._check_ticket(ticket_socket, entitlement)
+        if digest_of(entitlement.core_ids) != ticket_socket.digest:
+            raise Forbidden("it does not hold this ticket")
         bus_ids = [self._hardware.bus_ids(card) for card in entitlement.cores.cards]
         proof.check_claims(claims, info, bus_ids)
         config = replace(self._config(entitlement), pod_uid=info.pod_uid)
@@ -136,15 +137,6 @@ class VirtualManager:
             self._never.wait(_LOOK_AGAIN)
             left -= _LOOK_AGAIN
         return entitlement
-
-    def _check_ticket(self, ticket_socket: TicketSocket, entitlement: Entitlement) -> None:
-        pod = entitlement.ref.pod
-        if entitlement.core_ids:
-            holds = digest_of(entitlement.core_ids) == ticket_socket.digest
-        else:  # which places it was handed nobody knows any more, only that they were its pod's
-            holds = bool(pod.uid) and self._dirs.owner(ticket_socket.digest) == pod
-        if not holds:
-            raise Forbidden("it does not hold this ticket")
 
     def _correct_owner(
         self, ticket_socket: TicketSocket, entitlement: Entitlement, info: ContainerInfo

@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
@@ -206,27 +205,6 @@ def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
     site.runtime.down = True  # then it is the one that stays
     assert site.vcuda.which(several).ref.container == "main"
     assert "who starts is guessed" in caplog.messages
-
-
-# --- what only the pod's annotation tells --------------------------------------------------
-
-
-def test_an_init_container_that_an_earlier_agent_served_registers_at_its_pods_socket(
-    site: Site,
-    ticket_dir: Path,
-) -> None:
-    site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
-    site.register(ticket_dir)
-    assert (ticket_dir / ID_A / "vcuda.config").exists()
-
-
-def test_it_does_not_register_at_another_pods_socket(site: Site) -> None:
-    site.run()
-    ticket_dir = site.admit(entitlement(POD_B))
-    site.put(ID_A, POD_A, ME)
-    site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
-    with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
-        site.register(ticket_dir)
 
 
 def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> None:

@@ -140,14 +140,6 @@ class GpuNode:
         """Lose everything that agents wrote."""
         shutil.rmtree(self.settings.state_dir)
 
-    def sweep(self) -> None:
-        """Have the agent do now what it does every minute: remove what was for pods now gone."""
-        assert self._agent is not None
-        assert self._agent._session is not None
-        allocator = self._agent._session.allocator
-        allocator.refresh()
-        allocator.sweep()
-
     # --- pods --------------------------------------------------------------------------
 
     def admit(

@@ -61,9 +61,3 @@ def test_equal_pods_and_a_container_started_again_have_shared_files_of_their_own
     assert again.sh(f"cat {SHARED}") == ""
     again.sh(f"echo 2 >{SHARED}")
     assert both[1].sh(f"cat {SHARED}") == "1\n"
-
-
-def test_whole_cards_have_no_limit_whatever_memory_is_asked_for(node: GpuNode) -> None:
-    for inside in (node.run("a", 100, 16), node.run("b", 100, 0)):
-        assert limits(inside) == {}
-        assert PRELOAD not in inside.mounts()

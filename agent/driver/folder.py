@@ -1,4 +1,4 @@
-"""The folder of driver files: a generation for each driver, and a link to the one of today.
+"""The folder of driver files: a generation for each driver, and a link to the present one.
 
 ::
 
@@ -51,14 +51,14 @@ class DriverFolder:
 
     @property
     def usable(self) -> bool:
-        """Whether containers find a driver, of today or of before."""
+        """Whether containers find a driver, the host's present one or an older one."""
         return all((self._base / self._name / each).is_dir() for each in FOLDERS)
 
     def lay_out(self, layout: Layout, open_source: Callable[[Source], int]) -> bool:
-        """See to it that containers find *layout*; return whether anything had to be changed.
+        """Make the link lead to a generation with *layout*; return whether anything was changed.
 
-        Does nothing where another agent of the node is at it. *open_source* opens a file of the
-        host.
+        Does nothing while another agent of the node changes the folder. *open_source* opens a
+        file of the host.
 
         Raises:
             DriverFilesError: a file is not as it was, or the disk does not let us.
@@ -178,7 +178,7 @@ class DriverFolder:
         os.fsync(made)
 
     def _switch(self, base: int, name: str) -> None:
-        """Let the link lead to another generation."""
+        """Replace the link by one to another generation."""
         before = self._link(base)
         if before is not None:
             replace(base, {f".{before}{_RETIRED}": _boot_id()})

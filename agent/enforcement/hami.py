@@ -135,11 +135,11 @@ class HamiCore:
     # --- steps -------------------------------------------------------------------------
 
     def _memory(self, grant: Grant) -> dict[str, str]:
-        """Write the limits of the cards that memory lies on.
+        """Return the limits of the cards that the memory is on.
 
         They are all the container's cards, and so in its order, unless it has fewer blocks
         than (whole) cards. The cards without any then get what the least one has: without a
-        limit they must not be, and no smaller one can be told from here.
+        limit they must not be, and a smaller one is not known here.
         """
         if len(grant.shares) > _CARDS:
             raise EnforcementError(
@@ -155,7 +155,7 @@ class HamiCore:
         return envs
 
     def _loaded(self) -> Answer:
-        """Return what has the library loaded: the same in every answer."""
+        """Return the mounts and variables that load the library: the same in every answer."""
         # The runtime would make a directory of what is missing, and the loader go on without.
         if not self._library.is_file():
             log.error("HAMi-core is missing", extra={"path": str(self._library)})

@@ -1,4 +1,4 @@
-"""The directories of tickets: what a container with certain core places finds mounted.
+"""The directories of tickets: each is mounted into the container that holds its core places.
 
 The name follows from the core places alone, so that an agent whose disk was wiped makes the
 same path again, the one that the kubelet remembers (fact K12). A directory that another pod
@@ -78,12 +78,12 @@ class TicketDirs:
             return self._at(digest, owner) if owner is not None else None
 
     def owner(self, digest: str) -> PodId | None:
-        """Return whose a directory is; ``None`` when there is none of that name."""
+        """Return the owner of a directory; ``None`` when there is none of that name."""
         with self._lock, self._opened("read") as root:
             return disk.owner_of(root, digest)
 
     def correct_owner(self, digest: str, folder: int, owner: PodId) -> None:
-        """Write down who a directory belongs to, proven after it was made by a guess.
+        """Replace the owner of a directory, which was a guess, by the one that is proven.
 
         *folder* is what ``open`` gave of it. Where another has taken the path meanwhile that one
         has an owner of its own, and nothing is written.
@@ -122,7 +122,7 @@ class TicketDirs:
         return tuple(kept)
 
     def clean(self) -> None:
-        """Remove leftovers of an agent that was killed, and directories that nobody can own.
+        """Remove leftovers of an agent that was killed, and directories without a valid owner.
 
         What is not named like ours is left alone.
         """
@@ -140,7 +140,7 @@ class TicketDirs:
     # --- what is inside ----------------------------------------------------------------
 
     def open(self, digest: str) -> int:
-        """Open what is mounted of one directory.
+        """Open the mounted part of one directory.
 
         The descriptor stays with this very directory when another takes its path.
         """

@@ -1,4 +1,4 @@
-"""CDI specs on disk: the host's are read, ours is written where the host has none that does."""
+"""CDI specs on disk: reads the host's; writes ours where those do not name just our cards."""
 
 import json
 import logging
@@ -54,7 +54,7 @@ class CdiFile:
         return self._directory / FILE_NAME
 
     def refresh(self, inventory: Inventory) -> Mapping[str, str]:
-        """Return every card's full CDI name, by UUID, and see to it that a spec has them.
+        """Return every card's full CDI name, by UUID; write our spec if no other has them.
 
         The host's own spec is taken where it does. Ours is not written then, but one that is
         there stays and is kept true: the kubelet starts containers again with the names that
@@ -80,7 +80,7 @@ class CdiFile:
     # --- ours --------------------------------------------------------------------------
 
     def _write(self, inventory: Inventory) -> None:
-        """Put our spec there unless it is there, whole, and readable for the runtime."""
+        """Write our spec unless it is there, complete, and readable for the runtime."""
         document = spec_document(inventory, self._common())
         data = (json.dumps(document, indent=2) + "\n").encode()
         try:
@@ -155,7 +155,7 @@ def _state(path: Path) -> _State | str:
 
 
 def _read(path: Path, state: _State | str) -> Spec | None:
-    """Read one spec; one that cannot be used is told once and left out."""
+    """Read one spec; log one that cannot be used, once, and leave it out."""
     try:
         if isinstance(state, str):
             raise ValueError(state)

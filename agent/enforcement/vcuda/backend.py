@@ -197,5 +197,5 @@ class Vcuda:
             self._relay.open(digest, folder, (owner.uid or str(owner)) if owner else "")
         except OSError as error:
             raise EnforcementError(
-                f"state-dir: cannot listen for this container: {os.strerror(error.errno or 0)}"
+                f"state-dir: cannot listen for this container: {error.strerror or 'no answer'}"
             ) from error

@@ -1,4 +1,4 @@
-"""What peers may use up, and how it is counted: by socket, by pod and in all. Pure.
+"""Limits on what peers use: for a socket, a pod and in all, and how it is counted. Pure.
 
 A connection costs descriptors, of which a process has so many. One pod may have many containers,
 each with a socket of its own, so bounds for each socket are not enough: they would let one pod,
@@ -15,7 +15,7 @@ socket: its directory, the socket, and a peer that waits for room."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What peers may use up.
+    """Limits on what peers use.
 
     Attributes:
         socket: connections that are served at one ticket's socket at a time.
@@ -42,7 +42,7 @@ class Limits:
 
 
 class Turns:
-    """How often peers may come to one socket: a burst at once, then so many a second."""
+    """Limits how often peers connect to one socket: a burst at once, then so many a second."""
 
     def __init__(self, limits: Limits) -> None:
         self._gap = 1 / limits.per_second
@@ -57,7 +57,7 @@ class Turns:
 
 
 class Shares:
-    """Counts the connections of each pod against what may be."""
+    """Counts the connections of each pod, and decides who gets the next."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -87,7 +87,7 @@ class Shares:
         self._served[pod] += 1
 
     def left(self, pod: str) -> None:
-        """Count it no more."""
+        """Count one connection less."""
         self._served[pod] -= 1
         self._served += Counter()  # those that have one still
 

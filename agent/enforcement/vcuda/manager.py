@@ -1,4 +1,4 @@
-"""The virtual manager: who registers, whether it may, and the files it then finds.
+"""Registrations: identifies the container, decides whether it may register, writes its files.
 
 Who registers is told by the connection (``relay``), the container runtime and the
 agent's record, and what it holds must be the very ticket at whose socket it came in. What of that
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN = 0.1
 _RUNTIME_WITHIN = 4.0
 
-# How each is told: to whom counts, and in the log.
+# The result for the metric, and the log message.
 _FAILURES: dict[type[Exception], tuple[str, str]] = {
     Forbidden: ("refused", "registration refused"),
     NotYet: ("not-yet", "registration came too early"),
@@ -141,7 +141,7 @@ class VirtualManager:
     def _correct_owner(
         self, ticket_socket: TicketSocket, entitlement: Entitlement, info: ContainerInfo
     ) -> None:
-        """Write down whose the ticket has proven to be."""
+        """Make the proven pod the owner of the ticket's directory."""
         owner = entitlement.ref.pod
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)

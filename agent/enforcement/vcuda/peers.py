@@ -1,4 +1,4 @@
-"""Who is at the far end of a connection: its process, and the container that this is in.
+"""The peer of a connection: its process, and the container of that process.
 
 A process ID means something only while its process lives. Its container is read right after
 the connection was accepted, and counts only if the process that connected was still there
@@ -35,7 +35,7 @@ Identify = Callable[[int], ContainerCgroup | None]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the far end of a connection."""
+    """The peer of a connection."""
 
     ticket_socket: TicketSocket
     """Where it came in."""
@@ -48,7 +48,7 @@ class Peer:
 def identify_peer(
     ticket_socket: TicketSocket, accepted: socket.socket, identify: Identify
 ) -> Peer | None:
-    """Find out who a peer is; ``None`` when it is gone, or cannot be told.
+    """Return the peer of a connection; ``None`` when it is gone or cannot be identified.
 
     Raises:
         OSError: the kernel does not tell its process.
@@ -64,7 +64,7 @@ def identify_peer(
         container = None
         try:
             container = identify(pid)
-        except (CgroupError, Unavailable) as error:  # in none that could be believed, then
+        except (CgroupError, Unavailable) as error:
             log.warning(
                 "a peer's container cannot be told",
                 extra={"ticket": ticket_socket.digest, "peer_pid": pid, "reason": str(error)},
@@ -88,7 +88,7 @@ class Presence:
     """Whether the process that connected is still the one that has its ID."""
 
     def __init__(self, connection: socket.socket, pid: int, *, proc: Path = Path("/proc")) -> None:
-        """Take hold of the process that connected; *pid* is what ``peer_pid`` gave."""
+        """Open the process that connected; *pid* is what ``peer_pid`` returned."""
         self._stat = proc / str(pid) / "stat"
         self._pidfd = -1
         self._gone = False
@@ -107,7 +107,7 @@ class Presence:
             os.close(self._pidfd)
 
     def lasts(self) -> bool:
-        """Return whether what was read about the process meanwhile was read about that process."""
+        """Return whether the process has lived since this was made."""
         if self._pidfd >= 0:
             poll = select.poll()
             poll.register(self._pidfd, select.POLLIN)  # readable once it has ended

@@ -1,4 +1,4 @@
-"""The way from the tickets' sockets to the gRPC server, on which it is noted who comes.
+"""Relays connections from the tickets' sockets to the gRPC server, and identifies the peers.
 
 gRPC's server cannot tell who its peers are. So this relay listens in every ticket's directory,
 asks the kernel for the process that connected, and passes the bytes on to one gRPC server, from
@@ -192,7 +192,7 @@ class Relay:
             self._loop.remove_reader(listening)
 
     async def _let_in(self, listener: _Listener, accepted: socket.socket) -> bool:
-        """Find out who a peer is, wait for room, and connect it; return whether it is served."""
+        """Identify a peer, wait for room, and connect it; return whether it is served."""
         with contextlib.ExitStack() as held:
             held.callback(accepted.close)
             try:
@@ -222,7 +222,7 @@ class Relay:
         return True
 
     def _displace(self, pod: str) -> None:
-        """Make room for a peer of *pod* where that takes another's connection, its oldest."""
+        """Where *pod* displaces another pod, end that pod's oldest connection."""
         busiest = self._shares.displaced(pod, len(self._listeners))
         if busiest is not None:
             oldest = next(each for each, at in self._connections.items() if at.pod == busiest)
@@ -231,7 +231,7 @@ class Relay:
             self._drop(oldest)
 
     def _drop(self, connection: asyncio.Task[None]) -> None:
-        """End a connection, unless it has ended, and give back what it used."""
+        """End a connection, unless it has ended, and release its slot and share."""
         listener = self._connections.pop(connection, None)
         if listener is not None:
             connection.cancel()
@@ -255,7 +255,7 @@ class Relay:
             pass
 
     async def _copy(self, source: socket.socket, sink: socket.socket) -> None:
-        """Pass on what one side says, as the other hears it, and that it has ended.
+        """Copy bytes as fast as *sink* takes them, then the end of *source*.
 
         Raises:
             OSError: a side has hung up, or has said more than it may.

@@ -42,8 +42,10 @@ def test_a_closed_socket_is_not_listened_at(relay_site: RelaySite) -> None:
     relay_site.ticket(T1)
     relay_site.ticket(T2)
     with relay_site.connect(T1) as connection:
-        relay_site.peer(connection)
+        name = relay_site.peer(connection)
+        assert relay_site.relay.peer(name) is not None
         relay_site.relay.close(T1)
+        assert relay_site.relay.peer(name) is None
         relay_site.relay.close("there is none")
         assert ended(connection)
     with pytest.raises(ConnectionRefusedError):

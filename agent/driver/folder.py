@@ -24,7 +24,7 @@ from pathlib import Path
 
 from agent.driver.layout import Layout, Source
 from agent.errors import DriverFilesError
-from agent.host.directories import names, opened, read, remove, replace
+from agent.host.directories import names, opened, opened_path, read, remove, replace
 
 FOLDERS = ("bin", "lib", "lib64")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -112,9 +112,7 @@ class DriverFolder:
     def _changing(self) -> Iterator[int | None]:
         """Hold the folder for this process; ``None`` where another one holds it."""
         try:
-            self._base.mkdir(mode=0o755, parents=True, exist_ok=True)
-            base = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with opened_path(self._base) as base:
                 lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=base)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,8 +122,6 @@ class DriverFolder:
                     yield base
                 finally:
                     os.close(lock)
-            finally:
-                os.close(base)
         except OSError as error:
             advice = _ADVICE.get(error.errno or 0, "the node's admin must see to it")
             raise DriverFilesError(

@@ -59,6 +59,7 @@ from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
 from agent.enforcement.ticket_disk import translated
 from agent.errors import EnforcementError
+from agent.host import directories
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 
@@ -177,12 +178,8 @@ class HamiCore:
         with translated("make what limits this container"):
             if path.is_file() and path.read_bytes() == text:
                 return path
-            self._preload_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-            folder = os.open(self._preload_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with directories.opened_path(self._preload_dir) as folder:
                 self._tickets.write(folder, "", {PRELOAD: text})
-            finally:
-                os.close(folder)
         return path
 
     def _shared(self, ticket: TicketDir) -> Path:

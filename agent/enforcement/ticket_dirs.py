@@ -205,11 +205,8 @@ class TicketDirs:
 
     @contextlib.contextmanager
     def _opened(self, doing: str) -> Iterator[int]:
-        """Open the root, made where it is missing; it may be a link: it is the admin's."""
-        with disk.translated(f"{doing} the directory of a container's limits"):
-            self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
-            root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                yield root
-            finally:
-                os.close(root)
+        with (
+            disk.translated(f"{doing} the directory of a container's limits"),
+            folders.opened_path(self._root) as root,
+        ):
+            yield root

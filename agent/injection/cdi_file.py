@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.allocator.model.answer import Answer
 from agent.cards.cards_file import decode_yaml
 from agent.errors import EnforcementError, SettingsError
-from agent.host.directories import replace
+from agent.host.directories import opened_path, replace
 from agent.host.disk_errors import explain
 from agent.injection.cdi import Spec, names_on_host, own_names, parse_spec, spec_document
 from placement.cards import Inventory
@@ -56,7 +56,7 @@ class CdiFile:
     def refresh(self, inventory: Inventory) -> Mapping[str, str]:
         """Return every card's full CDI name, by UUID; write our spec if no other has them.
 
-        The host's own spec is taken where it does. Ours is not written then, but one that is
+        The host's own spec is taken where it names just our cards. Ours is not written then, but one that is
         there stays and is kept true: the kubelet starts containers again with the names that
         they were answered with (fact K12), and the runtime refuses a name that it cannot find.
 
@@ -86,12 +86,10 @@ class CdiFile:
         try:
             if self._holds(data):
                 return
-            self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:  # beside it is a name that no runtime reads
+            with opened_path(
+                self._directory
+            ) as folder:  # beside it is a name that no runtime reads
                 replace(folder, {FILE_NAME: data}, synced=True)
-            finally:
-                os.close(folder)
         except OSError as error:
             log.error(
                 "cannot write a CDI spec", extra={"path": str(self.path), "reason": str(error)}

@@ -142,35 +142,24 @@ class GpuNode:
 
     # --- pods --------------------------------------------------------------------------
 
-    def admit(
-        self, name: str, *asks: tuple[int, int], annotations: Mapping[str, str] | None = None
-    ) -> str:
-        """Create a pod, and wait until the kubelet has started all of it; gives its UID.
-
-        Args:
-            name: its name.
-            asks: cores and memory blocks of its containers ``c0``, ``c1``, ...
-            annotations: what its author writes.
-        """
-        uid = self.create(name, *asks, annotations=annotations)
-        for index in range(len(asks)):
-            self.wait_for_start(uid, f"c{index}")
+    def admit(self, name: str, asked: tuple[int, int]) -> str:
+        """Create a pod, and wait until the kubelet has started all of it; gives its UID."""
+        uid = self.create(name, asked)
+        self.wait_for_start(uid, "c0")
         return uid
 
     def create(
-        self,
-        name: str,
-        *asks: tuple[int, int],
-        init: tuple[int, int] | None = None,
-        annotations: Mapping[str, str] | None = None,
+        self, name: str, asked: tuple[int, int], *, init: tuple[int, int] | None = None
     ) -> str:
-        """Create a pod, with an init container ``init`` where told; gives its UID."""
-        wanted = [*asks, init] if init else asks
-        manifest = make_manifest(name, *wanted, annotations=annotations)
+        """Create a pod of a container ``c0``, with an init container ``init`` where told.
+
+        Both are given as cores and memory blocks. Gives the pod's UID.
+        """
+        manifest = make_manifest(name, *([asked, init] if init else [asked]))
         containers = manifest["spec"]["containers"]
         for each in containers:
-            asked = each["resources"]["limits"]
-            each["resources"]["limits"] = {key: asked[key] for key in asked if asked[key] != "0"}
+            limits = each["resources"]["limits"]
+            each["resources"]["limits"] = {key: limits[key] for key in limits if limits[key] != "0"}
         if init:
             manifest["spec"]["initContainers"] = [containers.pop() | {"name": "init"}]
         return str(self.api.create(PODS, manifest)["metadata"]["uid"])
@@ -189,18 +178,9 @@ class GpuNode:
         if (moment.what, moment.container) == ("PreStartContainer", self._held_back):
             self._go_on.wait(60)
 
-    def run(
-        self,
-        name: str,
-        cores: int,
-        memory: int,
-        *,
-        annotations: Mapping[str, str] | None = None,
-        volumes: Mapping[str, Path] | None = None,
-    ) -> Inside:
+    def run(self, name: str, cores: int, memory: int) -> Inside:
         """Create a pod of one container and start that."""
-        uid = self.admit(name, (cores, memory), annotations=annotations)
-        return self.start(name, uid, volumes=volumes)
+        return self.start(name, self.admit(name, (cores, memory)))
 
     def run_without_cards(self, name: str, *, volumes: Mapping[str, Path] | None = None) -> Inside:
         """Start a container of a pod that asks for no card: nobody is asked about it."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -14,7 +14,6 @@ from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.settings import EnforcementMode
 from tests.agent.builders import BLOCK
-from tests.agent.fakes import NAMES
 from tests.runtime.conftest import MakeNode
 from tests.runtime.gpunode import GpuNode, bus_id
 from tests.runtime.pods import Inside
@@ -80,14 +79,6 @@ def test_a_container_finds_its_limits_before_it_asks(node: GpuNode) -> None:
     assert limits(inside) == of_share(uid, 30, 8)
     assert pids(inside) == set()
     assert inside.list(ETC) == ["pids.config", "vcuda.config", "vcuda.sock"]
-
-
-def test_a_soft_limit_and_a_whole_card_are_told_apart(node: GpuNode) -> None:
-    soft_uid = node.admit("soft", (30, 8), annotations={NAMES.core_limit: "70"})
-    whole_uid = node.admit("whole", (100, 0))
-    soft, whole = node.start("soft", soft_uid), node.start("whole", whole_uid)
-    assert limits(soft) == replace(of_share(soft_uid, 30, 8), hard_limit=False, limit=70)
-    assert limits(whole) == replace(of_share(whole_uid, 100, 0, card=1), enable=False)
 
 
 def test_root_in_a_container_cannot_write_there(node: GpuNode) -> None:

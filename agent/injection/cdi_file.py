@@ -56,9 +56,9 @@ class CdiFile:
     def refresh(self, inventory: Inventory) -> Mapping[str, str]:
         """Return every card's full CDI name, by UUID; write our spec if no other has them.
 
-        The host's own spec is taken where it names just our cards. Ours is not written then, but one that is
-        there stays and is kept true: the kubelet starts containers again with the names that
-        they were answered with (fact K12), and the runtime refuses a name that it cannot find.
+        The host's own spec is taken where it names just our cards. Ours is not written then. If
+        it is there it stays and is updated: the kubelet starts containers again with the names
+        that they were answered with (fact K12), and the runtime refuses unknown names.
 
         Raises:
             EnforcementError: our spec is needed and cannot be written.

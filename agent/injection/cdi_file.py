@@ -86,9 +86,8 @@ class CdiFile:
         try:
             if self._holds(data):
                 return
-            with opened_path(
-                self._directory
-            ) as folder:  # beside it is a name that no runtime reads
+            # Beside it is, for a moment, a name that no runtime reads.
+            with opened_path(self._directory) as folder:
                 replace(folder, {FILE_NAME: data}, synced=True)
         except OSError as error:
             log.error(

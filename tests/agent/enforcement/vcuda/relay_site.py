@@ -120,7 +120,7 @@ def relays(folder: Path) -> Iterator[Callable[..., RelaySite]]:
         limits: Limits | None = None,
         identify: Callable[[int], ContainerCgroup | None] = of_pid,
     ) -> RelaySite:
-        made.append(RelaySite(folder, limits or Limits(), identify))
+        made.append(RelaySite(folder, limits or Limits(seconds=60), identify))
         return made[-1]
 
     yield build

@@ -10,14 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
 from agent.enforcement.vcuda.config import decode, decode_pids
-from agent.enforcement.vcuda.limits import Limits
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
@@ -32,12 +30,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
 )
 
 ME = os.getpid()
-
-
-@pytest.fixture
-def site(folder: Path) -> Iterator[Site]:
-    with Site(folder, Limits(seconds=2)) as running:
-        yield running
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_a_peer_that_stops_talking_still_hears_the_answer(relay_site: RelaySite)
 
 
 def test_a_peer_that_talks_too_much_is_let_go(make: Callable[..., RelaySite]) -> None:
-    relay_site = make(Limits(bytes=100_000))
+    relay_site = make(Limits(bytes=100_000, seconds=60))
     relay_site.ticket(T1)
     with (
         relay_site.connect(T1) as talker,
@@ -103,7 +103,7 @@ def test_a_peer_that_does_not_listen_holds_nobody_up(make: Callable[..., RelaySi
 def test_a_socket_serves_so_many_and_the_next_waits_its_turn(
     make: Callable[..., RelaySite],
 ) -> None:
-    relay_site = make(Limits(socket=2))
+    relay_site = make(Limits(socket=2, seconds=60))
     relay_site.ticket(T1)
     relay_site.ticket(T2)
     first, second, third = (relay_site.connect(T1) for _ in range(3))
@@ -152,7 +152,7 @@ def test_stopping_ends_connections_and_sockets(make: Callable[..., RelaySite]) -
 def test_a_relay_out_of_descriptors_serves_once_it_has_some(
     make: Callable[..., RelaySite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    relay_site = make(Limits(per_second=100))
+    relay_site = make(Limits(per_second=100, seconds=60))
     real, failed = socket.socket.accept, threading.Event()
 
     def accept(listener: socket.socket) -> object:

@@ -88,7 +88,7 @@ def listed(folder: Path, *expected: int) -> Callable[[], bool]:
 class Site:
     """A node with vcuda, of which each part can be asked and changed."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.proc = folder / "proc"
         self.mount = folder / "cgroup"
@@ -99,7 +99,7 @@ class Site:
         self.runtime = FakeRuntime()
         self.entitled: dict[tuple[str, str], Entitlement] = {}
         self.results: list[str] = []
-        self.limits = limits or Limits()
+        self.limits = Limits(seconds=60)
         self.vcuda = self.make()
 
     def make(self) -> Vcuda:

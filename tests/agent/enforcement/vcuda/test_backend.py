@@ -121,7 +121,7 @@ def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
         if not failed:
             failed.append(digest)
             os.close(folder)
-            raise OSError(errno.ENOSPC, "no space")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(relay, digest, folder, pod)
 
     with monkeypatch.context() as patch:

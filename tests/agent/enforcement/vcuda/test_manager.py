@@ -17,7 +17,6 @@ from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError
 from tests.agent.builders import BLOCK
-from tests.agent.enforcement.vcuda.client import stub
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,
     ID_A,
@@ -31,6 +30,7 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     entitlement,
     limits,
     pids,
+    stub,
 )
 from tests.agent.fakes import eventually
 

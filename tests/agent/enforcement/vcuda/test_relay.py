@@ -11,6 +11,7 @@ import pytest
 
 from agent.enforcement.vcuda.limits import Limits
 from agent.errors import EnforcementError
+from agent.runtime.cgroups import ContainerCgroup
 from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, ended, hear
 from tests.agent.fakes import eventually
 
@@ -147,6 +148,19 @@ def test_stopping_ends_connections_and_sockets(make: Callable[..., RelaySite]) -
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(folder)
     relay_site.relay.stop()
+
+
+def test_an_error_that_nobody_foresaw_ends_the_relay(make: Callable[..., RelaySite]) -> None:
+    """The agent is not alive then, and is started again."""
+
+    def identify(_pid: int) -> ContainerCgroup | None:
+        raise RuntimeError("unforeseen")
+
+    relay_site = make(identify=identify)
+    relay_site.ticket(T1)
+    with relay_site.connect(T1) as connection:
+        assert ended(connection)
+    eventually(lambda: not relay_site.relay.alive, "it has ended")
 
 
 def test_a_relay_out_of_descriptors_serves_once_it_has_some(

@@ -7,7 +7,6 @@ answered; the container that it believes to run is started here through the CRI.
 import json
 import os
 import secrets
-import shutil
 import stat
 import threading
 import uuid
@@ -75,7 +74,6 @@ class GpuNode:
         self._runtime = runtime
         self._changes = settings
         self._stack = ExitStack()
-        self._agent: Agent | None = None
         self._pods: dict[str, Pod] = {}
         self._starts: dict[tuple[str, str], int] = {}
         self._held_back = ""
@@ -105,10 +103,13 @@ class GpuNode:
             )
             self._kubelet.start()
             stack.callback(self._kubelet.stop)
-            self.settings = replace(self._settings(kubeconfig), **self._changes)
-            stack.callback(self.stop_agent)
+            agent = Agent(replace(self._settings(kubeconfig), **self._changes))
+            stack.callback(agent.stop)
             stack.callback(self._remove_pods)
-            self.start_agent()
+            agent.start()
+            eventually(lambda: agent.registered, "the agent has registered")
+            whole = {NAMES.core: 100 * len(self.devices), NAMES.memory: 32 * len(self.devices)}
+            eventually(lambda: self._kubelet.capacity()[1] == whole, "the kubelet has the cards")
             self._stack = stack.pop_all()
         return self
 
@@ -120,25 +121,6 @@ class GpuNode:
     ) -> None:
         """End all, the pods first."""
         self._stack.close()
-
-    def start_agent(self) -> None:
-        """Start an agent, the first or the next one."""
-        self.stop_agent()
-        agent = self._agent = Agent(self.settings)
-        agent.start()
-        eventually(lambda: agent.registered, "the agent has registered")
-        whole = {NAMES.core: 100 * len(self.devices), NAMES.memory: 32 * len(self.devices)}
-        eventually(lambda: self._kubelet.capacity()[1] == whole, "the kubelet has the cards")
-
-    def stop_agent(self) -> None:
-        """End the agent; containers and the kubelet stay."""
-        if self._agent is not None:
-            self._agent.stop()
-            self._agent = None
-
-    def wipe_state(self) -> None:
-        """Lose everything that agents wrote."""
-        shutil.rmtree(self.settings.state_dir)
 
     # --- pods --------------------------------------------------------------------------
 

@@ -203,19 +203,6 @@ def test_an_init_container_and_its_successor_have_one_ticket_and_each_its_limits
         register(inside, container_id=init.id)
 
 
-def test_a_killed_agents_disk_is_wiped_and_the_container_is_started_again(node: GpuNode) -> None:
-    """The kubelet still mounts the path it was once answered (fact K12)."""
-    uid = node.admit("a", (30, 8))
-    first = node.start("a", uid)
-    node.stop_agent()
-    node.wipe_state()
-    node.start_agent()
-    second = node.restart("a", uid, first)
-    assert limits(second) == of_share(uid, 30, 8)
-    register(second, container_name="c0")
-    assert second.main_pid() in pids(second)
-
-
 def test_equal_pods_started_at_once_never_see_each_others_directory(node: GpuNode) -> None:
     names = ("a", "b", "c", "d")
 

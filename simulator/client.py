@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 from urllib.parse import urlencode
 
 import urllib3
@@ -21,17 +21,6 @@ from urllib3.exceptions import HTTPError
 
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object, as the API server sent it."""
-
-PatchKind: TypeAlias = Literal["merge", "json", "strategic"]
-
-# Spelled out here because inside ApiClient the name ``list`` is its method.
-_Body: TypeAlias = Json | list[Json]
-
-_PATCH_TYPES: Mapping[PatchKind, str] = {
-    "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-}
 
 # Above the time the server was asked to end a watch by itself: then it is the network.
 _WATCH_GRACE_S = 30.0
@@ -202,23 +191,19 @@ class ApiClient:
         timeout: seconds for connecting and for each answer (watches excepted).
         ca_file: PEM bundle to verify an ``https`` server with.
         user_agent: how the server's request record names this client.
-        user: as whom to ask; empty for the admin.
         on_warning: called with the text of each ``Warning`` header.
     """
 
-    def __init__(  # noqa: PLR0913 - each has a default
+    def __init__(
         self,
         server: str,
         *,
         timeout: float = 10.0,
         ca_file: str | None = None,
         user_agent: str = "gpu-turnstile-simulator",
-        user: str = "",
         on_warning: Callable[[str], None] | None = None,
     ) -> None:
         headers = {"User-Agent": user_agent, "Accept": "application/json"}
-        if user:
-            headers["Impersonate-User"] = user
         self._server = server.rstrip("/")
         self._timeout = timeout
         self._on_warning = on_warning
@@ -273,9 +258,10 @@ class ApiClient:
         """PUT *obj*; refused with 409 when its resourceVersion is not the newest."""
         return self._call("PUT", path, query, obj)
 
-    def patch(self, path: str, patch: _Body, *, kind: PatchKind = "merge", **query: str) -> Json:
-        """Patch one object (or its ``/status``)."""
-        return self._call("PATCH", path, query, patch, content_type=_PATCH_TYPES[kind])
+    def patch(self, path: str, patch: Json, **query: str) -> Json:
+        """Change one object (or its ``/status``) by a merge patch."""
+        kind = "application/merge-patch+json"
+        return self._call("PATCH", path, query, patch, content_type=kind)
 
     def delete(
         self,
@@ -352,7 +338,7 @@ class ApiClient:
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: _Body | None = None,
+        body: Json | None = None,
         *,
         content_type: str = "application/json",
     ) -> Json:
@@ -369,7 +355,7 @@ class ApiClient:
         self,
         method: str,
         url: str,
-        body: _Body | None = None,
+        body: Json | None = None,
         *,
         content_type: str = "application/json",
         stream_s: float | None = None,

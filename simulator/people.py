@@ -40,8 +40,12 @@ class People:
             )
             if self._waits(name):
                 break
-        self._show("$ kubectl gpu")
-        self._show(f"$ kubectl gpu explain {name}", "explain", name)
+        self._report.detail.heading("$ kubectl gpu")
+        self._show()
+        self._report.heading(f"One more pod waits: $ kubectl gpu explain {name}")
+        summary = self._show("explain", name).partition("\n")[0]
+        if not self._report.verbose:
+            self._report.say(summary)
 
     def serve(self, port: int) -> None:
         """Serve the page until a signal ends the program.
@@ -74,16 +78,19 @@ class People:
         conditions = found.get("status", {}).get("conditions") or ()
         return any(each.get("reason") == "Unschedulable" for each in conditions) or None
 
-    def _show(self, heading: str, *command: str) -> None:
-        self._report.heading(heading)
+    def _show(self, *command: str) -> str:
+        """Run ``kubectl gpu``; without verbosity return what it prints instead."""
         sys.stdout.flush()
         domain = ("--kubeconfig", "kubeconfig", "--domain", self._fleet.names.domain)
         done = subprocess.run(  # noqa: S603 -- our own program, on the terminal that we have
             [sys.executable, "-c", _PROGRAM, *command, *domain],
             stdin=subprocess.DEVNULL,
+            stdout=None if self._report.verbose else subprocess.PIPE,
+            text=True,
             check=False,
             cwd=self._fleet.root,
             timeout=_SECONDS,
             env=self._fleet.environment(),
         )
         self.right = self.right and done.returncode == 0
+        return done.stdout or ""

@@ -29,15 +29,17 @@ from simulator.cluster import Cluster, read_lines
 from simulator.inside import describe_limits, found_inside, limits_of
 from simulator.linkchoice import better_set, links_of, numa_of
 from simulator.manifests import Json, read_manifests
-from simulator.report import LinkRow, Report, Row
+from simulator.report import Report
 
 _SETTLE_SECONDS = 40.0
 _BLOCK = 256 << 20
-_EVIDENCE = (
-    "EVIDENCE is how the agent knew which container a call was for; "
-    "witness: the kubelet's record showed one pod that still lacked cards."
-)
-_KNOWN_BY = {"ticket": "device IDs reserved for it before", "witness": "the kubelet's record"}
+_KNOWN_BY = {
+    "ticket": "the device IDs had been reserved for one container before",
+    "record": "the kubelet's checkpoint or List shows the container with just these device IDs",
+    "witness": "by the kubelet's checkpoint and List one container still lacked cards",
+    "order": "a guess: several containers lacked cards, this was the likeliest",
+}
+"""What each evidence means: how the agent knew which container a call was for."""
 
 # One after the other: a share that breaks up one socket's cards, then what wants cards together.
 _LINKED_PODS = (
@@ -71,13 +73,16 @@ class Story:
 
     def good_examples(self, files: Sequence[Path]) -> None:
         """Create what is valid, and show what it got."""
-        self._report.heading(f"Created from {files[0].parent.name}/: what each container got")
+        self._report.heading(f"Created from {files[0].parent.name}/: what went in, what came out")
         manifests = [each for file in files for each in read_manifests(file)]
         for manifest in manifests:
             self._cluster.create(_in_default(manifest))
         found = self._settled({each["metadata"]["name"] for each in manifests})
-        self._report.containers(self._rows(found))
-        self._report.say(_EVIDENCE)
+        rows = self._rows(found)
+        self._report.table(("POD", "CONTAINER", "ASKED", "EVIDENCE", "GOT"), rows)
+        self._report.say("EVIDENCE: how the agent knew for which container the kubelet called it")
+        for word in sorted({row[3] for row in rows} & _KNOWN_BY.keys()):
+            self._report.say(f"  {word}: {_KNOWN_BY[word]}")
         self._expect(held=all(_phase(each) == "Running" for each in found))
         for each in found:
             self._cluster.api.delete(_path(each))
@@ -85,10 +90,8 @@ class Story:
 
     def inside(self, name: str, cores: int, blocks: int, *, core_limit: int) -> None:
         """Create one share, and show what its container finds."""
-        self._report.heading(
-            f"What the container of one share finds ({_counts(cores, blocks)}, "
-            f"{self._names.core_limit.partition('/')[2]} {core_limit})"
-        )
+        title = f"{_counts(cores, blocks)}, {self._names.core_limit.partition('/')[2]} {core_limit}"
+        self._report.detail.heading(f"What the container of one share finds ({title})")
         pod = _pod(name, cores, blocks, self._names)
         pod["metadata"]["annotations"] = {self._names.core_limit: str(core_limit)}
         self._cluster.create(pod)
@@ -99,7 +102,8 @@ class Story:
             self._expect(held=False)
             return
         limits = limits_of(found, MOUNT_PATH)
-        self._report.inside(
+        self._report.detail.table(
+            ("KIND", "NAME", "VALUE"),
             [
                 *(("env", key, value) for key, value in sorted(found.envs.items())),
                 *(("device", path, "") for path in found.devices),
@@ -108,7 +112,7 @@ class Story:
                     for path, (host, read_only) in sorted(found.mounts.items())
                 ),
                 ("limits", f"{MOUNT_PATH}/{CONFIG_NAME}", describe_limits(limits)),
-            ]
+            ],
         )
         said = (limits.pod_uid, limits.utilization, limits.limit, limits.memory)
         asked = (running["metadata"]["uid"], cores, core_limit, blocks * _BLOCK)
@@ -118,13 +122,15 @@ class Story:
 
     def bad_examples(self, files: Sequence[Path]) -> None:
         """Create what is not valid, and show the refusals."""
-        self._report.heading("Refused at creation: what kubectl shows")
+        self._report.heading(f"Refused at creation, {len(files)} of {len(files)} bad examples")
+        report = self._report
         for file in files:
             for manifest in read_manifests(file):
                 try:
                     self._cluster.create(_in_default(manifest))
                 except ApiError as error:
-                    self._report.say(f"$ kubectl create -f {file.name}\n{error.as_kubectl()}")
+                    report.say(f"$ kubectl create -f {file.name}\n{error.as_kubectl()}")
+                    report = self._report.detail  # one of them will do for whoever is in a hurry
                     self._expect(held=error.status == 422)
                 else:
                     self._report.say(f"{file.name}: was NOT refused")
@@ -136,7 +142,8 @@ class Story:
             len(parse_pod_demand(each["spec"], self._names).containers) for each in pods
         )
         self._report.heading(
-            f"A burst: {len(pods)} pods with {containers} GPU containers from {clients} clients"
+            f"A burst: {len(pods)} pods with {containers} GPU containers from {clients} clients, "
+            "and what another rule would have done"
         )
         bound = BindTimes(self._cluster.api.server)
         began = time.monotonic()
@@ -165,20 +172,21 @@ class Story:
         oldest = score_oldest_pending(
             calls, [_pending(each, names, times) for each in found], core=names.core
         )
-        self._report.tallies(
+        rules = {
+            "gpu-turnstile: the container the kubelet recorded": agent,
+            "gpu-manager: the oldest pod of as many cores (core calls only)": oldest,
+        }
+        self._report.table(
+            ("RULE", "ALLOCATE CALLS", "RIGHT", "WRONG", "REFUSED"),
             [
-                ("gpu-turnstile: the container the kubelet recorded", agent),
-                ("gpu-manager: the oldest pod of as many cores (core calls only)", oldest),
-            ]
+                (rule, *map(str, (found.calls, found.right, found.wrong, found.refused)))
+                for rule, found in rules.items()
+            ],
+            counts=True,
         )
         evidence = Counter(each["evidence"] for each in log if each["message"] == "allocate")
-        self._report.say(
-            "evidence: "
-            + ", ".join(
-                f"{count} by {by}" + (f" ({_KNOWN_BY[by]})" if by in _KNOWN_BY else "")
-                for by, count in evidence.most_common()
-            )
-        )
+        for by, count in evidence.most_common():
+            self._report.say(f"  {count} by {by}: {_KNOWN_BY[by]}")
         for call, named in wrong[:5]:
             self._report.say(f"wrong: {call.who} {call.resource}, named {named}")
         unequal = unequal_records(found, holdings_of(calls), names)
@@ -194,7 +202,7 @@ class Story:
     def links(self, title: str) -> None:
         """Create pods that want cards together, and show which they got and how these connect."""
         inventory, cards = self._inventory, self._inventory.cards
-        self._report.heading(
+        self._report.detail.heading(
             f"Cards by their links: {title}, {len(cards)} {cards[0].model}, one pod after the other"
         )
         free = set(self._index.values())
@@ -213,7 +221,7 @@ class Story:
                 self._report.say(f"{name}: cards {better} were better connected")
             free -= set(got)
             rows.append(
-                LinkRow(
+                (
                     name,
                     _counts(cores, blocks),
                     ", ".join(map(str, got)) or _phase(found),
@@ -221,7 +229,7 @@ class Story:
                     numa_of(inventory, got) or "-",
                 )
             )
-        self._report.links(rows)
+        self._report.detail.table(("POD", "ASKED", "CARDS", "LINKS", "NUMA"), rows)
 
     def _expect(self, held: bool) -> None:  # noqa: FBT001 -- reads as "expect that"
         self.right = self.right and held
@@ -247,7 +255,8 @@ class Story:
     def _calls(self) -> list[Call]:
         return allocate_calls(read_lines(self._cluster.trace))
 
-    def _rows(self, pods: Sequence[Json]) -> list[Row]:
+    def _rows(self, pods: Sequence[Json]) -> list[tuple[str, str, str, str, str]]:
+        """Return pod, container, what it asked for, the evidence and what it got."""
         held = holdings_of(self._calls())
         rows = []
         for each in pods:
@@ -259,16 +268,16 @@ class Story:
                 record = recorded.get(container.name)
                 kind = "" if container.kind is ContainerKind.MAIN else f" ({container.kind})"
                 rows.append(
-                    Row(
+                    (
                         name,
                         container.name + kind,
                         _counts(container.demand.cores, container.demand.memory),
+                        record.evidence.value if record else "-",
                         "; ".join(
                             f"card {card}: {self._places(places)}"
                             for card, places in sorted(got.items())
                         )
                         or _phase(each),
-                        record.evidence.value if record else "-",
                     )
                 )
         return rows

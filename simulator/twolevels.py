@@ -79,49 +79,46 @@ class TwoLevels:
         """Create *pods* under a scheduler that counts, and again under one that sees cards."""
         cores = sum(_cores_of(each, self._fleet.names) for each in pods)
         cards = sum(len(each.cards) for each in self._fleet.inventories().values())
-        self._report.heading(
+        title = (
             f"Two levels: {len(pods)} pods for {cores / 100:g} of {cards} cards on "
-            f"{len(NODES)} nodes, a scheduler that counts places"
+            f"{len(NODES)} nodes"
         )
-        stock = self._burst(pods, told=False)
+        self._report.heading(title)
+        self._report.detail.say("By a scheduler that counts places:")
+        stock = self._burst(pods)
         self._clear()
         self._fleet.let_the_scheduler_see_cards()
-        self._report.heading("The same pods, a scheduler that asks python -m scheduler")
-        seeing = self._burst(pods, told=True)
+        self._report.detail.say("The same pods, by a scheduler that asks python -m scheduler:")
+        seeing = self._burst(pods)
         # A pod for which no card is left may wait: nobody has sent it anywhere.
         self.right = not seeing.failed and seeing.running + len(seeing.waiting) == len(pods)
         self._report.say(
-            f"Sent astray: {len(stock.failed)} of {len(pods)} without the extender, "
-            f"{len(seeing.failed)} with it."
+            f"Sent to a node without room on any card: {len(stock.failed)} of {len(pods)} by a "
+            f"scheduler that counts places, {len(seeing.failed)} by one that asks our extender."
         )
 
     def fill(self, pods: Sequence[Json]) -> None:
         """Create *pods* on nodes whose scheduler sees cards."""
-        self._burst(pods, told=True)
+        self._burst(pods)
 
-    def _burst(self, pods: Sequence[Json], *, told: bool) -> Outcome:
-        """Create *pods*, and wait for what becomes of them.
-
-        Args:
-            pods: what to create.
-            told: whether the scheduler says of a pod that it fits nowhere.
-        """
+    def _burst(self, pods: Sequence[Json]) -> Outcome:
         began = time.monotonic()
         # One client: which pods come first decides which can be placed at all.
         submit(self._fleet.create, pods, clients=1)
-        self._fleet.wait("pods", lambda: self._settled(told=told), within=_SETTLE_SECONDS)
+        self._fleet.wait("pods", self._settled, within=_SETTLE_SECONDS)
         took = time.monotonic() - began
         found = self._outcome()
-        self._report.cards(found.cores)
-        self._report.say(
+        report = self._report.detail
+        report.cards(found.cores)
+        report.say(
             f"{found.running} of {len(pods)} pods running, {len(found.failed)} failed, "
             f"{len(found.waiting)} waiting, after {took:.1f} s"
         )
         for text in (*found.failed, *found.waiting)[:1]:
-            self._report.say(f"for instance: {text}")
+            report.say(f"for instance: {text}")
         return found
 
-    def _settled(self, *, told: bool) -> bool:
+    def _settled(self) -> bool:
         """Return whether all pods run, have failed, or wait for a node for good."""
         pods = self._fleet.pods()
         seen = sorted((each["metadata"]["name"], _phase(each), _node(each)) for each in pods)
@@ -129,10 +126,7 @@ class TwoLevels:
             self._seen, self._since = seen, time.monotonic()
         # A pod that fits nowhere may fit a moment later, when one that failed has gone.
         quiet = time.monotonic() - self._since > _QUIET_SECONDS
-        return all(
-            self._is_over(each) or (quiet and not _node(each) and (not told or bool(_why(each))))
-            for each in pods
-        )
+        return all(self._is_over(each) or (quiet and bool(_why(each))) for each in pods)
 
     def _is_over(self, pod: Json) -> bool:
         if _phase(pod) == "Running":
@@ -153,7 +147,7 @@ class TwoLevels:
         return Outcome(
             sum(_phase(each) == "Running" for each in pods),
             [_told(each) for each in pods if _phase(each) == "Failed"],
-            [_why(each) or "no node has so much left" for each in pods if not _node(each)],
+            [_why(each) for each in pods if not _node(each)],
             {
                 name: [taken[name][card.uuid] for card in inventory.cards]
                 for name, inventory in sorted(inventories.items())

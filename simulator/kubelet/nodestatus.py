@@ -5,12 +5,12 @@ import threading
 from collections.abc import Callable, Mapping
 
 from contract.quantity import parse_quantity
-from simulator.client import ApiError, Json
-from simulator.kubelet.api import NODES, NodeApi
+from simulator.client import ApiClient, ApiError, Json
 from simulator.kubelet.pods import is_extended
 
 _log = logging.getLogger(__name__)
 
+NODES = "/api/v1/nodes"
 _RETRY_S = 0.25
 _OWN: Mapping[str, str] = {
     "cpu": "64",
@@ -37,7 +37,7 @@ class NodeStatus:
 
     def __init__(  # noqa: PLR0913 - collaborators, each a word for itself
         self,
-        api: NodeApi | None,
+        api: ApiClient | None,
         name: str,
         labels: Mapping[str, str],
         counts: Counts,

@@ -10,8 +10,6 @@ from simulator.kubelet.podresources import BURST, RATE
 from simulator.kubelet.pods import Pod
 from simulator.kubelet.topology import TopologyPolicy
 
-Mirror: TypeAlias = Literal["now", "late", "never"]
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:
@@ -69,7 +67,6 @@ class Settings:
         grace_s: a deleted pod ends after a random time between these.
         start_retry_s: until a container whose start failed is tried again; 10 in the real one.
         pod_workers: how many pods are started or ended at once; the real one has no limit.
-        mirror_delay_s: after how long a mirror pod comes that is ``late``.
         node_status_s: how often the node is reported when nothing changes.
         hook: see :data:`Hook`.
     """
@@ -95,6 +92,5 @@ class Settings:
     grace_s: tuple[float, float] = (0.01, 0.05)
     start_retry_s: float = 0.5
     pod_workers: int = 12
-    mirror_delay_s: float = 1.0
     node_status_s: float = 10.0
     hook: Hook = no_hook

@@ -172,7 +172,7 @@ class Node:
 
     def add_static(self, manifest: Json) -> str:
         """Put a static pod on the node and give its UID; :meth:`mirror` shows it to the API."""
-        uid = self.kubelet.add_static_pod(manifest, mirror="never")
+        uid = self.kubelet.add_static_pod(manifest)
         self._static[uid] = manifest
         return uid
 

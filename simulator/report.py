@@ -1,7 +1,6 @@
 """What the demo prints: the only importer of ``rich``."""
 
 from collections.abc import Mapping, Sequence
-from typing import Self
 
 from rich.console import Console
 from rich.table import Table
@@ -30,9 +29,9 @@ class Report:
             )
         self._console = console
         self.verbose = verbose
-        self.detail: Self = self
+        self.detail: Report = self
         if not verbose and not console.quiet:
-            self.detail = type(self)(Console(quiet=True))
+            self.detail = Report(Console(quiet=True))
 
     def heading(self, text: str) -> None:
         """Print a line that begins a part."""

@@ -74,6 +74,7 @@ class Scheduler:
         self._changes = 0
         self._pods: dict[str, Pod] = {}
         self._nodes: dict[str, Json] = {}
+        self._not_listed = {_PODS, _NODES}
         self._assumed: dict[str, str] = {}
         self._not_before: dict[str, float] = {}
         self._stop = threading.Event()
@@ -159,7 +160,9 @@ class Scheduler:
             binders.submit(self._bind, pod, node, self._random.uniform(0, self._max_delay))
 
     def _waiting(self) -> list[Pod]:
-        """Return the pods to decide about, the oldest first."""
+        """Return the pods to decide about, the oldest first; none before all is known."""
+        if self._not_listed:
+            return []
         now = time.monotonic()
         # What is due now is tried now; if there is no room, only a change helps.
         self._not_before = {
@@ -235,6 +238,7 @@ class Scheduler:
             for each in pods:
                 self._keep(parse_pod(each))
             self._assumed = {k: v for k, v in self._assumed.items() if k in self._pods}
+            self._not_listed.discard(_PODS)
             self._count_change()
 
     def _pod(self, kind: str, obj: Json) -> None:
@@ -255,6 +259,7 @@ class Scheduler:
     def _all_nodes(self, nodes: Iterable[Json]) -> None:
         with self._changed:
             self._nodes = {_name(each): each for each in nodes}
+            self._not_listed.discard(_NODES)
             self._count_change()
 
     def _node(self, kind: str, node: Json) -> None:

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from agent.allocator.model.tickets import summarize
 from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH
@@ -23,15 +22,16 @@ from simulator.attribution import (
 )
 from simulator.audit import holdings_of, per_card, unequal_records
 from simulator.bindtimes import BindTimes
-from simulator.burst import submit
+from simulator.burst import container, pod, submit
 from simulator.client import ApiError
 from simulator.cluster import Cluster, read_lines
 from simulator.inside import describe_limits, found_inside, limits_of
 from simulator.linkchoice import better_set, links_of, numa_of
 from simulator.manifests import Json, read_manifests
+from simulator.objects import annotations, path_of, phase
 from simulator.report import Report
 
-_SETTLE_SECONDS = 40.0
+_SETTLE_SECONDS = 300.0  # on two idle cores 6
 _BLOCK = 256 << 20
 _KNOWN_BY = {
     "ticket": "the device IDs had been reserved for one container before",
@@ -83,9 +83,9 @@ class Story:
         self._report.say("EVIDENCE: how the agent knew for which container the kubelet called it")
         for word in sorted({row[3] for row in rows} & _KNOWN_BY.keys()):
             self._report.say(f"  {word}: {_KNOWN_BY[word]}")
-        self._expect(held=all(_phase(each) == "Running" for each in found))
+        self._expect(held=all(phase(each) == "Running" for each in found))
         for each in found:
-            self._cluster.api.delete(_path(each))
+            self._cluster.api.delete(path_of(each))
         self._cluster.wait("deletion", lambda: not self._cluster.pods(), within=_SETTLE_SECONDS)
 
     def inside(self, name: str, cores: int, blocks: int, *, core_limit: int) -> None:
@@ -117,7 +117,7 @@ class Story:
         said = (limits.pod_uid, limits.utilization, limits.limit, limits.memory)
         asked = (running["metadata"]["uid"], cores, core_limit, blocks * _BLOCK)
         self._expect(held=said == asked)
-        self._cluster.api.delete(_path(running))
+        self._cluster.api.delete(path_of(running))
         self._cluster.wait("deletion", lambda: not self._cluster.pods(), within=_SETTLE_SECONDS)
 
     def bad_examples(self, files: Sequence[Path]) -> None:
@@ -151,7 +151,7 @@ class Story:
         found = self._settled({each["metadata"]["name"] for each in pods})
         took = time.monotonic() - began
         times = bound.stop()
-        failed = [each for each in found if _phase(each) == "Failed"]
+        failed = [each for each in found if phase(each) == "Failed"]
         for each in failed:
             self._report.say(f"{each['metadata']['name']}: {each['status'].get('message')}")
         self._expect(held=not failed)
@@ -214,7 +214,7 @@ class Story:
             got = sorted(self._index[card] for card in per_card(held))
             better = better_set(inventory, got, free)
             unequal = unequal_records([found], {("default", name, "main"): held}, self._names)
-            self._expect(held=_phase(found) == "Running" and not better and not unequal)
+            self._expect(held=phase(found) == "Running" and not better and not unequal)
             for text in unequal:
                 self._report.say(text)
             if better:
@@ -224,7 +224,7 @@ class Story:
                 (
                     name,
                     _counts(cores, blocks),
-                    ", ".join(map(str, got)) or _phase(found),
+                    ", ".join(map(str, got)) or phase(found),
                     links_of(inventory, got) or "-",
                     numa_of(inventory, got) or "-",
                 )
@@ -241,8 +241,8 @@ class Story:
         def settled() -> bool:
             found[:] = [each for each in self._cluster.pods() if each["metadata"]["name"] in wanted]
             return len(found) == len(wanted) and all(
-                _phase(each) in ("Failed", "Succeeded")
-                or (_phase(each) == "Running" and self._names.gpu_allocation in _notes(each))
+                phase(each) in ("Failed", "Succeeded")
+                or (phase(each) == "Running" and self._names.gpu_allocation in annotations(each))
                 for each in found
             )
 
@@ -261,23 +261,23 @@ class Story:
         rows = []
         for each in pods:
             name = each["metadata"]["name"]
-            recorded = decode_allocations(_notes(each).get(self._names.gpu_allocation, "{}"))
-            for container in parse_pod_demand(each["spec"], self._names).containers:
-                who = (each["metadata"]["namespace"], name, container.name)
+            recorded = decode_allocations(annotations(each).get(self._names.gpu_allocation, "{}"))
+            for one in parse_pod_demand(each["spec"], self._names).containers:
+                who = (each["metadata"]["namespace"], name, one.name)
                 got = {self._index[card]: got for card, got in per_card(held.get(who, {})).items()}
-                record = recorded.get(container.name)
-                kind = "" if container.kind is ContainerKind.MAIN else f" ({container.kind})"
+                record = recorded.get(one.name)
+                kind = "" if one.kind is ContainerKind.MAIN else f" ({one.kind})"
                 rows.append(
                     (
                         name,
-                        container.name + kind,
-                        _counts(container.demand.cores, container.demand.memory),
+                        one.name + kind,
+                        _counts(one.demand.cores, one.demand.memory),
                         record.evidence.value if record else "-",
                         "; ".join(
                             f"card {card}: {self._places(places)}"
                             for card, places in sorted(got.items())
                         )
-                        or _phase(each),
+                        or phase(each),
                     )
                 )
         return rows
@@ -290,7 +290,7 @@ def _pending(pod: Json, names: Names, bound: Mapping[str, float]) -> Pending:
         name,
         # When it was created, as such a plugin knows a pod's age: the time of the binding,
         # which our webhook writes since, is more than anybody else stamps.
-        OrderStamp.decode(_notes(pod)[names.admission_order]).time_ns,
+        OrderStamp.decode(annotations(pod)[names.admission_order]).time_ns,
         bound.get(name, 0.0),
         tuple(
             (each.name, each.demand.cores)
@@ -307,31 +307,13 @@ def _counts(cores: int, blocks: int) -> str:
 
 
 def _pod(name: str, cores: int, blocks: int, names: Names) -> Json:
-    limits = {names.core: str(cores)} | ({names.memory: str(blocks)} if blocks else {})
-    container = {"name": "main", "image": "demo/cuda", "resources": {"limits": limits}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"containers": [container]},
-    }
+    main = container("main", cores, blocks, names)
+    if not blocks:
+        del main["resources"]["limits"][names.memory]
+    return pod(name, [main])
 
 
 def _in_default(manifest: Json) -> Json:
     copied: Json = json.loads(json.dumps(manifest))
     copied["metadata"].setdefault("namespace", "default")
     return copied
-
-
-def _path(pod: Json) -> str:
-    metadata = pod["metadata"]
-    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-
-
-def _phase(pod: Json) -> str:
-    return str(pod.get("status", {}).get("phase", "Pending"))
-
-
-def _notes(pod: Json) -> dict[str, Any]:
-    notes: dict[str, Any] = pod["metadata"].get("annotations") or {}
-    return notes

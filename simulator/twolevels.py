@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from contract.allocation import decode_allocations
 from contract.names import Names
@@ -13,6 +12,7 @@ from simulator.burst import container, pod, submit
 from simulator.cards import cards_file
 from simulator.fleet import Fleet
 from simulator.manifests import Json
+from simulator.objects import annotations, node_of, path_of, phase, why_unbound
 from simulator.report import Report
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -22,7 +22,7 @@ the average under a scheduler that counts; this one, with the seed below, 3 to 5
 SCHEDULER_SEED = 4
 _CORES = (60, 70, 30, 40)
 _BLOCKS_PER_CARD = 96
-_SETTLE_SECONDS = 60.0
+_SETTLE_SECONDS = 300.0
 _QUIET_SECONDS = 4.0
 
 
@@ -121,33 +121,33 @@ class TwoLevels:
     def _settled(self) -> bool:
         """Return whether all pods run, have failed, or wait for a node for good."""
         pods = self._fleet.pods()
-        seen = sorted((each["metadata"]["name"], _phase(each), _node(each)) for each in pods)
+        seen = sorted((each["metadata"]["name"], phase(each), node_of(each)) for each in pods)
         if seen != self._seen:
             self._seen, self._since = seen, time.monotonic()
         # A pod that fits nowhere may fit a moment later, when one that failed has gone.
         quiet = time.monotonic() - self._since > _QUIET_SECONDS
-        return all(self._is_over(each) or (quiet and bool(_why(each))) for each in pods)
+        return all(self._is_over(each) or (quiet and bool(why_unbound(each))) for each in pods)
 
     def _is_over(self, pod: Json) -> bool:
-        if _phase(pod) == "Running":
-            return self._fleet.names.gpu_allocation in _notes(pod)
-        return _phase(pod) == "Failed"
+        if phase(pod) == "Running":
+            return self._fleet.names.gpu_allocation in annotations(pod)
+        return phase(pod) == "Failed"
 
     def _outcome(self) -> Outcome:
         pods = self._fleet.pods()
         inventories = self._fleet.inventories()
         taken = {name: Counter[str]() for name in inventories}
         for each in pods:
-            if _phase(each) != "Running":
+            if phase(each) != "Running":
                 continue
-            record = _notes(each)[self._fleet.names.gpu_allocation]
+            record = annotations(each)[self._fleet.names.gpu_allocation]
             for given in decode_allocations(record).values():
                 for card in given.cards:
-                    taken[_node(each)][card] += given.cores // len(given.cards)
+                    taken[node_of(each)][card] += given.cores // len(given.cards)
         return Outcome(
-            sum(_phase(each) == "Running" for each in pods),
-            [_told(each) for each in pods if _phase(each) == "Failed"],
-            [_why(each) for each in pods if not _node(each)],
+            sum(phase(each) == "Running" for each in pods),
+            [_told(each) for each in pods if phase(each) == "Failed"],
+            [why_unbound(each) for each in pods if not node_of(each)],
             {
                 name: [taken[name][card.uuid] for card in inventory.cards]
                 for name, inventory in sorted(inventories.items())
@@ -156,8 +156,7 @@ class TwoLevels:
 
     def _clear(self) -> None:
         for each in self._fleet.pods():
-            name = each["metadata"]["name"]
-            self._fleet.api.delete(f"/api/v1/namespaces/default/pods/{name}")
+            self._fleet.api.delete(path_of(each))
         self._fleet.wait("deletion", lambda: not self._fleet.pods(), within=_SETTLE_SECONDS)
 
 
@@ -170,25 +169,3 @@ def _told(pod: Json) -> str:
     message = str(pod["status"].get("message", ""))
     _, _, words = message.partition("desc = ")
     return (words or message).removesuffix(", which is unexpected")
-
-
-def _phase(pod: Json) -> str:
-    return str(pod.get("status", {}).get("phase"))
-
-
-def _node(pod: Json) -> str:
-    return str(pod["spec"].get("nodeName") or "")
-
-
-def _why(pod: Json) -> str:
-    """Return what the scheduler said of a pod that it found no node for."""
-    for each in pod.get("status", {}).get("conditions") or ():
-        # What went wrong is tried again; only a rejection by all nodes is for longer.
-        if each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable":
-            return str(each.get("message"))
-    return ""
-
-
-def _notes(obj: Json) -> dict[str, Any]:
-    notes: dict[str, Any] = obj["metadata"].get("annotations") or {}
-    return notes

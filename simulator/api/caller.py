@@ -3,7 +3,6 @@
 import base64
 import binascii
 import ssl
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -27,12 +26,7 @@ class WebhookCaller:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def post(self, webhook: Webhook, body: bytes) -> bytes:

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from simulator.client import ApiClient, Json
-from simulator.kubelet.admission import NodeView, admit, in_order, rejection
+from simulator.kubelet.admission import NodeView, admit, in_order, status_of
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import AdmissionFailure, Stopping
 from simulator.kubelet.lifecycle import PodWorkers
@@ -70,7 +70,6 @@ class Incarnation:
         self.node = NodeStatus(
             api,
             settings.node_name,
-            settings.labels,
             self.manager.counts,
             every=settings.node_status_s,
             changed=self._node_changed,
@@ -202,14 +201,9 @@ class Incarnation:
                     lambda devices, active: admit(pod, devices, active, partial(self._view, pod)),
                 )
             except AdmissionFailure as failure:
-                refused = rejection(failure)
-                self._trace.add(
-                    "reject", pod, error=refused.message, detail={"reason": refused.reason}
-                )
-                self._statuses.set(
-                    pod,
-                    {"phase": "Failed", "reason": refused.reason, "message": refused.message},
-                )
+                status = status_of(failure)
+                self._trace.add("reject", pod, error=status["message"])
+                self._statuses.set(pod, dict(status))
                 return
         self.workers.update(pod)
 
@@ -266,7 +260,7 @@ class Incarnation:
 
     def _view(self, pod: Pod) -> NodeView:
         others = tuple(each for each in self._active() if each.uid != pod.uid)
-        return NodeView(self.node.allocatable(), self.node.labels, others)
+        return NodeView(self.node.allocatable(), others)
 
     def _list(self) -> list[tuple[Pod, PodHoldings]]:
         if self._settings.active_pods_only:

@@ -218,11 +218,6 @@ class DeviceManager:
             self._devices.update_allocated(self._active())
             return [(pod, snapshot(self._devices.pods, pod.uid)) for pod in pods]
 
-    def holdings(self) -> dict[str, PodHoldings]:
-        """Copy what all pods hold, ended ones included until somebody sweeps."""
-        with self._lock:
-            return {uid: snapshot(self._devices.pods, uid) for uid in self._devices.pods}
-
     def active_holdings(self) -> dict[str, PodHoldings]:
         """Copy what the pods that are alive hold."""
         with self._lock:
@@ -244,11 +239,7 @@ class DeviceManager:
         return None
 
     def _prefer(self, pod: Pod, step: PreferCall) -> tuple[str, ...]:
-        fields: dict[str, Any] = {
-            "size": step.size,
-            "available": len(step.available),
-            "must_include": step.must_include,
-        }
+        fields: dict[str, Any] = {"size": step.size}
         with self._call(
             "GetPreferredAllocation", pod, step.container, step.resource, fields
         ) as client:

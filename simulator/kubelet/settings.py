@@ -1,7 +1,7 @@
 """How a simulated kubelet is set up, and where it can be made to misbehave."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -62,7 +62,6 @@ class Settings:
         endpoint_grace_s: how long a plugin that went away is remembered.
         plugin_wait_s: after a restart, how long the first pods wait for the plugins of the
             checkpoint; the real one waits only as long as its node informer takes.
-        labels: of the node.
         init_run_s: an init container runs for a random time between these.
         grace_s: a deleted pod ends after a random time between these.
         start_retry_s: until a container whose start failed is tried again; 10 in the real one.
@@ -87,7 +86,6 @@ class Settings:
     overtaken_writes: float = 0.0
     endpoint_grace_s: float = 300.0
     plugin_wait_s: float = 0.0
-    labels: Mapping[str, str] = field(default_factory=dict)
     init_run_s: tuple[float, float] = (0.01, 0.05)
     grace_s: tuple[float, float] = (0.01, 0.05)
     start_retry_s: float = 0.5

@@ -9,7 +9,7 @@ from random import Random
 
 from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Reply, Step, Steps
 from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected
-from simulator.kubelet.pods import FAIL_AFTER, REJECT_AFTER, Pod, requests_of
+from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Pod, requests_of
 
 _NODE_AFFINITY = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
 
@@ -57,6 +57,8 @@ def admit(pod: Pod, devices: Devices, active: ActivePods, view: Callable[[], Nod
     Raises:
         AdmissionFailure: the pod is refused, see :func:`status_of`.
     """
+    if REJECT in pod.annotations:
+        raise Rejected(pod.annotations[REJECT], _NODE_AFFINITY)
     steps = _allocate_all(pod, devices, active)
     fail_after = pod.seconds(FAIL_AFTER)
     if fail_after is not None:

@@ -239,7 +239,11 @@ class DeviceManager:
         return None
 
     def _prefer(self, pod: Pod, step: PreferCall) -> tuple[str, ...]:
-        fields: dict[str, Any] = {"size": step.size}
+        fields: dict[str, Any] = {
+            "size": step.size,
+            "available": len(step.available),
+            "must_include": step.must_include,
+        }
         with self._call(
             "GetPreferredAllocation", pod, step.container, step.resource, fields
         ) as client:

@@ -14,6 +14,8 @@ MIRROR = "kubernetes.io/config.mirror"
 CONFIG_HASH = "kubernetes.io/config.hash"
 """Marks the API server's shadow of a static pod."""
 
+REJECT = "simulator/reject"
+"""Annotation: refuse the pod with this reason before any plugin is called."""
 REJECT_AFTER = "simulator/reject-after"
 """Annotation: refuse the pod with this reason after the plugins answered (where the
 predicates of a real kubelet stand, node affinity among them)."""

@@ -26,6 +26,8 @@ class TraceEvent:
         rpc: the method, of an ``rpc``.
         resource: the resource asked for.
         size: how many devices are asked for.
+        available: how many were offered in a preferred call.
+        must_include: the IDs that had to be in the answer.
         ids: the IDs sent to the plugin, or the IDs it preferred.
         pod_uid, namespace, pod, container: for whom, truly.
         took_ms: how long the plugin took.
@@ -39,6 +41,8 @@ class TraceEvent:
     rpc: str = ""
     resource: str = ""
     size: int = 0
+    available: int = 0
+    must_include: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     pod_uid: str = ""
     namespace: str = ""

@@ -207,7 +207,7 @@ def test_k8_a_rejected_pod_leaves_the_list_at_once() -> None:
         n.admit(pod("bad", container("c", 1)))
         plugin.on_allocate = lambda call: None
         n.admit(
-            pod("worse", container("c", 1), annotations={"simulator/reject-after": "NodeAffinity"}),
+            pod("worse", container("c", 1), annotations={"simulator/reject": "NodeAffinity"}),
             pod("good", container("c", 1)),
         )
         assert set(n.list()) == {"good"}

@@ -23,7 +23,6 @@ Json: TypeAlias = dict[str, Any]
 
 # Above the time the server was asked to end a watch by itself: then it is the network.
 _WATCH_GRACE_S = 30.0
-_STOP_POLL_S = 0.05
 _IDLE_CONNECTIONS = 32
 
 
@@ -135,13 +134,6 @@ class Watch(Iterator[WatchEvent]):
                 self._response.shutdown()
             except (HTTPError, OSError, ValueError, RuntimeError):
                 return  # the connection is gone already, which is what was wanted
-
-    def close_when(self, stop: threading.Event) -> None:
-        """Close once *stop* is set, or return when the watch ended by itself."""
-        while not self._ended.is_set():
-            if stop.wait(_STOP_POLL_S):
-                self.close()
-                return
 
     def _next_line(self) -> bytes:
         if self._closed.is_set() or self._ended.is_set():
@@ -275,7 +267,6 @@ class ApiClient:
         resource_version: str,
         field_selector: str = "",
         timeout_seconds: int = 300,
-        stop: threading.Event | None = None,
     ) -> Watch:
         """Watch a collection from *resource_version* on, bookmarks included.
 
@@ -284,7 +275,6 @@ class ApiClient:
             resource_version: from a list, an event or a bookmark.
             field_selector: such as ``spec.nodeName=n1``.
             timeout_seconds: when the server ends the watch in good order.
-            stop: ends the watch when set; :meth:`Watch.close` does so without delay.
 
         Raises:
             ApiError: the server refused, 410 when *resource_version* is too old.
@@ -309,10 +299,6 @@ class ApiClient:
             self._watches.add(watch)
         if closed:
             watch.close()
-        if stop is not None:
-            threading.Thread(
-                target=watch.close_when, args=(stop,), name="watch-stop", daemon=True
-            ).start()
         return watch
 
     def _forget(self, watch: Watch) -> None:

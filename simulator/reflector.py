@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from common.backoff import Backoff
-from simulator.client import ApiClient, ApiError, Json
+from simulator.client import ApiClient, ApiError, Json, Watch
 
 _log = logging.getLogger(__name__)
 
@@ -39,23 +39,31 @@ class Reflector:
         self._on_list = on_list
         self._on_event = on_event
         self._selector = selector
+        self._stopped = threading.Event()
+        self._watch: Watch | None = None
 
-    def run(self, stop: threading.Event) -> None:
-        """Follow the collection until *stop* is set."""
+    def stop(self) -> None:
+        """End :meth:`run`, a watch under way too."""
+        self._stopped.set()
+        if self._watch is not None:
+            self._watch.close()
+
+    def run(self) -> None:
+        """Follow the collection until :meth:`stop`."""
         pauses, version = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S), ""
-        while not stop.is_set():
+        while not self._stopped.is_set():
             try:
-                version = self._watch(version or self._list(), stop)
+                version = self._follow(version or self._list())
                 # A server that ends every watch at once must not be asked in a tight loop.
                 pauses.reset()
-                stop.wait(pauses.next())
+                self._stopped.wait(pauses.next())
             except ApiError as error:
                 # A watch that broke off goes on where it was; one that expired starts over.
                 if error.status == _GONE:
                     version = ""
                     continue
                 _log.info("not followed", extra={"path": self._path, "reason": str(error)})
-                stop.wait(pauses.next())
+                self._stopped.wait(pauses.next())
 
     def _list(self) -> str:
         query = {"fieldSelector": self._selector} if self._selector else {}
@@ -63,13 +71,13 @@ class Reflector:
         self._on_list(found["items"])
         return str(found["metadata"]["resourceVersion"])
 
-    def _watch(self, version: str, stop: threading.Event) -> str:
+    def _follow(self, version: str) -> str:
         with self._client.watch(
-            self._path, resource_version=version, field_selector=self._selector, stop=stop
-        ) as watch:
-            for event in watch:
-                if stop.is_set():
-                    break
+            self._path, resource_version=version, field_selector=self._selector
+        ) as self._watch:
+            if self._stopped.is_set():  # before stop() could see this watch
+                return version
+            for event in self._watch:
                 version = event.resource_version
                 if event.type != "BOOKMARK":
                     self._on_event(event.type, event.object)

@@ -48,7 +48,6 @@ class Incarnation:
         random: Random,
     ) -> None:
         self._settings = settings
-        self._api = api
         self._runtime = runtime
         self._trace = trace
         self._random = random
@@ -93,6 +92,7 @@ class Incarnation:
                 rate=settings.list_rate,
                 burst=settings.list_burst,
             )
+        self._source = PodSource(api, settings.node_name, self.deliver) if api else None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -101,12 +101,11 @@ class Incarnation:
         self.manager.start(self._runtime.running())
         if self.pod_resources is not None:
             self.pod_resources.start()
-        self._statuses.start()
-        self.workers.start()
+        self._statuses.queue.start()
+        self.workers.queue.start()
         loops = [("sync", self._sync_loop), ("node", self.node.run)]
-        if self._api is not None:
-            source = PodSource(self._api, self._settings.node_name, self.deliver)
-            loops.append(("pods-source", partial(source.run, self.stopping)))
+        if self._source is not None:
+            loops.append(("pods-source", self._source.run))
         for name, loop in loops:
             thread = threading.Thread(target=loop, name=name, daemon=True)
             self._threads.append(thread)
@@ -120,15 +119,18 @@ class Incarnation:
         """
         self.stopping.set()
         self._node_changed.set()
+        if self._source is not None:
+            self._source.stop()
         self.deliver(Change(Op.UPDATE, ()))  # wakes the sync loop
         deadline = time.monotonic() + _JOIN_S
-        for work in (self._statuses, self.workers):
-            work.stop()
+        queues = (self._statuses.queue, self.workers.queue)
+        for each in queues:
+            each.stop()
         self.manager.stop(leave_socket=leave_sockets)
         if self.pod_resources is not None:
             self.pod_resources.stop(leave_socket=leave_sockets)
-        for work in (self._statuses, self.workers):
-            work.join(deadline - time.monotonic())
+        for each in queues:
+            each.join(deadline - time.monotonic())
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))

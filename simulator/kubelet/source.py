@@ -1,7 +1,6 @@
 """Where pods come from: list, then watch; what changed is handed on, one batch at a time."""
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -94,9 +93,13 @@ class PodSource:
             selector=f"spec.nodeName={node_name}",
         )
 
-    def run(self, stop: threading.Event) -> None:
-        """List and watch until *stop* is set."""
-        self._reflector.run(stop)
+    def run(self) -> None:
+        """List and watch until :meth:`stop`."""
+        self._reflector.run()
+
+    def stop(self) -> None:
+        """End."""
+        self._reflector.stop()
 
     def _listed(self, objects: Iterable[Json]) -> None:
         self._emit(self._store.replace(_pods(objects)))

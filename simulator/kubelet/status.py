@@ -38,19 +38,7 @@ class StatusManager:
         self._lock = threading.Lock()
         self._wanted: dict[str, _Wanted] = {}
         self._written: dict[str, _Wanted] = {}
-        self._queue = WorkQueue("status", self._write, threads=_THREADS)
-
-    def start(self) -> None:
-        """Begin to write."""
-        self._queue.start()
-
-    def stop(self) -> None:
-        """Write nothing more."""
-        self._queue.stop()
-
-    def join(self, timeout: float) -> None:
-        """Wait for writes under way."""
-        self._queue.join(timeout)
+        self.queue = WorkQueue("status", self._write, threads=_THREADS)
 
     def set(self, pod: Pod, status: Json) -> None:
         """Remember a status; a pod that has ended stays ended."""
@@ -59,7 +47,7 @@ class StatusManager:
             if before is not None and (before.gone or _ended(before.status)):
                 return
             self._wanted[pod.uid] = _Wanted(pod, status)
-        self._queue.add(pod.uid)
+        self.queue.add(pod.uid)
 
     def phase(self, uid: str) -> str | None:
         """Return the phase last set; ``None`` when none was."""
@@ -82,7 +70,7 @@ class StatusManager:
         with self._lock:
             before = self._wanted.get(pod.uid)
             self._wanted[pod.uid] = _Wanted(pod, {} if before is None else before.status, gone=True)
-        self._queue.add(pod.uid)
+        self.queue.add(pod.uid)
 
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a pod the API server no longer has."""

@@ -78,24 +78,23 @@ class Scheduler:
         self._assumed: dict[str, str] = {}
         self._not_before: dict[str, float] = {}
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._reflectors = (
+            Reflector(client, _PODS, on_list=self._all_pods, on_event=self._pod),
+            Reflector(client, _NODES, on_list=self._all_nodes, on_event=self._node),
+        )
+        loops = (self._schedule, *(each.run for each in self._reflectors))
+        self._threads = [threading.Thread(target=each, daemon=True) for each in loops]
 
     def start(self) -> None:
         """Begin; returns at once."""
-        pods = Reflector(self._client, _PODS, on_list=self._all_pods, on_event=self._pod)
-        nodes = Reflector(self._client, _NODES, on_list=self._all_nodes, on_event=self._node)
-        self._threads = [
-            threading.Thread(target=pods.run, args=(self._stop,), name="scheduler-pods"),
-            threading.Thread(target=nodes.run, args=(self._stop,), name="scheduler-nodes"),
-            threading.Thread(target=self._schedule, name="scheduler"),
-        ]
         for thread in self._threads:
-            thread.daemon = True
             thread.start()
 
     def stop(self) -> None:
         """End; returns when no binding is under way any more."""
         self._stop.set()
+        for each in self._reflectors:
+            each.stop()
         with self._changed:
             self._count_change()
         for thread in self._threads:

@@ -1,12 +1,11 @@
-"""The demo: examples, rejections, a burst and choices by links, on a cluster of real processes."""
+"""The demo: examples, rejections and a burst on one node, then a burst on four; real processes."""
 
 import os
 import socket
 import time
 from pathlib import Path
 
-from agent.cards.cards_file import load_inventory
-from agent.cards.inventory import parse_inventory, write_inventory
+from agent.cards.inventory import parse_inventory
 from contract.names import Names
 from simulator.burst import burst_pods
 from simulator.cards import CARDS, cards_file
@@ -26,8 +25,6 @@ from simulator.twolevels import (
     mixed_pods,
 )
 
-LINKED_CARDS = Path(__file__).parents[1] / "deploy" / "examples" / "cards" / "hgx-h100.yaml"
-
 
 def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: bool) -> bool:
     """Run the demo.
@@ -43,7 +40,6 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         Whether everything was right.
 
     Raises:
-        SettingsError: the cards file cannot be read.
         ClusterError: a process did not come up or died.
         ValueError: an example cannot be read.
         OSError: an example cannot be read, or a process cannot be started.
@@ -63,16 +59,12 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         story.inside("one-share", 30, 16, core_limit=80)
         story.bad_examples([each for each in files if "invalid" in each.name])
         story.burst(burst_pods(pods, seed=seed, names=names), clients)
-    inventory = load_inventory(LINKED_CARDS)
-    with Cluster(write_inventory(inventory), seed=seed, names=names) as cluster:
-        sequel = Story(cluster, inventory, names, report)
-        sequel.links(LINKED_CARDS.name)
     with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
         two = TwoLevels(fleet, report)
         two.run(mixed_pods(LOAD, seed=SEED, names=names))
         people = People(fleet, report)
         people.look()
-    right = story.right and sequel.right and two.right and people.right
+    right = story.right and two.right and people.right
     report.say(
         f"\n{'Nothing was wrong' if right else 'SOMETHING WAS WRONG'}; "
         f"{time.monotonic() - began:.0f} s, no process or file left behind."

@@ -26,7 +26,6 @@ from simulator.burst import container, pod, submit
 from simulator.client import ApiError
 from simulator.cluster import Cluster, read_lines
 from simulator.inside import describe_limits, found_inside, limits_of
-from simulator.linkchoice import better_set, links_of, numa_of
 from simulator.manifests import Json, read_manifests
 from simulator.objects import annotations, path_of, phase
 from simulator.report import Report
@@ -36,18 +35,10 @@ _BLOCK = 256 << 20
 _KNOWN_BY = {
     "ticket": "the device IDs had been reserved for one container before",
     "record": "the kubelet's checkpoint or List shows the container with just these device IDs",
-    "witness": "by the kubelet's checkpoint and List one container still lacked cards",
+    "witness": "one container still lacked cards, by the kubelet's checkpoint and List",
     "order": "a guess: several containers lacked cards, this was the likeliest",
 }
 """What each evidence means: how the agent knew which container a call was for."""
-
-# One after the other: a share that breaks up one socket's cards, then what wants cards together.
-_LINKED_PODS = (
-    ("inference", 50, 64),
-    ("train-four", 400, 0),
-    ("train-two", 200, 0),
-    ("debug-one", 100, 0),
-)
 
 
 class Story:
@@ -66,7 +57,6 @@ class Story:
         """
         self.right = True
         self._cluster = cluster
-        self._inventory = inventory
         self._index = {card.uuid: card.index for card in inventory.cards}
         self._names = names
         self._report = report
@@ -121,20 +111,22 @@ class Story:
         self._cluster.wait("deletion", lambda: not self._cluster.pods(), within=_SETTLE_SECONDS)
 
     def bad_examples(self, files: Sequence[Path]) -> None:
-        """Create what is not valid, and show the refusals."""
-        self._report.heading(f"Refused at creation, {len(files)} of {len(files)} bad examples")
-        report = self._report
+        """Create what is not valid, and show the refusals; whoever is in a hurry, one of them."""
+        told, refused = [], 0
         for file in files:
             for manifest in read_manifests(file):
                 try:
                     self._cluster.create(_in_default(manifest))
                 except ApiError as error:
-                    report.say(f"$ kubectl create -f {file.name}\n{error.as_kubectl()}")
-                    report = self._report.detail  # one of them will do for whoever is in a hurry
-                    self._expect(held=error.status == 422)
+                    told.append(f"$ kubectl create -f {file.name}\n{error.as_kubectl()}")
+                    refused += error.status == 422
                 else:
-                    self._report.say(f"{file.name}: was NOT refused")
-                    self._expect(held=False)
+                    told.append(f"{file.name}: was NOT refused")
+        self._expect(held=refused == len(told))
+        self._report.heading(f"Refused at creation: {refused} of {len(told)} bad examples")
+        self._report.say(told[0])
+        for text in told[1:]:
+            self._report.detail.say(text)
 
     def burst(self, pods: Sequence[Json], clients: int) -> None:
         """Create many pods at once, and tell who named the right container how often."""
@@ -198,38 +190,6 @@ class Story:
             f"{running} of {len(found)} pods running after {took:.1f} s; the record on "
             f"{len(found) - len(unequal)} pods equals the kubelet's."
         )
-
-    def links(self, title: str) -> None:
-        """Create pods that want cards together, and show which they got and how these connect."""
-        inventory, cards = self._inventory, self._inventory.cards
-        self._report.detail.heading(
-            f"Cards by their links: {title}, {len(cards)} {cards[0].model}, one pod after the other"
-        )
-        free = set(self._index.values())
-        rows = []
-        for name, cores, blocks in _LINKED_PODS:
-            self._cluster.create(_pod(name, cores, blocks, self._names))
-            (found,) = self._settled({name})
-            held = holdings_of(self._calls()).get(("default", name, "main"), {})
-            got = sorted(self._index[card] for card in per_card(held))
-            better = better_set(inventory, got, free)
-            unequal = unequal_records([found], {("default", name, "main"): held}, self._names)
-            self._expect(held=phase(found) == "Running" and not better and not unequal)
-            for text in unequal:
-                self._report.say(text)
-            if better:
-                self._report.say(f"{name}: cards {better} were better connected")
-            free -= set(got)
-            rows.append(
-                (
-                    name,
-                    _counts(cores, blocks),
-                    ", ".join(map(str, got)) or phase(found),
-                    links_of(inventory, got) or "-",
-                    numa_of(inventory, got) or "-",
-                )
-            )
-        self._report.detail.table(("POD", "ASKED", "CARDS", "LINKS", "NUMA"), rows)
 
     def _expect(self, held: bool) -> None:  # noqa: FBT001 -- reads as "expect that"
         self.right = self.right and held

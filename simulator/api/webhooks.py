@@ -49,7 +49,7 @@ class Webhook:
     Attributes:
         name: as error messages quote it.
         mutating: whether it may patch.
-        url: where to call it; a service is not looked up.
+        url: where to call it; a service by its name, which nothing resolves.
         ca_bundle: base64 PEM the server certificate is verified with; empty for the system's.
         timeout_s: seconds to wait for its answer.
         fails_open: failurePolicy ``Ignore``.
@@ -117,7 +117,7 @@ def _parse(webhook: Json, *, mutating: bool) -> Webhook:
     return Webhook(
         name=webhook["name"],
         mutating=mutating,
-        url=client["url"],
+        url=_url(client),
         ca_bundle=client.get("caBundle") or "",
         timeout_s=webhook.get("timeoutSeconds") or _DEFAULT_TIMEOUT_S,
         fails_open=webhook.get("failurePolicy") == "Ignore",
@@ -125,6 +125,13 @@ def _parse(webhook: Json, *, mutating: bool) -> Webhook:
         namespace_selector=parse_label_selector(webhook.get("namespaceSelector")),
         object_selector=parse_label_selector(webhook.get("objectSelector")),
     )
+
+
+def _url(client: Json) -> str:
+    if client.get("url"):
+        return str(client["url"])
+    service = client["service"]
+    return f"https://{service['name']}.{service['namespace']}.svc{service.get('path') or '/'}"
 
 
 def parse_rule(rule: Json) -> Rule:

@@ -74,6 +74,14 @@ def test_who_takes_the_place_of_a_dead_worker_counts_on_and_has_nothing_open(
     assert sorted(path.name for path in tmp_path.iterdir()) == files
 
 
+def test_a_worker_that_is_starting_fails_no_scrape(tmp_path: Path) -> None:
+    """The library makes a file empty, and fills it a moment later."""
+    for name in ("counter_1.db", "gauge_sum_1.db"):
+        (tmp_path / name).touch()
+    found = _worker(tmp_path, 0, 2)
+    assert found["connections"] == 2
+
+
 def test_build_and_certificate_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics()
     metrics.certificate(Change.NONE, 5.0)

@@ -202,7 +202,8 @@ def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
     _write(serving, 1)
     with running(serving, tmp_path) as webhook, contextlib.closing(webhook.http()) as kept:
         webhook.wait(lambda: len(webhook.workers()) == 2)
-        (serving / "tls.crt").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n")
+        (tmp_path / "broken").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n")
+        (tmp_path / "broken").replace(serving / "tls.crt")  # nobody reads half of it
         webhook.wait(lambda: webhook.metrics()['certificate_reloads_total{result="refused"}'] == 2)
         # Who starts now cannot read a pair, and serves what the others serve.
         os.kill(min(webhook.workers()), signal.SIGKILL)

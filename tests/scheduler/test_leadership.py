@@ -55,7 +55,7 @@ class Stage:
         self.slices = FakeSlices()
         self.election = None if alone else replica("one", self.leases, self.clock)
         endpoint = self.endpoint = Endpoint(
-            self.slices, namespace="gpu-turnstile", name="slice", address="10.0.0.7", port=8444
+            api=self.slices, namespace="gpu-turnstile", name="slice", address="10.0.0.7", port=8444
         )
         self.leadership = Leadership(self.election, self.watches, endpoint, clock=self.clock)
 
@@ -181,5 +181,5 @@ def test_bindings_under_way_end_before_the_lease_is_released(stage: Stage, *, en
 
 def test_without_a_slice_nothing_is_written() -> None:
     slices = FakeSlices()
-    Endpoint(slices, namespace="n", name="", address="", port=1).publish()
+    Endpoint(api=slices, namespace="n", name="", address="", port=1).publish()
     assert slices.patches == []

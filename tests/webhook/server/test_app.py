@@ -124,7 +124,7 @@ def test_probes_answer_ok(client: FlaskClient) -> None:
 
 def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
     handler = Handler(Reviewer(names=names, stamp=stamp))
-    client = create_app(handler, is_ready=lambda: False).test_client()
+    client = create_app(handler, is_ready=lambda: "shutting down").test_client()
     response = client.get("/readyz")
     assert (response.status_code, _line(response)) == (503, "shutting down")
     assert client.get("/healthz").status_code == 200
@@ -133,7 +133,7 @@ def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: S
 def test_a_mistake_of_ours_is_logged_and_shows_nothing(
     names: Names, stamp: Stamp, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken() -> bool:
+    def broken() -> str:
         raise RuntimeError("inner secret")
 
     handler = Handler(Reviewer(names=names, stamp=stamp))

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -93,8 +93,7 @@ class Cluster:
     async def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Create a Binding."""
         path = object_path("pods", namespace, name) + "/binding"
-        query = {"timeout": f"{BIND_SECONDS:.0f}s"}
-        await self._call("POST", path, binding, timeout=BIND_SECONDS, query=query)
+        await self._call("POST", path, binding, timeout=BIND_SECONDS)
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         """Get a lease; ``None`` when there is none."""
@@ -139,15 +138,18 @@ class Cluster:
         body: Json | None = None,
         *,
         timeout: float,  # noqa: ASYNC109 - as Client.call, which has it for what is left
-        query: Mapping[str, str] | None = None,
     ) -> Json:
-        """As :meth:`Client.call`; the time that it waits for a thread counts."""
+        """As :meth:`Client.call`; the time that it waits for a thread counts.
+
+        The API server is told how much is left: it gives up then, too.
+        """
         latest = time.monotonic() + timeout
 
         def call() -> Json:
             left = latest - time.monotonic()
             if left <= 0:
                 raise TimeoutError
+            query = {"timeout": f"{max(left, 0.001):.3f}s"}  # 0 would be as long as it likes
             return self._client.call(method, path, body, timeout=left, query=query)
 
         try:

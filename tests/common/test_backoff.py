@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.backoff import Backoff, pause_after, spread
+from common.backoff import Backoff, spread
 
 _jitters = st.floats(0, 1, exclude_max=True)
 
@@ -15,18 +15,8 @@ def test_pauses_double_up_to_their_bound_and_begin_anew_after_a_success() -> Non
     assert pauses.next() == 0.5
 
 
-@given(failures=st.integers(1, 10**9), jitter=_jitters)
-def test_any_number_of_failures_gives_a_pause_within_bounds(failures: int, jitter: float) -> None:
-    assert 0.1 <= pause_after(failures, 0.1, 30.0, jitter=lambda: jitter) <= 45.0
-
-
 @given(first=_jitters, second=_jitters)
 def test_who_draws_another_number_waits_another_time(first: float, second: float) -> None:
     one, other = spread(10.0, lambda: first), spread(10.0, lambda: second)
     assert (one < other) == (10.0 * (1 + 0.5 * first) < 10.0 * (1 + 0.5 * second))
     assert 10.0 <= one <= 15.0
-
-
-def test_a_hundred_programs_do_not_come_back_together() -> None:
-    """Each has a source of randomness of its own, seeded by the system."""
-    assert len({Backoff(1.0, 60.0).next() for _ in range(100)}) > 90

@@ -91,16 +91,6 @@ def test_a_text_that_no_stamp_encodes_to_is_refused(text: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("00000000000000000000-w-00000000", "0"), ("99999999999999999999-w-00000000", "9" * 20)],
-)
-def test_a_stamp_out_of_range_is_refused_though_its_form_is_right(text: str, shown: str) -> None:
-    with pytest.raises(InvalidStamp) as caught:
-        OrderStamp.decode(text)
-    assert str(caught.value) == f"time: Invalid value: {shown}: must be 1 to 2^63-1 ns"
-
-
 def _padded(
     numbers: st.SearchStrategy[int], widths: st.SearchStrategy[int]
 ) -> st.SearchStrategy[str]:
@@ -175,12 +165,6 @@ def test_a_stamper_whose_count_is_full_goes_on_in_the_next_nanosecond(
         OrderStamp(TIME, "w", 1),
         OrderStamp(TIME + 1, "w", 0),
     ]
-
-
-def test_a_stamper_refuses_a_writer_that_no_stamp_can_carry() -> None:
-    with pytest.raises(InvalidStamp) as caught:
-        Stamper(clock=lambda: TIME, writer="web-1")
-    assert str(caught.value) == 'writer: Invalid value: "web-1": must be 1 to 48 of a-z and 0-9'
 
 
 @given(st.lists(st.integers(-(2**63), LATEST), min_size=1, max_size=50))

@@ -103,14 +103,6 @@ def test_a_term_that_ends_and_another_one_list_again(stage: Stage) -> None:
     )
 
 
-def test_a_follower_says_who_leads(stage: Stage) -> None:
-    other = replica("other", stage.leases, stage.clock)
-    other.step()
-    stage.turn()
-    assert stage.leadership.not_binding() == "not the leader: other holds the lease"
-    assert stage.slices.patches == []
-
-
 def test_the_leader_writes_itself_into_the_slice_and_does_so_again(stage: Stage) -> None:
     stage.watches.listed = 1
     stage.turn()
@@ -144,16 +136,6 @@ def test_a_single_replica_needs_no_lease() -> None:
     assert stage.leadership.not_binding() == ""
     stage.leadership.end()
     assert stage.leadership.not_binding() == "shutting down"
-
-
-def test_at_the_end_the_lease_is_released(stage: Stage) -> None:
-    stage.watches.listed = 1
-    stage.turn()
-    stage.leadership.end()
-    assert stage.leadership.not_binding() == "shutting down"
-    other = replica("other", stage.leases, stage.clock)
-    other.step()
-    assert other.leads_for() == DURATION
 
 
 @pytest.mark.parametrize("ends", [True, False])

@@ -13,8 +13,6 @@ from scheduler.errors import BadRequest, TooLarge
 from scheduler.protocol import (
     decode_args,
     decode_binding,
-    encode_bound,
-    encode_filter_error,
     encode_filtered,
     encode_scores,
 )
@@ -164,17 +162,6 @@ def test_answers_are_json_whatever_names_hold(scored: list[tuple[str, int]]) -> 
 
     assert (filtered["NodeNames"], filtered["FailedNodes"]) == (names, failed)
     assert [(each["Host"], each["Score"]) for each in scores] == scored
-
-
-def test_errors_and_scores_are_written_as_go_reads_them() -> None:
-    assert json.loads(encode_filter_error("no"))["Error"] == "no"
-    assert encode_bound() == b'{"Error":""}'
-    assert json.loads(encode_bound("no")) == {"Error": "no"}
-    assert encode_scores((), ()) == b"[]"
-    assert json.loads(encode_scores(("n1", 'n"\u00e9'), (0, 10))) == [
-        {"Host": "n1", "Score": 0},
-        {"Host": 'n"\u00e9', "Score": 10},
-    ]
 
 
 _json: st.SearchStrategy[Any] = st.recursive(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from common.serving.tls import Change
 from webhook.metrics import Metrics
 
 PREFIX = "gpu_turnstile_webhook_"
@@ -80,16 +79,6 @@ def test_a_worker_that_is_starting_fails_no_scrape(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     found = _worker(tmp_path, 0, 2)
     assert found["connections"] == 2
-
-
-def test_build_and_certificate_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = Metrics()
-    metrics.certificate(Change.NONE, 5.0)
-    found = _samples(metrics.render().decode())
-    (build,) = (name for name in found if name.startswith("build_info"))
-    assert found[build] == 1
-    assert found["certificate_expiry_timestamp_seconds"] == 5
-    assert found['certificate_reloads_total{result="loaded"}'] == 0
 
 
 def test_a_copy_of_the_source_that_was_never_installed_has_no_version(

@@ -1,8 +1,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.names import Names
@@ -17,23 +15,6 @@ def _advise(
     containers = (ContainerDemand(name, ContainerKind.MAIN, 0, demand) for demand in asked)
     known: dict[str, Any] = {"largest_card": 0, "path": ""} | given
     return list(advise(PodDemand(tuple(containers)), annotations or {}, names=NAMES, **known))
-
-
-@pytest.mark.parametrize(
-    ("cores", "memory", "largest"),
-    [(50, 8, 0), (100, 0, 0), (300, 7, 0), (50, 96, 96), (200, 192, 96), (0, 8, 0), (50, 97, 0)],
-)
-def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, largest: int) -> None:
-    assert _advise(Demand(cores, memory), largest_card=largest) == []
-
-
-@given(st.integers(0, 2**31), st.integers(0, 2**31), st.integers(0, 2**20), st.text(max_size=300))
-def test_whatever_is_asked_for_lines_about_memory_are_few_and_nearly_fit(
-    cores: int, memory: int, largest: int, name: str
-) -> None:
-    lines = _advise(Demand(cores, memory), largest_card=largest, name=name)
-    assert len(lines) <= 3
-    assert all(len(line) <= 160 for line in lines)
 
 
 @pytest.mark.parametrize(

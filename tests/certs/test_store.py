@@ -161,3 +161,10 @@ def test_a_bundle_that_is_none_is_refused_with_its_path(issued: Issued, tmp_path
     with pytest.raises(InvalidCertificate) as junk:
         store.read_ca_bundle(tmp_path)
     assert str(junk.value) == f"{path}: not a PEM certificate"
+
+
+def test_four_files_are_written_into_a_directory_made_for_them(
+    issued: Issued, tmp_path: Path
+) -> None:
+    store.write(tmp_path / "a" / "b", issued)
+    assert list(_contents(tmp_path / "a" / "b")) == NAMES

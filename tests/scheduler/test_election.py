@@ -231,3 +231,19 @@ def test_at_no_time_two_may_bind(events: list[tuple[int, str] | float]) -> None:
                 others = [until[other] for other in range(3) if other != number]
                 assert all(clock.now >= other for other in others)
                 until[number] = max(until[number], clock.now + BIND_SECONDS)
+
+
+def test_who_comes_second_to_make_it_follows(leases: FakeLeases, clock: FakeClock) -> None:
+    one, two = replica("one", leases, clock), replica("two", leases, clock)
+    one.step()
+    made, leases.lease = leases.lease, None
+    get = leases.get_lease
+
+    def late(namespace: str, name: str) -> Json | None:
+        found = get(namespace, name)
+        leases.lease = made
+        return found
+
+    leases.get_lease = late  # type: ignore[method-assign]
+    two.step()
+    assert two.leads_for() == 0

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -17,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import trustme
 
 from agent.kubernetes_api.pod_parser import parse_pod as parse_for_the_agent
 from certs import store
@@ -247,24 +245,3 @@ def _overfull(admin: ApiClient, prefix: str, cores: int) -> dict[tuple[str, str]
         key = (pod["spec"]["nodeName"], card)
         used[key] = used.get(key, 0) + cores
     return {key: each for key, each in used.items() if each > 100}
-
-
-def test_only_clients_with_a_certificate_are_answered_and_a_new_pair_is_served(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    tls, authority = tmp_path / "tls", trustme.CA()
-    certificates(tls)
-    authority.cert_pem.write_to_path(tmp_path / "clients.crt")
-    options = ("--lease", "", "--client-ca", str(tmp_path / "clients.crt"))
-    with running(server, tmp_path, "three", *options) as replica:
-        args = {"Pod": make_pod("a"), "NodeNames": ["x"], "Nodes": None}
-        assert replica.ask("/filter", args)[0] == 403
-        context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
-        authority.issue_cert("kube-scheduler").configure_cert(context)
-        status, text = replica.ask("/filter", args, context)
-        assert (status, json.loads(text)["NodeNames"]) == (200, ["x"])
-        renewed = tmp_path / "renewed"
-        certificates(renewed)
-        for name in ("tls.key", "tls.crt", "ca.crt"):
-            shutil.copy(renewed / name, tls / name)
-        replica.wait(lambda: replica.answers("/readyz", "ok"))

@@ -258,21 +258,3 @@ def test_what_ends_leaves_nothing(server: Server) -> None:
     server.wait(lambda: server.count("test_connections ") == 1)
     assert server.count("test_requests_in_flight ") == 1
     assert "Traceback" not in server.log.read_text()
-
-
-def test_an_end_answers_what_waits_and_closes_what_is_idle(
-    certificates: Path, tmp_path: Path
-) -> None:
-    with running(certificates, tmp_path) as server, contextlib.ExitStack() as held:
-        idle, fresh, late = (held.enter_context(server.connect()) for _ in range(3))
-        idle.sendall(GET)
-        assert _answer(idle)
-        late.sendall(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        server.wait(lambda: server.count("test_requests_in_flight ") == 2)
-        server.process.terminate()
-        assert _rest(idle) == b""
-        server.gate.touch()
-        head, body = _answer(late)
-        assert (b"Connection: close" in head, body) == (True, b"late")
-        assert _rest(fresh) == b""
-        assert server.process.wait(DEADLINE) == 0

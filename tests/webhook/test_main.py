@@ -81,35 +81,17 @@ def test_every_flag_is_an_environment_variable(
     [
         ([], "Missing option '--cert'"),
         (["--cert", "c"], "Missing option '--key'"),
-        (
-            [*PAIR, "--scheduler-name", "my scheduler"],
-            "Invalid value for '--scheduler-name'",
-        ),
-        (
-            [*PAIR, "--runtime-class", "NVIDIA"],
-            "Invalid value for '--runtime-class'",
-        ),
+        ([*PAIR, "--scheduler-name", "my scheduler"], "Invalid value for '--scheduler-name'"),
+        ([*PAIR, "--runtime-class", "NVIDIA"], "Invalid value for '--runtime-class'"),
         (
             [*PAIR, "--default-memory", "proportional"],
             "--default-memory proportional: needs --largest-card",
         ),
-        (
-            [*PAIR, "--port", "0"],
-            "Invalid value for '--port'",
-        ),
-        (
-            [*PAIR, "--workers", "no"],
-            "Invalid value for '--w",
-        ),
-        (
-            [*PAIR, "--drain-delay", "16"],
-            "Invalid value for '--drain-delay'",
-        ),
+        ([*PAIR, "--port", "0"], "Invalid value for '--port'"),
+        ([*PAIR, "--workers", "no"], "Invalid value for '--w"),
+        ([*PAIR, "--drain-delay", "16"], "Invalid value for '--drain-delay'"),
         (["--nonsense"], "No such option"),
-        (
-            [*PAIR, "--domain", "A_b"],
-            'domain: Invalid value: "A_b": must be a lower-case DNS name',
-        ),
+        ([*PAIR, "--domain", "A_b"], 'domain: Invalid value: "A_b": must be a lower-case DNS name'),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(

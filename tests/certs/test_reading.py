@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certs.errors import InvalidCertificate
-from certs.issue import Issued, KeyPair, issue, make_authority
+from certs.issue import Issued, KeyPair, issue, make_authority, sign_serving
 from certs.names import parse_subject
 from certs.reading import is_issued_by, read_bundle, read_certificate, read_pair
 
@@ -39,6 +39,12 @@ def test_only_the_authority_that_signed_is_the_issuer(issued: Issued) -> None:
     assert not is_issued_by(serving, serving)
     other = read_certificate(make_authority(now=NOW, days=1).certificate)
     assert not is_issued_by(serving, other)
+
+
+def test_a_serving_certificate_ends_with_its_authority() -> None:
+    authority = make_authority(now=NOW, days=3)
+    serving = sign_serving(authority, parse_subject(["a"], [], 90), now=NOW + timedelta(days=1))
+    assert read_certificate(serving.certificate).not_after == NOW + timedelta(days=3)
 
 
 def test_of_a_bundle_only_authorities_are_read_and_each_once(issued: Issued) -> None:

@@ -260,6 +260,18 @@ def test_an_authority_that_is_trusted_already_helps_soonest() -> None:
     assert world.cluster.writes[:2] == [f"replace {TLS}", f"replace {CA}"]
 
 
+def test_an_authority_near_its_end_signs_nothing_any_more() -> None:
+    world = installed()
+    authority = world.authority()
+    world.clock.now = authority.not_after - timedelta(days=60)
+    world.cluster.writes.clear()
+    world.run_to_the_end()
+    assert world.cluster.writes[0] == f"replace {CA}"
+    assert world.cluster.writes.count(f"replace {CA}") == 1
+    assert world.authority() != authority
+    assert world.accepted_now()
+
+
 # --- two at once, and long histories ---------------------------------------------------
 
 

@@ -96,6 +96,15 @@ def test_the_level_is_kept_to_and_a_chatty_library_is_quiet(
     assert {"message": "told", "level": "info", "pid": os.getpid()}.items() <= found.items()
 
 
+def test_debug_tells_more_and_configuring_twice_does_not_write_twice(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configure()
+    configure("debug")
+    logging.getLogger("agent").debug("finer")
+    assert json.loads(capsys.readouterr().err)["message"] == "finer"
+
+
 @functools.cache
 def _calls() -> list[tuple[str, ast.Call]]:
     """Every call of a logger in our programs, with its place."""

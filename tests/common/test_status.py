@@ -59,6 +59,14 @@ def test_a_probe_is_ok_or_says_why_not(site: Site) -> None:
     assert (answer.status, answer.data) == (503, b"not registered\n")
 
 
+def test_a_page_brings_its_own_content_type(site: Site) -> None:
+    answer = get(site.server, "/metrics")
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4"
+    assert answer.headers["Content-Length"] == "5"
+    assert answer.headers["Server"].strip() == "gpu-turnstile"
+    assert answer.data == b"up 1\n"
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/../readyz"])
 def test_any_other_page_is_not_found(site: Site, path: str) -> None:
     # Written by hand: a client would tidy the path up.
@@ -160,6 +168,14 @@ def test_clients_that_do_not_read_their_answer_hold_nobody_up(site: Site) -> Non
     with clients(site.server.port, 10, b"GET /metrics HTTP/1.0\r\n\r\n"):
         assert get(site.server, "/readyz").status == 200
         assert len(get(site.server, "/metrics").data) == 8 << 20
+
+
+def test_every_answer_is_the_last_of_its_connection(site: Site) -> None:
+    request = b"GET /readyz HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n"
+    with clients(site.server.port, 1, request * 2) as (connection,):
+        answer = read_all(connection)
+    assert answer.count(b"HTTP/1.1 200 OK") == 1
+    assert b"Connection: close\r\n" in answer
 
 
 def test_a_page_is_made_again_as_often_as_takes_a_tenth_of_a_cpu() -> None:

@@ -218,6 +218,12 @@ def test_memory_written_in_bytes_is_refused_with_the_blocks_to_write(
     assert found.endswith(f": {_BYTES}{blocks}")
 
 
+def test_more_cores_than_the_kubelet_can_ask_for_are_refused() -> None:
+    assert _refusals(_limits("2147483648")) == [
+        f'{CORE_LIMIT}: Invalid value: "2147483648": {_MOST}'
+    ]
+
+
 @pytest.mark.parametrize(
     ("request_", "found"), [("60", '"60"'), (0, "0"), (None, "null"), ([], "a list")]
 )
@@ -273,6 +279,12 @@ def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() ->
         ),
     ]
     assert len(_refusals(spec)) == 5
+
+
+def test_a_broken_rule_does_not_hide_a_count_that_can_be_read() -> None:
+    demand, errors = read_pod_demand(_limits("150", "x"), NAMES)
+    assert errors
+    assert demand.containers == (ContainerDemand("c", MAIN, 0, Demand(150, 0)),)
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,12 @@ def test_a_stamper_whose_count_is_full_goes_on_in_the_next_nanosecond(
     ]
 
 
+def test_a_stamper_refuses_a_writer_that_no_stamp_can_carry() -> None:
+    with pytest.raises(InvalidStamp) as caught:
+        Stamper(clock=lambda: TIME, writer="web-1")
+    assert str(caught.value) == 'writer: Invalid value: "web-1": must be 1 to 48 of a-z and 0-9'
+
+
 @given(st.lists(st.integers(-(2**63), LATEST), min_size=1, max_size=50))
 def test_a_stamper_never_goes_back_whatever_its_clock_does(times: list[int]) -> None:
     stamper = Stamper(clock=_clock(times), writer="w")

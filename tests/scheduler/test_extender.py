@@ -77,6 +77,21 @@ def test_a_replica_whose_thread_has_ended_is_to_be_started_again(
     assert health().status_code == 200
 
 
+def test_a_replica_is_ready_once_in_step_and_gives_the_lease_back(settings: Settings) -> None:
+    extender = Extender(settings, Metrics())
+    assert extender.not_ready() == "not in step yet: nodes and pods are being listed"
+    extender.start()
+    eventually(lambda: not extender.not_ready(), "it is ready")
+    eventually(lambda: not extender.leadership.not_binding(), "it binds")
+    text = extender.metrics.render().decode()
+    for line in ("leader 1.0", "in_step 1.0", "known_nodes 1.0", "known_pods 0.0"):
+        assert f"gpu_turnstile_scheduler_{line}" in text
+    extender.stop()
+    assert extender.not_ready() == "shutting down"
+    assert extender.leadership.not_binding() == "shutting down"
+    assert not extender.leadership.leads
+
+
 def test_the_worker_serves_the_replica_and_ends_it(settings: Settings) -> None:
     master = Master(settings, Certificate(settings.files))
     client = client_of(master.load())

@@ -127,6 +127,11 @@ def test_who_is_not_in_step_decides_nothing(stage: Stage) -> None:
     assert stage.post("filter", ARGS)["Error"] == text
 
 
+def test_what_cannot_be_bound_is_told(stage: Stage) -> None:
+    assert stage.post("bind", BINDING)["Error"] == "gpu-turnstile: the pod with UID u-a is gone"
+    assert stage.count('errors_total{verb="bind"}') == 1
+
+
 def test_what_is_no_request_is_told(stage: Stage) -> None:
     text = "gpu-turnstile: Pod: Invalid value: null: must be a pod"
     assert stage.post("filter", {})["Error"] == text

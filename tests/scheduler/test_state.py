@@ -123,6 +123,13 @@ def test_one_that_was_assumed_after_a_list_began_outlives_it(state: State) -> No
     assert free(state) == [(100, 32), (70, 28)]
 
 
+def test_retracting_does_not_take_a_pod_off_the_node_where_the_watch_shows_it(state: State) -> None:
+    state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
+    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.retract("u-a", "n1")
+    assert free(state) == [(100, 32), (70, 28)]
+
+
 def test_cards_that_are_exchanged_end_what_was_planned_on_them(state: State) -> None:
     state.assume(planned("a", "n1", 1), ((1, 30, 4),))
     state.put_node(make_node("n1", 1))

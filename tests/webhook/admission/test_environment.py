@@ -1,10 +1,12 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.demand import read_pod_demand
 from contract.names import Names
+from webhook.admission.verdicts import bounded
 from webhook.admission.warnings import about_environment
 
 NAMES = Names()
@@ -49,3 +51,11 @@ junk = st.recursive(
     ),
     max_leaves=12,
 )
+
+
+@given(st.lists(junk | st.fixed_dictionaries({"name": junk}), max_size=3), junk)
+def test_hostile_specs_do_no_harm(env: list[Any], more: Any) -> None:
+    spec = {"containers": [{**container("m" * 200), "env": env}, more], "initContainers": more}
+    for line in about(spec):
+        assert bounded([line])[0] == line  # nothing is cut
+    assert list(about_environment(more, read_pod_demand(spec, NAMES)[0])) is not None

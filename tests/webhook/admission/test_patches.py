@@ -19,6 +19,10 @@ def test_a_dropped_value_is_never_moved_to_where_the_same_value_is_written() -> 
     ]
 
 
+def test_what_is_right_already_needs_no_patch() -> None:
+    assert patch_annotations({"annotations": {"a": "1"}}, {"a": "1", "b": None}) == ()
+
+
 def _nested(depth: int) -> object:
     value: object = "core"
     for _ in range(depth):

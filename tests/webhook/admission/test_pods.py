@@ -118,6 +118,12 @@ def test_a_privileged_container_of_a_gpu_pod_is_warned_of_or_denied(pod: Json, f
         assert decide_pod(pod, names=NAMES, stamp=no_stamp, options=options) == Verdict()
 
 
+@pytest.mark.parametrize("context", [None, [], "x", {}, {"privileged": "true"}])
+def test_what_is_not_privileged_is_not_warned_of(pod: Json, context: object) -> None:
+    pod["spec"]["containers"][0]["securityContext"] = context
+    assert _decide(pod).warnings == ()
+
+
 @pytest.mark.parametrize(
     "key", ["gpu-assigned", "gpu-allocation", "admission-order", "predicate-gpu-idx-0"]
 )
@@ -130,6 +136,16 @@ def test_a_pod_without_gpus_loses_what_only_gpu_pods_get(pod: Json, key: str) ->
     assert verdict.warnings == (
         f"metadata.annotations[tencent.com/{key}]: dropped, the pod asks for no GPU",
     )
+
+
+def test_a_gpu_pod_copied_without_its_limits_loses_all_that_we_wrote(pod: Json) -> None:
+    _with_resources(pod, {})
+    ran = {"tencent.com/gpu-assigned": "true", "tencent.com/gpu-allocation": "{}"}
+    index = {"tencent.com/predicate-gpu-idx-0": "0"}
+    pod["metadata"]["annotations"] = {**BY_BINDING, **STAMPS, **ran, **index}
+    verdict = _decide(pod)
+    assert applied(pod, verdict)["metadata"]["annotations"] == {}
+    assert len(verdict.warnings) == 7
 
 
 def test_nobody_is_blamed_when_another_webhook_removed_the_request(pod: Json) -> None:
@@ -183,6 +199,36 @@ def test_a_request_that_can_never_be_served_is_denied_in_these_words(
     verdict = decide_pod(_with_resources(pod, resources), names=NAMES, stamp=no_stamp)
     assert [str(error) for error in verdict.errors] == messages
     assert (verdict.patch, verdict.warnings) == ((), ())
+
+
+def test_all_errors_of_a_pod_come_at_once_in_the_order_of_its_fields(pod: Json) -> None:
+    pod["metadata"]["annotations"] = ["not", "a", "mapping"]
+    pod["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": {CORE: "150"}}}]
+    _with_resources(pod, {"limits": {MEMORY: "1"}})
+    verdict = _decide(pod)
+    assert [error.path for error in verdict.errors] == [
+        "metadata.annotations",
+        f"spec.initContainers[0].resources.limits[{CORE}]",
+        f"{LIMITS}[{CORE}]",
+    ]
+    assert verdict.rules == ("memory-without-cores", "not-a-mapping", "not-whole-cards")
+
+
+@pytest.mark.parametrize(
+    ("largest", "more"),
+    [(0, ()), (3, ("container main: 7 memory blocks, the largest card known has 3",))],
+)
+def test_what_can_hardly_be_meant_is_allowed_with_a_warning(
+    pod: Json, largest: int, more: tuple[str, ...]
+) -> None:
+    _with_resources(pod, {"limits": {CORE: "20", MEMORY: "7"}})
+    pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    verdict = decide_pod(pod, names=NAMES, stamp=stamp, options=Options(largest))
+    assert verdict.label == "patched"
+    assert verdict.warnings == (
+        *more,
+        "container main: env NVIDIA_VISIBLE_DEVICES undoes what the node sets",
+    )
 
 
 def test_what_others_write_is_dropped_and_what_we_write_is_overwritten(pod: Json) -> None:
@@ -358,6 +404,22 @@ def test_a_gpu_pod_that_names_no_scheduler_gets_ours_where_there_is_one(
     assert applied(pod, verdict) == expected
     assert verdict.warnings == ()
     assert "schedulerName" not in str(_decide(pod).patch)
+
+
+@pytest.mark.parametrize("given", ["volcano", OUR_SCHEDULER, "default-scheduler-2"])
+def test_a_gpu_pod_that_names_a_scheduler_keeps_it(pod: Json, given: str) -> None:
+    """And one that comes a second time is not changed again."""
+    pod["spec"]["schedulerName"] = given
+    verdict = decide_pod(pod, names=NAMES, stamp=stamp, options=OUR_OPTIONS)
+    assert verdict == _decide(pod)
+
+
+def test_pods_that_ask_for_no_gpu_or_cannot_be_served_keep_their_scheduler(pod: Json) -> None:
+    plain = _with_resources(copy.deepcopy(pod), {"limits": {"cpu": "1"}})
+    wrong = _with_resources(pod, {"limits": {CORE: "150"}})
+    for each in (plain, wrong):
+        verdict = decide_pod(each, names=NAMES, stamp=stamp, options=OUR_OPTIONS)
+        assert verdict.patch == ()
 
 
 @pytest.mark.parametrize(

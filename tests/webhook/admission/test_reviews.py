@@ -53,6 +53,14 @@ def test_a_kind_alone_says_what_is_reviewed(review: Json) -> None:
     assert str(target) == "v1/Pod"
 
 
+def test_an_update_has_the_object_before_and_a_deletion_no_other(review: Json, pod: Json) -> None:
+    review["request"] |= {"operation": "UPDATE", "oldObject": {"metadata": {"name": "old"}}}
+    decoded = decode_review(_encode(review))
+    assert (decoded.object, decoded.old_object) == (pod, {"metadata": {"name": "old"}})
+    review["request"] |= {"operation": "DELETE", "object": None}
+    assert decode_review(_encode(review)).object is None
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
@@ -192,6 +200,10 @@ def _answer(review: Json, verdict: Verdict) -> Json:
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     response: Json = answer["response"]
     return response
+
+
+def test_a_plain_permission_says_no_more_than_it_must(review: Json) -> None:
+    assert _answer(review, Verdict()) == {"uid": review["request"]["uid"], "allowed": True}
 
 
 def test_a_patch_is_encoded_in_base64(review: Json) -> None:

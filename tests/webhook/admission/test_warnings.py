@@ -18,6 +18,14 @@ def _advise(
 
 
 @pytest.mark.parametrize(
+    ("cores", "memory", "largest"),
+    [(50, 8, 0), (100, 0, 0), (300, 7, 0), (50, 96, 96), (200, 192, 96), (0, 8, 0), (50, 97, 0)],
+)
+def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, largest: int) -> None:
+    assert _advise(Demand(cores, memory), largest_card=largest) == []
+
+
+@pytest.mark.parametrize(
     ("cores", "limit", "lines"),
     [
         (50, "30", ["container main: 50 cores, vcuda-core-limit leaves it 30"]),

@@ -136,6 +136,18 @@ def test_a_template_whose_pods_will_get_memory_passes_with_the_same_warning() ->
     assert _validate(_review(new, new), options) == expected
 
 
+def test_an_update_that_brings_an_error_is_refused_with_all_errors() -> None:
+    old = _workload(TEMPLATE, _template(core="150"))
+    new = copy.deepcopy(old)
+    new["spec"]["template"]["spec"]["containers"].append(
+        {"name": "more", "resources": {"limits": {CORE: "50"}}}
+    )
+    assert [each.rule for each in _validate(_review(new, old)).errors] == [
+        "not-whole-cards",
+        "share-without-memory",
+    ]
+
+
 def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
     """Or a workload older than this webhook could neither be scaled to zero nor finalized."""
     old = _workload(TEMPLATE, _template(core="150"))

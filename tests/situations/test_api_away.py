@@ -242,7 +242,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         site.admit(late[0])
         static = a_pod("static", gpu("c0", 10, 5), stamped=False)
         del static["metadata"]["uid"]
-        uid = site.kubelet.add_static_pod(static, mirror="never")
+        uid = site.kubelet.add_static_pod(static)
         eventually(lambda: (uid, "c0") in site.kubelet.running(), "the static pod runs")
         site.admit(known, late[1])
         site.outlast()

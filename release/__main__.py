@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from release.archives import sha256, write_tar
+from release.chart import write_chart
 from release.krew import manifest
 from release.manifests import NoKubectl, folders, render
 from release.onefile import write_onefile
@@ -26,7 +27,7 @@ _SUMS = "SHA256SUMS"
 @click.option("--proxy-image", default="", help="Image of the proxy.  [default: as --image]")
 @click.option("--url", default="", help="Folder of the files on the web, for krew's manifest.")
 def main(out: Path, image: str, proxy_image: str, url: str) -> None:
-    """Fill a folder with wheel, kubectl-gpu, krew's manifest, rendered manifests and checksums."""
+    """Fill a folder with wheel, kubectl-gpu, krew's manifest, manifests, chart and checksums."""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or _commit_time())
     os.umask(0o022)
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
@@ -47,6 +48,14 @@ def main(out: Path, image: str, proxy_image: str, url: str) -> None:
         for name, folder in folders(ROOT / "deploy").items():
             rendered = render(folder, version=version, image=image, proxy_image=proxy_image)
             (out / f"{name}.yaml").write_text(rendered, encoding="utf-8")
+        write_chart(
+            out / f"gpu-turnstile-{version}.tgz",
+            ROOT / "deploy",
+            version=version,
+            image=image,
+            proxy_image=proxy_image,
+            epoch=epoch,
+        )
     except NoKubectl as error:
         missing = str(error)
     files = sorted(each for each in out.iterdir() if each.name != _SUMS)
@@ -55,7 +64,7 @@ def main(out: Path, image: str, proxy_image: str, url: str) -> None:
     for each in files:
         click.echo(f"{each.stat().st_size:>10}  {each}")
     if missing:
-        click.echo(f"release: error: no rendered manifests: {missing}", err=True)
+        click.echo(f"release: error: no rendered manifests and no chart: {missing}", err=True)
         sys.exit(1)
 
 

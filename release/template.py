@@ -109,11 +109,12 @@ def _presence(choices: Choices) -> Condition:
 
 
 def _or(conditions: list[Condition]) -> Condition:
-    distinct = sorted({each for each in conditions if isinstance(each, str)})
-    if any(each is True for each in conditions):
+    if True in conditions:
         return True
-    parts = sorted({part for each in distinct for part in _parts(each)})
-    return f"(or {' '.join(parts)})" if len(parts) > 1 else (parts or [False])[0]
+    parts = sorted({part for each in conditions if isinstance(each, str) for part in _parts(each)})
+    if not parts:
+        return False
+    return f"(or {' '.join(parts)})" if len(parts) > 1 else parts[0]
 
 
 def _parts(condition: str) -> list[str]:

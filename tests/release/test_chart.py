@@ -217,5 +217,5 @@ def test_notes_end_with_a_command(values: Json, chart: Path) -> None:
 
 def test_a_chart_that_is_made_again_is_the_same() -> None:
     made = chart_files()
-    chart_files.cache_clear()  # type: ignore[attr-defined]
+    chart_files.cache_clear()
     assert chart_files() == made

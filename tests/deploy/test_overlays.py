@@ -2,6 +2,7 @@
 
 import os
 import re
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -322,9 +323,8 @@ def test_a_scheduler_that_is_listed_may_choose_cards() -> None:
     old: Json = {"metadata": {"annotations": dict(example.annotations)}, "spec": {}}
     (binding,) = (each for each in BINDINGS if each.title == "a scheduler brings its choice")
     for name, update in (("pod-annotations", example.update(old)), ("bindings", binding.request())):
-        policy = find(
-            build("overlays/gpu-manager"), "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"
-        )
+        built = build("overlays/gpu-manager")
+        policy = deepcopy(find(built, "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"))
         (listed,) = (e for e in policy["spec"]["variables"] if e["name"] == "schedulers")
         assert listed["expression"] == "['system:kube-scheduler']"
         stranger = replace(update, user="system:serviceaccount:team:chooser")

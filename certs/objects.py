@@ -20,6 +20,7 @@ Json: TypeAlias = dict[str, Any]
 
 LABEL = "app.kubernetes.io/managed-by"
 LABEL_VALUE = "gpu-turnstile-certs"
+PART_OF, COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 SERVING_SINCE = "gpu-turnstile/serving-since"
 BUNDLE_CHANGED = "gpu-turnstile/bundle-changed"
 INJECTORS = (
@@ -170,13 +171,17 @@ def parse_configuration(kind: Kind, name: str, obj: Json) -> Configuration:
     )
 
 
-def new_secret(name: str, namespace: str, purpose: Purpose) -> Json:
-    """Make a Secret that holds nothing yet."""
+def new_secret(name: str, namespace: str, purpose: Purpose, component: str = "certs") -> Json:
+    """Make a Secret that holds nothing yet, with the labels by which *component* is deleted."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": purpose.value[0],
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {PART_OF: "gpu-turnstile", COMPONENT: component},
+        },
     }
 
 

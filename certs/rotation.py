@@ -470,12 +470,12 @@ def _carry_out(
     match step:
         case StoreAuthority():
             pair = make_authority(now=now, days=settings.ca_days)
-            empty = new_secret(settings.ca_secret, settings.namespace, Purpose.AUTHORITY)
+            empty = _empty(settings, settings.ca_secret, Purpose.AUTHORITY)
             obj = with_authority(snapshot.authority or empty, pair)
             _store(cluster, settings.ca_secret, snapshot.authority, obj)
         case StoreServing():
             pair = sign_serving(_there(snapshot.observed.authority.pair), settings.subject, now=now)
-            empty = new_secret(settings.tls_secret, settings.namespace, Purpose.SERVING)
+            empty = _empty(settings, settings.tls_secret, Purpose.SERVING)
             obj = with_serving(snapshot.serving or empty, pair, trusted=step.trusted, now=now)
             _store(cluster, settings.tls_secret, snapshot.serving, obj)
         case Adopt():
@@ -491,6 +491,10 @@ def _carry_out(
             target = step.configuration
             patch = bundle_patch(target, step.trusted, now)
             cluster.patch_configuration(target.kind, target.name, patch)
+
+
+def _empty(settings: Settings, name: str, purpose: Purpose) -> Json:
+    return new_secret(name, settings.namespace, purpose, settings.component)
 
 
 def _say(around: Surroundings, action: Step | Wait | Done) -> None:

@@ -43,6 +43,7 @@ class Settings:
         subject: whom the serving certificate names, and for how long.
         ca_days: how long an authority is valid.
         policy: when what is done.
+        component: the label by which both Secrets are deleted.
     """
 
     namespace: str
@@ -52,6 +53,7 @@ class Settings:
     subject: Subject
     ca_days: int
     policy: Policy
+    component: str = "certs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class Flags:
     asks: bool
     force: bool
     secrets_only: bool = False
+    component: str = "certs"
 
 
 def parse_settings(flags: Flags) -> Settings:
@@ -84,6 +87,7 @@ def parse_settings(flags: Flags) -> Settings:
     _check_name("service", flags.service)
     _check_name("ca-secret", flags.ca_secret)
     _check_name("tls-secret", flags.tls_secret)
+    _check_name("component", flags.component)
     if flags.ca_secret == flags.tls_secret:
         raise InvalidField(
             "tls-secret", flags.tls_secret, "must not be --ca-secret: webhooks are to see no CA key"
@@ -113,6 +117,7 @@ def parse_settings(flags: Flags) -> Settings:
         subject,
         flags.ca_days,
         policy,
+        flags.component,
     )
 
 

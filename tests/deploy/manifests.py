@@ -51,11 +51,8 @@ def pod_specs(objects: list[Json]) -> dict[str, Json]:
     """Give the pod spec of everything that makes pods, as ``Kind/name``."""
     found = {}
     for each in objects:
-        spec = each.get("spec") or {}
-        if each["kind"] == "CronJob":
-            spec = spec["jobTemplate"]["spec"]
-        if each["kind"] in ("CronJob", "DaemonSet", "Deployment", "Job"):
-            found[f"{each['kind']}/{each['metadata']['name']}"] = spec["template"]["spec"]
+        if each["kind"] in ("DaemonSet", "Deployment"):
+            found[f"{each['kind']}/{each['metadata']['name']}"] = each["spec"]["template"]["spec"]
     return found
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import yaml
 from agent.cards.cards_file import load_inventory
 from contract.names import DEFAULT_DOMAIN
 from tests.deploy.creation_examples import BINDINGS
-from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
+from tests.deploy.kustomize import OVERLAYS, build, build_folder, kustomize, write_overlay
 from tests.deploy.manifests import (
     CUSTOM,
     DEPLOY,
@@ -210,9 +211,11 @@ def test_the_domain_overlay_puts_it_everywhere() -> None:
     assert str(plain).replace(DEFAULT_DOMAIN, "gpu.example.com") == str(built)
 
 
-def test_the_domain_is_replaced_after_any_component(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
+def test_the_domain_is_replaced_wherever_its_component_stands(last: bool, tmp_path: Path) -> None:
     others = [each for each in COMPONENTS if each not in ("domain", "cert-manager", "try-out")]
-    folder = write_overlay(tmp_path / "all", [*others, "domain"])
+    order = [*others, "domain"] if last else ["domain", *others]
+    folder = write_overlay(tmp_path / "all", order)
     settings = DEPLOY / "overlays" / "domain" / "settings.yaml"
     (folder / "settings.yaml").write_bytes(settings.read_bytes())
     text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
@@ -220,6 +223,52 @@ def test_the_domain_is_replaced_after_any_component(tmp_path: Path) -> None:
         text.replace("resources:\n", "resources:\n- settings.yaml\n"), encoding="utf-8"
     )
     assert DEFAULT_DOMAIN not in str(build_folder(folder))
+
+
+@pytest.mark.parametrize(
+    ("components", "missing"),
+    [
+        (["scheduler-own"], "Deployment.v1.apps/gpu-turnstile-scheduler.gpu-turnstile"),
+        (["use", "view-use"], "Deployment.v1.apps/gpu-turnstile-view.gpu-turnstile"),
+    ],
+)
+def test_a_component_without_the_one_it_needs_is_refused(
+    components: list[str], missing: str, tmp_path: Path
+) -> None:
+    done = kustomize(write_overlay(tmp_path / "mine", components))
+    assert done.returncode != 0
+    assert f"components/{components[-1]}': no resource matches" in done.stderr
+    assert missing in done.stderr
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
+def test_every_object_says_which_component_it_is_of(overlay: str) -> None:
+    """By these labels it is pruned, and a component removed."""
+    names = {each.name for each in (DEPLOY / "base").iterdir() if each.is_dir()}
+    taken = yaml.safe_load((DEPLOY / (overlay or "base") / "kustomization.yaml").read_bytes())
+    names |= {Path(each).name for each in taken.get("components", ())}
+    for each in build(overlay):
+        if each["metadata"]["name"] == "gpu-turnstile-settings":
+            continue  # read by kustomize alone
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "gpu-turnstile"
+        assert labels["app.kubernetes.io/component"] in names | {"namespaces"}
+
+
+def test_what_a_component_brings_has_its_label_and_nothing_else_has(tmp_path: Path) -> None:
+    plain = _identities(build(""))
+    for name in COMPONENTS:
+        needs = {"scheduler-own": ["scheduler-extender"], "view-use": ["view"]}.get(name, [])
+        if name == "domain":
+            continue
+        built = build_folder(write_overlay(tmp_path / name, [*needs, name]))
+        before = build_folder(write_overlay(tmp_path / f"{name}-without", needs))
+        found = [
+            each
+            for each in built
+            if each["metadata"]["labels"]["app.kubernetes.io/component"] == name
+        ]
+        assert _identities(found) == _identities(built) - _identities(before) - plain
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
@@ -274,9 +323,8 @@ def test_a_scheduler_that_is_listed_may_choose_cards() -> None:
     old: Json = {"metadata": {"annotations": dict(example.annotations)}, "spec": {}}
     (binding,) = (each for each in BINDINGS if each.title == "a scheduler brings its choice")
     for name, update in (("pod-annotations", example.update(old)), ("bindings", binding.request())):
-        policy = find(
-            build("overlays/gpu-manager"), "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"
-        )
+        built = build("overlays/gpu-manager")
+        policy = deepcopy(find(built, "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"))
         (listed,) = (e for e in policy["spec"]["variables"] if e["name"] == "schedulers")
         assert listed["expression"] == "['system:kube-scheduler']"
         stranger = replace(update, user="system:serviceaccount:team:chooser")

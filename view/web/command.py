@@ -9,6 +9,7 @@ from common.logs import configure
 from common.serving.errors import SettingsError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
+from view.cluster.agents import AGENT_NAMESPACE
 from view.web.hosts import Hosts
 from view.web.server import serve as serve_page
 from view.web.settings import Settings
@@ -63,6 +64,13 @@ from view.web.settings import Settings
     help="Which card of a node a share prefers; the agents must have the same.",
 )
 @click.option(
+    "--agent-namespace",
+    default=AGENT_NAMESPACE,
+    envvar="GPU_TURNSTILE_VIEW_AGENT_NAMESPACE",
+    show_envvar=True,
+    help="Where gpu-turnstile's agents run, which are asked what containers use.",
+)
+@click.option(
     "--streams",
     type=click.IntRange(1, 1000),
     default=64,
@@ -78,6 +86,7 @@ def serve(  # noqa: PLR0913 - one argument a flag
     kubeconfig: Path | None,
     domain: Names,
     policy: str,
+    agent_namespace: str,
     streams: int,
 ) -> None:
     """Serve the page: who holds which card, what waits and why. Read only."""
@@ -94,6 +103,7 @@ def serve(  # noqa: PLR0913 - one argument a flag
             kubeconfig=kubeconfig,
             policy=Policy(policy),
             hosts=hosts,
+            agents=agent_namespace,
             streams=streams,
         )
     )

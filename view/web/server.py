@@ -84,7 +84,12 @@ class Master(master.Master):
         connection = connection_of(self.settings)
         state = ClusterState(self.settings.names, self.settings.policy)
         live = self._live = Live(
-            connection.client, state, feed, self._metrics, namespace=connection.namespace
+            connection.client,
+            state,
+            feed,
+            self._metrics,
+            namespace=connection.namespace,
+            agents=self.settings.agents,
         )
         live.start()
         app = create_app(live, feed, hosts=self.settings.hosts, metrics=self._metrics)

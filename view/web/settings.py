@@ -5,6 +5,7 @@ from pathlib import Path
 
 from contract.names import Names
 from placement.scoring import Policy
+from view.cluster.agents import AGENT_NAMESPACE
 from view.web.hosts import Hosts
 
 
@@ -19,6 +20,7 @@ class Settings:
         kubeconfig: a kubeconfig file; ``None`` for the usual places.
         policy: which card a share prefers, as the agents have it.
         hosts: by which names browsers may ask.
+        agents: namespace of the agents.
         streams: browsers that are told of changes at the same time.
     """
 
@@ -28,4 +30,5 @@ class Settings:
     kubeconfig: Path | None = None
     policy: Policy = Policy.BINPACK
     hosts: Hosts = field(default_factory=Hosts)
+    agents: str = AGENT_NAMESPACE
     streams: int = 64

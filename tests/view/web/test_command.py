@@ -23,7 +23,7 @@ def test_every_flag_reaches_the_server(
     monkeypatch.setenv("GPU_TURNSTILE_VIEW_ALLOWED_HOSTS", "a.example *.b.example")
     flags = [
         *("--port", "9000", "--host", "::1", "--kubeconfig", "kc", "--domain", "example.org"),
-        *("--policy", "spread", "--streams", "4"),
+        *("--policy", "spread", "--streams", "4", "--agent-namespace", "ours"),
     ]
     assert main(["serve", *flags]) == 0
     (settings,) = served
@@ -35,6 +35,7 @@ def test_every_flag_reaches_the_server(
         kubeconfig=Path("kc"),
         policy=Policy.SPREAD,
         hosts=settings.hosts,
+        agents="ours",
         streams=4,
     )
     assert (settings.names.domain, settings.host, settings.port) == ("example.org", "::1", 9000)

@@ -10,7 +10,7 @@ from common.errors import Unavailable
 from view.model.usage import PREFIX, NodeUse, Sample, read_use
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
-AGENT_LABEL = "app.kubernetes.io/name=gpu-turnstile-agent"
+_LABEL, _NAME = "app.kubernetes.io/name", "gpu-turnstile-agent"
 _PORT, _PORT_NAME = 9440, "http"
 _SECONDS = 5.0
 _AT_ONCE = 16
@@ -50,11 +50,7 @@ def read_uses(
     """
     pods, more = [], ""
     while True:
-        query = {
-            "labelSelector": AGENT_LABEL,
-            "limit": "500",
-            **({"continue": more} if more else {}),
-        }
+        query = {"limit": "500", **({"continue": more} if more else {})}
         page, _, more = api.list(object_path("pods", namespace), query)
         pods += page
         if not more:
@@ -62,7 +58,8 @@ def read_uses(
     running = [
         pod
         for pod in pods
-        if (pod.get("status") or {}).get("phase") == "Running"
+        if _is_agent(pod)
+        and (pod.get("status") or {}).get("phase") == "Running"
         and pod["spec"].get("nodeName")
         and (nodes is None or pod["spec"]["nodeName"] in nodes)
     ]
@@ -104,6 +101,20 @@ def parse_samples(text: str) -> list[Sample]:
         if family.name.startswith(PREFIX)
         for sample in family.samples
     ]
+
+
+def _is_agent(pod: Json) -> bool:
+    """Return whether a pod is an agent, of whichever DaemonSet: pools of nodes may have their own.
+
+    By the label of ours, or by what a container of it runs.
+    """
+    commands = [
+        [*(each.get("command") or ()), *(each.get("args") or ())]
+        for each in pod["spec"].get("containers") or ()
+    ]
+    return (pod["metadata"].get("labels") or {}).get(_LABEL) == _NAME or any(
+        {"agent", "agent.keeper"} & {*command} for command in commands
+    )
 
 
 def _port(pod: Json) -> int:

@@ -8,7 +8,7 @@ from placement.cluster.fit import Fit, check
 from placement.cluster.pods import Shape
 from view.model.occupancy import Held, Occupancy
 from view.model.reports import Change
-from view.model.verdicts import count_of
+from view.model.words import count_of
 
 _MOST_TOLD = 3
 _MOST_PODS = 4

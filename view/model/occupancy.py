@@ -116,6 +116,19 @@ class Occupancy:
         problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
         return View(replace(node, cards=cards, problem=problem), self.view.free)
 
+    def reserve(self, taken: Mapping[int, Counts]) -> "Occupancy":
+        """Return the node as if more were held of it, by pods that do not exist yet.
+
+        Args:
+            taken: places of each card.
+        """
+        unseen = self.unseen or (_NOTHING,) * len(self.facts.cards)
+        more = tuple(
+            tuple(map(add, row, taken.get(place, _NOTHING))) for place, row in enumerate(unseen)
+        )
+        view = View(self.view.node, _free(self.facts, used_by(self.held, more)))
+        return replace(self, unseen=more, view=view)
+
     def _view_of(self, held: Sequence[Held]) -> View:
         used = used_by(held, self.unseen)
         return View(self.view.node, _free(self.facts, used))

@@ -1,7 +1,6 @@
 """Whether a pod fits on a node, and of each card why not: placing's answers, in detail. Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contract.resource import Resource
@@ -14,6 +13,7 @@ from placement.scoring import Policy
 from view.model.constraints import Constraints
 from view.model.occupancy import Occupancy
 from view.model.reports import CardVerdict, NodeVerdict
+from view.model.words import count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +147,3 @@ def exceeds(pod: Pod, nodes: Sequence[Occupancy]) -> str:
         return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
     return ""
 
-
-def summarize(reasons: Iterable[str]) -> str:
-    """Return equal reasons once, with how many nodes have each, the most frequent first."""
-    counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
-    return "; ".join(f"{reason} ({count_of(count, 'node')})" for reason, count in counted)
-
-
-def count_of(count: int, noun: str) -> str:
-    """Write a count with its noun."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def name_some(names: Sequence[str], most: int = 3) -> str:
-    """Write some of several names, and how many there are besides."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

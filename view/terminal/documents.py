@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from view.model.errors import InvalidManifest
+from view.model.manifest import InvalidManifest
 
 
 def read_manifests(text: str) -> Iterator[Mapping[str, Any]]:

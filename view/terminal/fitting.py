@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from view.model.reports import FitReport
-from view.model.verdicts import count_of, name_some, summarize
+from view.model.words import count_of, name_some, summarize
 from view.terminal.layout import BAD, BOLD, GOOD, WARN, Cell, Grid, Line, Page, cell, line
 from view.terminal.story import show_changes, show_verdicts
 from view.terminal.words import ask_of, gaps_in_words

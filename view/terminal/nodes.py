@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
-from view.model.units import units
+from view.model.words import units
 from view.terminal.layout import (
     BAD,
     BOLD,

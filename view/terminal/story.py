@@ -5,7 +5,7 @@ from datetime import datetime
 
 from view.model.changes import how_to_make
 from view.model.reports import CardVerdict, Change, NodeVerdict, PodReport, PodStory, Stage
-from view.model.verdicts import count_of, name_some
+from view.model.words import count_of, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,

@@ -34,6 +34,8 @@ class Measuring:
         self._clock = clock
         self._uses: Mapping[str, NodeUse] = {}
         self._reason = ""
+        self.at = 0.0
+        """When what is known was measured, unix time."""
 
     @property
     def uses(self) -> Mapping[str, NodeUse]:
@@ -44,7 +46,7 @@ class Measuring:
         """Ask again and again, until *stop*."""
         while not stop.is_set():
             began = self._clock()
-            self._uses = self._read()
+            self._uses, self.at = self._read(), time.time()
             pause = _PERIOD_SECONDS if self._uses else _IDLE_SECONDS
             stop.wait(max(pause, _SHARE * (self._clock() - began)))
 

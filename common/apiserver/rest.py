@@ -160,6 +160,17 @@ def namespace_of(kubeconfig: Path, context: str | None = None) -> str:
     raise CredentialsError(f'context "{context}" does not exist')
 
 
+def contexts_of(kubeconfig: Path) -> list[str]:
+    """Return the names of a kubeconfig's contexts.
+
+    Raises:
+        CredentialsError: the file cannot be used.
+    """
+    with _readable(kubeconfig) as kube_config:
+        found, _ = kube_config.list_kube_config_contexts(str(kubeconfig))
+    return sorted(str(each["name"]) for each in found)
+
+
 @contextmanager
 def _readable(path: Path) -> Iterator[Any]:
     """Hand over the client's module; translate what it raises."""

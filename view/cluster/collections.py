@@ -10,6 +10,7 @@ from common.apiserver.client import Json, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.model.reports import Gap
+from view.model.words import clamp
 
 _PAGE = "500"
 """A page is held in memory as a whole; by pages, progress can be shown."""
@@ -87,6 +88,14 @@ def events_of(namespace: str, name: str) -> Kind:
     return Kind("events", selector, namespace=namespace, bookmarks=False)
 
 
+def shortly(error: Exception) -> str:
+    """Return why the API server is not heard, the same text for the same trouble."""
+    text = str(error)
+    known = {"timed out": "no answer in time", "refused": "connection refused"}
+    found = (words for sign, words in known.items() if sign in text)
+    return next(found, clamp(text.removeprefix("API server: "), 200))
+
+
 @dataclass
 class Followed:
     """One collection, as :class:`common.apiserver.follower.Follower` follows it.
@@ -157,7 +166,7 @@ class Followed:
             yield
         except (Rejected, Unavailable) as error:
             if not isinstance(error, Rejected) or error.status != _FORBIDDEN:
-                self.lost = (self.lost[0] if self.lost else self.clock(), str(error))
+                self.lost = (self.lost[0] if self.lost else self.clock(), shortly(error))
             raise
 
     def _whole(self) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from common.apiserver.client import Client
 from common.apiserver.errors import CredentialsError
-from common.apiserver.rest import namespace_of
+from common.apiserver.rest import contexts_of, namespace_of
 
 USER_AGENT = "kubectl-gpu"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
@@ -22,7 +22,7 @@ class Connection:
     namespace: str
 
 
-def connect(
+def connect(  # noqa: PLR0913 -- what kubectl can be told, by keyword
     kubeconfig: str | None,
     context: str | None,
     environment: Mapping[str, str],
@@ -50,6 +50,16 @@ def connect(
     client = Client(path, user_agent=user_agent, context=context, headers=headers)
     namespace = _own_namespace(_NAMESPACE) if path is None else namespace_of(path, context)
     return Connection(client, namespace)
+
+
+def contexts(kubeconfig: str | None, environment: Mapping[str, str]) -> list[str]:
+    """Return the contexts of a kubeconfig.
+
+    Raises:
+        CredentialsError: there is none, or it cannot be read.
+    """
+    path = _kubeconfig(kubeconfig, environment)
+    return contexts_of(path) if path is not None else []
 
 
 def _kubeconfig(given: str | None, environment: Mapping[str, str]) -> Path | None:

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -11,10 +12,19 @@ from common.apiserver.client import Json, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import Follower
 from common.errors import Unavailable
-from view.cluster.collections import ALL, NODES, PODS, Api, Followed, Kind, Progress, events_of
+from view.cluster.collections import (
+    ALL,
+    NODES,
+    PODS,
+    Api,
+    Followed,
+    Kind,
+    Progress,
+    events_of,
+    shortly,
+)
 from view.model.reports import ClusterReport, FitReport, Freshness, Gap, PodStory, Stage
 from view.model.state import ClusterState
-from view.model.words import clamp
 
 STALE_SECONDS = 10.0
 """What is older than this may not be so any more, and is said to be old."""
@@ -124,7 +134,7 @@ class LiveCluster:
             except (Rejected, Gone):
                 pass  # it is there
             except Unavailable as error:
-                self._trouble, began = str(error), 0.0
+                self._trouble, began = shortly(error), 0.0
             self._heard = max(self._heard, began)
             stop.wait(_HEARTBEAT_SECONDS)
 
@@ -136,7 +146,7 @@ class LiveCluster:
         at, why = min(found)
         if not at or self._clock() - at <= STALE_SECONDS:
             return Freshness(at)
-        return Freshness(at, clamp(f"the API server is not heard ({why or 'no answer'})", 300))
+        return Freshness(at, f"the API server is not heard ({why or 'no answer in time'})")
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -147,7 +157,7 @@ class LiveCluster:
         )
 
     @property
-    def chosen(self) -> Set[tuple[str, str]] | None:
+    def chosen(self) -> AbstractSet[tuple[str, str]] | None:
         """Namespace and name of objects that selectors match; ``None`` where there is none."""
         with self._lock:
             return None if self._chosen is None else frozenset(self._chosen)

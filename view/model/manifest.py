@@ -15,7 +15,7 @@ from view.model.changes import find_changes, no_change
 from view.model.occupancy import Occupancy
 from view.model.pod_report import container_report
 from view.model.pods import PodFacts, read_pod
-from view.model.reports import Answer, FitReport, Gap, NodeVerdict
+from view.model.reports import Answer, FitReport, Gap, NodeVerdict, Placed
 from view.model.verdicts import Question, judge
 from view.model.words import summarize
 
@@ -104,7 +104,7 @@ def _fit(
         answer=_answer(facts, replicas, room, gaps),
         replicas=replicas,
         room=room,
-        placed=tuple(placed.items()),
+        placed=tuple(Placed(node, pods) for node, pods in placed.items()),
         short=short,
         containers=tuple(map(container_report, facts.placed.demand.containers)),
         errors=facts.errors,
@@ -170,7 +170,7 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _place(
+def _place(  # noqa: PLR0913 -- what it depends on
     pod: Pod,
     nodes: Sequence[Occupancy],
     fitting: set[str],

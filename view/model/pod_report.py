@@ -36,7 +36,7 @@ EVIDENCE = {
 """What the agent's words mean, surest first."""
 
 
-def report_pod(
+def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     facts: PodFacts,
     *,
     node: NodeFacts | None,
@@ -116,8 +116,7 @@ def status_in_words(status: ContainerStatus) -> str:
     said = [_joined(status.reason, status.message)]
     ending = status.ending
     if ending is not None:
-        code = f"exit code {ending.exit_code}{_signal(ending)}"
-        text = ", ".join(filter(None, (ending.reason, code)))
+        text = ", ".join(filter(None, (ending.reason, f"exit code {status_code(ending)}")))
         last = "" if status.state == "terminated" else "last ended with "
         said.append(_joined(f"{last}{text}", ending.message))
     if status.restarts:
@@ -125,10 +124,11 @@ def status_in_words(status: ContainerStatus) -> str:
     return f"{status.name}: {'; '.join(filter(None, said)) or status.state or 'nothing is told'}"
 
 
-def _signal(ending: Ending) -> str:
-    """Return the signal that ended a container: a shell adds 128 to it."""
+def status_code(ending: Ending) -> str:
+    """Write an exit code, and the signal that it stands for: a runtime adds 128 to it."""
     number = ending.signal or ending.exit_code - 128
-    return f" ({Signals(number).name})" if number in set(Signals) else ""
+    signal = f" ({Signals(number).name})" if number in set(Signals) else ""
+    return f"{ending.exit_code}{signal}"
 
 
 def _joined(*parts: str) -> str:

@@ -518,6 +518,14 @@ class Answer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """How many pods would fit on a node, beside those on others."""
+
+    node: str
+    pods: int
+
+
+@dataclass(frozen=True, slots=True)
 class FitReport:
     """Whether and where the pods of a manifest would fit that are not created yet.
 
@@ -528,7 +536,7 @@ class FitReport:
         answer: whether all its pods fit.
         replicas: how many pods it asks for; of a DaemonSet, on how many nodes it wants one.
         room: how many of them fit together.
-        placed: node and how many of them would fit there.
+        placed: where they would be, by name of the node.
         short: what keeps the others away, by how many nodes; empty where all fit.
         containers: what one pod asks for.
         errors: what is wrong with the request itself, as the webhook would say it.
@@ -544,7 +552,7 @@ class FitReport:
     answer: Answer
     replicas: int
     room: int
-    placed: tuple[tuple[str, int], ...]
+    placed: tuple[Placed, ...]
     short: str
     containers: tuple[ContainerReport, ...]
     errors: tuple[str, ...]

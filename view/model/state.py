@@ -184,11 +184,7 @@ class ClusterState:
             stages: of the pods that are reported.
         """
         told = frozenset(stages)
-        pods = [
-            self._report_pod(facts)
-            for facts in self._pods.values()
-            if stage_of(facts) in told
-        ]
+        pods = [self._report_pod(facts) for facts in self._pods.values() if stage_of(facts) in told]
         return ClusterReport(
             tuple(self._report_node(each) for each in sorted(self._gpu_nodes())),
             tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),

@@ -22,8 +22,8 @@ from view.model.reports import (
     Stage,
     Step,
 )
-from view.model.words import count_of, name_some, units
 from view.model.verdicts import Question, judge
+from view.model.words import count_of, name_some, units
 
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 """So kube-scheduler begins; its numbers add up to more than there are nodes."""

@@ -146,4 +146,3 @@ def exceeds(pod: Pod, nodes: Sequence[Occupancy]) -> str:
     if blocks > most:
         return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
     return ""
-

@@ -11,7 +11,7 @@ LONGEST = 1000
 _MIB = 2**20
 _LOST = {
     "nodes": "which cards there are, what is free and what fits",
-    "pods": "which pods wait, and who holds what",
+    "pods": "which pods wait, and who holds what; how much is held is their agents' last word",
     "events": "what was said of pods; reasons may be missing",
 }
 
@@ -72,7 +72,8 @@ def _gap(gap: Gap) -> str:
         but = f" outside namespace {gap.namespace}"
         if gap.what == "pods":
             lost = "which pods wait; what they hold is known by their agents' last word"
-    return f"Unknown{but}: {lost}. Missing right: {gap.verb} {gap.what} ({gap.reason})"
+    said = f" ({gap.reason})" if gap.reason else ""
+    return f"Unknown{but}: {lost}. Missing right: {gap.verb} {gap.what}{said}"
 
 
 def summarize(reasons: Iterable[str]) -> str:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from view.model.reports import FitReport
-from view.model.words import count_of, name_some, summarize
+from view.model.reports import Answer, FitReport
+from view.model.words import count_of, name_some
 from view.terminal.layout import BAD, BOLD, GOOD, WARN, Cell, Grid, Line, Page, cell, line
 from view.terminal.story import show_changes, show_verdicts
-from view.terminal.words import ask_of, gaps_in_words
+from view.terminal.words import ask_of
 
 _MOST_NODES = 5
 _MOST_CHANGES = 6
@@ -24,6 +24,7 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
         page += [line("")] if page else []
         page.append(Line((cell(f"{report.kind} {report.name} ", BOLD), _answer(report))))
         page.append(line(f"asks for {ask_of(report.containers)}"))
+        page += [line(f"kept away: {report.short}", WARN)] if report.room and report.short else []
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
         if report.changes:
             page.append(line("What would let it fit, the smallest first", BOLD))
@@ -37,22 +38,26 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
                 "Not at: CPU, memory, volumes, quotas, other pods' affinity."
             )
         )
-        page += gaps_in_words(reports[0].gaps)
     return page
 
 
 def _answer(report: FitReport) -> Cell:
-    if report.errors:
+    if report.answer is Answer.INVALID:
         return cell("would be refused at its creation", BAD)
-    if not report.fits:
-        reasons = summarize(each.reason for each in report.nodes)
-        return cell(f"fits nowhere: {reasons or 'no node has GPUs'}", BAD)
-    nodes = [each.node for each in report.nodes if each.fits]
-    where = f"fits on {count_of(len(nodes), 'node')}: {name_some(nodes)}"
-    if report.replicas <= 1:
-        return cell(where, GOOD)
-    enough = report.room >= report.replicas
-    return cell(
-        f"{where}; {report.room} of its {report.replicas} pods fit together",
-        GOOD if enough else WARN,
+    fitting = [each.node for each in report.nodes if each.fits]
+    if report.answer is Answer.FITS and report.replicas == 1:
+        return cell(f"fits on {count_of(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
+    pods = f"{report.room} of its {count_of(report.replicas, 'pod')}"
+    where = f"on {count_of(len(report.placed), 'node')}: "
+    where += name_some(
+        [f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed]
     )
+    if report.answer is Answer.UNKNOWN:
+        known = f": {pods} fit {where}" if report.room else ""
+        return cell(f"may fit or not, that is not known{known}", WARN)
+    if report.answer is Answer.FITS:
+        many = f"fits with all of its {report.replicas} pods {where}"
+        return cell(many if report.replicas else "fits: it has no pods", GOOD)
+    if report.room:
+        return cell(f"does not fit: {pods} fit {where}", BAD)
+    return cell(f"fits nowhere: {report.short if report.nodes else 'no node has GPUs'}", BAD)

@@ -104,22 +104,10 @@ class Screen:
         return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
 
     @contextmanager
-    def redrawing(self) -> Iterator[Callable[[Page], None]]:
-        """Hand over a function that draws one page in the place of another.
-
-        Where nobody looks, pages follow each other, with an empty line between them.
-        """
-        if not self.is_terminal:
-            first = True
-
-            def append(page: Page) -> None:
-                nonlocal first
-                if not first:
-                    self._out.write("\n")
-                first = False
-                self.show(page)
-
-            yield append
+    def redrawing(self, *, on: bool = True) -> Iterator[Callable[[Page], None]]:
+        """Hand over a function that draws one page in the place of another, if it is *on*."""
+        if not on:
+            yield self.show
             return
         console = Console(file=self._out, markup=False, highlight=False, emoji=False)
         with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -156,9 +144,7 @@ def _shorten(page: Page, blocks: list[list[list[str]]], over: int) -> None:
             rows.append([f"... and {gone} more rows, for which this terminal is too low"])
 
 
-def _rows_of(
-    grid: Grid, width: int, styled: Callable[[str, str], str]
-) -> Iterator[list[str]]:
+def _rows_of(grid: Grid, width: int, styled: Callable[[str, str], str]) -> Iterator[list[str]]:
     """Yield the lines of each row of a grid, the headings first.
 
     Not by the library's table, which takes milliseconds a row: there may be thousands.

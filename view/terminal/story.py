@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from view.model.changes import how_to_make
+from view.model.pod_report import status_code
 from view.model.reports import CardVerdict, Change, NodeVerdict, PodReport, PodStory, Stage
 from view.model.words import count_of, name_some
 from view.terminal.layout import (
@@ -22,7 +23,7 @@ from view.terminal.layout import (
     line,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, age, ask_of, by_name, gaps_in_words, ranges, short_model
+from view.terminal.words import STAGES, age, ask_of, by_name, ranges, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),
@@ -47,6 +48,10 @@ def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
         Line((cell(f"Pod {by_name(pod)} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
         line(f"asks for {ask_of(pod.containers)}" + _wishes(story) + _since(pod, now)),
     ]
+    if story.deleted:
+        page.insert(
+            0, line(f"Deleted at {story.deleted}: what follows was known then", f"bold {BAD}")
+        )
     page += [line(f"wrong: {each}", BAD, indent=2) for each in story.errors]
     if story.changes:
         page += [line(""), line("What would let it run, the smallest first", BOLD)]
@@ -62,6 +67,7 @@ def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     ]
     columns = (Column(""), Column("STEP"), Column("WHEN", drop=1), Column("WHAT", wraps=True))
     page.append(Grid(columns, tuple(rows)))
+    page += _containers(pod)
     if story.limits:
         page += [line(""), line("Limits", BOLD), *(line(each, indent=2) for each in story.limits)]
     if story.cards:
@@ -69,8 +75,39 @@ def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     if story.nodes and not story.cards:
         page += [line(""), line(_heading(story), BOLD)]
         page += show_verdicts(story.nodes, most=None if wide else _MOST_NODES)
-    page += _events(story, wide=wide)
-    return [*page, *gaps_in_words(story.gaps)]
+    return [*page, *_events(story, wide=wide)]
+
+
+def _containers(pod: PodReport) -> list[Grid | Line]:
+    """Lay out how the containers stand, where that is more than that they run."""
+    if all(each.state == "running" and not each.restarts for each in pod.statuses):
+        return []
+    rows = []
+    for each in pod.statuses:
+        end = each.ending
+        wrong = end is not None and end.exit_code != 0
+        said = [each.reason, each.message, end.reason if end else "", end.message if end else ""]
+        rows.append(
+            (
+                cell(each.name),
+                cell(each.state or "unknown", BAD if wrong else ""),
+                cell(each.restarts),
+                cell(status_code(end) if end else "", BAD if wrong else ""),
+                cell(end.at if end else "", DIM),
+                cell(": ".join(filter(None, said))),
+            )
+        )
+    columns = (
+        Column("CONTAINER"),
+        Column("STATE"),
+        Column("RESTARTS"),
+        Column("EXIT CODE"),
+        Column("ENDED", drop=1),
+        Column("WHY", wraps=True),
+    )
+    status = " ".join(filter(None, (pod.phase, pod.reason, pod.message and f"({pod.message})")))
+    heading = line(f"Containers; the pod's phase is {status}", BOLD)
+    return [line(""), heading, Grid(columns, tuple(rows))]
 
 
 def _wishes(story: PodStory) -> str:

@@ -79,7 +79,11 @@ class Live:
         self._fault: tuple[str, float] | None = None  # what keeps editions from being made
         self._asked: dict[tuple[str, str], float] = {}  # when Events of a pod were read
         for name, text, value in (
-            ("in_step", "1 while nodes and pods are followed, and the API server is heard.", lambda: not self.not_ready()),
+            (
+                "in_step",
+                "1 while nodes and pods are followed, and the API server is heard.",
+                lambda: not self.not_ready(),
+            ),
             ("known_nodes", "Nodes that are shown.", lambda: len(self._edition.report.nodes)),
             ("known_pods", "GPU pods that are known.", lambda: len(self._edition.report.pods)),
             ("streams", "Browsers that are told of changes.", lambda: feed.streams),
@@ -143,7 +147,8 @@ class Live:
             return f"not in step yet: {' and '.join(missing)} are being listed"
         if not self._edition.number:
             return "not in step yet: the first picture is being made"
-        unknown = [each.what for each in self._edition.report.gaps if each.what != "events"]
+        gaps = self._edition.report.gaps
+        unknown = [each.what for each in gaps if each.whole and each.what != "events"]
         if unknown:
             return f"{' and '.join(unknown)} may not be read"
         fresh = self.freshness

@@ -46,23 +46,25 @@ class Measuring:
         """Ask again and again, until *stop*."""
         while not stop.is_set():
             began = self._clock()
-            self._uses, self.at = self._read(), time.time()
+            self._measure()
             pause = _PERIOD_SECONDS if self._uses else _IDLE_SECONDS
             stop.wait(max(pause, _SHARE * (self._clock() - began)))
 
-    def _read(self) -> Mapping[str, NodeUse]:
+    def _measure(self) -> None:
         try:
             found = read_uses(self._api)
         except (Rejected, Gone, Unavailable) as error:
             self._tell(str(error))
-            return {}
+            if not isinstance(error, Unavailable):  # else it is as old as all that is shown
+                self._uses = {}
+            return
         measured = {each.node: each for each in found if each.measured}
         problems = [each.problem for each in found if each.problem]
         if measured or not problems:
             self._reason = ""
         else:
             self._tell(problems[0])
-        return measured
+        self._uses, self.at = measured, time.time()
 
     def _tell(self, reason: str) -> None:
         """Log why nothing is known, once."""

@@ -23,7 +23,7 @@ ALL_PODS = Gap("pods", "default", "pods is forbidden")
 
 
 def state_of(nodes: Sequence[Json], pods: Sequence[Json] = (), *gaps: Gap) -> ClusterState:
-    state = ClusterState(NAMES)
+    state = ClusterState(NAMES, now=lambda: scenes.NOW)
     for node in nodes:
         state.put_node(node)
     for pod in pods:
@@ -63,7 +63,8 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
 @pytest.mark.parametrize(
     ("pod", "stage", "why"),
     [
-        (_crashing("CrashLoopBackOff"), Stage.RUNNING, "c0: CrashLoopBackOff: back-off"),
+        (_crashing("CrashLoopBackOff"), Stage.FAILING, "c0: CrashLoopBackOff: back-off"),
+        (_crashing("ImagePullBackOff"), Stage.FAILING, "c0: ImagePullBackOff: back-off"),
         (_crashing("ContainerCreating"), Stage.RUNNING, ""),
         (make_pod("a", (30, 4), node="n1", phase="Succeeded"), Stage.SUCCEEDED, ""),
         (
@@ -110,7 +111,7 @@ def test_without_nodes_it_is_told_whether_there_are_none_or_they_may_not_be_read
     assert state_of([], [pod]).report().pods[0].why == "no node of this cluster has GPUs"
     forbidden = Gap("nodes", "", "nodes is forbidden")
     why = state_of([], [pod], forbidden).report().pods[0].why
-    assert why == "nodes cannot be read: nodes is forbidden"
+    assert why == "unknown: nodes cannot be read (nodes is forbidden)"
 
 
 def test_cards_of_a_pod_are_named_also_where_its_node_may_not_be_read() -> None:
@@ -136,9 +137,9 @@ def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
         (40, 18, Source.UNSEEN),
     ]
     assert (card.cores_free, card.blocks_free) == (30, 10)
-    assert not state.fit(make_pod("b", (40, 4))).fits
+    assert not state.fit(make_pod("b", (40, 4)))[0].fits
     state.set_gaps([])
-    assert state.fit(make_pod("b", (40, 4))).fits
+    assert state.fit(make_pod("b", (40, 4)))[0].fits
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
     new = make_pod("new", *asked)
     parsed = parse_pod(new, NAMES)
     assert parsed is not None
-    fit = state.fit(new)
+    (fit,) = state.fit(new)
     assert fit.fits == isinstance(check(parsed.shape, room.view()), Fit)
     if fit.fits:
         assert fit.nodes[0].placing

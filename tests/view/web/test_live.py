@@ -128,7 +128,7 @@ def test_what_may_not_be_read_is_shown_as_a_gap(
     assert [(each.what, each.reason) for each in live.edition.report.gaps] == [
         ("pods", "pods is forbidden")
     ]
-    assert live.not_ready() == "not in step yet: pods are being listed"
+    assert live.not_ready() == "pods may not be read"
 
 
 def test_one_object_that_we_cannot_take_in_costs_no_other(

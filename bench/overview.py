@@ -1,21 +1,26 @@
-"""How long a person waits for ``kubectl gpu`` on a large cluster, beside decoding what it reads.
+"""How long a person waits for ``kubectl gpu`` on a large cluster, and what it costs the API server.
 
 A stand-in for the API server answers with pages that were encoded before: nodes and pods as large
 as real ones, with ``managedFields`` and status. ``kubectl gpu`` is its own process, as people start
-it. Its CPU is compared with ``json.loads`` of the same bytes in this process, taken in turns.
+it. Its CPU is compared with ``json.loads`` of the same bytes in this process, taken in turns. Then
+requests and bytes are counted of one command, and of the page with a browser open at a pod that
+waits.
 """
 
 import gc
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
@@ -37,24 +42,41 @@ _CARDS = 8
 _BLOCK = 256 << 20
 _CARD_MEMORY = 80 << 30
 _GOAL_RATIO = 3.0
+_GOAL_A_MINUTE = 25
+"""Requests of a page that somebody looks at, when nothing happens: whether the server is there
+(15), and Events of the pod (6) while the page is drawn anew."""
+
+_BOOKMARK_SECONDS = 60.0
+_DEADLINE = 120.0
 _START = "from view.kubectl import main; main()"
 _SHARES = (30, 50, 40, 50)
 _WAITING = 20
 
 
-def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5) -> Result:
+def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: float = 60.0) -> Result:
     """Measure.
 
     Args:
         nodes: of eight cards each.
         pods: of all of them; one in twelve asks for no GPU.
         rounds: of the command and of the decoding; of the ratios the median counts.
+        seconds: for which the page is looked at.
     """
     pages = {"nodes": _pages("Node", _nodes(nodes)), "pods": _pages("Pod", _pods(nodes, pods))}
-    with _serving(pages) as url, tempfile.TemporaryDirectory() as folder:
+    load = _Load()
+    with _serving(pages, load) as url, tempfile.TemporaryDirectory() as folder:
         kubeconfig = Path(folder, "config")
         kubeconfig.write_text(kubeconfig_for(url), encoding="utf-8")
         measured = [(_command(kubeconfig), _decoding(pages)) for _ in range(rounds)]
+        load.begin()
+        _command(kubeconfig)
+        command = load.told()
+        load.begin()
+        with _page(kubeconfig) as page:
+            began = load.told()
+            load.begin()
+            _look(page, "/pods/{}/{}".format(*_waiting_pod(pods)), seconds)
+            looked = load.told()
     wall, cpu, alone = (
         median(each) for each in zip(*[(*own, base) for own, base in measured], strict=True)
     )
@@ -69,8 +91,20 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5) -> Result:
             ("json.loads of the same", f"{alone:.2f}"),
         ),
     )
+    asked = Table(
+        "Load on the API server",
+        ("", "requests", "of these lists", "of these watches", "MiB"),
+        (
+            ("kubectl gpu, once", *command),
+            ("the page, until it is ready", *began),
+            (f"the page, looked at for {seconds:.0f} s", *looked),
+        ),
+    )
+    a_minute = round((looked[0] - looked[2]) * 60 / seconds, 1)
+    quiet = Goal("requests a minute of a page that is looked at", _GOAL_A_MINUTE, a_minute)
     goal = Goal("CPU of kubectl gpu / json.loads of what it reads", _GOAL_RATIO, round(ratio, 2))
-    return Result(NAME, (table,), (goal,), {"wall_s": wall, "cpu_s": cpu, "json_s": alone})
+    raw = {"wall_s": wall, "cpu_s": cpu, "json_s": alone, "requests_a_minute": a_minute}
+    return Result(NAME, (table, asked), (goal, quiet), raw)
 
 
 def _command(kubeconfig: Path) -> tuple[float, float]:
@@ -86,6 +120,43 @@ def _command(kubeconfig: Path) -> tuple[float, float]:
     if process.returncode or b"Waiting: " not in out:
         raise OSError(f"kubectl gpu ended with {process.returncode}")
     return time.monotonic() - began, usage.ru_utime + usage.ru_stime
+
+
+@contextmanager
+def _page(kubeconfig: Path) -> Iterator[str]:
+    """Serve the page; hand over its URL when it is ready."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "view", "serve", "--port", str(port)]
+    with subprocess.Popen(  # noqa: S603 -- this interpreter
+        [*command, "--kubeconfig", str(kubeconfig)], stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            deadline = time.monotonic() + _DEADLINE
+            while not _answers(f"{url}/readyz"):
+                if time.monotonic() > deadline or process.poll() is not None:
+                    raise OSError("the page does not become ready")
+                time.sleep(0.1)
+            yield url
+        finally:
+            process.terminate()
+
+
+def _answers(url: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 -- ours
+        return bool(answer.status == 200)
+    return False
+
+
+def _look(url: str, path: str, seconds: float) -> None:
+    """Do what a browser does at a pod's page while the cluster goes on changing."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if not _answers(f"{url}{path}"):
+            raise OSError(f"no page at {path}")
+        time.sleep(min(left, 1.0))
 
 
 def _decoding(pages: dict[str, list[bytes]]) -> float:
@@ -150,6 +221,12 @@ def _pods(nodes: int, count: int) -> Iterator[Json]:
         else:
             card = number // nodes % _CARDS  # up to two shares a card
             yield _pod(number, node, _SHARES[number % 4], _uuid(number % nodes, card))
+
+
+def _waiting_pod(count: int) -> tuple[str, str]:
+    """Return namespace and name of a pod that waits."""
+    number = next(each for each in range(count - 1, 0, -1) if each % 12 != 11)
+    return f"team-{number % 40}", f"train-{number}"
 
 
 def _pod(number: int, node: str, cores: int, uuid: str = "") -> Json:
@@ -268,10 +345,31 @@ def _pages(kind: str, objects: Iterator[Json]) -> list[bytes]:
     return pages
 
 
+@dataclass
+class _Load:
+    """Requests and bytes since :meth:`begin`."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    size: int = 0
+
+    def begin(self) -> None:
+        self.counts, self.size = Counter(), 0
+
+    def take(self, kind: str, size: int) -> None:
+        self.counts[kind] += 1
+        self.size += size
+
+    def told(self) -> tuple[int, int, int, float]:
+        """Return requests, lists and watches of these, and MiB."""
+        lists, watches = self.counts["list"], self.counts["watch"]
+        return self.counts.total(), lists, watches, round(self.size / 2**20, 2)
+
+
 @dataclass(frozen=True, slots=True)
 class _Answers:
     pages: dict[str, list[bytes]]
     empty: bytes
+    load: _Load
 
     def get(self, target: str) -> bytes:
         """Return what is answered to a request."""
@@ -286,23 +384,46 @@ class _Handler(BaseHTTPRequestHandler):
     answers: ClassVar[_Answers]
 
     def do_GET(self) -> None:
+        load = self.answers.load
+        if "watch=true" in self.path:
+            load.take("watch", 0)
+            self._watch()
+            return
         body = self.answers.get(self.path)
+        load.take("list" if "limit=" in self.path else "other", len(body))
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
+    def _watch(self) -> None:
+        """Say nothing but what a quiet API server says."""
+        query = parse_qs(urlsplit(self.path).query)
+        end = time.monotonic() + float(query.get("timeoutSeconds", ["300"])[0])
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        with suppress(OSError):
+            while (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, _BOOKMARK_SECONDS))
+                line = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
+                self.answers.load.size += len(line)
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+            self.wfile.write(b"0\r\n\r\n")
+
     def log_message(self, *_: object) -> None:
         pass
 
 
 @contextmanager
-def _serving(pages: dict[str, list[bytes]]) -> Iterator[str]:
+def _serving(pages: dict[str, list[bytes]], load: _Load) -> Iterator[str]:
     """Serve lists; hand over the URL."""
     empty = _pages("Event", iter([{}]))[0].replace(b"[{}]", b"[]")
-    handler = type("Handler", (_Handler,), {"answers": _Answers(pages, empty)})
+    handler = type("Handler", (_Handler,), {"answers": _Answers(pages, empty, load)})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -85,6 +85,7 @@ def _handler(gate: Gate, over: threading.Event) -> type[BaseHTTPRequestHandler]:
             self.send_response(answer.status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Connection", "close")
+            self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             self.close_connection = True
             gate._open.add(answer)
@@ -93,8 +94,9 @@ def _handler(gate: Gate, over: threading.Event) -> type[BaseHTTPRequestHandler]:
                     while part := answer.read1(65536):
                         while gate.silent and not over.wait(0.02):
                             pass
-                        self.wfile.write(part)
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
                         self.wfile.flush()
+                    self.wfile.write(b"0\r\n\r\n")
             finally:
                 gate._open.discard(answer)
 

@@ -13,7 +13,7 @@ from placement.scoring import Policy
 from view.model.constraints import Constraints
 from view.model.occupancy import Occupancy
 from view.model.reports import CardVerdict, NodeVerdict
-from view.model.words import count_of
+from view.model.words import clamp, count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def judge(
     return NodeVerdict(
         view.node.name,
         fits=refusal is None,
-        reason=refusal.reason if refusal else "",
+        reason=clamp(refusal.reason) if refusal else "",
         for_good=refusal.for_good if refusal else False,
         cards=_cards(question.pod, occupancy, view),
         placing=_placing(question.pod, view, policy) if refusal is None else (),
@@ -124,7 +124,7 @@ def _why_not(need: Need, state: CardState) -> str:
     """
     first = why_not(need_of(need.demand), state)
     if first is None or state.unhealthy or state.excluded:
-        return str(first or "")
+        return clamp(str(first or ""))
     wanted = ((Resource.CORE, need.cores, "core"), (Resource.MEMORY, need.blocks, "block"))
     lacks = [
         f"{count_of(state.free[resource], unit)} free, {count} needed"

@@ -11,7 +11,7 @@ from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts
 from view.model.reports import Gap, PodReport
 from view.model.verdicts import Question, why_not_on
-from view.model.words import count_of, name_some, summarize
+from view.model.words import clamp, count_of, name_some, summarize
 
 GATED = "SchedulingGated"
 
@@ -93,7 +93,7 @@ class Waiting:
     def _in_words(self, refusals: Sequence[Unschedulable]) -> str:
         """Return the reasons; nodes that serve no GPU pod at all are counted as one."""
         problems = {problem.value for problem in Problem}
-        others = [each.reason for each in refusals if each.reason not in problems]
+        others = [clamp(each.reason) for each in refusals if each.reason not in problems]
         unserved = len(refusals) - len(others)
         served = f"{count_of(unserved, 'node')} without a working agent" if unserved else ""
         return "; ".join(filter(None, (summarize(others), served)))

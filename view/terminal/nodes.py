@@ -80,7 +80,7 @@ def show_nodes(
         rows.append(_node_row(node, wide=wide))
         for card in node.cards if cards else ():
             mark = "\u2514" if card is node.cards[-1] else "\u251c"
-            rows.append(_card_row(card, mark=mark, wide=wide))
+            rows.append(_card_row(card, mark=mark, wide=wide, served=not node.problem))
     page: list[Grid | Line] = []
     if rows:
         page += [Grid(_COLUMNS, tuple(rows)), line(units(node.memory_block for node in nodes), DIM)]
@@ -135,7 +135,15 @@ def show_cards(cards: Sequence[CardReport]) -> Grid:
     return Grid(columns, rows)
 
 
-def _card_row(card: CardReport, *, mark: str, wide: bool, most: int | None = _MOST_HOLDERS) -> Row:
+def _card_row(
+    card: CardReport,
+    *,
+    mark: str,
+    wide: bool,
+    most: int | None = _MOST_HOLDERS,
+    served: bool = True,
+) -> Row:
+    well = cell("ok", GOOD) if served else cell("was ok", DIM)  # by an agent that has gone
     model = short_model(card.model)
     if wide:
         numa = "" if card.numa is None else f" numa {card.numa}"
@@ -146,7 +154,7 @@ def _card_row(card: CardReport, *, mark: str, wide: bool, most: int | None = _MO
     return (
         cell(f"{mark} {card.index}"),
         cell(model),
-        cell("ok", GOOD) if not card.unhealthy else cell("ill", BAD),
+        well if not card.unhealthy else cell("ill", BAD),
         *_amounts(card.cores_held, card.cores, card.blocks_held, card.blocks),
         holders,
     )

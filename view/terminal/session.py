@@ -204,7 +204,9 @@ class Session:
         server = self.connection.client.rest.host
         age = as_of(fresh, time.time(), server)
         gaps = show_gaps(shown.gaps)
-        return [age, *shown.page, *gaps] if fresh.stale else [*shown.page, *gaps, line(""), age]
+        if fresh.stale or self.options.watch:  # where it is seen, however long the page is
+            return [age, *shown.page, *gaps]
+        return [*shown.page, *gaps, line(""), age]
 
     def show_all(self, cluster: LiveCluster, picture: Callable[[], Shown]) -> None:
         """Print a picture of the cluster, and again whenever it changes if that is asked for.

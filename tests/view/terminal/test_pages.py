@@ -16,8 +16,8 @@ from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of
 from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse
-from view.terminal.fitting import show_fits
 from view.model.words import safe
+from view.terminal.fitting import show_fits
 from view.terminal.layout import Page, bar
 from view.terminal.nodes import show_nodes
 from view.terminal.pods import show_pods
@@ -163,6 +163,24 @@ def test_a_workload_says_how_many_of_its_pods_fit() -> None:
 def test_a_narrow_terminal_loses_columns_and_no_words(name: str, width: int) -> None:
     lines = drawn(pages(scene())[name], width)
     assert max(map(len, lines)) <= max(width, 72 if name in ("wide", "top") else 0)
+
+
+@pytest.mark.parametrize("name", ["nodes", "pods", "all", "top", "story"])
+def test_at_80_columns_nodes_and_pods_keep_their_columns(name: str) -> None:
+    long = "trainer-of-the-largest-model-5d8f7c9b4-x2lqz"
+    node = scenes.free(make_node("gpu-node-with-a-long-name.example.org", 1))
+    state = state_of([node])
+    uid = {"uid": "u-long", "namespace": "a-namespace-of-some-length"}
+    state.put_pod(scenes.running(long, (30, 4), node["metadata"]["name"], 0, **uid))
+    state.put_pod(scenes.waiting("big", (60, 400)))
+    shown = {**pages(state), "top": show_use((USES[0],), CARDS)}[name]
+    lines = drawn(shown, 80)
+    heads = " ".join(lines)
+    for column in {"pods": ["NAME", "NODE"], "all": ["NAME", "NODE"], "top": ["NODE", "POD"]}.get(
+        name, ["NODE"]
+    ):
+        assert column in heads
+    assert max(map(len, lines)) <= (130 if name == "all" else 80)
 
 
 def test_nothing_is_cut_where_no_terminal_is() -> None:

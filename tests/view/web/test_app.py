@@ -44,7 +44,7 @@ class Shown:
         self.uses: dict[str, NodeUse] = {}
         self.waiting_for = ""
         self.broken = False
-        self.fresh = Freshness(time.time())
+        self.fresh = Freshness(time.time() + 1000)  # no age, however slow the test is
 
     def fill(self, *objects: dict[str, object]) -> None:
         puts = {
@@ -288,6 +288,20 @@ def test_what_pods_and_nodes_say_is_text_and_never_markup(
         assert all(each.endswith("static/page.js") for each in scripts)
         assert not {key for key, _ in found.attributes if key.startswith("on") or key == "style"}
         assert "49" not in text_of(page).split()
+
+
+def test_what_pods_say_turns_no_text_around_and_is_not_endless(
+    shown: Shown, client: FlaskClient
+) -> None:
+    said = f"{scenes.HOSTILE}{'x' * 5000}"
+    pod = scenes.waiting("p", (10, 1), message=said, annotations={NAMES.use_gpu_type: said})
+    denied = {**scenes.denied(), "message": f"gpu-turnstile {said}"}
+    shown.fill(make_node("n1", 1), pod, denied, scenes.event(pod, "Odd", said, said))
+    for path in ("/", "/pods/default/p"):
+        text = unescape(client.get(path).text)
+        assert r"\x1b[31m[red]evil\x1b]0;title\x07\u202e" in text
+        assert all(char.isprintable() or char == "\n" for char in text)
+        assert "x" * 1001 not in text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,13 @@ from bench import overview
 
 @pytest.mark.slow
 def test_the_command_is_measured_beside_decoding_what_it_reads() -> None:
-    result = overview.run(nodes=2, pods=24, rounds=1)
-    (goal,) = result.goals
+    result = overview.run(nodes=2, pods=24, rounds=1, seconds=3.0)
+    goal, quiet = result.goals
     assert goal.measured > 0
+    assert quiet.measured > 0
+    once, ready, looked = result.tables[1].rows
+    # Each list is read once: nodes, pods, Events of ours and of denials; then it is watched.
+    assert (once[2], once[3]) == (ready[2], 0) == (4, 0)
+    assert ready[3] == 4
+    assert looked[2:4] == (1, 0)  # Events of the pod that is looked at
     assert "2 nodes of 8 cards, 24 pods" in result.tables[0].title

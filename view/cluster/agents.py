@@ -35,11 +35,6 @@ def read_uses(
 ) -> tuple[NodeUse, ...]:
     """Ask agents what they measure.
 
-    Args:
-        api: the client.
-        namespace: where their pods are.
-        nodes: only those on these; ``None`` for all.
-
     Returns:
         One answer for each node with an agent, sorted; an agent that does not answer is one with
         a problem.

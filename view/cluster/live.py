@@ -106,11 +106,7 @@ class LiveCluster:
         self._heard = began
 
     def follow(self, stop: threading.Event) -> list[threading.Thread]:
-        """Start to follow the cluster, each collection in a thread of its own.
-
-        Args:
-            stop: set it, then close the client, to end the threads.
-        """
+        """Start to follow the cluster, each collection in a thread of its own."""
         threads = [
             threading.Thread(
                 target=Follower(each, trouble=f"no {each.kind.what} from the API server").run,

@@ -47,13 +47,7 @@ class _Ranked:
 def find_changes(
     question: Question, nodes: Sequence[Occupancy], names: Names
 ) -> tuple[Change, ...]:
-    """Return what would let a pod run that fits nowhere, the smallest first.
-
-    Args:
-        question: the pod.
-        nodes: all nodes with GPUs.
-        names: the contract's names.
-    """
+    """Return what would let a pod run that fits nowhere, the smallest first."""
     if question.pod.shape.problem:
         return ()
     search = _Search(question, nodes, names)

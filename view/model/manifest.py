@@ -57,13 +57,6 @@ def fit_manifests(
 ) -> tuple[FitReport, ...]:
     """Decide about manifests, each beside the pods of those before it.
 
-    Args:
-        manifests: of pods, or workloads with a pod template.
-        nodes: all nodes with GPUs.
-        gaps: what could not be read.
-        names: the contract's names.
-        policy: which card a share prefers.
-
     Raises:
         InvalidManifest: one is neither, or its pods ask for no GPU.
     """

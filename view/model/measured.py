@@ -13,12 +13,7 @@ _CORES, _BYTES = 5, 256 << 20
 
 
 def with_use(report: ClusterReport, uses: Mapping[str, NodeUse]) -> ClusterReport:
-    """Return the report with what cards use, where that is measured.
-
-    Args:
-        report: on the cluster.
-        uses: by node; nodes that are not in it are left as they are.
-    """
+    """Return the report with what cards use, where that is measured."""
     if not uses:
         return report
     nodes = tuple(

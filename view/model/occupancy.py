@@ -102,12 +102,7 @@ class Occupancy:
     def view_as_if(
         self, *, healthy: AbstractSet[int] = frozenset(), connected: bool = False
     ) -> View:
-        """Return the node as it would be.
-
-        Args:
-            healthy: places of cards that would be healthy.
-            connected: its agent would be connected to the kubelet.
-        """
+        """Return the node as it would be."""
         node = self.view.node
         cards = tuple(
             replace(card, healthy=True) if place in healthy else card
@@ -117,11 +112,7 @@ class Occupancy:
         return View(replace(node, cards=cards, problem=problem), self.view.free)
 
     def reserve(self, taken: Mapping[int, Counts]) -> "Occupancy":
-        """Return the node as if more were held of it, by pods that do not exist yet.
-
-        Args:
-            taken: places of each card.
-        """
+        """Return the node as if more were held of it, by pods that do not exist yet."""
         unseen = self.unseen or (_NOTHING,) * len(self.facts.cards)
         more = tuple(
             tuple(map(add, row, taken.get(place, _NOTHING))) for place, row in enumerate(unseen)

@@ -178,11 +178,7 @@ class ClusterState:
         return sorted({each.placed.node for each in self._pods.values() if each.placed.node})
 
     def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
-        """Return the cluster as it is now.
-
-        Args:
-            stages: of the pods that are reported.
-        """
+        """Return the cluster as it is now."""
         told = frozenset(stages)
         pods = [self._report_pod(facts) for facts in self._pods.values() if stage_of(facts) in told]
         return ClusterReport(
@@ -217,9 +213,6 @@ class ClusterState:
 
     def fit(self, *manifests: Mapping[str, Any]) -> tuple[FitReport, ...]:
         """Return whether and where pods would fit together that are not created yet.
-
-        Args:
-            manifests: of pods, or workloads with a pod template.
 
         Raises:
             InvalidManifest: one is neither, or its pods ask for no GPU.

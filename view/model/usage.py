@@ -87,10 +87,6 @@ def read_use(node: str, samples: Iterable[Sample]) -> NodeUse:
 
     One that tells of no card does not serve: it reads who holds what, or waits for the end of the
     agent before it. Nothing is known by it, which is not the same as nothing held.
-
-    Args:
-        node: where it runs.
-        samples: of all its metrics.
     """
     cards: dict[str, dict[str, float]] = {}
     containers: dict[tuple[str, str, str], dict[str, dict[str, float]]] = {}

@@ -37,13 +37,7 @@ class Question:
 def why_not_on(
     question: Question, occupancy: Occupancy, view: View | None = None
 ) -> Unschedulable | None:
-    """Return why a pod does not fit on a node; ``None`` where it does.
-
-    Args:
-        question: the pod.
-        occupancy: the node.
-        view: the node as it would be, instead of as it is.
-    """
+    """Return why a pod does not fit on a node; ``None`` where it does."""
     kept = question.constraints.keep_from(occupancy.facts.traits)
     if kept:
         return Unschedulable(kept, for_good=True)

@@ -52,23 +52,13 @@ class Waiting:
     """Answers for one moment; equal pods are looked at once."""
 
     def __init__(self, nodes: Sequence[Occupancy], gaps: Sequence[Gap]) -> None:
-        """Take the cluster as it is.
-
-        Args:
-            nodes: all nodes with GPUs.
-            gaps: what could not be read.
-        """
+        """Take the cluster as it is."""
         self._nodes = nodes
         self._gaps = gaps
         self._known: dict[tuple[Shape, Constraints], tuple[tuple[str, ...], str]] = {}
 
     def why(self, facts: PodFacts, question: Question) -> str:
-        """Return why a pod that is bound to no node is not.
-
-        Args:
-            facts: the pod.
-            question: the same, as it looks for a node.
-        """
+        """Return why a pod that is bound to no node is not."""
         reason, message = facts.unscheduled
         if facts.deleting:
             return "it is being deleted"

@@ -37,11 +37,7 @@ def clamp(value: object, most: int = LONGEST) -> str:
 
 
 def units(sizes: Iterable[int]) -> str:
-    """Return what the units of a request are, in a sentence.
-
-    Args:
-        sizes: bytes of a memory block of each node; 0 where that is unknown.
-    """
+    """Return what the units of a request are, in a sentence."""
     known = sorted({size // _MIB for size in sizes if size})
     blocks = f" 1 block is {' or '.join(map(str, known))} MiB of a card's memory." if known else ""
     return f"100 cores are one card.{blocks}"

@@ -144,12 +144,7 @@ _WATCH = _flag("-w", "--watch", text="Go on, and show changes as they come; Ctrl
 
 
 def options(namespace: str, *, watch: bool = False) -> _Decorator:
-    """Add what every command can be told; a command is handed a session made of it.
-
-    Args:
-        namespace: what the option of this name means for the command.
-        watch: whether the command can go on.
-    """
+    """Add what every command can be told; a command is handed a session made of it."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -221,7 +216,7 @@ def _nodes(session: Session, names: tuple[str, ...], *, every: bool) -> None:
         shown = replace(report, nodes=tuple(session.sorted(report.nodes)))
         page = show_nodes(shown, datetime.now(UTC), names=names, wide=session.wide, every=every)
         more = {} if names else {"pods": report.pods, "denied": report.denied}
-        return Shown("GPUNodeList", shown.nodes, page, report.gaps, "node", more)
+        return Shown("GpuNodeList", shown.nodes, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture)
 
@@ -316,7 +311,7 @@ def pods(session: Session, *, use: bool | None) -> None:
         page = show_pods(shown, datetime.now(UTC), namespace=only, wide=session.wide, uses=uses)
         if not shown and any(gap.what == "pods" and gap.whole for gap in report.gaps):
             page = [line("Pods that ask for GPUs: unknown", WARN)]
-        return Shown("GPUPodList", shown, page, report.gaps, more={"uses": measured})
+        return Shown("GpuPodList", shown, page, report.gaps, more={"uses": measured})
 
     session.show_all(cluster, picture)
 
@@ -372,7 +367,7 @@ def explain(session: Session, pod: tuple[str, ...]) -> None:
         if story is None:
             raise not_found("pods", name)
         page = show_story(story, datetime.now(UTC), wide=session.wide)
-        return Shown("GPUPodStoryList", [story], page, story.gaps)
+        return Shown("GpuPodStoryList", [story], page, story.gaps)
 
     session.show_all(cluster, picture)
 
@@ -411,7 +406,7 @@ def fit(session: Session, filename: Sequence[Any]) -> None:
     with in_words(2):
         reports = cluster.fit(*manifests)
     page = show_fits(reports, wide=session.wide)
-    session.show(Shown("GPUFitList", reports, page, reports[0].gaps), cluster.freshness)
+    session.show(Shown("GpuFitList", reports, page, reports[0].gaps), cluster.freshness)
     sys.exit(max(_CODES[each.answer] for each in reports))
 
 
@@ -487,7 +482,7 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
         }
         shown = session.sorted([x for x in found if chosen is None or ("", x.node) in chosen])
         page = show_use(shown, cards, namespace=namespace, sought=sought, at=at)
-        return Shown("GPUUseList", shown, page, report.gaps, "node", {"measuredAt": at})
+        return Shown("GpuUseList", shown, page, report.gaps, "node", {"measuredAt": at})
 
     session.show_all(cluster, picture)
 

@@ -79,10 +79,6 @@ def document(
 def sort_by(items: Sequence[Any], path: str) -> list[Any]:
     """Sort by a field as ``-o json`` has it, or as ``kubectl get`` does; without it come last.
 
-    Args:
-        items: reports.
-        path: such as ``coresFree``, ``{.metadata.name}`` or ``cards[0].coresFree``.
-
     Raises:
         CommandError: no item has such a field.
     """

@@ -46,9 +46,6 @@ def not_found(kind: str, name: str, hint: str = "") -> CommandError:
 def in_words(code: int = 1) -> Iterator[None]:
     """Translate what reading a cluster may end with.
 
-    Args:
-        code: the exit code.
-
     Raises:
         CommandError: instead of any of it.
     """

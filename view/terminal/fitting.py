@@ -13,12 +13,7 @@ _MOST_CHANGES = 6
 
 
 def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
-    """Lay the answers for several manifests out.
-
-    Args:
-        reports: one for each object.
-        wide: with all nodes.
-    """
+    """Lay the answers for several manifests out."""
     page: list[Grid | Line] = []
     for report in reports:
         page += [line("")] if page else []

@@ -30,15 +30,7 @@ def show_pods(
     wide: bool = False,
     uses: Uses | None = None,
 ) -> Page:
-    """Lay pods out, one row a container.
-
-    Args:
-        pods: sorted.
-        now: to count ages from.
-        namespace: theirs; ``None`` where they are of all namespaces.
-        wide: with container kinds, UUIDs and wishes.
-        uses: what is measured; ``None`` where nobody was asked.
-    """
+    """Lay pods out, one row a container."""
     if not pods:
         where = f" in namespace {namespace}; with -A those of all" if namespace else ""
         return [line(f"No pods that ask for GPUs found{where}.")]

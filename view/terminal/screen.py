@@ -30,13 +30,7 @@ class Screen:
     """Where pages are drawn."""
 
     def __init__(self, out: TextIO, *, color: bool = True, width: int | None = None) -> None:
-        """Choose how to draw.
-
-        Args:
-            out: where to.
-            color: whether styles are used where *out* is a terminal.
-            width: columns; ``None`` for those of the terminal.
-        """
+        """Choose how to draw."""
         self._out = out
         self._color = color and out.isatty()
         self._given = width

@@ -36,13 +36,7 @@ _MOST_EVENTS = 8
 
 
 def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
-    """Lay a pod's way out.
-
-    Args:
-        story: the pod's.
-        now: for how long it has waited.
-        wide: all nodes, Events and changes.
-    """
+    """Lay a pod's way out."""
     pod = story.pod
     page: list[Grid | Line] = [
         Line((cell(f"Pod {by_name(pod)} ", BOLD), cell(story.summary, STAGES[pod.stage]))),

@@ -33,15 +33,7 @@ def show_use(
     sought: str = "",
     at: str = "",
 ) -> Page:
-    """Lay use out, by card and by container.
-
-    Args:
-        nodes: as their agents tell it.
-        cards: those of the cluster.
-        namespace: containers of this one alone; ``None`` for all.
-        sought: where agents were looked for.
-        at: when this was measured.
-    """
+    """Lay use out, by card and by container."""
     page: list[Grid | Line] = []
     on = [(node, card) for node in nodes for card in node.cards]
     if on:

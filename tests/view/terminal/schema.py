@@ -21,14 +21,14 @@ from view.terminal.documents import API_VERSION
 
 FILE = Path(__file__).parents[3] / "docs/kubectl-gpu.schema.json"
 KINDS: dict[str, tuple[type, dict[str, Any]]] = {
-    "GPUNodeList": (
+    "GpuNodeList": (
         NodeReport,
         {"pods": tuple[PodReport, ...], "denied": tuple[DeniedReport, ...]},
     ),
-    "GPUPodList": (PodReport, {"uses": tuple[ContainerUse, ...] | None}),
-    "GPUPodStoryList": (PodStory, {}),
-    "GPUFitList": (FitReport, {}),
-    "GPUUseList": (NodeUse, {"measuredAt": str}),
+    "GpuPodList": (PodReport, {"uses": tuple[ContainerUse, ...] | None}),
+    "GpuPodStoryList": (PodStory, {}),
+    "GpuFitList": (FitReport, {}),
+    "GpuUseList": (NodeUse, {"measuredAt": str}),
 }
 OPTIONAL = {"pods", "denied"}
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
@@ -74,7 +74,7 @@ def _of(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "prefixItems": [_of(each, known) for each in inner]}
     if issubclass(kind, Enum):
         return {"enum": [each.value for each in kind]}
-    assert is_dataclass(kind), kind
+    assert isinstance(kind, type) and is_dataclass(kind), kind
     if kind.__name__ not in known:
         known[kind.__name__] = {}
         types, said = get_type_hints(kind), _said(kind.__doc__ or "")

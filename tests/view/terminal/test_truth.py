@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any, Self
@@ -359,10 +360,10 @@ def test_a_list_for_machines_says_which_schema_and_how_old(
     gate: Gate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kinds = {
-        "": "GPUNodeList",
-        "pods": "GPUPodList",
-        "explain big": "GPUPodStoryList",
-        "top": "GPUUseList",
+        "": "GpuNodeList",
+        "pods": "GpuPodList",
+        "explain big": "GpuPodStoryList",
+        "top": "GpuUseList",
     }
     for words, kind in kinds.items():
         found = json.loads(run(capsys, *words.split(), "-o", "json").out)
@@ -456,7 +457,11 @@ def test_a_stale_page_is_coloured_in_a_terminal_and_its_age_counts(
         gate.freeze()
         for seconds in (2, 3):
             age = re.compile(rf"\x1b\[1;31mSTALE: [^\x1b]*, {seconds} s ago")
-            eventually(lambda age=age: age.search(watch.out.getvalue()), f"{seconds} seconds old")
+            eventually(partial(_found, age, watch), f"{seconds} seconds old")
+
+
+def _found(pattern: re.Pattern[str], watch: Watch) -> bool:
+    return bool(pattern.search(watch.out.getvalue()))
 
 
 def test_a_watch_reads_no_list_twice(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,12 @@
 """What agents measure, read through the API server's proxy to their pods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from common.apiserver.client import Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
+from view.cluster.collections import Api
 from view.model.usage import PREFIX, NodeUse, Sample, read_use
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
@@ -14,20 +14,6 @@ _LABEL, _NAME = "app.kubernetes.io/name", "gpu-turnstile-agent"
 _PORT, _PORT_NAME = 9440, "http"
 _SECONDS = 5.0
 _AT_ONCE = 16
-
-
-class Api(Protocol):
-    """The part of the client that is used."""
-
-    def list(
-        self, path: str, query: Mapping[str, str], within: float | None = None
-    ) -> tuple[list[Json], str, str]:
-        """List one page: objects, resource version, what continues the list."""
-        ...
-
-    def read_text(self, path: str, *, timeout: float) -> str:
-        """Get what is no object."""
-        ...
 
 
 def read_uses(

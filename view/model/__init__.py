@@ -7,6 +7,5 @@ show what is here and decide nothing.
   ``put_pod``, ``drop_pod``, ``put_event``, ``set_gaps``; and answers ``report()`` (a
   ``ClusterReport``), ``explain(namespace, name)`` (a ``PodStory``) and ``fit(*manifests)``
   (a ``FitReport`` each).
-- :mod:`view.model.reports` has what comes out; :func:`view.model.encoding.to_json` makes plain
-  JSON values of it.
+- :mod:`view.model.reports` has what comes out.
 """

@@ -32,12 +32,11 @@ from view.terminal.completion import (
 from view.terminal.cordoning import change_cordon
 from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
-from view.terminal.fitting import show_fits
 from view.terminal.layout import WARN, line
 from view.terminal.nodes import UNSETTLED, show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.session import Options, Session, Shown
-from view.terminal.story import show_story
+from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_use
 
 _MOST_ASKED = 20

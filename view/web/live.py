@@ -11,9 +11,9 @@ from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
-from view.model.measured import story_with_use, with_use
 from view.model.reports import Freshness, PodStory
 from view.model.state import ClusterState
+from view.model.usage import story_with_use, with_use
 from view.web.editions import EMPTY, Edition, next_edition
 from view.web.feed import Feed
 from view.web.figures import utc

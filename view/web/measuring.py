@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.agents import Api, read_uses
+from view.cluster.agents import read_uses
+from view.cluster.collections import Api
 from view.model.usage import NodeUse
 
 log = logging.getLogger(__name__)

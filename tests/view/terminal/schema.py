@@ -74,7 +74,8 @@ def _of(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
         return {"type": "array", "prefixItems": [_of(each, known) for each in inner]}
     if issubclass(kind, Enum):
         return {"enum": [each.value for each in kind]}
-    assert isinstance(kind, type) and is_dataclass(kind), kind
+    assert isinstance(kind, type), kind
+    assert is_dataclass(kind), kind
     if kind.__name__ not in known:
         known[kind.__name__] = {}
         types, said = get_type_hints(kind), _said(kind.__doc__ or "")

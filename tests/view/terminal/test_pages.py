@@ -17,12 +17,11 @@ from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.model.words import safe
-from view.terminal.fitting import show_fits
 from view.terminal.layout import Page, bar
 from view.terminal.nodes import show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.screen import Screen
-from view.terminal.story import show_story
+from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_use
 from view.terminal.words import age, ranges
 

@@ -17,11 +17,10 @@ from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
-from view.model.measured import story_with_use, with_use
 from view.model.pod_report import known_by
 from view.model.reports import Freshness, Gap, NodeReport, PodStory
 from view.model.state import ClusterState
-from view.model.usage import CardUse, ContainerUse, NodeUse
+from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
 from view.web import app as module
 from view.web.app import INTERNAL, create_app
 from view.web.editions import EMPTY, next_edition

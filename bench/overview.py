@@ -374,7 +374,7 @@ class _Answers:
     def get(self, target: str) -> bytes:
         """Return what is answered to a request."""
         asked = urlsplit(target)
-        pages: Sequence[bytes] = self.pages.get(asked.path.rsplit("/", 1)[-1], ())
+        pages: Sequence[bytes] = self.pages.get(asked.path.removeprefix("/api/v1/"), ())
         start = parse_qs(asked.query).get("continue", ["0"])[0]
         return pages[int(start) // _PAGE] if pages else self.empty
 

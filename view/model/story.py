@@ -56,7 +56,8 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     """
     looking = not deleted and report.stage in (Stage.WAITING, Stage.REFUSED)
     question = Question(facts.placed, facts.constraints)
-    considered = _considered(question, () if deleted else nodes, policy, everywhere=looking)
+    over = deleted or report.stage in (Stage.SUCCEEDED, Stage.FAILED)
+    considered = _considered(question, () if over else nodes, policy, everywhere=looking)
     fitting = [each.node for each in considered if each.fits]
     changes: tuple[Change, ...] = ()
     nothing = ""

@@ -35,7 +35,7 @@ from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import WARN, line
 from view.terminal.nodes import UNSETTLED, show_nodes
 from view.terminal.pods import show_pods
-from view.terminal.session import Options, Session, Shown
+from view.terminal.session import NOT_KNOWN, Options, Session, Shown
 from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_use
 
@@ -250,7 +250,7 @@ def _ask(cluster: LiveCluster, kind: Kind, namespace: str, name: str, hint: str 
             if error.status == 403:
                 cure = ". ".join(gaps_in_words([Gap(kind.what, "", "", "get")]))
                 text = f"Error from server (Forbidden): {error}. {cure}"
-                raise CommandError(text, 3) from error
+                raise CommandError(text, NOT_KNOWN) from error
             raise
 
 
@@ -371,7 +371,7 @@ def explain(session: Session, pod: tuple[str, ...]) -> None:
     session.show_all(cluster, picture)
 
 
-_CODES = {Answer.FITS: 0, Answer.NOT: 1, Answer.INVALID: 1, Answer.UNKNOWN: 3}
+_CODES = {Answer.FITS: 0, Answer.NOT: 1, Answer.INVALID: 1, Answer.UNKNOWN: NOT_KNOWN}
 
 
 @cli.command()
@@ -400,7 +400,7 @@ def fit(session: Session, filename: Sequence[Any]) -> None:
     try:
         cluster = session.load()
     except CommandError as error:
-        error.code = 3
+        error.code = NOT_KNOWN
         raise
     with in_words(2):
         reports = cluster.fit(*manifests)

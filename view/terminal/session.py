@@ -33,6 +33,8 @@ _LONGEST_PAUSE = 2.0
 """Seconds after which a picture is drawn anew although nothing has changed: ages go on."""
 
 MACHINE = ("json", "yaml")
+NOT_KNOWN = 3
+"""Exit code where nothing of what was asked for may be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,11 @@ class Session:
             picture: makes it, as of now.
         """
         if not self.options.watch:
-            self.show(picture(), cluster.freshness)
+            shown = picture()
+            self.show(shown, cluster.freshness)
+            whole = {gap.what for gap in shown.gaps if gap.whole}
+            if f"{shown.resource}s" in whole and not (shown.items or shown.more.get("pods")):
+                sys.exit(NOT_KNOWN)
             return
         self.go_on()
         stop = threading.Event()

@@ -304,6 +304,10 @@ def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: s
     assert (str(caught.value.message), caught.value.code) == (text, 7)
 
 
+_SORT = ["--sort-by\tOrder by a field of -o json: coresFree, .metadata.name and the like."]
+_HEADERS = ["--no-headers\tRows alone, for scripts; what is unknown goes to standard error."]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -314,6 +318,9 @@ def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: s
         (["fit", "-f", ""], [":0"]),
         (["pods", "-o", "j"], ["json", ":4"]),
         (["explain", "--context", "none", "b"], [":4"]),
+        (["pods", "--context", ""], ["simulated", ":4"]),
+        (["pods", "--sort-b"], [*_SORT, ":4"]),
+        (["-o=wide", "nodes", "n1", "--no-h"], [*_HEADERS, ":4"]),
     ],
 )
 def test_words_are_completed_as_kubectl_asks_for_it(

@@ -199,7 +199,7 @@ def test_without_the_right_to_list_pods_nobody_waits_for_all_that_is_known(
     # One that may be read by its name is explained.
     assert "Pod default/whole runs on n1" in run(capsys, "explain", "whole").out
     rows = run(capsys, "pods", "-o", "name")
-    assert rows.out == ""
+    assert (rows.code, rows.out) == (3, "")
     assert "Missing right: list pods" in rows.err
 
 

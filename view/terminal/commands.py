@@ -1,16 +1,13 @@
 """``kubectl gpu``: the command line."""
 
-import functools
 import gc
 import logging
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import chain
 from typing import Any
 
 import click
@@ -24,8 +21,6 @@ from view.model.reports import Answer, ClusterReport, Gap, NodeReport, PodReport
 from view.model.usage import ContainerUse, NodeUse
 from view.model.words import gaps_in_words
 from view.terminal.completion import (
-    complete_context,
-    complete_namespace,
     complete_node,
     complete_pod,
 )
@@ -34,8 +29,9 @@ from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import WARN, line
 from view.terminal.nodes import UNSETTLED, show_nodes
+from view.terminal.options import KINDS, Group, as_two, flag, options, split
 from view.terminal.pods import show_pods
-from view.terminal.session import NOT_KNOWN, Options, Session, Shown
+from view.terminal.session import NOT_KNOWN, Session, Shown
 from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_use
 
@@ -47,128 +43,13 @@ _WHERE = (
     "  [default: the context's]"
 )
 _PROGRAM = "kubectl gpu"
-_KINDS = {"pod": "pods", "po": "pods", "node": "nodes", "no": "nodes"}
-"""Short names of resources, as of ``kubectl``; commands have them too."""
-
-_SHORT = re.compile(r"(-[A-Za-z])=(.*)", re.DOTALL)
-_SECONDS = re.compile(r"(\d+)(s|m|h|)")
-
-_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-class _Seconds(click.ParamType[float]):
-    """A length of time as ``kubectl`` takes it: ``30``, ``30s``, ``2m``; 0 is without end."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        found = _SECONDS.fullmatch(str(value))
-        if found is None:
-            self.fail(f"{value!r} is no length of time such as 30s", param, ctx)
-        return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
-
-
-class _Group(click.Group):
-    """Commands with the short names of their resources."""
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, _KINDS.get(cmd_name, cmd_name))
-
-
-def _flag(*names: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return click.option(*names, is_flag=True, default=None, help=text)
-
-
-def _value(*names: str, text: str, metavar: str | None = "NAME", **more: Any) -> Any:
-    return click.option(*names, metavar=metavar, help=text, **more)
-
-
-_FORMATS = click.Choice(["wide", "json", "yaml", "name"])
-_POLICIES = click.Choice(["binpack", "spread"])
-_OPTIONS = (
-    _value(
-        "--kubeconfig",
-        metavar="FILE",
-        text="Kubeconfig file to use.  [default: $KUBECONFIG, then ~/.kube/config]",
-    ),
-    _value(
-        "--context",
-        shell_complete=complete_context,
-        text="Context of the kubeconfig to use.  [default: its current one]",
-    ),
-    _value("--as", "as_user", text="User for whom to ask, where you may act for others."),
-    _value("--as-group", multiple=True, text="Group of that user; as often as needed."),
-    _value(
-        "--request-timeout",
-        metavar="TIME",
-        type=_Seconds(),
-        text="For each page of a list, such as 10s.  [default: 30s]",
-    ),
-    _flag("-A", "--all-namespaces", text="Pods of all namespaces."),
-    _value("-l", "--selector", text="Only what has such labels, such as app=train."),
-    _value("--field-selector", text="Only what has such fields, such as spec.nodeName=n1."),
-    _value(
-        "-o",
-        "--output",
-        type=_FORMATS,
-        metavar=None,
-        text="More columns (wide), all that is known (json, yaml), or names.  [default: a table]",
-    ),
-    _flag("--no-headers", text="Rows alone, for scripts; what is unknown goes to standard error."),
-    _value(
-        "--sort-by", text="Order by a field of -o json: coresFree, .metadata.name and the like."
-    ),
-    click.option(
-        "--color/--no-color",
-        default=None,
-        help="Whether to use colors.  [default: in a terminal, unless NO_COLOR is set]",
-    ),
-    _value(
-        "--domain",
-        envvar="GPU_TURNSTILE_DOMAIN",
-        text="Domain of the resources that pods ask for, if your admin has set another. "
-        " [default: tencent.com]",
-    ),
-    _value(
-        "--policy",
-        type=_POLICIES,
-        metavar=None,
-        text="How the cluster chooses a card for a container that asks for less than one: the "
-        "fullest that has room, or the emptiest.  [default: binpack]",
-    ),
-)
-_WATCH = _flag("-w", "--watch", text="Go on, and show changes as they come; Ctrl-C ends it.")
-
-
-def options(namespace: str, *, watch: bool = False) -> _Decorator:
-    """Add what every command can be told; a command is handed a session made of it."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        @click.pass_context
-        def run(context: click.Context, /, **given: Any) -> None:
-            own = Options(**{name: given.pop(name, None) for name in Options.__slots__})
-            outer = context.parent.obj if context.parent is not None else None
-            context.obj = own.over(outer) if outer is not None else own
-            if context.invoked_subcommand is None:
-                command(Session(context.obj), **given)
-
-        where = _value("-n", "--namespace", shell_complete=complete_namespace, text=namespace)
-        for option in (*((_WATCH,) if watch else ()), *reversed(_OPTIONS), where):
-            run = option(run)
-        return run
-
-    return decorate
-
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=_Group, invoke_without_command=True, context_settings=_SETTINGS)
+@click.group(cls=Group, invoke_without_command=True, context_settings=_SETTINGS)
 @click.version_option(package_name="gpu-turnstile", prog_name=_PROGRAM)
-@_flag(
+@flag(
     "--all",
     "every",
     text="A row for each pod that waits, and not for those of one owner and cause.",
@@ -200,7 +81,7 @@ def nodes(session: Session, names: tuple[str, ...]) -> None:
     Without a name: all nodes that have cards. FITS says what one more pod could get: the largest
     share of one card, or how many cards that nobody uses.
     """
-    _nodes(session, tuple(_split(name)[1] for name in names), every=False)
+    _nodes(session, tuple(split(name)[1] for name in names), every=False)
 
 
 def _nodes(session: Session, names: tuple[str, ...], *, every: bool) -> None:
@@ -268,14 +149,6 @@ def _only(
         pods=tuple(each for each in report.pods if namespace in (None, each.namespace)),
         denied=tuple(each for each in report.denied if namespace in (None, each.namespace)),
     )
-
-
-def _split(name: str) -> tuple[str, str]:
-    """Take ``pod/NAME`` and ``NAMESPACE/NAME`` apart; the namespace is empty where none is said."""
-    first, slash, rest = name.partition("/")
-    if slash and (first in _KINDS or first in _KINDS.values()):
-        return _split(rest) if "/" in rest else ("", rest)
-    return (first, rest) if slash else ("", name)
 
 
 @cli.command()
@@ -347,9 +220,9 @@ def explain(session: Session, pod: tuple[str, ...]) -> None:
     would let it run. For one that runs: its cards, and who shares them. For all: what has happened
     to it since its creation, and how its containers stand or ended.
     """
-    if len(pod) > 2 or (len(pod) == 2 and _KINDS.get(pod[0], pod[0]) != "pods"):
+    if len(pod) > 2 or (len(pod) == 2 and KINDS.get(pod[0], pod[0]) != "pods"):
         raise CommandError("error: one pod at a time: kubectl gpu explain NAMESPACE/POD", 2)
-    said, name = _split(pod[-1])
+    said, name = split(pod[-1])
     with in_words():
         namespace = said or session.namespace
     cluster = session.load((*ALL, events_of(namespace, name)))
@@ -436,7 +309,7 @@ def uncordon(session: Session, node: str, cards: tuple[str, ...]) -> None:
 def _cordon(session: Session, node: str, cards: Sequence[str], *, cordon: bool) -> None:
     client = session.connection.client
     with in_words():
-        for text in change_cordon(client, session.names, _split(node)[1], cards, cordon=cordon):
+        for text in change_cordon(client, session.names, split(node)[1], cards, cordon=cordon):
             click.echo(text)
 
 
@@ -463,7 +336,7 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
     Measured on the nodes by gpu-turnstile's agents, which are asked through the API server. Where
     they do not measure, that is said, and what is held is shown.
     """
-    names = tuple(_split(name)[1] for name in names)
+    names = tuple(split(name)[1] for name in names)
     cluster = session.load((NODES,), chosen="nodes")
     on = f" on {' or '.join(names)}" if names else ""
     sought = f"no pod of an agent runs{on} in namespace {agent_namespace}"
@@ -530,11 +403,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
     finally:
         gc.enable()  # for who calls this as a function
-
-
-def as_two(words: Sequence[str]) -> list[str]:
-    """Return arguments with ``-o=json`` taken apart, which ``kubectl`` understands."""
-    pairs = (
-        (found[1], found[2]) if (found := _SHORT.fullmatch(word)) else (word,) for word in words
-    )
-    return [*chain.from_iterable(pairs)]

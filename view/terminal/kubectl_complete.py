@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import click
 from click.shell_completion import ShellComplete
 
-from view.terminal.commands import as_two, cli
+from view.terminal.commands import cli
+from view.terminal.options import as_two
 
 _NO_FILES, _FILES = ":4", ":0"
 

@@ -3,6 +3,7 @@
 import gc
 import logging
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -37,6 +38,9 @@ from view.terminal.top import show_use
 
 _MOST_ASKED = 20
 """Agents that ``pods`` asks for what they measure; ``top`` asks all."""
+
+_ASKED_SECONDS = 15.0
+"""From one time that ``pods`` asks them to the next, however often the cluster changes."""
 
 _WHERE = (
     "Pods of this namespace are looked at where you may not read those of all."
@@ -168,7 +172,10 @@ def pods(session: Session, *, use: bool | None) -> None:
     with in_words():
         only = None if session.options.all_namespaces else session.namespace
 
+    asked, measured = 0.0, None  # when agents were asked, and what they said
+
     def picture() -> Shown:
+        nonlocal asked, measured
         report, chosen = cluster.report(), cluster.chosen
         shown = session.sorted(
             [
@@ -178,7 +185,8 @@ def pods(session: Session, *, use: bool | None) -> None:
                 and (chosen is None or (each.namespace, each.name) in chosen)
             ]
         )
-        measured = _measured(session, shown, use=use)
+        if not asked or time.monotonic() - asked >= _ASKED_SECONDS:
+            asked, measured = time.monotonic(), _measured(session, shown, use=use)
         uses = {(each.namespace, each.pod, each.container): each for each in measured or ()}
         page = show_pods(shown, datetime.now(UTC), namespace=only, wide=session.wide, uses=uses)
         if not shown and any(gap.what == "pods" and gap.whole for gap in report.gaps):
@@ -356,7 +364,7 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
         page = show_use(shown, cards, namespace=namespace, sought=sought, at=at)
         return Shown("GpuUseList", shown, page, report.gaps, "node", {"measuredAt": at})
 
-    session.show_all(cluster, picture)
+    session.show_all(cluster, picture, interval)
 
 
 def _readings(

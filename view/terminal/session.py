@@ -30,7 +30,10 @@ _LEAST_PAUSE = 1.0
 """Seconds between two pictures of a cluster that changes all the time."""
 
 _LONGEST_PAUSE = 2.0
-"""Seconds after which a picture is drawn anew although nothing has changed: ages go on."""
+"""Seconds after which a picture is drawn anew although nothing has changed: its age goes on."""
+
+_STILL_SECONDS = 15.0
+"""Seconds after which it is made anew: the ages of pods go on."""
 
 MACHINE = ("json", "yaml")
 NOT_KNOWN = 3
@@ -210,12 +213,15 @@ class Session:
             return [age, *shown.page, *gaps]
         return [*shown.page, *gaps, line(""), age]
 
-    def show_all(self, cluster: LiveCluster, picture: Callable[[], Shown]) -> None:
+    def show_all(
+        self, cluster: LiveCluster, picture: Callable[[], Shown], every: float = _STILL_SECONDS
+    ) -> None:
         """Print a picture of the cluster, and again whenever it changes if that is asked for.
 
         Args:
             cluster: has been read.
             picture: makes it, as of now.
+            every: seconds after which it is made again although nothing has changed.
         """
         if not self.options.watch:
             shown = picture()
@@ -226,13 +232,16 @@ class Session:
             return
         self.go_on()
         stop = threading.Event()
-        version, last = cluster.version, None
+        version, made, last = cluster.version, -1, None
         cluster.follow(stop)
+        at, shown = 0.0, Shown("", (), ())
         redrawn = self.screen.is_terminal and not self.machine and self.options.output != "name"
         try:
             with self.screen.redrawing(on=redrawn) as redraw:
                 while True:
-                    shown, fresh = picture(), cluster.freshness
+                    if made != version or time.monotonic() - at >= every:
+                        shown, made, at = picture(), version, time.monotonic()
+                    fresh = cluster.freshness
                     if redrawn:
                         redraw(self._aged(shown, fresh))
                     elif (shown, fresh.stale) != last:

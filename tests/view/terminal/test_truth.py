@@ -521,7 +521,8 @@ def test_150_pods_that_wait_do_not_bury_the_nodes(
         assert run(capsys, "--all", "-n", "kube-public").out.count("kube-public/sweep-") == 150
     finally:
         with ApiClient(upstream.url) as admin:
-            admin.delete("/api/v1/namespaces/kube-public/pods")
+            for each in pods:
+                admin.delete(f"/api/v1/namespaces/kube-public/pods/{each['metadata']['name']}")
 
 
 def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits(

@@ -213,6 +213,11 @@ def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
     assert GRANT.format("pods,events") in text
 
 
+def test_what_is_unknown_is_said_once(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    gate.denied = {"list /api/v1/.*events"}  # of ours, of denials, and of the pod
+    assert run(capsys, "explain", "whole").out.count("Missing right: list events") == 1
+
+
 # --- 4: fit -----------------------------------------------------------------------------
 
 

@@ -53,11 +53,15 @@ _NOTHING = Listing(0, lambda _number: {})
 
 
 @contextmanager
-def listing(objects: Mapping[str, Listing | Encoded]) -> Iterator[str]:
+def listing(
+    objects: Mapping[str, Listing | Encoded],
+    heard: Callable[[str, int], None] = lambda _url, _size: None,
+) -> Iterator[str]:
     """Serve lists by resource, and watches in which nothing happens; hand over the URL.
 
     Args:
-        objects: by resource; of any other there are none.
+        objects: by resource, or by path; of any other there are none.
+        heard: told of each request, and how many bytes the answer has.
     """
     over = threading.Event()
 
@@ -70,12 +74,15 @@ def listing(objects: Mapping[str, Listing | Encoded]) -> Iterator[str]:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             if query.get("watch"):
+                heard(self.path, 0)
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 over.wait(_WATCHED_S)
                 return
             first, limit = int(query.get("continue", "0")), int(query.get("limit", _PAGE))
-            body = objects.get(url.path.rpartition("/")[2], _NOTHING).page(first, limit)
+            resource = url.path if url.path in objects else url.path.rpartition("/")[2]
+            body = objects.get(resource, _NOTHING).page(first, limit)
+            heard(self.path, len(body))
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

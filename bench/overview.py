@@ -1,18 +1,25 @@
-"""How long a person waits for ``kubectl gpu`` on a large cluster, beside decoding what it reads.
+"""How long a person waits for ``kubectl gpu`` on a large cluster, and what it costs the API server.
 
 A stand-in for the API server answers with pages that were encoded before: nodes and pods as large
 as real ones, with ``managedFields`` and status. ``kubectl gpu`` is its own process, as people start
-it. Its CPU is compared with ``json.loads`` of the same bytes in this process, taken in turns.
+it. Its CPU is compared with ``json.loads`` of the same bytes in this process, taken in turns. Then
+requests and bytes are counted of one command, and of the page while somebody looks at a pod that
+waits.
 """
 
 import gc
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -30,28 +37,48 @@ _CARDS = 8
 _BLOCK = 256 << 20
 _CARD_MEMORY = 80 << 30
 _GOAL_RATIO = 3.0
+_GOAL_A_MINUTE = 25
+"""Requests of a page that somebody looks at, when nothing happens: whether the server is there
+(15), and Events of the pod (6) while the page is drawn anew."""
+
+_NO_AGENTS = "/api/v1/namespaces/gpu-turnstile-node/pods"
+_DEADLINE = 120.0
 _START = "from view.kubectl import main; main()"
 _SHARES = (30, 50, 40, 50)
 _WAITING = 20
 
 
-def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5) -> Result:
+def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: float = 60.0) -> Result:
     """Measure.
 
     Args:
         nodes: of eight cards each.
         pods: of all of them; one in twelve asks for no GPU.
         rounds: of the command and of the decoding; of the ratios the median counts.
+        seconds: for which the page is looked at.
     """
+    load = _Load()
     objects = {
         "nodes": Listing(nodes, _node).encoded(),
         "pods": Listing(pods, partial(_some_pod, nodes, pods)).encoded(),
     }
     pages = [page for each in objects.values() for page in each.pages]
-    with listing(objects) as url, tempfile.TemporaryDirectory() as folder:
+    with (
+        listing({_NO_AGENTS: Listing(0, _node), **objects}, load.take) as url,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         kubeconfig = Path(folder, "config")
         kubeconfig.write_text(kubeconfig_for(url), encoding="utf-8")
         measured = [(_command(kubeconfig), _decoding(pages)) for _ in range(rounds)]
+        load.begin()
+        _command(kubeconfig)
+        command = load.told()
+        load.begin()
+        with _page(kubeconfig) as page:
+            began = load.told()
+            load.begin()
+            _look(page, "/pods/{}/{}".format(*_waiting_pod(pods)), seconds)
+            looked = load.told()
     wall, cpu, alone = (
         median(each) for each in zip(*[(*own, base) for own, base in measured], strict=True)
     )
@@ -66,8 +93,20 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5) -> Result:
             ("json.loads of the same", f"{alone:.2f}"),
         ),
     )
+    asked = Table(
+        "Load on the API server",
+        ("", "requests", "of these lists", "of these watches", "MiB"),
+        (
+            ("kubectl gpu, once", *command),
+            ("the page, until it is ready", *began),
+            (f"the page, looked at for {seconds:.0f} s", *looked),
+        ),
+    )
+    a_minute = round((looked[0] - looked[2]) * 60 / seconds, 1)
+    quiet = Goal("requests a minute of a page that is looked at", _GOAL_A_MINUTE, a_minute)
     goal = Goal("CPU of kubectl gpu / json.loads of what it reads", _GOAL_RATIO, round(ratio, 2))
-    return Result(NAME, (table,), (goal,), {"wall_s": wall, "cpu_s": cpu, "json_s": alone})
+    raw = {"wall_s": wall, "cpu_s": cpu, "json_s": alone, "requests_a_minute": a_minute}
+    return Result(NAME, (table, asked), (goal, quiet), raw)
 
 
 def _command(kubeconfig: Path) -> tuple[float, float]:
@@ -83,6 +122,43 @@ def _command(kubeconfig: Path) -> tuple[float, float]:
     if process.returncode or b"Waiting: " not in out:
         raise OSError(f"kubectl gpu ended with {process.returncode}")
     return time.monotonic() - began, usage.ru_utime + usage.ru_stime
+
+
+@contextmanager
+def _page(kubeconfig: Path) -> Iterator[str]:
+    """Serve the page; hand over its URL when it is ready."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "view", "serve", "--port", str(port)]
+    with subprocess.Popen(  # noqa: S603 -- this interpreter
+        [*command, "--kubeconfig", str(kubeconfig)], stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            deadline = time.monotonic() + _DEADLINE
+            while not _answers(f"{url}/readyz"):
+                if time.monotonic() > deadline or process.poll() is not None:
+                    raise OSError("the page does not become ready")
+                time.sleep(0.1)
+            yield url
+        finally:
+            process.terminate()
+
+
+def _answers(url: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 -- ours
+        return bool(answer.status == 200)
+    return False
+
+
+def _look(url: str, path: str, seconds: float) -> None:
+    """Do what a browser does at a pod's page while the cluster goes on changing."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if not _answers(f"{url}{path}"):
+            raise OSError(f"no page at {path}")
+        time.sleep(min(left, 1.0))
 
 
 def _decoding(pages: Sequence[bytes]) -> float:
@@ -143,6 +219,33 @@ def _some_pod(nodes: int, count: int, number: int) -> Json:
         return _pod(number, "", 95)
     card = number // nodes % _CARDS  # up to two shares a card
     return _pod(number, node, _SHARES[number % 4], _uuid(number % nodes, card))
+
+
+@dataclass
+class _Load:
+    """Requests and bytes since :meth:`begin`."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    size: int = 0
+
+    def begin(self) -> None:
+        self.counts, self.size = Counter(), 0
+
+    def take(self, url: str, size: int) -> None:
+        kinds = ("watch", "limit")
+        self.counts[next((each for each in kinds if f"{each}=" in url), "")] += 1
+        self.size += size
+
+    def told(self) -> tuple[int, int, int, float]:
+        """Return requests, lists and watches of these, and MiB."""
+        lists, watches = self.counts["limit"], self.counts["watch"]
+        return self.counts.total(), lists, watches, round(self.size / 2**20, 2)
+
+
+def _waiting_pod(count: int) -> tuple[str, str]:
+    """Return namespace and name of a pod that waits."""
+    number = next(each for each in range(count - 1, 0, -1) if each % 12 != 11)
+    return f"team-{number % 40}", f"train-{number}"
 
 
 def _pod(number: int, node: str, cores: int, uuid: str = "") -> Json:

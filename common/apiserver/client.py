@@ -7,7 +7,7 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -33,7 +33,12 @@ class Client:
     """A client of the API server. Safe to share between threads."""
 
     def __init__(
-        self, kubeconfig: Path | None, *, user_agent: str, context: str | None = None
+        self,
+        kubeconfig: Path | None,
+        *,
+        user_agent: str,
+        context: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Read the credentials; nothing is asked yet.
 
@@ -42,11 +47,12 @@ class Client:
                 service account of the pod.
             user_agent: the program, which audit logs name.
             context: of the kubeconfig; ``None`` for the current one.
+            headers: further ones of each request, such as for whom it is made.
 
         Raises:
             CredentialsError: neither can be used.
         """
-        self.rest = Rest(kubeconfig, user_agent=user_agent, context=context)
+        self.rest = Rest(kubeconfig, user_agent=user_agent, context=context, headers=headers)
         self._lock = threading.Lock()
         self._watching: set[Any] = set()
         self._closed = False

@@ -6,7 +6,7 @@ and to build typed objects of every pod on every event costs more than all else 
 modules are named one by one, because the program defers their packages (``agent.__main__``).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,12 @@ class Rest:
     """A connection to the API server. Safe to share between threads."""
 
     def __init__(
-        self, kubeconfig: Path | None, *, user_agent: str, context: str | None = None
+        self,
+        kubeconfig: Path | None,
+        *,
+        user_agent: str,
+        context: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         """Read the credentials; nothing is asked yet.
 
@@ -52,11 +57,13 @@ class Rest:
                 service account of the pod.
             user_agent: the program, which audit logs name.
             context: of the kubeconfig; ``None`` for the current one.
+            headers: further ones of each request, such as for whom it is made.
 
         Raises:
             CredentialsError: neither can be used.
         """
         self._user_agent = user_agent
+        self._headers = headers
         self._configuration = Configuration()
         if kubeconfig is None:
             _load_service_account(self._configuration)
@@ -91,7 +98,8 @@ class Rest:
             Unavailable: no response, or the credentials cannot be renewed.
         """
         try:
-            headers = {"Accept": _JSON, "User-Agent": self._user_agent, **self._authorization()}
+            headers = urllib3.HTTPHeaderDict({"Accept": _JSON, "User-Agent": self._user_agent})
+            headers.extend([*self._authorization().items(), *self._headers])
         except (*BROKEN, ConfigException) as error:
             raise Unavailable(f"API server: {error}") from error
         if body is not None:
@@ -110,6 +118,11 @@ class Rest:
         except BROKEN as error:
             raise Unavailable(f"API server: {error}") from error
         return answer.response
+
+    @property
+    def host(self) -> str:
+        """URL of the API server."""
+        return str(self._configuration.host)
 
     def _authorization(self) -> dict[str, str]:
         """Return the header with the token; the client renews the token when it is due."""
@@ -145,6 +158,17 @@ def namespace_of(kubeconfig: Path, context: str | None = None) -> str:
         if context in (None, each["name"]):
             return str(each["context"].get("namespace") or "default")
     raise CredentialsError(f'context "{context}" does not exist')
+
+
+def contexts_of(kubeconfig: Path) -> list[str]:
+    """Return the names of a kubeconfig's contexts.
+
+    Raises:
+        CredentialsError: the file cannot be used.
+    """
+    with _readable(kubeconfig) as kube_config:
+        found, _ = kube_config.list_kube_config_contexts(str(kubeconfig))
+    return sorted(str(each["name"]) for each in found)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """A simulated API server with the scene of :mod:`tests.view.scenes`."""
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def populate(server: ApiServer, objects: Iterable[Json]) -> None:
             if obj["kind"] == "Event":
                 about = obj["involvedObject"]
                 about["uid"] = uids.get(about["uid"], about["uid"])
+                obj["lastTimestamp"] = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
             server.apply(obj)
             if obj["kind"] == "Pod":
                 of = obj["metadata"]

@@ -1,5 +1,6 @@
 """A small cluster in which most of what can happen to a GPU pod has happened."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from contract.stamps import OrderStamp
@@ -17,6 +18,7 @@ HOSTILE = "\x1b[31m[red]evil\x1b]0;title\x07\u202e"
 """What a terminal, a markup reader and a reader of right-to-left text would all obey."""
 
 STAMPED = 1_763_800_000
+NOW = datetime(2025, 11, 22, 9, tzinfo=UTC)
 CREATED = "2025-11-22T08:26:40Z"
 """The same."""
 
@@ -143,7 +145,7 @@ def denied() -> Json:
         "metadata": {"name": "web-5d", "namespace": "default", "uid": "u-web"},
     }
     text = 'admission webhook "pods.gpu-turnstile.io" denied the request: 150 is not whole'
-    return event(replicas, "FailedCreate", text, "replicaset-controller")
+    return event(replicas, "FailedCreate", text, "replicaset-controller", at="08:57:00")
 
 
 def events() -> list[Json]:

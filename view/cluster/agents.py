@@ -1,44 +1,25 @@
 """What agents measure, read through the API server's proxy to their pods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from common.apiserver.client import Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
+from view.cluster.collections import Api
 from view.model.usage import PREFIX, NodeUse, Sample, read_use
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
-AGENT_LABEL = "app.kubernetes.io/name=gpu-turnstile-agent"
+_LABEL, _NAME = "app.kubernetes.io/name", "gpu-turnstile-agent"
 _PORT, _PORT_NAME = 9440, "http"
 _SECONDS = 5.0
 _AT_ONCE = 16
-
-
-class Api(Protocol):
-    """The part of the client that is used."""
-
-    def list(
-        self, path: str, query: Mapping[str, str], within: float | None = None
-    ) -> tuple[list[Json], str, str]:
-        """List one page: objects, resource version, what continues the list."""
-        ...
-
-    def read_text(self, path: str, *, timeout: float) -> str:
-        """Get what is no object."""
-        ...
 
 
 def read_uses(
     api: Api, namespace: str = AGENT_NAMESPACE, nodes: Sequence[str] | None = None
 ) -> tuple[NodeUse, ...]:
     """Ask agents what they measure.
-
-    Args:
-        api: the client.
-        namespace: where their pods are.
-        nodes: only those on these; ``None`` for all.
 
     Returns:
         One answer for each node with an agent, sorted; an agent that does not answer is one with
@@ -50,11 +31,7 @@ def read_uses(
     """
     pods, more = [], ""
     while True:
-        query = {
-            "labelSelector": AGENT_LABEL,
-            "limit": "500",
-            **({"continue": more} if more else {}),
-        }
+        query = {"limit": "500", **({"continue": more} if more else {})}
         page, _, more = api.list(object_path("pods", namespace), query)
         pods += page
         if not more:
@@ -62,7 +39,8 @@ def read_uses(
     running = [
         pod
         for pod in pods
-        if (pod.get("status") or {}).get("phase") == "Running"
+        if _is_agent(pod)
+        and (pod.get("status") or {}).get("phase") == "Running"
         and pod["spec"].get("nodeName")
         and (nodes is None or pod["spec"]["nodeName"] in nodes)
     ]
@@ -104,6 +82,20 @@ def parse_samples(text: str) -> list[Sample]:
         if family.name.startswith(PREFIX)
         for sample in family.samples
     ]
+
+
+def _is_agent(pod: Json) -> bool:
+    """Return whether a pod is an agent, of whichever DaemonSet: pools of nodes may have their own.
+
+    By the label of ours, or by what a container of it runs.
+    """
+    commands = [
+        [*(each.get("command") or ()), *(each.get("args") or ())]
+        for each in pod["spec"].get("containers") or ()
+    ]
+    return (pod["metadata"].get("labels") or {}).get(_LABEL) == _NAME or any(
+        {"agent", "agent.keeper"} & {*command} for command in commands
+    )
 
 
 def _port(pod: Json) -> int:

@@ -1,12 +1,16 @@
 """The collections that are read: which, by which rights, and how they are followed."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from common.apiserver.client import Json
-from common.apiserver.errors import Rejected
+from common.apiserver.client import Json, quoted
+from common.apiserver.errors import Gone, Rejected
+from common.errors import Unavailable
 from view.model.reports import Gap
+from view.model.words import clamp
 
 _PAGE = "500"
 """A page is held in memory as a whole; by pages, progress can be shown."""
@@ -16,6 +20,8 @@ _QUIET_WATCH_SECONDS = "60"
 ended by the server before it would be taken for dead."""
 
 _FORBIDDEN = 403
+_MOST_ASKED = 50
+"""Nodes that are read one by one where they may not be listed."""
 
 
 class Api(Protocol):
@@ -31,6 +37,14 @@ class Api(Protocol):
         """Stream events."""
         ...
 
+    def call(self, method: str, path: str, *, timeout: float) -> Json:
+        """Get one object."""
+        ...
+
+    def read_text(self, path: str, *, timeout: float) -> str:
+        """Get what is no object."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -39,17 +53,21 @@ class Kind:
     Attributes:
         what: ``nodes``, ``pods`` or ``events``.
         selector: field selector; empty for all.
-        namespaced: whether one namespace can be read where all cannot.
+        labels: label selector; empty for all.
+        namespace: the only one; empty for all, or for one where all may not be read.
         bookmarks: whether the API server says something in a watch of which nothing happens.
+        chosen: whether it is about what the user chose, besides what is read anyway.
     """
 
     what: str
     selector: str = ""
-    namespaced: bool = True
+    labels: str = ""
+    namespace: str = ""
     bookmarks: bool = True
+    chosen: bool = False
 
 
-NODES = Kind("nodes", namespaced=False)
+NODES = Kind("nodes")
 PODS = Kind("pods")
 OWN_EVENTS = Kind("events", "source=gpu-turnstile", bookmarks=False)
 DENIED_EVENTS = Kind("events", "reason=FailedCreate", bookmarks=False)
@@ -64,14 +82,30 @@ Progress = Callable[[str, int], None]
 """Told how many objects of which kind have been read so far."""
 
 
+def events_of(namespace: str, name: str) -> Kind:
+    """Return the Events of one pod, those of scheduler and kubelet too."""
+    selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
+    return Kind("events", selector, namespace=namespace, bookmarks=False)
+
+
+def shortly(error: Exception) -> str:
+    """Return why the API server is not heard, the same text for the same trouble."""
+    text = str(error)
+    known = {"timed out": "no answer in time", "refused": "connection refused"}
+    found = (words for sign, words in known.items() if sign in text)
+    return next(found, clamp(text.removeprefix("API server: "), 200))
+
+
 @dataclass
 class Followed:
     """One collection, as :class:`common.apiserver.follower.Follower` follows it.
 
-    Where all namespaces may not be read, one is.
+    Where all namespaces may not be read, one is. Where nodes may not be listed, those are read one
+    by one that pods are on. Where nothing may be read any more, nothing is known any more.
 
     Attributes:
         listed: whether it has been read once.
+        lost: since when it is not in step, by the clock, and why; ``None`` while it is.
     """
 
     api: Api
@@ -80,63 +114,126 @@ class Followed:
     sink: Sink
     on_gap: Callable[[Kind, Gap | None], None]
     progress: Progress = lambda _what, _count: None
+    own_nodes: Callable[[], Sequence[str]] = lambda: ()
+    clock: Callable[[], float] = time.time
+    within: float | None = None
     listed: bool = False
+    lost: tuple[float, str] | None = None
     _narrow: bool = False
+    _read: str = ""  # the version of a list that nobody has watched from yet
     _known: dict[str, Json] = field(default_factory=dict)
 
-    def list(self) -> str:
-        """Read all objects; return the resource version to watch from.
+    def load(self) -> None:
+        """Read all objects once; a watch goes on from there.
 
         Raises:
             Rejected: nothing of it may be read.
+            Gone: its pages took too long.
             Unavailable: no usable answer.
         """
-        self._narrow = False
-        try:
-            version = self._list()
-        except Rejected as error:
-            if error.status != _FORBIDDEN or not self.kind.namespaced:
-                self._refused(error)
-                raise
-            self._narrow, reason = True, str(error)
-            try:
-                version = self._list()
-            except Rejected as narrow:
-                self._refused(narrow)
-                raise
-            self.on_gap(self.kind, Gap(self.kind.what, self.namespace, reason))
-        else:
-            self.on_gap(self.kind, None)
-        self.listed = True
-        return version
+        self._read = self._whole()
+
+    def list(self) -> str:
+        """Read all objects, unless they have just been; return the version to watch from.
+
+        Raises:
+            Rejected: nothing of it may be read.
+            Gone: its pages took too long.
+            Unavailable: no usable answer.
+        """
+        version, self._read = self._read, ""
+        with self._noticing():
+            return version or self._whole()
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
         """Stream events from a version on."""
         limit = {} if self.kind.bookmarks else {"timeoutSeconds": _QUIET_WATCH_SECONDS}
-        return self.api.watch(self._path, {**self._query, **limit, "resourceVersion": version})
+        query = {**self._query, **limit, "resourceVersion": version}
+        with self._noticing():
+            yield from self.api.watch(self._path, query)
 
     def apply(self, kind: str, obj: Json) -> None:
         """Take one event in."""
         self._put(obj, drop=kind == "DELETED")
 
-    def _refused(self, error: Rejected) -> None:
-        self.on_gap(self.kind, Gap(self.kind.what, "", str(error)))
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Record since when nothing is heard; a list that is read ends that.
+
+        A right that is missing is a gap instead.
+        """
+        try:
+            yield
+        except (Rejected, Unavailable) as error:
+            if not isinstance(error, Rejected) or error.status != _FORBIDDEN:
+                self.lost = (self.lost[0] if self.lost else self.clock(), shortly(error))
+            raise
+
+    def _whole(self) -> str:
+        self._narrow = False
+        try:
+            version, gap = self._list(), None
+        except Rejected as error:
+            if error.status != _FORBIDDEN:
+                raise
+            gap = Gap(self.kind.what, self.namespace, str(error))
+            try:
+                version = self._with_less()
+            except Rejected:
+                before, self._known = self._known, {}
+                some = self.kind.what == "nodes" and self._single()
+                self._forget(before, self._known)
+                self.on_gap(self.kind, replace(gap, namespace="", some=some))
+                raise
+        self.on_gap(self.kind, gap)
+        self.listed, self.lost = True, None
+        return version
+
+    def _with_less(self) -> str:
+        """Read one namespace, as where not all may be read.
+
+        Raises:
+            Rejected: that is of no use, or may not be read either.
+        """
+        if self.kind.what == "nodes" or self.kind.namespace:
+            raise Rejected(_FORBIDDEN, "")
+        self._narrow = True
+        return self._list()
+
+    def _single(self) -> bool:
+        """Read the nodes that pods are on, one by one; return whether any may be read."""
+        found = False
+        for name in self.own_nodes()[:_MOST_ASKED]:
+            try:
+                self._put(self.api.call("GET", f"/api/v1/nodes/{quoted(name)}", timeout=5.0))
+            except (Rejected, Gone):
+                continue
+            found = True
+        return found
 
     def _list(self) -> str:
         before, self._known, count, more = self._known, {}, 0, ""
         while True:
             query = {**self._query, "limit": _PAGE, **({"continue": more} if more else {})}
-            objects, version, more = self.api.list(self._path, query)
+            try:
+                objects, version, more = self.api.list(self._path, query, self.within)
+            except (Rejected, Gone, Unavailable):
+                self._known = before | self._known  # to be dropped by the next list
+                raise
             for obj in objects:
                 self._put(obj)
             count += len(objects)
             self.progress(self.kind.what, count)
             if not more:
                 break
-        for uid, obj in before.items():
-            if uid not in self._known:
-                self.sink(self.kind, "DROP", obj)
+        self._forget(before, self._known)
         return version
+
+    def _forget(self, before: Mapping[str, Json], now: Mapping[str, Json]) -> None:
+        for uid, obj in [*before.items()]:
+            if uid not in now:
+                self._known.pop(uid, None)
+                self.sink(self.kind, "DROP", obj)
 
     def _put(self, obj: Json, *, drop: bool = False) -> None:
         metadata = obj["metadata"]
@@ -156,9 +253,11 @@ class Followed:
 
     @property
     def _path(self) -> str:
-        scope = f"/namespaces/{self.namespace}" if self._narrow else ""
+        one = self.kind.namespace or (self.namespace if self._narrow else "")
+        scope = f"/namespaces/{quoted(one)}" if one else ""
         return f"/api/v1{scope}/{self.kind.what}"
 
     @property
     def _query(self) -> dict[str, str]:
-        return {"fieldSelector": self.kind.selector} if self.kind.selector else {}
+        selectors = {"fieldSelector": self.kind.selector, "labelSelector": self.kind.labels}
+        return {key: value for key, value in selectors.items() if value}

@@ -1,13 +1,13 @@
 """Credentials as ``kubectl`` finds them: flag, ``$KUBECONFIG``, home, or the pod's own account."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.apiserver.client import Client
 from common.apiserver.errors import CredentialsError
-from common.apiserver.rest import namespace_of
+from common.apiserver.rest import contexts_of, namespace_of
 
 USER_AGENT = "kubectl-gpu"
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
@@ -22,12 +22,14 @@ class Connection:
     namespace: str
 
 
-def connect(
+def connect(  # noqa: PLR0913 -- what kubectl can be told, by keyword
     kubeconfig: str | None,
     context: str | None,
     environment: Mapping[str, str],
     *,
     user_agent: str = USER_AGENT,
+    user: str = "",
+    groups: Sequence[str] = (),
 ) -> Connection:
     """Read credentials; nothing is asked yet.
 
@@ -36,15 +38,28 @@ def connect(
         context: its name; ``None`` for the current one.
         environment: of the process.
         user_agent: the program, which audit logs name.
+        user: for whom everything is asked; empty for oneself.
+        groups: of that user.
 
     Raises:
         CredentialsError: there are none, or they cannot be used.
     """
     path = _kubeconfig(kubeconfig, environment)
-    if path is None:
-        return Connection(Client(None, user_agent=user_agent), _own_namespace(_NAMESPACE))
-    namespace = namespace_of(path, context)
-    return Connection(Client(path, user_agent=user_agent, context=context), namespace)
+    headers = [("Impersonate-User", user)] * bool(user)
+    headers += [("Impersonate-Group", each) for each in groups]
+    client = Client(path, user_agent=user_agent, context=context, headers=headers)
+    namespace = _own_namespace(_NAMESPACE) if path is None else namespace_of(path, context)
+    return Connection(client, namespace)
+
+
+def contexts(kubeconfig: str | None, environment: Mapping[str, str]) -> list[str]:
+    """Return the contexts of a kubeconfig.
+
+    Raises:
+        CredentialsError: there is none, or it cannot be read.
+    """
+    path = _kubeconfig(kubeconfig, environment)
+    return contexts_of(path) if path is not None else []
 
 
 def _kubeconfig(given: str | None, environment: Mapping[str, str]) -> Path | None:

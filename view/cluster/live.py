@@ -1,24 +1,46 @@
 """A cluster that is read once, or followed: lists and watches kept in a :class:`ClusterState`."""
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-from common.apiserver.client import Json, object_path
+from common.apiserver.client import Json, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import Follower
-from view.cluster.collections import ALL, NODES, PODS, Api, Followed, Kind, Progress
-from view.model.reports import ClusterReport, FitReport, Gap, PodStory, Stage
+from common.errors import Unavailable
+from view.cluster.collections import (
+    ALL,
+    NODES,
+    PODS,
+    Api,
+    Followed,
+    Kind,
+    Progress,
+    events_of,
+    shortly,
+)
+from view.model.reports import ClusterReport, FitReport, Freshness, Gap, PodStory, Stage
 from view.model.state import ClusterState
 
+STALE_SECONDS = 10.0
+"""What is older than this may not be so any more, and is said to be old."""
+
+_HEARTBEAT_SECONDS = 4.0
+"""From one question whether the API server is there to the next, and for its answer."""
+
+_ANY_PATH = "/version"  # anybody may ask for it
+_OBJECT_SECONDS = 10.0
 _FORBIDDEN = 403
 
 
 class LiveCluster:
     """The cluster as one account may see it. Safe to share between threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what it reads and how, by keyword
         self,
         api: Api,
         state: ClusterState,
@@ -26,6 +48,8 @@ class LiveCluster:
         namespace: str,
         progress: Progress = lambda _what, _count: None,
         kinds: Sequence[Kind] = ALL,
+        within: float | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """Prepare; nothing is asked yet.
 
@@ -35,6 +59,8 @@ class LiveCluster:
             namespace: what is read where not all namespaces may be.
             progress: told of each page.
             kinds: what is read.
+            within: seconds for one page; ``None`` for as long as a list may take.
+            clock: unix time.
         """
         self._api = api
         self._state = state
@@ -43,12 +69,26 @@ class LiveCluster:
         self._order = {kind: place for place, kind in enumerate(kinds)}
         self._changes = 0
         self._changed = threading.Condition(self._lock)
-        self._collections = [
-            Followed(api, kind, namespace, self._take, self._set_gap, progress) for kind in kinds
-        ]
+        self._clock = clock
+        self._heard = 0.0
+        self._trouble = ""
+        self._chosen: set[tuple[str, str]] | None = None
+        self._make = partial(
+            Followed,
+            api,
+            namespace=namespace,
+            sink=self._take,
+            on_gap=self._set_gap,
+            own_nodes=self._own_nodes,
+            clock=clock,
+            within=within,
+        )
+        self._collections = [self._make(kind, progress=progress) for kind in kinds]
+        if any(kind.chosen for kind in kinds):
+            self._chosen = set()
 
     def load(self) -> None:
-        """Read everything once, the collections side by side.
+        """Read everything once, the collections side by side; a watch goes on from there.
 
         What may not be read is a gap of the report.
 
@@ -56,16 +96,17 @@ class LiveCluster:
             Rejected: the API server says no, and not because of missing rights.
             Unavailable: no usable answer.
         """
+        began = self._clock()
         with ThreadPoolExecutor(len(self._collections)) as pool:
             for done in [pool.submit(_load, each) for each in self._collections]:
                 done.result()
+        for each in self._collections:
+            if each.kind == NODES and not each.listed:
+                _load(each)  # by now it is known which nodes pods are on
+        self._heard = began
 
     def follow(self, stop: threading.Event) -> list[threading.Thread]:
-        """Start to follow the cluster, each collection in a thread of its own.
-
-        Args:
-            stop: set it, then close the client, to end the threads.
-        """
+        """Start to follow the cluster, each collection in a thread of its own."""
         threads = [
             threading.Thread(
                 target=Follower(each, trouble=f"no {each.kind.what} from the API server").run,
@@ -75,15 +116,47 @@ class LiveCluster:
             )
             for each in self._collections
         ]
+        threads.append(threading.Thread(target=self._listen, args=(stop,), daemon=True))
         for thread in threads:
             thread.start()
         return threads
 
+    def _listen(self, stop: threading.Event) -> None:
+        """Ask the API server now and then whether it is there: a watch may be silent for long."""
+        while not stop.is_set():
+            began = self._clock()
+            try:
+                self._api.read_text(_ANY_PATH, timeout=_HEARTBEAT_SECONDS)
+            except (Rejected, Gone):
+                pass  # it is there
+            except Unavailable as error:
+                self._trouble, began = shortly(error), 0.0
+            self._heard = max(self._heard, began)
+            stop.wait(_HEARTBEAT_SECONDS)
+
+    @property
+    def freshness(self) -> Freshness:
+        """How old what is known is."""
+        found = [(self._heard, self._trouble)]
+        found += [each.lost for each in self._collections if each.lost and each.listed]
+        at, why = min(found)
+        if not at or self._clock() - at <= STALE_SECONDS:
+            return Freshness(at)
+        return Freshness(at, f"the API server is not heard ({why or 'no answer in time'})")
+
     @property
     def missing(self) -> tuple[str, ...]:
-        """What nothing can be said without, and was not read yet: nodes, pods."""
+        """What nothing can be said without, and is being read: nodes, pods."""
         needed = [each for each in self._collections if each.kind in (NODES, PODS)]
-        return tuple(each.kind.what for each in needed if not each.listed)
+        return tuple(
+            each.kind.what for each in needed if not each.listed and each.kind not in self._gaps
+        )
+
+    @property
+    def chosen(self) -> AbstractSet[tuple[str, str]] | None:
+        """Namespace and name of objects that selectors match; ``None`` where there is none."""
+        with self._lock:
+            return None if self._chosen is None else frozenset(self._chosen)
 
     @property
     def version(self) -> int:
@@ -111,14 +184,14 @@ class LiveCluster:
         with self._lock:
             return self._state.explain(namespace, name)
 
-    def fit(self, manifest: Mapping[str, Any]) -> FitReport:
-        """Return whether and where a pod would fit that is not created yet.
+    def fit(self, *manifests: Mapping[str, Any]) -> tuple[FitReport, ...]:
+        """Return whether and where pods would fit together that are not created yet.
 
         Raises:
-            InvalidManifest: it is no pod and no workload, or asks for no GPU.
+            InvalidManifest: one is no pod and no workload, or asks for no GPU.
         """
         with self._lock:
-            return self._state.fit(manifest)
+            return self._state.fit(*manifests)
 
     def load_events_of(self, namespace: str, name: str) -> None:
         """Read all Events of one pod, those of scheduler and kubelet too.
@@ -127,27 +200,38 @@ class LiveCluster:
             Rejected: the API server says no, and not because of missing rights.
             Unavailable: no usable answer.
         """
-        selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
-        kind = Kind("events", selector)
-        path = object_path("events", namespace)
-        try:
-            events, _, _ = self._api.list(path, {"fieldSelector": selector})
-        except Rejected as error:
-            if error.status != _FORBIDDEN:
-                raise
-            self._set_gap(kind, Gap("events", "", str(error)))
-            return
-        for each in events:
-            self._take(kind, "PUT", each)
+        _load(self._make(events_of(namespace, name)))
+
+    def load_object(self, kind: Kind, namespace: str, name: str) -> None:
+        """Read one object, which may be allowed where a list is not.
+
+        Raises:
+            Rejected: it does not exist, or may not be read either.
+            Unavailable: no usable answer.
+        """
+        scope = f"/namespaces/{quoted(namespace)}" if namespace else ""
+        path = f"/api/v1{scope}/{kind.what}/{quoted(name)}"
+        self._take(kind, "PUT", self._api.call("GET", path, timeout=_OBJECT_SECONDS))
+
+    def _own_nodes(self) -> list[str]:
+        with self._lock:
+            return self._state.nodes_of_pods()
 
     def _take(self, kind: Kind, verb: str, obj: Json) -> None:
+        self._heard = self._clock()
         with self._changed:
-            _APPLY[kind.what, verb](self._state, obj)
+            if kind.chosen and self._chosen is not None:
+                key = (obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
+                (self._chosen.add if verb == "PUT" else self._chosen.discard)(key)
+            else:
+                _APPLY[kind.what, verb](self._state, obj)
             self._changes += 1
             self._changed.notify_all()
 
     def _set_gap(self, kind: Kind, gap: Gap | None) -> None:
         with self._changed:
+            if self._gaps.get(kind) == gap:
+                return
             if gap is None:
                 self._gaps.pop(kind, None)
             else:
@@ -162,9 +246,9 @@ class LiveCluster:
 def _load(collection: Followed) -> None:
     try:
         try:
-            collection.list()
+            collection.load()
         except Gone:  # its pages took too long; by now it is known how many there are
-            collection.list()
+            collection.load()
     except Rejected as error:
         if error.status != _FORBIDDEN:
             raise

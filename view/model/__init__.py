@@ -5,8 +5,7 @@ show what is here and decide nothing.
 
 - :class:`view.model.state.ClusterState` takes objects in, one by one: ``put_node``, ``drop_node``,
   ``put_pod``, ``drop_pod``, ``put_event``, ``set_gaps``; and answers ``report()`` (a
-  ``ClusterReport``), ``explain(namespace, name)`` (a ``PodStory``) and ``fit(manifest)``
-  (a ``FitReport``).
-- :mod:`view.model.reports` has what comes out; :func:`view.model.encoding.to_json` makes plain
-  JSON values of it.
+  ``ClusterReport``), ``explain(namespace, name)`` (a ``PodStory``) and ``fit(*manifests)``
+  (a ``FitReport`` each).
+- :mod:`view.model.reports` has what comes out.
 """

@@ -16,7 +16,8 @@ from placement.cluster.pods import Pod
 from view.model.ending import find_endings
 from view.model.occupancy import Occupancy
 from view.model.reports import Change
-from view.model.verdicts import Question, count_of, exceeds, why_not_on
+from view.model.verdicts import Question, exceeds, why_not_on
+from view.model.words import count_of
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
@@ -46,13 +47,7 @@ class _Ranked:
 def find_changes(
     question: Question, nodes: Sequence[Occupancy], names: Names
 ) -> tuple[Change, ...]:
-    """Return what would let a pod run that fits nowhere, the smallest first.
-
-    Args:
-        question: the pod.
-        nodes: all nodes with GPUs.
-        names: the contract's names.
-    """
+    """Return what would let a pod run that fits nowhere, the smallest first."""
     if question.pod.shape.problem:
         return ()
     search = _Search(question, nodes, names)

@@ -8,7 +8,7 @@ from placement.cluster.fit import Fit, check
 from placement.cluster.pods import Shape
 from view.model.occupancy import Held, Occupancy
 from view.model.reports import Change
-from view.model.verdicts import count_of
+from view.model.words import count_of
 
 _MOST_TOLD = 3
 _MOST_PODS = 4
@@ -35,12 +35,7 @@ class _Way:
 
 
 def find_endings(shape: Shape, nodes: Sequence[Occupancy]) -> tuple[Change, ...]:
-    """Return pods that would have to end, the fewest and smallest first, one set a node.
-
-    Args:
-        shape: of the pod that is to run.
-        nodes: those that are open to it.
-    """
+    """Return pods that would have to end, the fewest and smallest first, one set a node."""
     found = sorted((way for each in nodes if (way := _way(shape, each))), key=lambda way: way.rank)
     ways = [way for way in found if len(way.pods) == len(found[0].pods)]
     told = ways[:_MOST_TOLD]

@@ -6,6 +6,7 @@ from typing import Any
 
 from contract.names import Names
 from view.model.reports import DeniedReport, EventReport
+from view.model.words import clamp
 
 _OURS = "gpu-turnstile"
 
@@ -50,10 +51,10 @@ def read_event(obj: Mapping[str, Any]) -> Told:
         about.get("name") or "",
         about.get("uid") or "",
         EventReport(
-            obj.get("reason") or "",
-            obj.get("message") or "",
+            clamp(obj.get("reason")),
+            clamp(obj.get("message")),
             obj.get("type") == "Warning",
-            source,
+            clamp(source),
             int(obj.get("count") or series.get("count") or 1),
             str(at)[:19] + "Z" if at else "",
         ),

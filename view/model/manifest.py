@@ -1,21 +1,23 @@
-"""Whether and where a pod would fit that is only a manifest yet. Pure, and changes nothing."""
+"""Whether and where pods would fit that are only a manifest yet. Pure, and changes nothing."""
 
 from collections.abc import Mapping, Sequence
-from operator import sub
+from dataclasses import dataclass
+from operator import add, sub
 from typing import Any
 
 from contract.names import Names
+from contract.resource import Counts
 from placement.cluster.holdings import View, plan_pod, taken_by
 from placement.cluster.pods import Pod
 from placement.errors import NoPlacement
 from placement.scoring import Policy
 from view.model.changes import find_changes, no_change
-from view.model.errors import InvalidManifest
 from view.model.occupancy import Occupancy
 from view.model.pod_report import container_report
-from view.model.pods import read_pod
-from view.model.reports import FitReport, Gap, NodeVerdict
+from view.model.pods import PodFacts, read_pod
+from view.model.reports import Answer, FitReport, Gap, NodeVerdict, Placed
 from view.model.verdicts import Question, judge
+from view.model.words import summarize
 
 _TEMPLATES = {
     "PodTemplate": ("template",),
@@ -28,63 +30,99 @@ _TEMPLATES = {
         ("spec", "template"),
     ),
 }
-_MOST_COUNTED = 1000
+_MOST_COUNTED = 10_000
 
 
-def fit_manifest(
-    manifest: Mapping[str, Any],
+class InvalidManifest(ValueError):
+    """A manifest of which it cannot be said whether it fits; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A manifest that has been read."""
+
+    kind: str
+    namespace: str
+    name: str
+    facts: PodFacts
+    replicas: int
+
+
+def fit_manifests(
+    manifests: Sequence[Mapping[str, Any]],
     nodes: Sequence[Occupancy],
     gaps: Sequence[Gap],
     names: Names,
     policy: Policy,
-) -> FitReport:
-    """Decide about a pod, or one pod of a workload.
-
-    Args:
-        manifest: a Pod, or a workload with a pod template.
-        nodes: all nodes with GPUs.
-        gaps: what could not be read.
-        names: the contract's names.
-        policy: which card a share prefers.
+) -> tuple[FitReport, ...]:
+    """Decide about manifests, each beside the pods of those before it.
 
     Raises:
-        InvalidManifest: it is neither, or its pods ask for no GPU.
+        InvalidManifest: one is neither, or its pods ask for no GPU.
     """
-    kind, pod, replicas = _pod_of(manifest, names)
-    metadata = _mapping(manifest.get("metadata"))
-    facts = read_pod(pod, names)
-    name = _text(metadata.get("name")) or _text(metadata.get("generateName"))
-    if facts is None:
-        raise InvalidManifest(
-            f'{kind} "{name}" asks for no GPU: no container has {names.core} in its limits'
-        )
+    found = []
+    for asked in [_read(each, names) for each in manifests]:
+        report, nodes = _fit(asked, nodes, tuple(gaps), names, policy)
+        found.append(report)
+    return tuple(found)
+
+
+def _fit(
+    asked: _Asked,
+    nodes: Sequence[Occupancy],
+    gaps: tuple[Gap, ...],
+    names: Names,
+    policy: Policy,
+) -> tuple[FitReport, Sequence[Occupancy]]:
+    """Decide about one manifest; return the nodes with its pods on them, too."""
+    facts, replicas = asked.facts, asked.replicas
     question = Question(facts.placed, facts.constraints)
     verdicts = [judge(question, each, policy) for each in nodes]
-    fitting = [verdict.node for verdict in verdicts if verdict.fits and not facts.errors]
+    fitting = {verdict.node for verdict in verdicts if verdict.fits and not facts.errors}
+    each_node = asked.kind == "DaemonSet"
+    if each_node:
+        wanted = [each for each in nodes if not facts.constraints.keep_from(each.facts.traits)]
+        replicas = max(len(wanted), 1)
+    placed, after = _place(facts.placed, nodes, fitting, replicas, policy, one=each_node)
+    room = sum(placed.values())
+    short = ""
+    if room < replicas and not facts.errors:
+        short = summarize(judge(question, each, policy).reason for each in after) or "no node"
     stuck = bool(nodes) and not fitting and not facts.errors
     changes = find_changes(question, nodes, names) if stuck else ()
-    return FitReport(
-        kind=kind,
-        namespace=_text(metadata.get("namespace")),
-        name=name,
-        fits=bool(fitting),
+    report = FitReport(
+        kind=asked.kind,
+        namespace=asked.namespace,
+        name=asked.name,
+        answer=_answer(facts, replicas, room, gaps),
         replicas=replicas,
-        room=_count(facts.placed, nodes, set(fitting), replicas, policy),
+        room=room,
+        placed=tuple(Placed(node, pods) for node, pods in placed.items()),
+        short=short,
         containers=tuple(map(container_report, facts.placed.demand.containers)),
         errors=facts.errors,
         nodes=() if facts.errors else tuple(sorted(verdicts, key=_fits_first)),
         changes=changes,
         no_change=no_change(question, nodes) if stuck and not changes else "",
-        gaps=tuple(gaps),
+        gaps=gaps,
     )
+    return report, after
+
+
+def _answer(facts: PodFacts, replicas: int, room: int, gaps: Sequence[Gap]) -> Answer:
+    if facts.errors:
+        return Answer.INVALID
+    if room >= replicas and (room or not any(gap.what == "nodes" for gap in gaps)):
+        return Answer.FITS
+    unseen = any(gap.what == "nodes" for gap in gaps) or room >= _MOST_COUNTED
+    return Answer.UNKNOWN if unseen else Answer.NOT
 
 
 def _fits_first(verdict: NodeVerdict) -> tuple[bool, bool, str]:
     return not verdict.fits, verdict.for_good, verdict.node
 
 
-def _pod_of(manifest: Mapping[str, Any], names: Names) -> tuple[str, dict[str, Any], int]:
-    """Return the kind, the pod as it would be created, and how many of it."""
+def _read(manifest: Mapping[str, Any], names: Names) -> _Asked:
     kind = manifest.get("kind")
     if kind == "Pod":
         pod: Any = manifest
@@ -97,8 +135,7 @@ def _pod_of(manifest: Mapping[str, Any], names: Names) -> tuple[str, dict[str, A
         raise InvalidManifest(f"kind: Unsupported value: {kind!r}: supported values: {known}")
     if not isinstance(pod, Mapping) or not isinstance(pod.get("spec"), Mapping):
         raise InvalidManifest(f"{kind}: no pod spec in it")
-    asked = _mapping(manifest.get("spec")).get("parallelism" if kind == "Job" else "replicas", 1)
-    replicas = asked if kind != "Pod" and isinstance(asked, int) else 1
+    counted = _mapping(manifest.get("spec")).get("parallelism" if kind == "Job" else "replicas", 1)
     annotations = {
         key: value
         for key, value in _mapping(_mapping(pod.get("metadata")).get("annotations")).items()
@@ -107,7 +144,15 @@ def _pod_of(manifest: Mapping[str, Any], names: Names) -> tuple[str, dict[str, A
     }
     # Where it is to be is what is asked; what a running pod has got says nothing of a new one.
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-    return kind, {"metadata": {"annotations": annotations}, "spec": spec}, replicas
+    metadata = _mapping(manifest.get("metadata"))
+    name = _text(metadata.get("name")) or _text(metadata.get("generateName"))
+    facts = read_pod({"metadata": {"annotations": annotations}, "spec": spec}, names)
+    if facts is None:
+        raise InvalidManifest(
+            f'{kind} "{name}" asks for no GPU: no container has {names.core} in its limits'
+        )
+    replicas = counted if kind != "Pod" and type(counted) is int else 1
+    return _Asked(kind, _text(metadata.get("namespace")), name, facts, max(replicas, 0))
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
@@ -118,31 +163,53 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _count(
-    pod: Pod, nodes: Sequence[Occupancy], fitting: set[str], replicas: int, policy: Policy
-) -> int:
-    """Count how many such pods fit together, up to *replicas*."""
-    if replicas <= 1:
-        return int(bool(fitting))
-    found, most = 0, min(replicas, _MOST_COUNTED)
+def _place(  # noqa: PLR0913 -- what it depends on
+    pod: Pod,
+    nodes: Sequence[Occupancy],
+    fitting: set[str],
+    most: int,
+    policy: Policy,
+    *,
+    one: bool,
+) -> tuple[dict[str, int], list[Occupancy]]:
+    """Put so many equal pods on nodes, one node after the other.
+
+    Args:
+        pod: one of them.
+        nodes: all nodes.
+        fitting: names of those that can have it.
+        most: how many pods.
+        policy: which card a share prefers.
+        one: not more than one on a node, as of a DaemonSet.
+
+    Returns:
+        How many are on which node, and the nodes with them.
+    """
+    found: dict[str, int] = {}
+    after, left = [], min(most, _MOST_COUNTED)
     for each in nodes:
-        if each.view.node.name not in fitting:
-            continue
-        view = each.view
-        while found < most and (after := _after(pod, view, policy)) is not None:
-            view, found = after, found + 1
-    return found
+        name, view = each.view.node.name, each.view
+        taken: dict[int, Counts] = {}
+        while (
+            left
+            and name in fitting
+            and not (one and name in found)
+            and (rows := _take(pod, view, policy)) is not None
+        ):
+            found[name], left = found.get(name, 0) + 1, left - 1
+            free = list(view.free)
+            for place, *counts in rows:
+                free[place] = tuple(map(sub, free[place], counts))
+                taken[place] = tuple(map(add, taken.get(place, (0,) * len(counts)), counts))
+            view = View(view.node, tuple(free))
+        after.append(each.reserve(taken) if taken else each)
+    return found, after
 
 
-def _after(pod: Pod, view: View, policy: Policy) -> View | None:
-    """Return a node with one more such pod on it; ``None`` where it does not fit any more."""
+def _take(pod: Pod, view: View, policy: Policy) -> Sequence[tuple[int, ...]] | None:
+    """Return what one such pod would take of which card; ``None`` where it does not fit."""
     try:
         plan = plan_pod(pod, view.node, view.free, policy)
     except NoPlacement:
         return None
-    if plan is None:
-        return None
-    free = list(view.free)
-    for place, *counts in taken_by(plan, view.node):
-        free[place] = tuple(map(sub, free[place], counts))
-    return View(view.node, tuple(free))
+    return None if plan is None else taken_by(plan, view.node)

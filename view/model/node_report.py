@@ -11,12 +11,7 @@ _LARGEST_SHARE = CORES_PER_CARD - 1
 
 
 def report_node(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -> NodeReport:
-    """Make the report.
-
-    Args:
-        occupancy: the node.
-        evidence: by UID of the pod and name of the container.
-    """
+    """Make the report."""
     node, facts = occupancy.view.node, occupancy.facts
     cards = _cards(occupancy, evidence)
     usable = [] if node.problem else [card for card in cards if not card.unhealthy]

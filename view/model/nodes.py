@@ -12,6 +12,7 @@ from contract.names import Names
 from placement.cluster.nodes import Node, parse_node
 from view.model.constraints import NodeTraits, read_traits
 from view.model.reports import LinkReport
+from view.model.words import clamp
 
 GPU_LABELS = (
     "gpu-turnstile.io/gpus",
@@ -77,7 +78,7 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
             CardFacts(
                 card.memory,
                 card.numa,
-                card.reason or (REASON if card.uuid in cordoned else ""),
+                clamp(card.reason) or (REASON if card.uuid in cordoned else ""),
                 min(card.free_cores, CORES_PER_CARD),
                 min(card.free_blocks, card.memory // inventory.memory_block),
             )
@@ -111,5 +112,5 @@ def _is_for_gpus(obj: Mapping[str, Any], names: Names) -> bool:
 def _not_ready(obj: Mapping[str, Any]) -> str:
     for condition in (obj.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "Ready" and condition.get("status") != "True":
-            return condition.get("reason") or "unknown"
+            return clamp(condition.get("reason")) or "unknown"
     return ""

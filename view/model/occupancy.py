@@ -102,12 +102,7 @@ class Occupancy:
     def view_as_if(
         self, *, healthy: AbstractSet[int] = frozenset(), connected: bool = False
     ) -> View:
-        """Return the node as it would be.
-
-        Args:
-            healthy: places of cards that would be healthy.
-            connected: its agent would be connected to the kubelet.
-        """
+        """Return the node as it would be."""
         node = self.view.node
         cards = tuple(
             replace(card, healthy=True) if place in healthy else card
@@ -115,6 +110,15 @@ class Occupancy:
         )
         problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
         return View(replace(node, cards=cards, problem=problem), self.view.free)
+
+    def reserve(self, taken: Mapping[int, Counts]) -> "Occupancy":
+        """Return the node as if more were held of it, by pods that do not exist yet."""
+        unseen = self.unseen or (_NOTHING,) * len(self.facts.cards)
+        more = tuple(
+            tuple(map(add, row, taken.get(place, _NOTHING))) for place, row in enumerate(unseen)
+        )
+        view = View(self.view.node, _free(self.facts, used_by(self.held, more)))
+        return replace(self, unseen=more, view=view)
 
     def _view_of(self, held: Sequence[Held]) -> View:
         used = used_by(held, self.unseen)

@@ -1,15 +1,25 @@
 """The report on one pod: what it asks for, what it has got, how far it has come and why. Pure."""
 
 from collections.abc import Sequence
+from signal import Signals
 
 from contract.demand import ContainerDemand
 from view.model.events import newest_first
 from view.model.nodes import NodeFacts
 from view.model.occupancy import Held, quotas
 from view.model.pods import PodFacts, refusal_text
-from view.model.reports import ContainerReport, EventReport, Part, PodReport, Source, Stage
+from view.model.reports import (
+    ContainerReport,
+    ContainerStatus,
+    Ending,
+    EventReport,
+    Part,
+    PodReport,
+    Source,
+    Stage,
+)
+from view.model.words import count_of
 
-_USUAL = frozenset({"ContainerCreating", "PodInitializing"})
 _VETOED = "GPUStartVetoed"
 
 _BY = {
@@ -17,20 +27,23 @@ _BY = {
     Source.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
     Source.EXPECTED: "not told yet; the agent would place it so",
 }
-_EVIDENCE = {
-    "order": "of several containers the likeliest",
-    "record": "as the kubelet has written it down",
+EVIDENCE = {
+    "ticket": "its device IDs were reserved for it before",
     "witness": "no other container could be meant",
+    "record": "as the kubelet has written it down",
+    "order": "of several containers the likeliest",
 }
+"""What the agent's words mean, surest first."""
 
 
-def report_pod(
+def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     facts: PodFacts,
     *,
     node: NodeFacts | None,
     held: Held | None,
     why: str,
     events: Sequence[EventReport],
+    replaced: bool = False,
 ) -> PodReport:
     """Make the report.
 
@@ -40,6 +53,7 @@ def report_pod(
         held: what it holds there; ``None`` where that is not known, or nothing any more.
         why: why it waits; of other pods this is found out here.
         events: about it, in any order.
+        replaced: whether its owner has made another one since.
     """
     placed, stage = facts.placed, stage_of(facts)
     newest = newest_first(list(events))
@@ -47,14 +61,19 @@ def report_pod(
         namespace=placed.namespace,
         name=placed.name,
         uid=placed.uid,
+        owner=facts.owner,
         node=placed.node,
         phase=facts.phase,
+        reason=facts.reason,
+        message=facts.message,
         stage=stage,
         deleting=facts.deleting,
         created=facts.created,
         scheduler=facts.scheduler,
         containers=tuple(_container(each, facts, node, held) for each in placed.demand.containers),
         wishes=facts.wishes,
+        statuses=facts.statuses,
+        replaced=replaced,
         why=why if stage is Stage.WAITING else _why(facts, stage, newest),
         events=newest,
     )
@@ -68,6 +87,8 @@ def stage_of(facts: PodFacts) -> Stage:
         return Stage.REFUSED if facts.rejected else Stage.FAILED
     if not facts.placed.node:
         return Stage.WAITING
+    if facts.failing is not None:
+        return Stage.FAILING
     return Stage.RUNNING if facts.phase == "Running" else Stage.STARTING
 
 
@@ -77,21 +98,48 @@ def _why(facts: PodFacts, stage: Stage, events: Sequence[EventReport]) -> str:
     if stage is Stage.REFUSED:
         return refusal_text(facts.message) or facts.reason
     if stage is Stage.FAILED:
-        return ": ".join(filter(None, (facts.reason, facts.message)))
+        wrong = [each for each in facts.statuses if each.ending and each.ending.exit_code]
+        said = [_joined(facts.reason, facts.message), *map(status_in_words, wrong)]
+        return "; ".join(filter(None, said)) or "its phase is Failed, and nobody has said why"
     for event in events:
-        if event.reason == _VETOED and stage is Stage.STARTING:
+        if event.reason == _VETOED and stage in (Stage.STARTING, Stage.FAILING):
             return event.message
-    for each in facts.containers:
-        if each.waiting and each.waiting not in _USUAL:
-            return ": ".join(filter(None, (each.name, each.waiting, each.message)))
-    return ""
+    if facts.failing is not None:
+        return status_in_words(facts.failing)
+    # It runs again. Somebody who looks for what is wrong wants to know that it did not.
+    again = [each for each in facts.statuses if each.restarts and each.ending]
+    return "; ".join(map(status_in_words, again))
+
+
+def status_in_words(status: ContainerStatus) -> str:
+    """Write how a container stands: why it waits, how it ended, how often it was started again."""
+    said = [_joined(status.reason, status.message)]
+    ending = status.ending
+    if ending is not None:
+        text = ", ".join(filter(None, (ending.reason, f"exit code {status_code(ending)}")))
+        last = "" if status.state == "terminated" else "last ended with "
+        said.append(_joined(f"{last}{text}", ending.message))
+    if status.restarts:
+        said.append(f"restarted {count_of(status.restarts, 'time')}")
+    return f"{status.name}: {'; '.join(filter(None, said)) or status.state or 'nothing is told'}"
+
+
+def status_code(ending: Ending) -> str:
+    """Write an exit code, and the signal that it stands for: a runtime adds 128 to it."""
+    number = ending.signal or ending.exit_code - 128
+    signal = f" ({Signals(number).name})" if number in set(Signals) else ""
+    return f"{ending.exit_code}{signal}"
+
+
+def _joined(*parts: str) -> str:
+    return ": ".join(filter(None, parts))
 
 
 def known_by(container: ContainerReport) -> str:
     """Write how it is known which cards a container has; empty where nothing is."""
     if container.source is None:
         return ""
-    meant = _EVIDENCE.get(container.evidence, "")
+    meant = EVIDENCE.get(container.evidence, "")
     evidence = f"evidence {': '.join(filter(None, (container.evidence, meant)))}"
     by = _BY.get(container.source, "")
     return f"{by}, {evidence}" if container.evidence else by

@@ -15,11 +15,16 @@ from contract.stamps import OrderStamp
 from contract.wishes import read_wishes
 from placement.cluster.pods import Pod, has_ended, parse_pod
 from view.model.constraints import Constraints, read_constraints
+from view.model.reports import ContainerStatus, Ending
+from view.model.words import clamp
 
 # What the kubelet writes around our text (fact K9).
 _REFUSAL = re.compile(r"\bdesc = (?P<text>.*?)(?:, which is unexpected\.?)?\Z", re.DOTALL)
 _PLAIN = frozenset({str, type(None)})
 _EMPTY: Mapping[str, Any] = {}
+_USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""For these reasons containers wait of which nothing is wrong."""
+
 _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 """Reasons of a status, or how they begin, with which the kubelet refuses for lack of devices."""
 
@@ -38,25 +43,6 @@ class Stamps:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerFacts:
-    """A container's state by the kubelet.
-
-    Attributes:
-        name: its name.
-        waiting: why it does not run, in one word; empty where it does or has.
-        message: the same in a sentence.
-        started: when it was started; empty where it was not.
-        finished: when it ended; empty where it did not.
-    """
-
-    name: str
-    waiting: str
-    message: str
-    started: str
-    finished: str
-
-
-@dataclass(frozen=True, slots=True)
 class PodFacts:
     """One pod that asks for GPUs.
 
@@ -68,6 +54,8 @@ class PodFacts:
         ended: whether it has succeeded or failed.
         deleting: whether it is being deleted.
         created: when.
+        owner: kind and name of the controller that made it; empty where none did.
+        owner_uid: of that controller.
         scheduler: which scheduler is responsible.
         evidence: container and evidence, by the agent's record.
         stamps: what the webhook wrote.
@@ -75,7 +63,7 @@ class PodFacts:
         core_limit: hundredths that a share may use in all; ``None`` where nothing is said.
         errors: what is wrong with the request itself.
         unscheduled: reason and message of the condition ``PodScheduled`` while it is false.
-        containers: by the kubelet, init containers first.
+        statuses: of containers by the kubelet, init containers first.
         constraints: by what it chooses nodes besides GPUs.
     """
 
@@ -86,6 +74,8 @@ class PodFacts:
     ended: bool
     deleting: bool
     created: str
+    owner: str
+    owner_uid: str
     scheduler: str
     evidence: tuple[tuple[str, str], ...]
     stamps: Stamps
@@ -93,13 +83,24 @@ class PodFacts:
     core_limit: int | None
     errors: tuple[str, ...]
     unscheduled: tuple[str, str]
-    containers: tuple[ContainerFacts, ...]
+    statuses: tuple[ContainerStatus, ...]
     constraints: Constraints
 
     @property
     def rejected(self) -> bool:
         """Whether the kubelet has refused to admit it, for lack of devices."""
         return self.phase == "Failed" and self.reason.startswith(_REJECTED)
+
+    @property
+    def failing(self) -> ContainerStatus | None:
+        """The first container that cannot start, or has ended wrongly and is not running again."""
+        for each in self.statuses:
+            wrong = each.ending is not None and each.ending.exit_code != 0
+            if (each.state == "terminated" and wrong) or (
+                each.state == "waiting" and each.reason not in _USUAL
+            ):
+                return each
+        return None
 
 
 def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
@@ -119,11 +120,12 @@ def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
     return PodFacts(
         placed,
         status.get("phase") or "Pending",
-        status.get("reason") or "",
-        status.get("message") or "",
+        clamp(status.get("reason")),
+        clamp(status.get("message")),
         has_ended(obj),
         "deletionTimestamp" in metadata,
         metadata.get("creationTimestamp") or "",
+        *_owner(metadata),
         spec.get("schedulerName") or "default-scheduler",
         tuple((name, each.evidence.value) for name, each in written.items() if name in recorded),
         _stamps(annotations, names),
@@ -132,7 +134,7 @@ def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         tuple(str(each) for each in (*errors, *wrong)),
         _unscheduled(status),
         tuple(
-            _container(each)
+            _status(each)
             for field in ("initContainerStatuses", "containerStatuses")
             for each in status.get(field) or ()
         ),
@@ -182,7 +184,7 @@ def _wishes(annotations: Mapping[str, Any], names: Names) -> tuple[tuple[str, st
     if annotations.keys().isdisjoint(names.wishes):
         return ()
     return tuple(
-        (key.removeprefix(f"{names.domain}/"), str(annotations[key]))
+        (key.removeprefix(f"{names.domain}/"), clamp(annotations[key]))
         for key in sorted(names.wishes & annotations.keys())
     )
 
@@ -205,19 +207,47 @@ def time_of(stamp: str) -> str:
 def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
     for each in status.get("conditions") or ():
         if each.get("type") == "PodScheduled" and each.get("status") == "False":
-            return each.get("reason") or "", each.get("message") or ""
+            return clamp(each.get("reason")), clamp(each.get("message"))
     return "", ""
 
 
-def _container(status: Mapping[str, Any]) -> ContainerFacts:
-    state = status.get("state") or {}
-    waiting = state.get("waiting") or {}
-    ended = state.get("terminated") or {}
-    running = state.get("running") or {}
-    return ContainerFacts(
-        status.get("name") or "",
-        waiting.get("reason") or "",
-        waiting.get("message") or "",
-        running.get("startedAt") or ended.get("startedAt") or "",
-        ended.get("finishedAt") or "",
+def _owner(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """Return kind and name of a pod's controller, and its UID; of a ReplicaSet its Deployment's."""
+    for each in metadata.get("ownerReferences") or ():
+        if each.get("controller"):
+            kind, name = each.get("kind", ""), each.get("name", "")
+            turn = (metadata.get("labels") or {}).get("pod-template-hash")
+            if kind == "ReplicaSet" and turn and name.endswith(f"-{turn}"):
+                kind, name = "Deployment", name.removesuffix(f"-{turn}")
+            return f"{kind}/{name}", each.get("uid", "")
+    return "", ""
+
+
+def _status(status: Mapping[str, Any]) -> ContainerStatus:
+    state, name = status.get("state") or _EMPTY, status.get("name") or ""
+    restarts = status.get("restartCount") or 0
+    running = state.get("running")
+    if running and not status.get("lastState"):  # nearly all
+        return ContainerStatus(
+            name, "running", "", "", restarts, running.get("startedAt") or "", None
+        )
+    kind = next((each for each in ("waiting", "running", "terminated") if state.get(each)), "")
+    now = state.get(kind) or {}
+    ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
+    return ContainerStatus(
+        name,
+        kind,
+        clamp(now.get("reason")) if kind == "waiting" else "",
+        clamp(now.get("message")) if kind == "waiting" else "",
+        restarts,
+        now.get("startedAt") or "",
+        Ending(
+            clamp(ended.get("reason")),
+            ended.get("exitCode") or 0,
+            ended.get("signal") or 0,
+            clamp(ended.get("message")),
+            ended.get("finishedAt") or "",
+        )
+        if ended
+        else None,
     )

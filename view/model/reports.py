@@ -30,6 +30,8 @@ class Stage(StrEnum):
     STARTING = "starting"
     """Bound to a node, not running yet."""
     RUNNING = "running"
+    FAILING = "failing"
+    """Bound, and a container cannot start, or has ended wrongly and is not running again."""
     REFUSED = "refused"
     """Failed because the node could not serve it."""
     SUCCEEDED = "succeeded"
@@ -207,6 +209,48 @@ class ContainerReport:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """How a container ended.
+
+    Attributes:
+        reason: in one word, such as ``OOMKilled``.
+        exit_code: of its process.
+        signal: that ended it; 0 where it was none, or is not told.
+        message: in a sentence; what the container itself wrote, if it did.
+        at: when; empty where unknown.
+    """
+
+    reason: str
+    exit_code: int
+    signal: int
+    message: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStatus:
+    """A container by the kubelet, whether it asks for GPUs or not.
+
+    Attributes:
+        name: its name.
+        state: ``waiting``, ``running`` or ``terminated``; empty where nothing is told.
+        reason: why it waits, in one word; else empty.
+        message: the same in a sentence.
+        restarts: how often it was started again.
+        started: when; empty where it was not.
+        ending: how it ended, or did so before it was started again; ``None`` where it never did.
+    """
+
+    name: str
+    state: str
+    reason: str
+    message: str
+    restarts: int
+    started: str
+    ending: Ending | None
+
+
+@dataclass(frozen=True, slots=True)
 class EventReport:
     """One Event, or a message of an object's status.
 
@@ -235,36 +279,50 @@ class PodReport:
         namespace: its namespace.
         name: its name.
         uid: its UID.
+        owner: kind and name of what made it, such as ``Job/train``; empty where nobody did.
         node: where it is bound; empty while it is not.
         phase: as the API server has it.
+        reason: of its status, in one word; mostly empty.
+        message: of its status, in a sentence; mostly empty.
         stage: how far it has come.
         deleting: whether it is being deleted.
         created: when it was created.
         scheduler: which scheduler is responsible.
         containers: those that ask for GPUs, in the kubelet's order of admission.
         wishes: annotation (without its domain) and value, of the pod's author.
-        why: why it waits, was refused or failed, in one line; empty where all is well.
+        statuses: of all its containers, init containers first.
+        why: why it waits, was refused, fails or failed, in one line; empty where all is well.
+        replaced: whether it has ended, and its owner has made another one since.
         events: what is known to have been told about it, the newest first.
     """
 
     namespace: str
     name: str
     uid: str
+    owner: str
     node: str
     phase: str
+    reason: str
+    message: str
     stage: Stage
     deleting: bool
     created: str
     scheduler: str
     containers: tuple[ContainerReport, ...]
     wishes: tuple[tuple[str, str], ...]
+    statuses: tuple[ContainerStatus, ...]
     why: str
+    replaced: bool
     events: tuple[EventReport, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeniedReport:
-    """A workload whose pods are refused at their creation, by its controller's Event."""
+    """A workload whose pods are refused at their creation, by its controller's Event.
+
+    Controllers try again at least every 17 minutes. One that has not said so for longer, or has
+    made a pod since, is not reported any more.
+    """
 
     kind: str
     namespace: str
@@ -276,17 +334,39 @@ class DeniedReport:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What could not be read, and what that means.
+    """What could not be read: unknown, which is neither absent nor free.
 
     Attributes:
         what: ``nodes``, ``pods`` or ``events``.
         namespace: the only namespace that was read; empty where none was.
         reason: as the API server said it.
+        verb: the right that is missing is this one on *what*.
+        some: whether single objects could be read all the same, such as a pod's own node.
     """
 
     what: str
     namespace: str
     reason: str
+    verb: str = "list"
+    some: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing at all of it is known."""
+        return not self.namespace and not self.some
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How old what is shown is.
+
+    Attributes:
+        at: when it is known to have been so, unix time; 0 where nothing was read yet.
+        stale: why it may not be so any more; empty while the API server is heard.
+    """
+
+    at: float = 0.0
+    stale: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,6 +489,7 @@ class PodStory:
         no_change: in a sentence, that nothing would; empty where something would, or it runs.
         cards: those that it holds, with all their holders.
         gaps: what could not be read.
+        deleted: when the pod was deleted, of which all this was known then; empty while it exists.
     """
 
     pod: PodReport
@@ -421,23 +502,46 @@ class PodStory:
     no_change: str
     cards: tuple[CardReport, ...]
     gaps: tuple[Gap, ...]
+    deleted: str = ""
+
+
+class Answer(StrEnum):
+    """Whether a manifest fits."""
+
+    FITS = "fits"
+    """All of its pods, together and beside those of the manifests before it."""
+    NOT = "does not fit"
+    INVALID = "would be refused"
+    """At its creation: the request itself is wrong."""
+    UNKNOWN = "not known"
+    """What would have to be read for an answer may not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """How many pods would fit on a node, beside those on others."""
+
+    node: str
+    pods: int
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """Whether and where a pod that is not created yet would fit.
+    """Whether and where the pods of a manifest would fit that are not created yet.
 
     Attributes:
         kind: of the object, such as ``Pod`` or ``Deployment``.
         namespace: its namespace; empty where it names none.
         name: its name.
-        fits: whether one such pod fits now.
-        replicas: how many such pods it asks for.
-        room: how many such pods fit together, counted up to *replicas*.
-        containers: what is asked for.
+        answer: whether all its pods fit.
+        replicas: how many pods it asks for; of a DaemonSet, on how many nodes it wants one.
+        room: how many of them fit together.
+        placed: where they would be, by name of the node.
+        short: what keeps the others away, by how many nodes; empty where all fit.
+        containers: what one pod asks for.
         errors: what is wrong with the request itself, as the webhook would say it.
-        nodes: all nodes, those where it fits first; none where the request is wrong.
-        changes: what would let it fit, the smallest first.
+        nodes: all nodes, those where one such pod fits first; none where the request is wrong.
+        changes: what would let one fit, the smallest first.
         no_change: in a sentence, that nothing would; empty where something would, or it fits.
         gaps: what could not be read.
     """
@@ -445,12 +549,19 @@ class FitReport:
     kind: str
     namespace: str
     name: str
-    fits: bool
+    answer: Answer
     replicas: int
     room: int
+    placed: tuple[Placed, ...]
+    short: str
     containers: tuple[ContainerReport, ...]
     errors: tuple[str, ...]
     nodes: tuple[NodeVerdict, ...]
     changes: tuple[Change, ...]
     no_change: str
     gaps: tuple[Gap, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether all its pods fit."""
+        return self.answer is Answer.FITS

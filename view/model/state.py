@@ -1,13 +1,14 @@
 """The cluster as objects of the API server come in, and all that can be asked about it. No I/O."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from contract.names import Names
 from placement.cluster.room import Room
 from placement.scoring import Policy
 from view.model.events import Told, denied_by_us, read_event
-from view.model.manifest import fit_manifest
+from view.model.manifest import fit_manifests
 from view.model.node_report import report_node
 from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Held, Occupancy, observe
@@ -28,6 +29,17 @@ from view.model.story import tell_story
 from view.model.verdicts import Question
 from view.model.waiting import Waiting
 
+_REMEMBERED = timedelta(minutes=15)
+"""For so long what was known of a pod is kept after its end."""
+
+_MOST_REMEMBERED = 2000
+_RETRIED = timedelta(minutes=20)
+"""Controllers try again to create a pod after 1,000 s at the latest, and say so by an Event."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
 
 class ClusterState:
     """Nodes, GPU pods and Events. Not safe to share between threads.
@@ -35,13 +47,23 @@ class ClusterState:
     What has not changed is not worked out again: after one event a report costs little.
     """
 
-    def __init__(self, names: Names, policy: Policy = Policy.BINPACK) -> None:
+    def __init__(
+        self,
+        names: Names,
+        policy: Policy = Policy.BINPACK,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
         """Start with an empty cluster.
 
         Args:
             names: the contract's names.
             policy: which card a share prefers, as the agents have it.
+            now: the clock; what has healed or gone is forgotten by it.
         """
+        self._now = now
+        self._waiting: Waiting | None = None  # what it has found out is true until a node changes
+        self._owned: dict[str, dict[str, str]] = {}  # by UID of the owner: its pods, when created
+        self._departed: dict[tuple[str, str], tuple[datetime, PodFacts, PodReport]] = {}
         self._names = names
         self._policy = policy
         self._nodes: dict[str, NodeFacts] = {}
@@ -49,7 +71,7 @@ class ClusterState:
         self._pods: dict[str, PodFacts] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._told: dict[str, dict[str, Told]] = {}  # by UID of what it is about
-        self._denied: dict[str, DeniedReport] = {}
+        self._denied: dict[str, tuple[str, DeniedReport]] = {}  # by UID of the Event: about whom
         self._gaps: tuple[Gap, ...] = ()
         self._occupancies: dict[str, Occupancy] = {}
         self._node_reports: dict[str, NodeReport] = {}
@@ -89,7 +111,12 @@ class ClusterState:
             return
         self._pods[pod.uid] = facts
         self._by_name[pod.namespace, pod.name] = pod.uid
+        self._departed.pop((pod.namespace, pod.name), None)
         self._pod_reports.pop(pod.uid, None)
+        if before is None and facts.owner:
+            self._owned.setdefault(facts.owner_uid, {})[pod.uid] = facts.created
+            for uid in self._owned[facts.owner_uid]:
+                self._pod_reports.pop(uid, None)  # which this one may replace
         if before is not None and before.placed == pod and before.ended == facts.ended:
             return
         if before is not None and before.placed.node:
@@ -100,12 +127,15 @@ class ClusterState:
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
-        facts = self._pods.pop(uid, None)
+        facts = self._pods.get(uid)
         if facts is None:
             return
-        pod = facts.placed
+        pod, at = facts.placed, self._now()
         if self._by_name.get((pod.namespace, pod.name)) == uid:
             del self._by_name[pod.namespace, pod.name]
+            self._remember(at, facts)
+        del self._pods[uid]
+        self._owned.get(facts.owner_uid, {}).pop(uid, None)
         self._pod_reports.pop(uid, None)
         self._told.pop(uid, None)
         if pod.node:
@@ -116,7 +146,7 @@ class ClusterState:
         told = read_event(obj)
         denied = denied_by_us(told, self._names)
         if denied is not None:
-            self._denied[told.uid] = denied
+            self._denied[told.uid] = told.about, denied
         elif told.kind == "Pod":
             self._told.setdefault(told.about, {})[told.uid] = told
             self._pod_reports.pop(told.about, None)
@@ -131,7 +161,7 @@ class ClusterState:
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Take in what could not be read."""
         if self._gaps != (gaps := tuple(gaps)):
-            self._gaps = gaps
+            self._gaps, self._waiting = gaps, None
             self._occupancies.clear()
             self._node_reports.clear()
             self._pod_reports.clear()
@@ -143,64 +173,78 @@ class ClusterState:
         """What could not be read."""
         return self._gaps
 
-    def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
-        """Return the cluster as it is now.
+    def nodes_of_pods(self) -> list[str]:
+        """Return the nodes that pods are on."""
+        return sorted({each.placed.node for each in self._pods.values() if each.placed.node})
 
-        Args:
-            stages: of the pods that are reported.
-        """
-        waiting, told = Waiting(self._for_gpus(), self._gaps), frozenset(stages)
-        pods = [
-            self._report_pod(facts, waiting)
-            for facts in self._pods.values()
-            if stage_of(facts) in told
-        ]
+    def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
+        """Return the cluster as it is now."""
+        told = frozenset(stages)
+        pods = [self._report_pod(facts) for facts in self._pods.values() if stage_of(facts) in told]
         return ClusterReport(
             tuple(self._report_node(each) for each in sorted(self._gpu_nodes())),
             tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),
-            tuple(
-                sorted(
-                    self._denied.values(), key=lambda each: (each.namespace, each.name, each.kind)
-                )
-            ),
+            tuple(sorted(self._still_denied(), key=lambda each: (each.namespace, each.name))),
             self._gaps,
         )
 
     def explain(self, namespace: str, name: str) -> PodStory | None:
-        """Return one pod's way; ``None`` where there is no such pod that asks for GPUs."""
+        """Return one pod's way; ``None`` where no such pod is known, and none was a while ago."""
         facts = self._pods.get(self._by_name.get((namespace, name), ""))
-        if facts is None:
+        if facts is not None:
+            return self._tell(facts, self._report_pod(facts))
+        at, gone, report = self._departed.get((namespace, name), (None, None, None))
+        if at is None or gone is None or report is None or self._now() - at > _REMEMBERED:
             return None
-        nodes = self._for_gpus()
-        report = self._report_pod(facts, Waiting(nodes, self._gaps))
+        return self._tell(gone, report, deleted=at.strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+    def _tell(self, facts: PodFacts, report: PodReport, deleted: str = "") -> PodStory:
         node = facts.placed.node
-        where = self._report_node(node) if node in self._nodes else None
         return tell_story(
             facts,
             report,
-            nodes,
+            self._for_gpus(),
             gaps=self._gaps,
             names=self._names,
             policy=self._policy,
-            node=where,
+            node=self._report_node(node) if node in self._nodes and not deleted else None,
+            deleted=deleted,
         )
 
-    def fit(self, manifest: Mapping[str, Any]) -> FitReport:
-        """Return whether and where a pod would fit that is not created yet.
-
-        Args:
-            manifest: a Pod, or a workload with a pod template.
+    def fit(self, *manifests: Mapping[str, Any]) -> tuple[FitReport, ...]:
+        """Return whether and where pods would fit together that are not created yet.
 
         Raises:
-            InvalidManifest: it is neither, or its pods ask for no GPU.
+            InvalidManifest: one is neither, or its pods ask for no GPU.
         """
-        return fit_manifest(manifest, self._for_gpus(), self._gaps, self._names, self._policy)
+        return fit_manifests(manifests, self._for_gpus(), self._gaps, self._names, self._policy)
 
     # --- inside -------------------------------------------------------------------------
 
     def _gpu_nodes(self) -> set[str]:
         named = {name for name, facts in self._nodes.items() if facts.for_gpus}
         return named | {name for name, room in self._rooms.items() if room.pods} & set(self._nodes)
+
+    def _still_denied(self) -> list[DeniedReport]:
+        """Return what has not healed: nobody has said so for long, or there is a pod since."""
+        oldest = (self._now() - _RETRIED).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return [
+            denied
+            for about, denied in self._denied.values()
+            if denied.at >= oldest
+            and denied.at > max(self._owned.get(about, {}).values(), default="")
+        ]
+
+    def _remember(self, at: datetime, facts: PodFacts) -> None:
+        """Keep what is known of a pod that is about to be forgotten."""
+        while self._departed:
+            oldest = next(iter(self._departed))
+            few = len(self._departed) < _MOST_REMEMBERED
+            if few and at - self._departed[oldest][0] <= _REMEMBERED:
+                break
+            del self._departed[oldest]
+        pod = facts.placed
+        self._departed[pod.namespace, pod.name] = at, facts, self._report_pod(facts)
 
     def _for_gpus(self) -> list[Occupancy]:
         return [self._occupancy(name) for name in sorted(self._gpu_nodes())]
@@ -225,7 +269,7 @@ class ClusterState:
             found = self._node_reports[name] = report_node(occupancy, evidence)
         return found
 
-    def _report_pod(self, facts: PodFacts, waiting: Waiting) -> PodReport:
+    def _report_pod(self, facts: PodFacts) -> PodReport:
         pod = facts.placed
         found = self._pod_reports.get(pod.uid)
         if found is not None:
@@ -235,14 +279,22 @@ class ClusterState:
             facts,
             node=node,
             held=self._held(facts) if node is not None else None,
-            why=waiting.why(facts, Question(pod, facts.constraints))
-            if stage is Stage.WAITING
-            else "",
+            why=self._why(facts) if stage is Stage.WAITING else "",
             events=self._events(pod.uid),
+            replaced=facts.ended and self._replaced(facts),
         )
         if stage is not Stage.WAITING:  # why one waits depends on all nodes
             self._pod_reports[pod.uid] = found
         return found
+
+    def _why(self, facts: PodFacts) -> str:
+        if self._waiting is None:
+            self._waiting = Waiting(self._for_gpus(), self._gaps)
+        return self._waiting.why(facts, Question(facts.placed, facts.constraints))
+
+    def _replaced(self, facts: PodFacts) -> bool:
+        siblings = self._owned.get(facts.owner_uid, {}) if facts.owner else {}
+        return any(created > facts.created for created in siblings.values())
 
     def _events(self, uid: str) -> list[EventReport]:
         return [each.report for each in self._told.get(uid, {}).values()]
@@ -270,6 +322,7 @@ class ClusterState:
         return room
 
     def _touch(self, name: str) -> None:
+        self._waiting = None
         self._occupancies.pop(name, None)
         self._node_reports.pop(name, None)
         for uid in [uid for uid, each in self._pod_reports.items() if each.node == name]:

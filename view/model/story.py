@@ -22,8 +22,8 @@ from view.model.reports import (
     Stage,
     Step,
 )
-from view.model.units import units
-from view.model.verdicts import Question, count_of, judge, name_some
+from view.model.verdicts import Question, judge
+from view.model.words import count_of, name_some, units
 
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 """So kube-scheduler begins; its numbers add up to more than there are nodes."""
@@ -40,6 +40,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     names: Names,
     policy: Policy,
     node: NodeReport | None,
+    deleted: str = "",
 ) -> PodStory:
     """Return a pod's way.
 
@@ -51,10 +52,12 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
         names: the contract's names.
         policy: which card a share prefers.
         node: where it is bound, if that node is known.
+        deleted: when it was deleted: nothing is looked for any more, and what it had is told.
     """
-    looking = report.stage in (Stage.WAITING, Stage.REFUSED)
+    looking = not deleted and report.stage in (Stage.WAITING, Stage.REFUSED)
     question = Question(facts.placed, facts.constraints)
-    considered = _considered(question, nodes, policy, everywhere=looking)
+    over = deleted or report.stage in (Stage.SUCCEEDED, Stage.FAILED)
+    considered = _considered(question, () if over else nodes, policy, everywhere=looking)
     fitting = [each.node for each in considered if each.fits]
     changes: tuple[Change, ...] = ()
     nothing = ""
@@ -63,7 +66,8 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
         nothing = "" if changes else no_change(question, nodes)
     return PodStory(
         pod=report,
-        summary=_summary(report, considered, changes),
+        summary=(f"was deleted at {deleted}; until then it " if deleted else "")
+        + _summary(report, considered, changes),
         steps=tuple(_steps(facts, report)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=facts.errors,
@@ -72,6 +76,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
         no_change=nothing,
         cards=_cards(report, node),
         gaps=tuple(gaps),
+        deleted=deleted,
     )
 
 
@@ -99,6 +104,7 @@ def _summary(
     report: PodReport, considered: Sequence[NodeVerdict], changes: Sequence[Change]
 ) -> str:
     fitting = [each.node for each in considered if each.fits]
+    on = f" on {report.node}" if report.node else ""
     match report.stage:
         case Stage.WAITING:
             text = f"waits: {report.why}"
@@ -114,11 +120,13 @@ def _summary(
             elif considered and not fitting and not recorded:
                 text += f", and does not fit there now: {considered[0].reason}"
         case Stage.RUNNING:
-            text = f"runs on {report.node}" + (f": {report.why}" if report.why else "")
+            text = f"runs on {report.node}" + (f"; {report.why}" if report.why else "")
+        case Stage.FAILING:
+            text = f"is bound to {report.node} and fails: {report.why}"
         case Stage.SUCCEEDED:
-            text = f"has succeeded on {report.node}"
+            text = f"has succeeded{on}"
         case Stage.FAILED:
-            text = f"has failed: {report.why}"
+            text = f"has failed{on}: {report.why}"
     if changes:
         text += f". Smallest change: {changes[0].text} (fits on {name_some(changes[0].nodes)})"
     return text
@@ -135,9 +143,10 @@ def _steps(facts: PodFacts, report: PodReport) -> list[Step]:
         if report.stage is not Stage.REFUSED:
             steps.append(_started(facts, report))
     if facts.ended:
-        ends = [each.finished for each in facts.containers if each.finished]
-        state = _DONE if report.stage is Stage.SUCCEEDED else _WRONG
-        steps.append(Step("ended", max(ends, default=""), report.why or "succeeded", state))
+        ends = [each.ending.at for each in facts.statuses if each.ending]
+        good = report.stage is Stage.SUCCEEDED
+        text, state = ("succeeded", _DONE) if good else (report.why, _WRONG)
+        steps.append(Step("ended", max(ends, default=""), text, state))
     return steps
 
 
@@ -203,11 +212,13 @@ def _got(container: ContainerReport) -> str:
 
 
 def _started(facts: PodFacts, report: PodReport) -> Step:
-    started = [each.started for each in facts.containers if each.started]
+    started = [each.started for each in facts.statuses if each.started]
+    wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(report.why)
     if not started:
-        state = _WRONG if report.why else _MISSING
-        return Step("started", "", report.why or "not yet", state)
-    return Step("started", min(started), report.why or "running", _WRONG if report.why else _DONE)
+        text = report.why if wrong else "never" if facts.ended else "not yet"
+        return Step("started", "", text, _WRONG if wrong or facts.ended else _MISSING)
+    text = "started" if facts.ended else report.why or "running"
+    return Step("started", min(started), text, _WRONG if wrong else _DONE)
 
 
 # --- limits -----------------------------------------------------------------------------

@@ -6,7 +6,9 @@ absent where it cannot be.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from view.model.reports import CardReport, ClusterReport, NodeReport, PodStory
 
 PREFIX = "gpu_turnstile_agent_"
 
@@ -87,10 +89,6 @@ def read_use(node: str, samples: Iterable[Sample]) -> NodeUse:
 
     One that tells of no card does not serve: it reads who holds what, or waits for the end of the
     agent before it. Nothing is known by it, which is not the same as nothing held.
-
-    Args:
-        node: where it runs.
-        samples: of all its metrics.
     """
     cards: dict[str, dict[str, float]] = {}
     containers: dict[tuple[str, str, str], dict[str, dict[str, float]]] = {}
@@ -149,3 +147,68 @@ def _container(
         total("cores_used"),
         total("memory_used_bytes"),
     )
+
+
+# --- put into reports: rounded, since a page that changes for less is sent for nothing ---------
+
+_CORES, _BYTES = 5, 256 << 20
+
+
+def with_use(report: ClusterReport, uses: Mapping[str, NodeUse]) -> ClusterReport:
+    """Return the report with what cards use, where that is measured."""
+    if not uses:
+        return report
+    nodes = tuple(
+        _node_with(node, uses[node.name]) if node.name in uses else node for node in report.nodes
+    )
+    return replace(report, nodes=nodes)
+
+
+def story_with_use(story: PodStory, uses: Mapping[str, NodeUse]) -> PodStory:
+    """Return a pod's story with what its containers and cards use, where that is measured."""
+    pod, use = story.pod, uses.get(story.pod.node)
+    if use is None:
+        return story
+    mine = {
+        each.container: each
+        for each in use.containers
+        if (each.namespace, each.pod) == (pod.namespace, pod.name)
+    }
+    containers = tuple(
+        replace(each, cores_used=_cores(mine[each.name]), memory_used=_memory(mine[each.name]))
+        if each.name in mine
+        else each
+        for each in pod.containers
+    )
+    return replace(
+        story, pod=replace(pod, containers=containers), cards=_cards_with(story.cards, use)
+    )
+
+
+def _node_with(node: NodeReport, use: NodeUse) -> NodeReport:
+    return replace(node, cards=_cards_with(node.cards, use))
+
+
+def _cards_with(cards: tuple[CardReport, ...], use: NodeUse) -> tuple[CardReport, ...]:
+    by_uuid = {each.uuid: each for each in use.cards}
+    return tuple(
+        replace(
+            card, cores_used=_cores(by_uuid[card.uuid]), memory_used=_memory(by_uuid[card.uuid])
+        )
+        if card.uuid in by_uuid
+        else card
+        for card in cards
+    )
+
+
+def _cores(use: CardUse | ContainerUse) -> int | None:
+    return _to(use.cores_used, _CORES)
+
+
+def _memory(use: CardUse | ContainerUse) -> int | None:
+    return _to(use.memory_used, _BYTES)
+
+
+def _to(value: float | None, step: int) -> int | None:
+    """Round up: what is used a little is not shown as idle."""
+    return None if value is None else -int(-value // step) * step

@@ -1,7 +1,6 @@
 """Whether a pod fits on a node, and of each card why not: placing's answers, in detail. Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contract.resource import Resource
@@ -14,6 +13,7 @@ from placement.scoring import Policy
 from view.model.constraints import Constraints
 from view.model.occupancy import Occupancy
 from view.model.reports import CardVerdict, NodeVerdict
+from view.model.words import clamp, count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,7 @@ class Question:
 def why_not_on(
     question: Question, occupancy: Occupancy, view: View | None = None
 ) -> Unschedulable | None:
-    """Return why a pod does not fit on a node; ``None`` where it does.
-
-    Args:
-        question: the pod.
-        occupancy: the node.
-        view: the node as it would be, instead of as it is.
-    """
+    """Return why a pod does not fit on a node; ``None`` where it does."""
     kept = question.constraints.keep_from(occupancy.facts.traits)
     if kept:
         return Unschedulable(kept, for_good=True)
@@ -67,7 +61,7 @@ def judge(
     return NodeVerdict(
         view.node.name,
         fits=refusal is None,
-        reason=refusal.reason if refusal else "",
+        reason=clamp(refusal.reason) if refusal else "",
         for_good=refusal.for_good if refusal else False,
         cards=_cards(question.pod, occupancy, view),
         placing=_placing(question.pod, view, policy) if refusal is None else (),
@@ -124,7 +118,7 @@ def _why_not(need: Need, state: CardState) -> str:
     """
     first = why_not(need_of(need.demand), state)
     if first is None or state.unhealthy or state.excluded:
-        return str(first or "")
+        return clamp(str(first or ""))
     wanted = ((Resource.CORE, need.cores, "core"), (Resource.MEMORY, need.blocks, "block"))
     lacks = [
         f"{count_of(state.free[resource], unit)} free, {count} needed"
@@ -146,20 +140,3 @@ def exceeds(pod: Pod, nodes: Sequence[Occupancy]) -> str:
     if blocks > most:
         return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
     return ""
-
-
-def summarize(reasons: Iterable[str]) -> str:
-    """Return equal reasons once, with how many nodes have each, the most frequent first."""
-    counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
-    return "; ".join(f"{reason} ({count_of(count, 'node')})" for reason, count in counted)
-
-
-def count_of(count: int, noun: str) -> str:
-    """Write a count with its noun."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def name_some(names: Sequence[str], most: int = 3) -> str:
-    """Write some of several names, and how many there are besides."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown

@@ -1,154 +1,79 @@
 """``kubectl gpu``: the command line."""
 
-import functools
 import gc
 import logging
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from common.apiserver.client import object_path
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.agents import AGENT_LABEL, AGENT_NAMESPACE, read_uses
-from view.cluster.collections import NODES
+from view.cluster.agents import AGENT_NAMESPACE, read_uses
+from view.cluster.collections import ALL, NODES, PODS, Kind, events_of
 from view.cluster.live import LiveCluster
-from view.model.reports import ClusterReport, PodReport, Stage
+from view.model.reports import Answer, ClusterReport, Gap, NodeReport, PodReport, Stage
 from view.model.usage import ContainerUse, NodeUse
-from view.terminal.completion import complete_namespace, complete_node, complete_pod
+from view.model.words import gaps_in_words
+from view.terminal.completion import (
+    complete_node,
+    complete_pod,
+)
 from view.terminal.cordoning import change_cordon
 from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
-from view.terminal.fitting import show_fits
-from view.terminal.layout import Page
+from view.terminal.layout import WARN, line
 from view.terminal.nodes import UNSETTLED, show_nodes
+from view.terminal.options import KINDS, Group, as_two, flag, options, split
 from view.terminal.pods import show_pods
-from view.terminal.session import Options, Session
-from view.terminal.story import show_story
+from view.terminal.session import NOT_KNOWN, Session, Shown
+from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_use
 
 _MOST_ASKED = 20
 """Agents that ``pods`` asks for what they measure; ``top`` asks all."""
 
+_ASKED_SECONDS = 15.0
+"""From one time that ``pods`` asks them to the next, however often the cluster changes."""
+
 _WHERE = (
     "Pods of this namespace are looked at where you may not read those of all."
     "  [default: the context's]"
 )
-_POD_PREFIXES = ("pods/", "pod/", "po/")
 _PROGRAM = "kubectl gpu"
-
-
-_Decorator = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-def options(
-    namespace: str, *, watch: bool = False, formats: Sequence[str] = ("wide", "json", "yaml")
-) -> _Decorator:
-    """Add what every command can be told; a command is handed a session made of it.
-
-    Args:
-        namespace: what the option of this name means for the command.
-        watch: whether the command can go on.
-        formats: of its output.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        @click.pass_context
-        def run(context: click.Context, /, **given: Any) -> None:
-            own = Options(**{name: given.pop(name, None) for name in Options.__slots__})
-            outer = context.parent.obj if context.parent is not None else None
-            context.obj = own.over(outer) if outer is not None else own
-            if context.invoked_subcommand is None:
-                command(Session(context.obj), **given)
-
-        added = [
-            click.option(
-                "--kubeconfig",
-                metavar="FILE",
-                help="Kubeconfig file to use.  [default: $KUBECONFIG, then ~/.kube/config]",
-            ),
-            click.option(
-                "--context",
-                metavar="NAME",
-                help="Context of the kubeconfig to use.  [default: its current one]",
-            ),
-            click.option(
-                "-n",
-                "--namespace",
-                metavar="NAME",
-                help=namespace,
-                shell_complete=complete_namespace,
-            ),
-            click.option(
-                "-o",
-                "--output",
-                type=click.Choice(formats),
-                help="wide: more columns; json, yaml: all that is known.  [default: a table]",
-            ),
-            click.option(
-                "--color/--no-color",
-                default=None,
-                help="Whether to use colors.  [default: in a terminal, unless NO_COLOR is set]",
-            ),
-            click.option(
-                "--domain",
-                metavar="NAME",
-                envvar="GPU_TURNSTILE_DOMAIN",
-                help="Domain of the resources that pods ask for, if your admin has set another. "
-                " [default: tencent.com]",
-            ),
-            click.option(
-                "--policy",
-                type=click.Choice(["binpack", "spread"]),
-                help="How the cluster chooses a card for a container that asks for less than one: "
-                "the fullest that has room, or the emptiest.  [default: binpack]",
-            ),
-        ]
-        if watch:
-            added.append(
-                click.option(
-                    "-w",
-                    "--watch",
-                    is_flag=True,
-                    default=None,
-                    help="Go on, and show changes as they come; Ctrl-C ends it.",
-                )
-            )
-        for option in reversed(added):
-            run = option(run)
-        return run
-
-    return decorate
-
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(invoke_without_command=True, context_settings=_SETTINGS)
+@click.group(cls=Group, invoke_without_command=True, context_settings=_SETTINGS)
 @click.version_option(package_name="gpu-turnstile", prog_name=_PROGRAM)
-@options("For commands that look for pods in one namespace.  [default: the context's]", watch=True)
-def cli(session: Session) -> None:
+@flag(
+    "--all",
+    "every",
+    text="A row for each pod that waits, and not for those of one owner and cause.",
+)
+@options("Pods of this namespace alone.  [default: of all; for commands the context's]", watch=True)
+def cli(session: Session, *, every: bool | None) -> None:
     """Show GPUs: which are free, who holds what, and why a pod waits.
 
-    Without a command: all nodes and their cards, and below them all pods that wait or were
+    Without a command: all nodes and their cards, and below them all pods that wait, fail or were
     refused, with the reason. Nothing is ever changed but by cordon and uncordon.
 
     \b
     A pod does not start?
-      kubectl gpu                            finds the pods that wait, of all namespaces
-      kubectl gpu explain POD -n NAMESPACE   why one of them waits, and what would help
+      kubectl gpu                         finds the pods that wait, of all namespaces
+      kubectl gpu explain NAMESPACE/POD   why one of them waits, and what would help
 
     Units: 100 cores are one card, and a container that asks for less gets a share of a card. The
     memory of cards is counted in blocks, of 256 MiB unless your admin has set another size.
     """  # noqa: D301 -- the mark by which click leaves lines as they are
-    _nodes(session, ())
+    _nodes(session, (), every=bool(every))
 
 
 @cli.command()
@@ -160,41 +85,77 @@ def nodes(session: Session, names: tuple[str, ...]) -> None:
     Without a name: all nodes that have cards. FITS says what one more pod could get: the largest
     share of one card, or how many cards that nobody uses.
     """
-    _nodes(session, names)
+    _nodes(session, tuple(split(name)[1] for name in names), every=False)
 
 
-def _nodes(session: Session, names: tuple[str, ...]) -> None:
-    cluster = session.load()
-    known = {each.name for each in cluster.report(()).nodes} if names else set()
+def _nodes(session: Session, names: tuple[str, ...], *, every: bool) -> None:
+    cluster = session.load(chosen="nodes")
     for name in names:
-        if name not in known:
-            raise (
-                not_found("nodes", name)
-                if not _exists("nodes", "", name, session)
-                else (CommandError(f'error: node "{name}" has no GPUs'))
-            )
+        _node_in(cluster, name)
+    only = None if session.options.all_namespaces else session.options.namespace
 
-    machine = session.options.output in ("json", "yaml")
-
-    def picture() -> tuple[Page, Callable[[], Any]]:
-        report = cluster.report(Stage if machine else UNSETTLED)
-        page = show_nodes(report, datetime.now(UTC), names=names, wide=session.wide)
-        return page, lambda: _only(report, names)
+    def picture() -> Shown:
+        report = cluster.report(Stage if session.machine else UNSETTLED)
+        report = _only(report, names, cluster.chosen, only)
+        shown = replace(report, nodes=tuple(session.sorted(report.nodes)))
+        page = show_nodes(shown, datetime.now(UTC), names=names, wide=session.wide, every=every)
+        more = {} if names else {"pods": report.pods, "denied": report.denied}
+        return Shown("GpuNodeList", shown.nodes, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture)
 
 
-def _only(report: ClusterReport, names: tuple[str, ...]) -> Any:
-    if not names:
-        return report
-    return {
-        "nodes": [each for each in report.nodes if each.name in names],
-        "gaps": report.gaps,
-    }
+def _node_in(cluster: LiveCluster, name: str) -> NodeReport:
+    """Return a node that the user has named, which may be read though nodes may not be listed.
+
+    Raises:
+        CommandError: there is none, it has no GPUs, or it may not be read.
+    """
+    for asked in (False, True):
+        if asked:
+            _ask(cluster, NODES, "", name)
+        for each in cluster.report(()).nodes:
+            if each.name == name:
+                return each
+    raise CommandError(f'error: node "{name}" has no GPUs')
+
+
+def _ask(cluster: LiveCluster, kind: Kind, namespace: str, name: str, hint: str = "") -> None:
+    """Read one object.
+
+    Raises:
+        CommandError: there is none, or it may not be read, and which right is missing.
+    """
+    with in_words():
+        try:
+            cluster.load_object(kind, namespace, name)
+        except Rejected as error:
+            if error.status == 404:
+                raise not_found(kind.what, name, hint) from error
+            if error.status == 403:
+                cure = ". ".join(gaps_in_words([Gap(kind.what, "", "", "get")]))
+                text = f"Error from server (Forbidden): {error}. {cure}"
+                raise CommandError(text, NOT_KNOWN) from error
+            raise
+
+
+def _only(
+    report: ClusterReport, names: Sequence[str], chosen: Any, namespace: str | None
+) -> ClusterReport:
+    """Return the part of a report that the user wants."""
+    return replace(
+        report,
+        nodes=tuple(
+            each
+            for each in report.nodes
+            if (not names or each.name in names) and (chosen is None or ("", each.name) in chosen)
+        ),
+        pods=tuple(each for each in report.pods if namespace in (None, each.namespace)),
+        denied=tuple(each for each in report.denied if namespace in (None, each.namespace)),
+    )
 
 
 @cli.command()
-@click.option("-A", "--all-namespaces", is_flag=True, help="Pods of all namespaces.")
 @click.option(
     "--use/--no-use",
     default=None,
@@ -202,28 +163,35 @@ def _only(report: ClusterReport, names: tuple[str, ...]) -> Any:
     f" [default: of up to {_MOST_ASKED} nodes]",
 )
 @options("Pods of this namespace.  [default: the context's]", watch=True)
-def pods(session: Session, *, all_namespaces: bool, use: bool | None) -> None:
+def pods(session: Session, *, use: bool | None) -> None:
     """Show pods that ask for GPUs, and what they got.
 
     One line a container. Waiting pods have no card, and the last column says why.
     """
-    cluster = session.load()
+    cluster = session.load(chosen="pods")
     with in_words():
-        only = None if all_namespaces else session.namespace
+        only = None if session.options.all_namespaces else session.namespace
 
-    def picture() -> tuple[Page, Callable[[], Any]]:
-        report = cluster.report()
-        shown = [each for each in report.pods if only in (None, each.namespace)]
-        measured = _measured(session, shown, use=use)
-        uses = {(each.namespace, each.pod, each.container): each for each in measured or ()}
-        page = show_pods(
-            shown,
-            datetime.now(UTC),
-            namespace=only,
-            wide=session.wide,
-            uses=uses,
+    asked, measured = 0.0, None  # when agents were asked, and what they said
+
+    def picture() -> Shown:
+        nonlocal asked, measured
+        report, chosen = cluster.report(), cluster.chosen
+        shown = session.sorted(
+            [
+                each
+                for each in report.pods
+                if only in (None, each.namespace)
+                and (chosen is None or (each.namespace, each.name) in chosen)
+            ]
         )
-        return page, lambda: {"pods": shown, "uses": measured, "gaps": report.gaps}
+        if not asked or time.monotonic() - asked >= _ASKED_SECONDS:
+            asked, measured = time.monotonic(), _measured(session, shown, use=use)
+        uses = {(each.namespace, each.pod, each.container): each for each in measured or ()}
+        page = show_pods(shown, datetime.now(UTC), namespace=only, wide=session.wide, uses=uses)
+        if not shown and any(gap.what == "pods" and gap.whole for gap in report.gaps):
+            page = [line("Pods that ask for GPUs: unknown", WARN)]
+        return Shown("GpuPodList", shown, page, report.gaps, more={"uses": measured})
 
     session.show_all(cluster, picture)
 
@@ -249,38 +217,42 @@ def _measured(
 
 
 @cli.command()
-@click.argument("pod", shell_complete=complete_pod)
+@click.argument("pod", nargs=-1, required=True, metavar="POD", shell_complete=complete_pod)
 @options("Namespace of the pod.  [default: the context's]", watch=True)
-def explain(session: Session, pod: str) -> None:
+def explain(session: Session, pod: tuple[str, ...]) -> None:
     """Explain why a pod waits, or where it runs.
 
-    For a pod that waits or was refused: why, what every card lacks, and the smallest change that
-    would let it run. For one that runs: its cards, and who shares them. For both: what has happened
-    to it since its creation.
-    """
-    for prefix in _POD_PREFIXES:
-        pod = pod.removeprefix(prefix)
-    cluster = session.load()
-    namespace = session.namespace
-    with in_words():
-        cluster.load_events_of(namespace, pod)
-    if cluster.explain(namespace, pod) is None:
-        if not _exists("pods", namespace, pod, session):
-            elsewhere = [each for each in cluster.report().pods if each.name == pod]
-            where = elsewhere[0].namespace if elsewhere else ""
-            raise not_found("pods", pod, f"there is one in namespace {where}" if where else "")
-        core = session.names.core
-        raise CommandError(
-            f'error: pod "{pod}" asks for no GPU: no container has {core} in its limits'
-        )
+    POD is a name, pod/NAME or NAMESPACE/NAME.
 
-    def picture() -> tuple[Page, Callable[[], Any]]:
-        story = cluster.explain(namespace, pod)
+    For a pod that waits or was refused: why, what every card lacks, and the smallest change that
+    would let it run. For one that runs: its cards, and who shares them. For all: what has happened
+    to it since its creation, and how its containers stand or ended.
+    """
+    if len(pod) > 2 or (len(pod) == 2 and KINDS.get(pod[0], pod[0]) != "pods"):
+        raise CommandError("error: one pod at a time: kubectl gpu explain NAMESPACE/POD", 2)
+    said, name = split(pod[-1])
+    with in_words():
+        namespace = said or session.namespace
+    cluster = session.load((*ALL, events_of(namespace, name)))
+    if cluster.explain(namespace, name) is None:
+        elsewhere = [each for each in cluster.report().pods if each.name == name]
+        hint = f"there is one in namespace {elsewhere[0].namespace}" if elsewhere else ""
+        _ask(cluster, PODS, namespace, name, hint)
+        if cluster.explain(namespace, name) is None:
+            text = f"asks for no GPU: no container has {session.names.core} in its limits"
+            raise CommandError(f'error: pod "{name}" {text}')
+
+    def picture() -> Shown:
+        story = cluster.explain(namespace, name)
         if story is None:
-            raise not_found("pods", pod)
-        return show_story(story, datetime.now(UTC), wide=session.wide), lambda: story
+            raise not_found("pods", name)
+        page = show_story(story, datetime.now(UTC), wide=session.wide)
+        return Shown("GpuPodStoryList", [story], page, story.gaps)
 
     session.show_all(cluster, picture)
+
+
+_CODES = {Answer.FITS: 0, Answer.NOT: 1, Answer.INVALID: 1, Answer.UNKNOWN: NOT_KNOWN}
 
 
 @cli.command()
@@ -294,25 +266,28 @@ def explain(session: Session, pod: str) -> None:
 )
 @options(_WHERE)
 def fit(session: Session, filename: Sequence[Any]) -> None:
-    """Show whether and where a pod would fit, and change nothing.
+    """Show whether and where pods would fit, and change nothing.
 
-    The exit code is 0 where all manifests fit, 1 where one does not, 2 or more for an error.
+    The exit code is 0 where all pods of all manifests fit, 1 where some do not, 2 where a manifest
+    cannot be read, and 3 where it is not known: nodes may not be read, or nobody answers.
     """
     try:
         with in_words(2):
             manifests = [each for file in filename for each in read_manifests(file.read())]
-        if not manifests:
-            raise CommandError("error: no objects passed to fit", 2)
-        cluster = session.load()
-        with in_words(2):
-            reports = [cluster.fit(each) for each in manifests]
     except UnicodeDecodeError as error:
         raise CommandError(f"error: {error}", 2) from error
+    if not manifests:
+        raise CommandError("error: no objects passed to fit", 2)
+    try:
+        cluster = session.load()
     except CommandError as error:
-        error.code = 2
+        error.code = NOT_KNOWN
         raise
-    session.show(show_fits(reports, wide=session.wide), lambda: {"fits": reports})
-    sys.exit(0 if all(each.fits for each in reports) else 1)
+    with in_words(2):
+        reports = cluster.fit(*manifests)
+    page = show_fits(reports, wide=session.wide)
+    session.show(Shown("GpuFitList", reports, page, reports[0].gaps), cluster.freshness)
+    sys.exit(max(_CODES[each.answer] for each in reports))
 
 
 @cli.command()
@@ -342,7 +317,7 @@ def uncordon(session: Session, node: str, cards: tuple[str, ...]) -> None:
 def _cordon(session: Session, node: str, cards: Sequence[str], *, cordon: bool) -> None:
     client = session.connection.client
     with in_words():
-        for text in change_cordon(client, session.names, node, cards, cordon=cordon):
+        for text in change_cordon(client, session.names, split(node)[1], cards, cordon=cordon):
             click.echo(text)
 
 
@@ -369,47 +344,51 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
     Measured on the nodes by gpu-turnstile's agents, which are asked through the API server. Where
     they do not measure, that is said, and what is held is shown.
     """
-    cluster = session.load((NODES,))
+    names = tuple(split(name)[1] for name in names)
+    cluster = session.load((NODES,), chosen="nodes")
     on = f" on {' or '.join(names)}" if names else ""
-    sought = f"no pod with label {AGENT_LABEL} runs{on} in namespace {agent_namespace}"
+    sought = f"no pod of an agent runs{on} in namespace {agent_namespace}"
     sought += " (--agent-namespace names another)"
-    if not session.options.watch:
-        found = _uses(session, agent_namespace, names)
-        session.show(_use_page(session, cluster, found, sought), lambda: {"nodes": found})
-        return
-    session.go_on()
-    with session.screen.redrawing() as redraw:
-        while True:
-            found = _uses(session, agent_namespace, names)
-            redraw(_use_page(session, cluster, found, sought))
-            time.sleep(interval)
+    readings = _readings(session, agent_namespace, names, interval)
+    namespace = None if session.options.all_namespaces else session.options.namespace
+
+    def picture() -> Shown:
+        (found, at), chosen = next(readings), cluster.chosen
+        report = cluster.report(())
+        cards = {
+            card.uuid: (node.name, card.index, card.model)
+            for node in report.nodes
+            for card in node.cards
+        }
+        shown = session.sorted([x for x in found if chosen is None or ("", x.node) in chosen])
+        page = show_use(shown, cards, namespace=namespace, sought=sought, at=at)
+        return Shown("GpuUseList", shown, page, report.gaps, "node", {"measuredAt": at})
+
+    session.show_all(cluster, picture, interval)
 
 
-def _uses(session: Session, namespace: str, names: tuple[str, ...]) -> tuple[NodeUse, ...]:
-    with in_words():
-        return read_uses(session.connection.client, namespace, names or None)
+def _readings(
+    session: Session, namespace: str, names: tuple[str, ...], interval: float
+) -> Iterator[tuple[tuple[NodeUse, ...], str]]:
+    """Yield what agents measure and when; while nobody answers a watch has what was last measured.
 
-
-def _use_page(
-    session: Session, cluster: LiveCluster, found: Sequence[NodeUse], sought: str
-) -> Page:
-    cards = {
-        card.uuid: (node.name, card.index, card.model)
-        for node in cluster.report(()).nodes
-        for card in node.cards
-    }
-    return show_use(found, cards, namespace=session.options.namespace, sought=sought)
-
-
-def _exists(resource: str, namespace: str, name: str, session: Session) -> bool:
-    """Return whether there is such an object; ``True`` where that may not be asked."""
-    path = object_path(resource, namespace, name) if namespace else f"/api/v1/{resource}/{name}"
-    with in_words():
-        try:
-            session.connection.client.call("GET", path, timeout=5.0)
-        except Rejected as error:
-            return error.status != 404
-    return True
+    Raises:
+        CommandError: they cannot be asked.
+    """
+    found: tuple[NodeUse, ...] = ()
+    last, at = None, ""
+    while True:
+        now = datetime.now(UTC)
+        if last is None or (now - last).total_seconds() >= interval:
+            with in_words():
+                try:
+                    found = read_uses(session.connection.client, namespace, names or None)
+                    at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
+                except Unavailable:
+                    if last is None:
+                        raise
+            last = now
+        yield found, at
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -421,7 +400,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(format="error: %(message)s", level=logging.ERROR)
     warnings.filterwarnings("ignore", message="Unverified HTTPS request")
     try:
-        cli.main(arguments, prog_name=_PROGRAM, standalone_mode=False)
+        words = sys.argv[1:] if arguments is None else arguments
+        cli.main(as_two(words), prog_name=_PROGRAM, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.code if isinstance(error, CommandError) else error.exit_code)

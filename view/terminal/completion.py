@@ -11,7 +11,7 @@ from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
 from contract.demand import asks_for_gpus
 from contract.names import DEFAULT_DOMAIN, Names
-from view.cluster.connection import Connection, connect
+from view.cluster.connection import Connection, connect, contexts
 
 _SECONDS = 2.0
 
@@ -44,6 +44,17 @@ def complete_namespace(
 ) -> list[CompletionItem]:
     """Complete a namespace."""
     return _listed(context, begun, lambda _: "/api/v1/namespaces", lambda _: True)
+
+
+def complete_context(
+    context: click.Context, _: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    """Complete the name of a context."""
+    try:
+        found = contexts(context.params.get("kubeconfig"), os.environ)
+    except CredentialsError:
+        return []
+    return [CompletionItem(name) for name in found if name.startswith(begun)]
 
 
 def _listed(

@@ -20,13 +20,6 @@ def change_cordon(
 ) -> list[str]:
     """Cordon or uncordon cards of a node; return a line for each of them.
 
-    Args:
-        client: with the right to get and patch nodes.
-        names: the contract's names.
-        node: its name.
-        cards: their indices or UUIDs.
-        cordon: or uncordon.
-
     Raises:
         CommandError: there is no such node or card.
         Rejected: the API server refuses that.

@@ -1,12 +1,32 @@
 """Manifests in, JSON and YAML out. The only module here that knows YAML."""
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import yaml
 
-from view.model.errors import InvalidManifest
+from view.model.manifest import InvalidManifest
+from view.model.reports import Freshness, Gap
+from view.terminal.faults import CommandError
+
+API_VERSION = "view.gpu-turnstile.io/v1"
+"""Of the schema: a field that goes or means something else makes a new version, a new one not."""
+
+_AS_KUBECTL = {
+    "metadata.name": "name",
+    "metadata.namespace": "namespace",
+    "metadata.uid": "uid",
+    "metadata.creationTimestamp": "created",
+    "spec.nodeName": "node",
+    "status.phase": "phase",
+}
+_STEP = re.compile(r"[^.\[\]]+")
 
 
 def read_manifests(text: str) -> Iterator[Mapping[str, Any]]:
@@ -19,25 +39,106 @@ def read_manifests(text: str) -> Iterator[Mapping[str, Any]]:
         documents = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidManifest(f"error parsing: {' '.join(str(error).split())}") from error
-    for document in documents:
-        if document is None:
+    for found in documents:
+        if found is None:
             continue
-        if not isinstance(document, Mapping):
+        if not isinstance(found, Mapping):
             raise InvalidManifest("error parsing: a manifest must be an object")
-        items = document.get("items")
-        if document.get("kind") == "List" and isinstance(items, list):
+        items = found.get("items")
+        if found.get("kind") == "List" and isinstance(items, list):
             yield from (each for each in items if isinstance(each, Mapping))
         else:
-            yield document
+            yield found
+
+
+def document(
+    kind: str,
+    items: Sequence[Any],
+    *,
+    gaps: Sequence[Gap],
+    fresh: Freshness,
+    server: str,
+    **more: Any,
+) -> Mapping[str, Any]:
+    """Return what machines read: a list, how old it is and what is not known.
+
+    Every field is there, empty ones too, so that a script need not ask.
+    """
+    as_of = datetime.fromtimestamp(fresh.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    found: Mapping[str, Any] = to_json(
+        {
+            "apiVersion": API_VERSION,
+            "kind": kind,
+            "metadata": {"asOf": as_of, "stale": fresh.stale, "server": server},
+            "unknown": gaps,
+            "items": list(items),
+            **more,
+        }
+    )
+    return found
+
+
+def to_json(value: Any) -> Any:
+    """Return a report as values that ``json`` and YAML can write.
+
+    Every field is there, empty ones too, so that a script need not ask.
+    """
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return {key: to_json(getattr(value, name)) for name, key in _keys(type(value))}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(each) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_json(each) for each in value]
+    return value
+
+
+@lru_cache(maxsize=64)
+def _keys(kind: type) -> tuple[tuple[str, str], ...]:
+    return tuple((each.name, _camel(each.name)) for each in fields(kind))
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def sort_by(items: Sequence[Any], path: str) -> list[Any]:
+    """Sort by a field as ``-o json`` has it, or as ``kubectl get`` does; without it come last.
+
+    Raises:
+        CommandError: no item has such a field.
+    """
+    wanted = path.strip("{}").removeprefix(".")
+    steps = _STEP.findall(_AS_KUBECTL.get(wanted, wanted))
+    keys = [_key(to_json(item), steps) for item in items]
+    if items and all(key[0] == _NO_FIELD for key in keys):
+        raise CommandError(
+            f'error: couldn\'t find any field with path "{path}" in the list of objects'
+        )
+    order = sorted(range(len(items)), key=lambda at: keys[at])
+    return [items[at] for at in order]
+
+
+_NO_FIELD = 2
+
+
+def _key(value: Any, steps: Sequence[str]) -> tuple[int, float, str]:
+    for step in steps:
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return _NO_FIELD, 0, ""
+    if isinstance(value, int | float):
+        return 0, value, ""
+    return (1, 0, str(value)) if value is not None else (1, 0, "\U0010ffff")
 
 
 def write_document(value: Any, form: str) -> str:
-    """Write plain values.
-
-    Args:
-        value: as :func:`view.model.encoding.to_json` returns them.
-        form: ``json`` or ``yaml``.
-    """
+    """Write plain values as ``json`` or ``yaml``: all but ASCII is escaped and steers nothing."""
     if form == "json":
         return json.dumps(value, indent=2) + "\n"
     return str(yaml.safe_dump(value, sort_keys=False, default_flow_style=False))

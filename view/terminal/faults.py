@@ -9,8 +9,8 @@ import click
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
 from contract.errors import InvalidName
-from view.model.errors import InvalidManifest
-from view.terminal.layout import safe
+from view.model.manifest import InvalidManifest
+from view.model.words import safe
 
 _REASONS = {
     400: "BadRequest",
@@ -45,9 +45,6 @@ def not_found(kind: str, name: str, hint: str = "") -> CommandError:
 @contextmanager
 def in_words(code: int = 1) -> Iterator[None]:
     """Translate what reading a cluster may end with.
-
-    Args:
-        code: the exit code.
 
     Raises:
         CommandError: instead of any of it.

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from view.model.words import safe
+
 GOOD, BAD, WARN, DIM, BOLD, PLAIN = "green", "red", "yellow", "dim", "bold", ""
 """Styles of a cell."""
 
@@ -43,6 +45,8 @@ class Grid:
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    keep: bool = False
+    """Whether others lose rows first where the screen is too small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +58,6 @@ class Line:
 
 
 Page: TypeAlias = Sequence[Grid | Line]
-
-
-def safe(text: str) -> str:
-    """Return text of which no character steers a terminal or hides others.
-
-    Control and format characters are written as Python escapes them; line ends become spaces.
-    """
-    if text.isprintable():
-        return text
-    return "".join(map(_safe, text.replace("\r\n", " ").replace("\n", " ").replace("\t", " ")))
-
-
-def _safe(char: str) -> str:
-    return char if char.isprintable() else char.encode("unicode_escape").decode()
 
 
 def cell(text: object, style: str = PLAIN) -> Cell:

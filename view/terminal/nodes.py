@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
-from view.model.units import units
+from view.model.waiting import Group, group_pods
+from view.model.words import count_of, units
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -27,9 +28,7 @@ from view.terminal.words import (
     age,
     amount,
     ask_of,
-    by_name,
     cut,
-    gaps_in_words,
     holder_of,
     short_model,
 )
@@ -37,7 +36,7 @@ from view.terminal.words import (
 MOST_WITH_CARDS = 40
 """Of more nodes than these, cards are shown only where nodes are named."""
 
-UNSETTLED = frozenset({Stage.WAITING, Stage.REFUSED, Stage.STARTING})
+UNSETTLED = frozenset({Stage.WAITING, Stage.REFUSED, Stage.STARTING, Stage.FAILING, Stage.FAILED})
 """Of pods in these stages the page says why; the others are holders of cards."""
 
 _MOST_PODS = 10
@@ -63,7 +62,7 @@ def show_nodes(
     *,
     names: Sequence[str] = (),
     wide: bool = False,
-    cards: bool | None = None,
+    every: bool = False,
 ) -> Page:
     """Lay the cluster out.
 
@@ -72,29 +71,28 @@ def show_nodes(
         now: for ages.
         names: only these nodes, and no pods below; all where it is empty.
         wide: with UUIDs, memory in GiB, NUMA nodes, evidence, all holders and links.
-        cards: whether each card has a row; ``None`` for as long as there are not too many nodes.
+        every: whether each pod that waits has a row, and not those of one owner and cause.
     """
     nodes = [each for each in report.nodes if not names or each.name in names]
-    if cards is None:
-        cards = bool(names) or wide or len(nodes) <= MOST_WITH_CARDS
+    cards = bool(names) or wide or len(nodes) <= MOST_WITH_CARDS
     rows: list[Row] = []
     for node in nodes:
         rows.append(_node_row(node, wide=wide))
         for card in node.cards if cards else ():
             mark = "\u2514" if card is node.cards[-1] else "\u251c"
-            rows.append(_card_row(card, mark=mark, wide=wide))
+            rows.append(_card_row(card, mark=mark, wide=wide, served=not node.problem))
     page: list[Grid | Line] = []
     if rows:
         page += [Grid(_COLUMNS, tuple(rows)), line(units(node.memory_block for node in nodes), DIM)]
         if not cards:
             page.append(line("Cards of a node: kubectl gpu nodes NAME", DIM))
-    elif not any(gap.what == "nodes" for gap in report.gaps):
+    elif any(gap.what == "nodes" for gap in report.gaps):
+        page.append(line("Nodes and cards: unknown", WARN))
+    else:
         page.append(line("No node has GPUs: no agent has written an inventory of cards."))
     if wide:
         page += _links(nodes)
-    if not names:
-        page += _below(report, now)
-    return [*page, *gaps_in_words(report.gaps)]
+    return page if names else [*page, *_below(report, now, every=every)]
 
 
 def _node_row(node: NodeReport, *, wide: bool) -> Row:
@@ -137,7 +135,15 @@ def show_cards(cards: Sequence[CardReport]) -> Grid:
     return Grid(columns, rows)
 
 
-def _card_row(card: CardReport, *, mark: str, wide: bool, most: int | None = _MOST_HOLDERS) -> Row:
+def _card_row(
+    card: CardReport,
+    *,
+    mark: str,
+    wide: bool,
+    most: int | None = _MOST_HOLDERS,
+    served: bool = True,
+) -> Row:
+    well = cell("ok", GOOD) if served else cell("was ok", DIM)  # by an agent that has gone
     model = short_model(card.model)
     if wide:
         numa = "" if card.numa is None else f" numa {card.numa}"
@@ -148,7 +154,7 @@ def _card_row(card: CardReport, *, mark: str, wide: bool, most: int | None = _MO
     return (
         cell(f"{mark} {card.index}"),
         cell(model),
-        cell("ok", GOOD) if not card.unhealthy else cell("ill", BAD),
+        well if not card.unhealthy else cell("ill", BAD),
         *_amounts(card.cores_held, card.cores, card.blocks_held, card.blocks),
         holders,
     )
@@ -163,6 +169,8 @@ def _held_by(card: CardReport, *, wide: bool, most: int | None) -> Cell:
 
 
 def _amounts(cores_held: int, cores: int, blocks_held: int, blocks: int) -> tuple[Cell, ...]:
+    if not cores and not blocks:
+        return cell("?", DIM), cell(""), cell("?", DIM), cell("")
     return (
         cell(f"{cores_held}/{cores}"),
         cell(bar(cores_held, cores), level(cores_held, cores)),
@@ -184,55 +192,84 @@ def _links(nodes: Sequence[NodeReport]) -> list[Line]:
 # --- what waits or was refused -----------------------------------------------------------
 
 
-def _below(report: ClusterReport, now: datetime) -> list[Grid | Line]:
-    waiting = [pod for pod in report.pods if pod.stage is Stage.WAITING]
-    refused = [pod for pod in report.pods if pod.stage is Stage.REFUSED]
-    stuck = [pod for pod in report.pods if pod.stage is Stage.STARTING and pod.why]
-    page = [
-        *_pods("Waiting", sorted(waiting, key=lambda pod: pod.created), "WHY", now),
-        *_pods("Bound, and not starting", stuck, "WHY", now),
-        *_pods(
-            "Refused by a node",
-            sorted(refused, key=lambda pod: pod.created, reverse=True),
-            "WHY, AT THAT TIME",
-            now,
-        ),
-    ]
+def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | Line]:
+    page: list[Grid | Line] = []
+    for title, stages, why in _SECTIONS:
+        pods = [
+            pod
+            for pod in report.pods
+            if pod.stage in stages and not pod.replaced and (pod.why or pod.stage is Stage.WAITING)
+        ]
+        page += _pods(title, pods, why, now, every=every)
+    hint = bool(page)
+    if any(gap.what == "pods" and gap.whole for gap in report.gaps):
+        page += [line(""), line("Pods that wait, fail or were refused: unknown", WARN)]
     if report.denied:
+        shown = report.denied if every else report.denied[:_MOST_PODS]
         rows = tuple(
             (
                 cell(f"{each.kind} {each.namespace}/{each.name}"),
+                cell(age(each.at, now)),
+                cell(each.count),
                 cell(cut(each.message, _LONGEST_WHY)),
             )
-            for each in report.denied[:_MOST_PODS]
+            for each in shown
         )
-        page += [line(""), line("Pods that cannot be created", BOLD)]
-        page.append(Grid((Column("WORKLOAD"), Column("WHY", wraps=True)), rows))
-    if waiting or refused:
-        hint = "kubectl gpu explain POD -n NAMESPACE"
-        page += [line(""), line(f"More of one of these pods, and what would help: {hint}", DIM)]
+        more = f": {len(report.denied)}, {len(rows)} of them" if report.denied[len(rows) :] else ""
+        page += [line(""), line(f"Pods that cannot be created{more}", BOLD)]
+        columns = (
+            Column("WORKLOAD"),
+            Column("LAST"),
+            Column("TIMES", drop=1),
+            Column("WHY", wraps=True),
+        )
+        page.append(Grid(columns, rows, keep=True))
+    if hint:
+        text = "More of one of these pods, and what would help: kubectl gpu explain NAMESPACE/POD"
+        page += [line(""), line(text, DIM)]
     return page
 
 
-def _pods(title: str, pods: Sequence[PodReport], why: str, now: datetime) -> list[Grid | Line]:
+_SECTIONS = (
+    ("Waiting", {Stage.WAITING}, "WHY"),
+    ("Failing", {Stage.FAILING}, "WHY"),
+    ("Bound, and not starting", {Stage.STARTING}, "WHY"),
+    ("Refused by a node", {Stage.REFUSED}, "WHY, AT THAT TIME"),
+    ("Failed", {Stage.FAILED}, "WHY"),
+)
+
+
+def _pods(
+    title: str, pods: Sequence[PodReport], why: str, now: datetime, *, every: bool
+) -> list[Grid | Line]:
     if not pods:
         return []
+    if every:
+        groups = [Group((pod,)) for pod in sorted(pods, key=lambda pod: (pod.created, pod.name))]
+    else:
+        groups = group_pods(pods)
+    past = pods[0].stage in (Stage.REFUSED, Stage.FAILED)
+    if past:  # the newest first; of what waits, what has waited longest
+        groups.sort(key=lambda each: each.pods[-1].created, reverse=True)
+    shown = groups if every else groups[:_MOST_PODS]
     rows = tuple(
         (
-            cell(by_name(pod)),
-            cell(age(pod.created, now)),
-            cell(ask_of(pod.containers)),
-            cell(cut(pod.why, _LONGEST_WHY)),
+            cell(group.name),
+            cell(age(group.pods[-1 if past else 0].created, now)),
+            cell(ask_of(group.pods[0].containers)),
+            cell(cut(group.pods[0].why, _LONGEST_WHY)),
         )
-        for pod in pods[:_MOST_PODS]
+        for group in shown
     )
-    heading = f"{title}: {len(pods)} pod{'s' * (len(pods) > 1)}"
-    if len(pods) > len(rows):
-        heading += f", {len(rows)} of them"
+    heading = f"{title}: {count_of(len(pods), 'pod')}"
+    told = sum(len(group.pods) for group in shown)
+    if len(shown) < len(pods):
+        heading += f", {told} of them here" if told < len(pods) else ""
+        heading += "; each by itself: --all"
     columns = (
         Column("POD"),
-        Column("AGE", drop=2),
+        Column("AGE"),
         Column("ASKS FOR", drop=1),
         Column(why, wraps=True),
     )
-    return [line(""), line(heading, BOLD), Grid(columns, rows)]
+    return [line(""), line(heading, BOLD), Grid(columns, rows, keep=True)]

@@ -6,7 +6,15 @@ from datetime import datetime
 from view.model.reports import PodReport
 from view.model.usage import ContainerUse
 from view.terminal.layout import DIM, Column, Grid, Line, Page, Row, cell, line
-from view.terminal.words import STAGES, age, amount, cards_of, cut, evidence_of
+from view.terminal.words import (
+    STAGES,
+    age,
+    amount,
+    cards_of,
+    cut,
+    evidence_of,
+    show_evidence,
+)
 
 _LONGEST_WHY = 300
 
@@ -22,15 +30,7 @@ def show_pods(
     wide: bool = False,
     uses: Uses | None = None,
 ) -> Page:
-    """Lay pods out, one row a container.
-
-    Args:
-        pods: sorted.
-        now: to count ages from.
-        namespace: theirs; ``None`` where they are of all namespaces.
-        wide: with container kinds, UUIDs and wishes.
-        uses: what is measured; ``None`` where nobody was asked.
-    """
+    """Lay pods out, one row a container."""
     if not pods:
         where = f" in namespace {namespace}; with -A those of all" if namespace else ""
         return [line(f"No pods that ask for GPUs found{where}.")]
@@ -40,9 +40,10 @@ def show_pods(
         *((Column("NAMESPACE"),) if namespaces else ()),
         Column("NAME"),
         Column("STAGE"),
+        *((Column("OWNER"), Column("RESTARTS")) if wide else ()),
         Column("CONTAINER", drop=4),
         Column("ASKS FOR", drop=1),
-        Column("NODE", drop=2),
+        Column("NODE"),
         Column("CARDS"),
         *((Column("USES"),) if shown else ()),
         Column("EVIDENCE", drop=3),
@@ -64,6 +65,11 @@ def show_pods(
                     *((cell(pod.namespace if first else ""),) if namespaces else ()),
                     cell(pod.name if first else ""),
                     cell(pod.stage.value if first else "", STAGES[pod.stage]),
+                    *(
+                        (cell(pod.owner if first else ""), cell(_restarts(pod, first=first)))
+                        if wide
+                        else ()
+                    ),
                     cell(name),
                     cell(amount(container.cores, container.blocks)),
                     cell(pod.node if first else ""),
@@ -83,7 +89,12 @@ def show_pods(
                 )
             )
     page.append(Grid(columns, tuple(rows)))
-    return page
+    words = (evidence_of(container) for pod in pods for container in pod.containers)
+    return [*page, *show_evidence(words)]
+
+
+def _restarts(pod: PodReport, *, first: bool) -> str:
+    return str(sum(each.restarts for each in pod.statuses)) if first else ""
 
 
 def use_of(use: ContainerUse | None) -> str:

@@ -13,12 +13,7 @@ class Progress:
     """Counts what has been read. Safe to share between threads."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start to count.
-
-        Args:
-            out: nothing is written where it is no terminal.
-            clock: seconds, monotonic.
-        """
+        """Start to count."""
         self._out = out
         self._clock = clock
         self._since = clock()

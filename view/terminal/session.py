@@ -4,8 +4,9 @@ import gc
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import click
@@ -15,40 +16,46 @@ from placement.scoring import Policy
 from view.cluster.collections import ALL, Kind
 from view.cluster.connection import Connection, connect
 from view.cluster.live import LiveCluster
-from view.model.encoding import to_json
+from view.model.reports import Freshness, Gap
 from view.model.state import ClusterState
-from view.terminal.documents import write_document
+from view.model.words import gaps_in_words, safe
+from view.terminal.documents import document, sort_by, write_document
 from view.terminal.faults import in_words
-from view.terminal.layout import Page
+from view.terminal.layout import Page, line
 from view.terminal.progress import Progress
 from view.terminal.screen import Screen
+from view.terminal.words import as_of, show_gaps
 
 _LEAST_PAUSE = 1.0
 """Seconds between two pictures of a cluster that changes all the time."""
 
-_LONGEST_PAUSE = 15.0
-"""Seconds after which a picture is drawn anew although nothing has changed: ages go on."""
+_LONGEST_PAUSE = 2.0
+"""Seconds after which a picture is drawn anew although nothing has changed: its age goes on."""
+
+_STILL_SECONDS = 15.0
+"""Seconds after which it is made anew: the ages of pods go on."""
+
+MACHINE = ("json", "yaml")
+NOT_KNOWN = 3
+"""Exit code where nothing of what was asked for may be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What every command can be told; ``None`` is not told.
-
-    Attributes:
-        kubeconfig: a file.
-        context: of the kubeconfig.
-        namespace: instead of the context's.
-        output: ``wide``, ``json`` or ``yaml``.
-        color: whether styles may be used.
-        domain: of resource and annotation names.
-        policy: which card a share prefers, as the agents have it.
-        watch: whether to go on and show what changes.
-    """
+    """What every command can be told; ``None`` is not told. Named as the flags are."""
 
     kubeconfig: str | None = None
     context: str | None = None
     namespace: str | None = None
+    all_namespaces: bool | None = None
+    selector: str | None = None
+    field_selector: str | None = None
     output: str | None = None
+    no_headers: bool | None = None
+    sort_by: str | None = None
+    as_user: str | None = None
+    as_group: tuple[str, ...] | None = None
+    request_timeout: float | None = None
     color: bool | None = None
     domain: str | None = None
     policy: str | None = None
@@ -57,19 +64,42 @@ class Options:
     def over(self, other: "Options") -> "Options":
         """Return these, and where they say nothing the others."""
         told = {name: getattr(self, name) for name in self.__slots__}
-        return replace(other, **{name: each for name, each in told.items() if each is not None})
+        said = {name: each for name, each in told.items() if each not in (None, ())}
+        return replace(other, **said)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a command has found out, for people and for machines.
+
+    Attributes:
+        kind: of the list that machines read.
+        items: what is in it.
+        page: the same for people.
+        gaps: what could not be read.
+        resource: by which ``-o name`` names an item.
+        more: further fields of the list.
+    """
+
+    kind: str
+    items: Sequence[Any]
+    page: Page
+    gaps: Sequence[Gap] = ()
+    resource: str = "pod"
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+def name_of(item: Any) -> str:
+    """Return the name of what an item is about: a node, a pod, a manifest."""
+    pod = getattr(item, "pod", None)
+    return str(getattr(item, "name", None) or getattr(pod, "name", None) or item.node)
 
 
 class Session:
     """What a command works with."""
 
     def __init__(self, options: Options, environment: Mapping[str, str] | None = None) -> None:
-        """Prepare; nothing is asked yet.
-
-        Args:
-            options: of the command.
-            environment: of the process.
-        """
+        """Prepare; nothing is asked yet."""
         self.options = options
         self._environment = os.environ if environment is None else environment
         color = options.color is not False and not self._environment.get("NO_COLOR")
@@ -80,6 +110,11 @@ class Session:
     def wide(self) -> bool:
         """Whether more is to be shown than usual."""
         return self.options.output == "wide"
+
+    @property
+    def machine(self) -> bool:
+        """Whether a program reads what is printed."""
+        return self.options.output in MACHINE
 
     @property
     def names(self) -> Names:
@@ -95,7 +130,13 @@ class Session:
         """
         if self._connection is None:
             options = self.options
-            self._connection = connect(options.kubeconfig, options.context, self._environment)
+            self._connection = connect(
+                options.kubeconfig,
+                options.context,
+                self._environment,
+                user=options.as_user or "",
+                groups=options.as_group or (),
+            )
         return self._connection
 
     @property
@@ -103,21 +144,31 @@ class Session:
         """The namespace that is meant."""
         return self.options.namespace or self.connection.namespace
 
-    def load(self, kinds: Sequence[Kind] = ALL) -> LiveCluster:
+    def load(self, kinds: Sequence[Kind] = ALL, chosen: str = "") -> LiveCluster:
         """Read the cluster.
+
+        Args:
+            kinds: what is read.
+            chosen: of these, what the user's selectors are about.
 
         Raises:
             CommandError: it cannot be read.
         """
+        options = self.options
+        if chosen and (options.selector or options.field_selector):
+            one = "" if chosen == "nodes" or options.all_namespaces else self.namespace
+            fields, labels = options.field_selector or "", options.selector or ""
+            kinds = [*kinds, Kind(chosen, fields, labels, namespace=one, chosen=True)]
         with in_words():
             progress = Progress(sys.stderr)
-            state = ClusterState(self.names, Policy(self.options.policy or "binpack"))
+            state = ClusterState(self.names, Policy(options.policy or "binpack"))
             cluster = LiveCluster(
                 self.connection.client,
                 state,
                 namespace=self.namespace,
                 progress=progress,
                 kinds=kinds,
+                within=options.request_timeout or None,
             )
             # A big cluster is tens of megabytes of objects that all stay: to look for garbage among
             # them takes a fifth of the time until the first page.
@@ -128,37 +179,74 @@ class Session:
                 progress.end()
         return cluster
 
-    def show(self, page: Page, value: Callable[[], Any]) -> None:
-        """Print a page, or its value where a machine reads it."""
-        if self.options.output in ("json", "yaml"):
-            click.echo(write_document(to_json(value()), self.options.output), nl=False)
+    def sorted(self, items: Sequence[Any]) -> list[Any]:
+        """Return items in the order that the user wants."""
+        return sort_by(items, self.options.sort_by) if self.options.sort_by else [*items]
+
+    def show(self, shown: Shown, fresh: Freshness) -> None:
+        """Print what was found out, in the form that the user wants."""
+        form = self.options.output
+        if form in MACHINE:
+            server = self.connection.client.rest.host
+            fields = document(
+                shown.kind, shown.items, gaps=shown.gaps, fresh=fresh, server=server, **shown.more
+            )
+            click.echo(write_document(fields, form), nl=False)
+            return
+        if form == "name":
+            for item in shown.items:
+                click.echo(f"{shown.resource}/{safe(name_of(item))}")
         else:
-            self.screen.show(page)
+            headings = not self.options.no_headers
+            page = self._aged(shown, fresh) if headings else shown.page
+            self.screen.show(page, headings=headings)
+            if headings:
+                return
+        for text in gaps_in_words(shown.gaps):  # what a script reads is rows alone
+            click.echo(safe(text), err=True)
+
+    def _aged(self, shown: Shown, fresh: Freshness) -> Page:
+        server = self.connection.client.rest.host
+        age = as_of(fresh, time.time(), server)
+        gaps = show_gaps(shown.gaps)
+        if fresh.stale or self.options.watch:  # where it is seen, however long the page is
+            return [age, *shown.page, *gaps]
+        return [*shown.page, *gaps, line(""), age]
 
     def show_all(
-        self, cluster: LiveCluster, picture: Callable[[], tuple[Page, Callable[[], Any]]]
+        self, cluster: LiveCluster, picture: Callable[[], Shown], every: float = _STILL_SECONDS
     ) -> None:
-        """Print a page, and again whenever the cluster changes if that is asked for.
+        """Print a picture of the cluster, and again whenever it changes if that is asked for.
 
         Args:
             cluster: has been read.
-            picture: makes the page and its value, as of now.
+            picture: makes it, as of now.
+            every: seconds after which it is made again although nothing has changed.
         """
         if not self.options.watch:
-            self.show(*picture())
+            shown = picture()
+            self.show(shown, cluster.freshness)
+            whole = {gap.what for gap in shown.gaps if gap.whole}
+            if f"{shown.resource}s" in whole and not (shown.items or shown.more.get("pods")):
+                sys.exit(NOT_KNOWN)
             return
         self.go_on()
         stop = threading.Event()
-        version = cluster.version
+        version, made, last = cluster.version, -1, None
         cluster.follow(stop)
+        at, shown = 0.0, Shown("", (), ())
+        redrawn = self.screen.is_terminal and not self.machine and self.options.output != "name"
         try:
-            if self.options.output in ("json", "yaml"):
+            with self.screen.redrawing(on=redrawn) as redraw:
                 while True:
-                    self.show(*picture())
-                    version = self._next(cluster, version, stop)
-            with self.screen.redrawing() as redraw:
-                while True:
-                    redraw(picture()[0])
+                    if made != version or time.monotonic() - at >= every:
+                        shown, made, at = picture(), version, time.monotonic()
+                    fresh = cluster.freshness
+                    if redrawn:
+                        redraw(self._aged(shown, fresh))
+                    elif (shown, fresh.stale) != last:
+                        last = shown, fresh.stale
+                        self.show(shown, fresh)
                     version = self._next(cluster, version, stop)
         finally:
             stop.set()

@@ -1,11 +1,21 @@
-"""``kubectl gpu explain``: one pod's way, and for one that does not run what would help. Pure."""
+"""``kubectl gpu explain`` and ``fit``: a pod's way, what would help, and what would fit. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
 
 from view.model.changes import how_to_make
-from view.model.reports import CardVerdict, Change, NodeVerdict, PodReport, PodStory, Stage
-from view.model.verdicts import count_of, name_some
+from view.model.pod_report import status_code
+from view.model.reports import (
+    Answer,
+    CardVerdict,
+    Change,
+    FitReport,
+    NodeVerdict,
+    PodReport,
+    PodStory,
+    Stage,
+)
+from view.model.words import count_of, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -22,7 +32,7 @@ from view.terminal.layout import (
     line,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, age, ask_of, by_name, gaps_in_words, ranges, short_model
+from view.terminal.words import STAGES, age, ask_of, by_name, ranges, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),
@@ -35,18 +45,16 @@ _MOST_EVENTS = 8
 
 
 def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
-    """Lay a pod's way out.
-
-    Args:
-        story: the pod's.
-        now: for how long it has waited.
-        wide: all nodes, Events and changes.
-    """
+    """Lay a pod's way out."""
     pod = story.pod
     page: list[Grid | Line] = [
         Line((cell(f"Pod {by_name(pod)} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
         line(f"asks for {ask_of(pod.containers)}" + _wishes(story) + _since(pod, now)),
     ]
+    if story.deleted:
+        page.insert(
+            0, line(f"Deleted at {story.deleted}: what follows was known then", f"bold {BAD}")
+        )
     page += [line(f"wrong: {each}", BAD, indent=2) for each in story.errors]
     if story.changes:
         page += [line(""), line("What would let it run, the smallest first", BOLD)]
@@ -62,6 +70,7 @@ def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     ]
     columns = (Column(""), Column("STEP"), Column("WHEN", drop=1), Column("WHAT", wraps=True))
     page.append(Grid(columns, tuple(rows)))
+    page += _containers(pod)
     if story.limits:
         page += [line(""), line("Limits", BOLD), *(line(each, indent=2) for each in story.limits)]
     if story.cards:
@@ -69,8 +78,39 @@ def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     if story.nodes and not story.cards:
         page += [line(""), line(_heading(story), BOLD)]
         page += show_verdicts(story.nodes, most=None if wide else _MOST_NODES)
-    page += _events(story, wide=wide)
-    return [*page, *gaps_in_words(story.gaps)]
+    return [*page, *_events(story, wide=wide)]
+
+
+def _containers(pod: PodReport) -> list[Grid | Line]:
+    """Lay out how the containers stand, where that is more than that they run."""
+    if all(each.state == "running" and not each.restarts for each in pod.statuses):
+        return []
+    rows = []
+    for each in pod.statuses:
+        end = each.ending
+        wrong = end is not None and end.exit_code != 0
+        said = [each.reason, each.message, end.reason if end else "", end.message if end else ""]
+        rows.append(
+            (
+                cell(each.name),
+                cell(each.state or "unknown", BAD if wrong else ""),
+                cell(each.restarts),
+                cell(status_code(end) if end else "", BAD if wrong else ""),
+                cell(end.at if end else "", DIM),
+                cell(": ".join(filter(None, said))),
+            )
+        )
+    columns = (
+        Column("CONTAINER"),
+        Column("STATE"),
+        Column("RESTARTS"),
+        Column("EXIT CODE"),
+        Column("ENDED", drop=1),
+        Column("WHY", wraps=True),
+    )
+    status = " ".join(filter(None, (pod.phase, pod.reason, pod.message and f"({pod.message})")))
+    heading = line(f"Containers; the pod's phase is {status}", BOLD)
+    return [line(""), heading, Grid(columns, tuple(rows))]
 
 
 def _wishes(story: PodStory) -> str:
@@ -185,3 +225,54 @@ def _events(story: PodStory, *, wide: bool) -> list[Grid | Line]:
         Column("MESSAGE", wraps=True),
     )
     return [line(""), Grid(columns, rows)]
+
+
+# --- fit ------------------------------------------------------------------------------
+
+_MOST_FITTING = 5
+
+
+def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
+    """Lay the answers for several manifests out."""
+    page: list[Grid | Line] = []
+    for report in reports:
+        page += [line("")] if page else []
+        page.append(Line((cell(f"{report.kind} {report.name} ", BOLD), _answer_of(report))))
+        page.append(line(f"asks for {ask_of(report.containers)}"))
+        page += [line(f"kept away: {report.short}", WARN)] if report.room and report.short else []
+        page += [line(f"{each}", BAD, indent=2) for each in report.errors]
+        if report.changes:
+            page.append(line("What would let it fit, the smallest first", BOLD))
+            page += show_changes(report.changes, most=None if wide else _MOST_CHANGES)
+        page += [line(report.no_change)] if report.no_change else []
+        page += show_verdicts(report.nodes, most=None if wide else _MOST_FITTING)
+    if reports:
+        page.append(
+            line(
+                "Looked at: cards, node selector, required node affinity, taints. "
+                "Not at: CPU, memory, volumes, quotas, other pods' affinity."
+            )
+        )
+    return page
+
+
+def _answer_of(report: FitReport) -> Cell:
+    if report.answer is Answer.INVALID:
+        return cell("would be refused at its creation", BAD)
+    fitting = [each.node for each in report.nodes if each.fits]
+    if report.answer is Answer.FITS and report.replicas == 1:
+        return cell(f"fits on {count_of(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
+    pods = f"{report.room} of its {count_of(report.replicas, 'pod')}"
+    where = f"on {count_of(len(report.placed), 'node')}: "
+    where += name_some(
+        [f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed]
+    )
+    if report.answer is Answer.UNKNOWN:
+        known = f": {pods} fit {where}" if report.room else ""
+        return cell(f"may fit or not, that is not known{known}", WARN)
+    if report.answer is Answer.FITS:
+        many = f"fits with all of its {report.replicas} pods {where}"
+        return cell(many if report.replicas else "fits: it has no pods", GOOD)
+    if report.room:
+        return cell(f"does not fit: {pods} fit {where}", BAD)
+    return cell(f"fits nowhere: {report.short if report.nodes else 'no node has GPUs'}", BAD)

@@ -26,16 +26,14 @@ Cards = Mapping[str, tuple[str, int, str]]
 
 
 def show_use(
-    nodes: Sequence[NodeUse], cards: Cards, *, namespace: str | None = None, sought: str = ""
+    nodes: Sequence[NodeUse],
+    cards: Cards,
+    *,
+    namespace: str | None = None,
+    sought: str = "",
+    at: str = "",
 ) -> Page:
-    """Lay use out, by card and by container.
-
-    Args:
-        nodes: as their agents tell it.
-        cards: those of the cluster.
-        namespace: containers of this one alone; ``None`` for all.
-        sought: where agents were looked for.
-    """
+    """Lay use out, by card and by container."""
     page: list[Grid | Line] = []
     on = [(node, card) for node in nodes for card in node.cards]
     if on:
@@ -77,6 +75,8 @@ def show_use(
         page.append(
             line(f"Use is not measured on {some}: what is shown there is what is held.", WARN)
         )
+    if nodes and at:
+        page.append(line(f"Measured at {at}, by the agents of these nodes.", DIM))
     if not nodes:
         text = (
             f"No agent was found: {sought}. In the simulator there is none: its agents are no pods."

@@ -1,15 +1,18 @@
 """How amounts, ages and holders are written in a terminal. Pure."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
-from view.model.reports import ContainerReport, Gap, Holder, PodReport, Source, Stage
+from view.model.pod_report import EVIDENCE
+from view.model.reports import ContainerReport, Freshness, Gap, Holder, PodReport, Source, Stage
+from view.model.words import gaps_in_words
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, Line, cell, line
 
 STAGES = {
     Stage.WAITING: WARN,
     Stage.STARTING: WARN,
     Stage.RUNNING: GOOD,
+    Stage.FAILING: BAD,
     Stage.REFUSED: BAD,
     Stage.SUCCEEDED: DIM,
     Stage.FAILED: BAD,
@@ -69,6 +72,14 @@ def evidence_of(container: ContainerReport) -> str:
     return container.evidence or HOW[container.source] or container.source.value
 
 
+def show_evidence(words: Iterable[str]) -> list[Line]:
+    """Return what the words of the column EVIDENCE mean that are shown."""
+    meant = {**EVIDENCE, "chosen": "a scheduler chose the card", "expected": "nobody has said yet"}
+    found = {*words}
+    said = "; ".join(f"{word}: {text}" for word, text in meant.items() if word in found)
+    return [line(f"Evidence of the cards: {said}.", DIM)] if said else []
+
+
 def holder_of(holder: Holder, *, evidence: bool = False) -> Cell:
     """Write who holds how much of a card."""
     much = f"{holder.cores}+{holder.blocks}"
@@ -97,19 +108,18 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def gaps_in_words(gaps: Sequence[Gap]) -> list[Line]:
-    """Return what could not be read, and what that means for what is shown."""
-    lines = []
-    for gap in gaps:
-        seen = f"only those of namespace {gap.namespace} were read" if gap.namespace else ""
-        means = {
-            "nodes": "no card is known",
-            "pods": "what others hold is known from the agents' last word",
-            "events": "reasons may be missing",
-        }.get(gap.what, "")
-        text = ", ".join(filter(None, (seen, means)))
-        lines.append(line(f"You may not read all {gap.what}: {text} ({gap.reason})", WARN))
-    return lines
+def show_gaps(gaps: Sequence[Gap]) -> list[Line]:
+    """Return what is not known, since it could not be read."""
+    return [line(each, WARN) for each in gaps_in_words(gaps)]
+
+
+def as_of(fresh: Freshness, now: float, server: str) -> Line:
+    """Write how old what is shown is, and from where; loudly where it may not be so any more."""
+    seconds = max(int(now - fresh.at), 0)
+    at = f"{datetime.fromtimestamp(fresh.at, UTC):%H:%M:%S} UTC, {seconds} s ago, by {server}"
+    if fresh.stale:
+        return line(f"STALE: what follows was so at {at}; {fresh.stale}", f"bold {BAD}")
+    return line(f"As of {at}", DIM)
 
 
 def by_name(pod: PodReport) -> str:

@@ -5,8 +5,10 @@ Every URL that is written is relative, so that the page works below any prefix: 
 """
 
 import gzip
+import json
 import logging
 import re
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Protocol, cast
@@ -18,11 +20,10 @@ from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from contract.errors import quote
+from view.model import words
 from view.model.changes import how_to_make
-from view.model.pod_report import known_by
-from view.model.reports import NodeReport, PodStory
-from view.model.units import units
-from view.model.verdicts import count_of
+from view.model.pod_report import known_by, status_in_words
+from view.model.reports import Freshness, NodeReport, PodStory
 from view.web import figures, pages
 from view.web.editions import Edition
 from view.web.feed import Feed
@@ -75,8 +76,18 @@ class Source(Protocol):
         """Explain one pod; ``None`` where there is none that asks for GPUs."""
         ...
 
+    @property
+    def freshness(self) -> Freshness:
+        """How old what is shown is."""
+        ...
+
+    @property
+    def measured_at(self) -> float:
+        """When use was measured, unix time; 0 where it is not."""
+        ...
+
     def not_ready(self) -> str:
-        """Return why what is known is not the whole yet; empty when it is."""
+        """Return why what is known is not the whole, or old; empty when it is neither."""
         ...
 
 
@@ -94,6 +105,12 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = None  # asked for again, by ETag
     _templates(app)
     rows = _Rows()
+
+    @app.context_processor
+    def ages() -> dict[str, Any]:
+        fresh, now = source.freshness, time.time()
+        age = round(max(now - fresh.at, 0)) if fresh.at else ""
+        return {"age": age, "stale": fresh.stale, "as_of": figures.utc(fresh.at)}
 
     @app.before_request
     def check() -> Response | None:
@@ -159,6 +176,7 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
             used=any(
                 (each.cores_used, each.memory_used) != (None, None) for each in story.pod.containers
             ),
+            measured_at=figures.utc(source.measured_at),
             memory_block=pages.Blocks(edition.report.nodes).size(story.pod.node),
             **surroundings,
         )
@@ -221,12 +239,15 @@ def _templates(app: Flask) -> None:
     environment = app.jinja_env
     environment.autoescape = True
     environment.undefined = StrictUndefined
+    # Whatever is written: what pods say may not turn the text around it, or hide some of it.
+    environment.finalize = _visible
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.globals |= {
         "asks": pages.asks,
         "blocks_text": pages.blocks_text,
         "cards": figures.cards,
-        "count_of": count_of,
+        "count_of": words.count_of,
+        "gaps_in_words": words.gaps_in_words,
         "how_to_make": how_to_make,
         "kinds": figures.kinds,
         "known_by": known_by,
@@ -237,8 +258,13 @@ def _templates(app: Flask) -> None:
         "pod_url": _pod_url,
         "shade": pages.shade,
         "tenants": figures.tenants,
-        "units": units,
+        "status_in_words": status_in_words,
+        "units": words.units,
     }
+
+
+def _visible(value: Any) -> Any:
+    return words.safe(value) if type(value) is str else value
 
 
 class _Rows:
@@ -287,8 +313,16 @@ def _of_nodes(page: pages.NodesPage, source: Source, rows: _Rows, root: str) -> 
         "previous": page.previous,
         "following": page.following,
         "waiting_for": source.not_ready(),
+        "unknown": {gap.what for gap in page.edition.report.gaps if gap.whole},
+        "measured_at": figures.utc(source.measured_at),
         "render_node": lambda node: rows.render(node, chosen.namespace),
     }
+
+
+def contact(fresh: Freshness, now: float) -> str:
+    """Return what browsers are told of how old what they show is."""
+    age = round(max(now - fresh.at, 0), 1) if fresh.at else None
+    return json.dumps({"age": age, "stale": words.safe(fresh.stale)})
 
 
 def _plain_bar(share: int) -> Markup:

@@ -1,6 +1,6 @@
-"""Server-sent events: tells browsers that there is a newer edition. No HTTP.
+"""Server-sent events: tell browsers of a newer edition, and how old what is known is. No HTTP.
 
-An event is a number and nothing else, so a slow browser misses none: it wakes up to the newest.
+An edition is a number and nothing else, so a slow browser misses none: it wakes up to the newest.
 The number of streams is bounded; so is the life of each, after which a browser connects anew by
 itself.
 """
@@ -8,6 +8,7 @@ itself.
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 
 RETRY_SECONDS = 3
 
@@ -15,14 +16,23 @@ RETRY_SECONDS = 3
 class Feed:
     """The newest edition's number, and the streams that wait for the next."""
 
-    def __init__(self, most: int, *, heartbeat: float = 15.0, life: float = 600.0) -> None:
+    def __init__(
+        self,
+        most: int,
+        *,
+        contact: Callable[[], str] = lambda: "{}",
+        heartbeat: float = 4.0,
+        life: float = 600.0,
+    ) -> None:
         """Start without streams.
 
         Args:
             most: streams at the same time.
-            heartbeat: seconds until a quiet stream tells that it lives.
+            contact: tells how old what is known is, on one line.
+            heartbeat: seconds from one time that this is told to the next.
             life: seconds of a stream.
         """
+        self.contact = contact
         self.refused = 0
         self.heartbeat, self.life = heartbeat, life
         self.number = 0
@@ -78,7 +88,7 @@ class Stream:
         self._feed = feed
         self._seen = seen
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ends = 0.0
+        self._ends = self._beat = 0.0
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
@@ -94,7 +104,6 @@ class Stream:
         if self._loop is None:  # sent at once, so that the browser knows it is connected
             self._loop, self._ends = loop, loop.time() + self._feed.life
             return f"retry: {RETRY_SECONDS * 1000}\n\n".encode()
-        beat = loop.time() + self._feed.heartbeat
         while True:
             number, now = self._feed.number, loop.time()
             if self._feed.closed or now >= self._ends:
@@ -102,11 +111,12 @@ class Stream:
             if number not in {0, self._seen}:
                 self._seen = number
                 return f"id: {number}\nevent: edition\ndata: {number}\n\n".encode()
-            if now >= beat:
-                return b": heartbeat\n\n"
+            if now >= self._beat:
+                self._beat = now + self._feed.heartbeat
+                return f"event: contact\ndata: {self._feed.contact()}\n\n".encode()
             self._woken.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(min(beat, self._ends)):
+                async with asyncio.timeout_at(min(self._beat, self._ends)):
                     await self._woken.wait()
 
     async def aclose(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from datetime import UTC, datetime
 from typing import NamedTuple
 from zlib import crc32
 
@@ -103,6 +104,11 @@ def moment(text: str) -> str:
     if len(text) == 20 and text[10] == "T" and text.endswith("Z"):
         return f"{text[:10]} {text[11:19]} UTC"
     return text
+
+
+def utc(at: float) -> str:
+    """Write a unix time as the API server does; empty for 0."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at else ""
 
 
 class Total(NamedTuple):

@@ -12,11 +12,12 @@ from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE
 from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
-from view.model.measured import story_with_use, with_use
-from view.model.reports import PodStory
+from view.model.reports import Freshness, PodStory
 from view.model.state import ClusterState
+from view.model.usage import story_with_use, with_use
 from view.web.editions import EMPTY, Edition, next_edition
 from view.web.feed import Feed
+from view.web.figures import utc
 from view.web.measuring import Measuring
 from view.web.metrics import Metrics
 
@@ -25,8 +26,11 @@ log = logging.getLogger(__name__)
 _PAUSE_SECONDS = 1.0
 _SHARE = 10
 """An edition that took a second is followed by the next after ten: a tenth of a core."""
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 10.0
 """For so long an older edition is as good, though none can be made."""
+
+_EVENTS_SECONDS = 10.0
+"""For so long the Events of one pod are not read again, however many browsers look at it."""
 
 
 class _Cluster(LiveCluster):
@@ -76,8 +80,13 @@ class Live:
         self._edition = EMPTY
         self._patience = patience
         self._fault: tuple[str, float] | None = None  # what keeps editions from being made
+        self._asked: dict[tuple[str, str], float] = {}  # when Events of a pod were read
         for name, text, value in (
-            ("in_step", "1 while nodes and pods are followed.", lambda: not self.not_ready()),
+            (
+                "in_step",
+                "1 while nodes and pods are followed, and the API server is heard.",
+                lambda: not self.not_ready(),
+            ),
             ("known_nodes", "Nodes that are shown.", lambda: len(self._edition.report.nodes)),
             ("known_pods", "GPU pods that are known.", lambda: len(self._edition.report.pods)),
             ("streams", "Browsers that are told of changes.", lambda: feed.streams),
@@ -111,13 +120,29 @@ class Live:
         if story is None:
             return None
         # Those of scheduler and kubelet are not followed: most are about other pods.
-        with contextlib.suppress(Gone, Rejected, Unavailable):
-            self._cluster.load_events_of(namespace, name)
-            story = self._cluster.explain(namespace, name)
+        now = time.monotonic()
+        self._asked = {key: at for key, at in self._asked.items() if now - at < _EVENTS_SECONDS}
+        if not story.deleted and self._asked.setdefault((namespace, name), now) == now:
+            with contextlib.suppress(Gone, Rejected, Unavailable):
+                self._cluster.load_events_of(namespace, name)
+                story = self._cluster.explain(namespace, name)
         return story and story_with_use(story, self._measuring.uses)
 
+    @property
+    def freshness(self) -> Freshness:
+        """How old what is shown is."""
+        found, fault = self._cluster.freshness, self._fault
+        if fault is not None and time.monotonic() - fault[1] > self._patience:
+            return Freshness(found.at, "the picture is old: a newer one cannot be made")
+        return found
+
+    @property
+    def measured_at(self) -> float:
+        """When use was measured, unix time; 0 where it is not."""
+        return self._measuring.at if self._measuring.uses else 0.0
+
     def not_ready(self) -> str:
-        """Return why what is known is not the whole yet; empty when it is."""
+        """Return why what is known is not the whole, or old; empty when it is neither."""
         if self._stop.is_set():
             return "shutting down"
         missing = self._cluster.missing
@@ -125,10 +150,12 @@ class Live:
             return f"not in step yet: {' and '.join(missing)} are being listed"
         if not self._edition.number:
             return "not in step yet: the first picture is being made"
-        fault = self._fault
-        if fault is not None and time.monotonic() - fault[1] > self._patience:
-            return "the picture is old: a newer one cannot be made"
-        return ""
+        gaps = self._edition.report.gaps
+        unknown = [each.what for each in gaps if each.whole and each.what != "events"]
+        if unknown:
+            return f"{' and '.join(unknown)} may not be read"
+        fresh = self.freshness
+        return f"stale since {utc(fresh.at)}: {fresh.stale}" if fresh.stale else ""
 
     def _run(self) -> None:
         """Make editions, as often as the cluster changes and no more than is worth it."""
@@ -153,10 +180,9 @@ class Live:
 
     def _make(self) -> None:
         began = time.monotonic()
-        missing, report = self._cluster.missing, self._cluster.report()
-        if missing and not report.gaps:
+        if self._cluster.missing:
             return  # being listed: half a cluster would look like a cluster
-        report = with_use(report, self._measuring.uses)
+        report = with_use(self._cluster.report(), self._measuring.uses)
         made = next_edition(self._edition, report, first=int(time.time()))
         self._metrics.made(time.monotonic() - began)
         if made is not self._edition:

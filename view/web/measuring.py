@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.agents import AGENT_NAMESPACE, Api, read_uses
+from view.cluster.agents import AGENT_NAMESPACE, read_uses
+from view.cluster.collections import Api
 from view.model.usage import NodeUse
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class Measuring:
         self._clock = clock
         self._uses: Mapping[str, NodeUse] = {}
         self._reason = ""
+        self.at = 0.0
+        """When what is known was measured, unix time."""
 
     @property
     def uses(self) -> Mapping[str, NodeUse]:
@@ -51,23 +54,25 @@ class Measuring:
         """Ask again and again, until *stop*."""
         while not stop.is_set():
             began = self._clock()
-            self._uses = self._read()
+            self._measure()
             pause = _PERIOD_SECONDS if self._uses else _IDLE_SECONDS
             stop.wait(max(pause, _SHARE * (self._clock() - began)))
 
-    def _read(self) -> Mapping[str, NodeUse]:
+    def _measure(self) -> None:
         try:
             found = read_uses(self._api, self._namespace)
         except (Rejected, Gone, Unavailable) as error:
             self._tell(str(error))
-            return {}
+            if not isinstance(error, Unavailable):  # else it is as old as all that is shown
+                self._uses = {}
+            return
         measured = {each.node: each for each in found if each.measured}
         problems = [each.problem for each in found if each.problem]
         if measured or not problems:
             self._reason = ""
         else:
             self._tell(problems[0])
-        return measured
+        self._uses, self.at = measured, time.time()
 
     def _tell(self, reason: str) -> None:
         """Log why nothing is known, once."""

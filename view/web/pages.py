@@ -13,7 +13,7 @@ from view.model.reports import (
     Source,
     Stage,
 )
-from view.model.verdicts import count_of
+from view.model.words import count_of
 from view.web.editions import Delta, Edition
 from view.web.figures import Total, memory, total
 from view.web.filters import PAGE, Filter
@@ -24,7 +24,7 @@ MOST_ATTENTION = 100
 MOST_VERDICTS = 20
 """Nodes of one reason whose cards a pod's page shows."""
 
-_ATTENTION = {Stage.REFUSED: 0, Stage.WAITING: 1, Stage.FAILED: 2}
+_ATTENTION = {Stage.FAILING: 0, Stage.REFUSED: 1, Stage.WAITING: 2, Stage.FAILED: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,11 @@ def nodes_page(edition: Edition, chosen: Filter) -> NodesPage:
     report = edition.report
     matching = tuple(node for node in report.nodes if chosen.keeps(node))
     attention = sorted(
-        (pod for pod in report.pods if pod.stage in _ATTENTION and _of(pod.namespace, chosen)),
+        (
+            pod
+            for pod in report.pods
+            if pod.stage in _ATTENTION and not pod.replaced and _of(pod.namespace, chosen)
+        ),
         key=lambda pod: (_ATTENTION[pod.stage], pod.namespace, pod.name),
     )
     denied = tuple(each for each in report.denied if _of(each.namespace, chosen))

@@ -7,6 +7,7 @@ rights of whoever opened it. Pages are made on threads; streams of events wait o
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from time import time
 
 from common.apiserver.errors import CredentialsError
 from common.serving import master
@@ -15,7 +16,7 @@ from common.serving.errors import SettingsError
 from common.serving.master import Serving
 from view.cluster.connection import Connection, connect
 from view.model.state import ClusterState
-from view.web.app import create_app
+from view.web.app import contact, create_app
 from view.web.feed import Feed
 from view.web.live import Live
 from view.web.metrics import Metrics
@@ -80,7 +81,7 @@ class Master(master.Master):
 
     def load(self) -> Adapter:
         """Make the application and start its threads; runs in the worker, after the fork."""
-        feed = Feed(self.settings.streams)
+        feed = Feed(self.settings.streams, contact=lambda: contact(live.freshness, time()))
         connection = connection_of(self.settings)
         state = ClusterState(self.settings.names, self.settings.policy)
         live = self._live = Live(

@@ -30,6 +30,7 @@ class FakeApi:
         self.page = page
         self.texts: dict[str, str | Exception] = {}
         self.watched: dict[str, Mapping[str, str]] = {}
+        self.objects: dict[str, Json | Exception] = {}
         self.expiring = False
 
     def list(
@@ -49,8 +50,14 @@ class FakeApi:
         self.watched[path] = query
         return iter(())
 
+    def call(self, method: str, path: str, *, timeout: float) -> Json:
+        found = self.objects.get(path, Rejected(403, f"{path} is forbidden"))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
     def read_text(self, path: str, *, timeout: float) -> str:
-        found = self.texts[path]
+        found = self.texts.get(path, Unavailable("nobody is there"))
         if isinstance(found, Exception):
             raise found
         return found
@@ -58,7 +65,8 @@ class FakeApi:
 
 def cluster(api: FakeApi, *progress: list[tuple[str, int]]) -> LiveCluster:
     tell = (lambda *each: progress[0].append(each)) if progress else (lambda *_: None)
-    return LiveCluster(api, ClusterState(NAMES), namespace="default", progress=tell)
+    state = ClusterState(NAMES, now=lambda: scenes.NOW)
+    return LiveCluster(api, state, namespace="default", progress=tell)
 
 
 def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> None:
@@ -82,7 +90,7 @@ def test_where_all_namespaces_are_forbidden_one_is_read_and_the_gap_is_told() ->
     assert report.gaps == (
         Gap("nodes", "", "/api/v1/nodes is forbidden"),
         Gap("pods", "default", "/api/v1/pods is forbidden"),
-        Gap("events", "", "/api/v1/namespaces/default/events is forbidden"),
+        Gap("events", "", "/api/v1/events is forbidden"),
     )
     live.load_events_of("default", "a")
     assert live.version > 0
@@ -197,7 +205,8 @@ HELD = 'gpu_turnstile_agent_card_cores_held{card="GPU-9"} 100\n'
 
 def agent(name: str, node: str, *, port: int | None = None, phase: str = "Running") -> Json:
     ports = [] if port is None else [{"name": "other"}, {"name": "http", "containerPort": port}]
-    spec = {"nodeName": node, "containers": [{"name": "agent", "ports": ports}]}
+    command = ["python", "-m", "agent.keeper"]
+    spec = {"nodeName": node, "containers": [{"name": "a", "command": command, "ports": ports}]}
     return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
 
 

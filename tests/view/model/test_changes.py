@@ -15,7 +15,7 @@ from view.model.reports import FitReport
 
 
 def fit(nodes: list[Json], held: list[Json], *limits: tuple[int, int], **pod: Any) -> FitReport:
-    return state_of(nodes, held).fit(make_pod("new", *limits, **pod))
+    return state_of(nodes, held).fit(make_pod("new", *limits, **pod))[0]
 
 
 def texts(found: FitReport, by: str = "author") -> list[str]:
@@ -180,7 +180,7 @@ def test_a_list_that_is_cut_says_so_and_which_right_it_takes(
 def test_a_node_selector_is_the_authors_to_change_and_takes_no_right() -> None:
     pod = make_pod("new", (30, 4))
     pod["spec"]["nodeSelector"] = {"disk": "ssd"}
-    (change,) = state_of([make_node("n1", 1), CORDONED]).fit(pod).changes
+    (change,) = state_of([make_node("n1", 1), CORDONED]).fit(pod)[0].changes
     assert (change.by, change.needs, change.nodes) == ("author", "", ("n1",))
     assert change.text == (
         "remove disk=ssd from spec.nodeSelector: it keeps the pod from nodes with room"
@@ -196,7 +196,7 @@ def test_all_that_keeps_a_pod_from_a_node_with_room_is_to_be_changed() -> None:
     pod["spec"]["affinity"] = {"nodeAffinity": required}
     far, near = make_node("n1", 1), make_node("n2", 1)
     near["metadata"]["labels"] = {"pool": "a", "zone": "b"}
-    assert {each.nodes: each.text for each in state_of([far, near]).fit(pod).changes} == {
+    assert {each.nodes: each.text for each in state_of([far, near]).fit(pod)[0].changes} == {
         ("n1",): (
             "remove disk=ssd and zone=b from spec.nodeSelector and change "
             "spec.affinity.nodeAffinity: they keep the pod from nodes with room"
@@ -265,7 +265,7 @@ def test_where_no_change_is_found_that_is_said_and_the_most_there_is(
     """No card is free, and more pods than are offered to end hold the cards."""
     held = [on(card, (24, 8), f"p{card}-{each}") for card in range(4) for each in range(4)]
     state = state_of([make_node("n1", 4, blocks=32)], [*held, scenes.waiting("new", asked)])
-    found, story = state.fit(make_pod("new", asked)), state.explain("default", "new")
+    (found,), story = state.fit(make_pod("new", asked)), state.explain("default", "new")
     assert story is not None
     said = f"No single change that gpu-turnstile knows of would let it run{most}."
     assert (found.changes, found.no_change) == ((), said)
@@ -285,13 +285,13 @@ def test_what_is_offered_fits_and_one_more_of_it_does_not(
 ) -> None:
     node = make_node("n1", len(held), blocks=16)
     state = state_of([node], [on(card, limit) for card, limit in enumerate(held)])
-    for change in state.fit(make_pod("new", asked)).changes:
+    for change in state.fit(make_pod("new", asked))[0].changes:
         found = _LESS.match(change.text)
         if change.kind != "ask-less" or found is None:
             continue
         cores, blocks = (int(got or old) for got, old in zip(found.groups(), asked, strict=True))
-        assert state.fit(make_pod("less", (cores, blocks))).fits
+        assert state.fit(make_pod("less", (cores, blocks)))[0].fits
         if found[1] and not found[2] and cores < 99:
-            assert not state.fit(make_pod("more", (cores + 1, blocks))).fits
+            assert not state.fit(make_pod("more", (cores + 1, blocks)))[0].fits
         if found[2] and not found[1]:
-            assert not state.fit(make_pod("more", (cores, blocks + 1))).fits
+            assert not state.fit(make_pod("more", (cores, blocks + 1)))[0].fits

@@ -1,6 +1,7 @@
 """What the model says of a whole cluster: tables, and placing and arithmetic as the oracles."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ ALL_PODS = Gap("pods", "default", "pods is forbidden")
 
 
 def state_of(nodes: Sequence[Json], pods: Sequence[Json] = (), *gaps: Gap) -> ClusterState:
-    state = ClusterState(NAMES)
+    state = ClusterState(NAMES, now=lambda: scenes.NOW)
     for node in nodes:
         state.put_node(node)
     for pod in pods:
@@ -63,7 +64,8 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
 @pytest.mark.parametrize(
     ("pod", "stage", "why"),
     [
-        (_crashing("CrashLoopBackOff"), Stage.RUNNING, "c0: CrashLoopBackOff: back-off"),
+        (_crashing("CrashLoopBackOff"), Stage.FAILING, "c0: CrashLoopBackOff: back-off"),
+        (_crashing("ImagePullBackOff"), Stage.FAILING, "c0: ImagePullBackOff: back-off"),
         (_crashing("ContainerCreating"), Stage.RUNNING, ""),
         (make_pod("a", (30, 4), node="n1", phase="Succeeded"), Stage.SUCCEEDED, ""),
         (
@@ -110,7 +112,7 @@ def test_without_nodes_it_is_told_whether_there_are_none_or_they_may_not_be_read
     assert state_of([], [pod]).report().pods[0].why == "no node of this cluster has GPUs"
     forbidden = Gap("nodes", "", "nodes is forbidden")
     why = state_of([], [pod], forbidden).report().pods[0].why
-    assert why == "nodes cannot be read: nodes is forbidden"
+    assert why == "unknown: nodes cannot be read (nodes is forbidden)"
 
 
 def test_cards_of_a_pod_are_named_also_where_its_node_may_not_be_read() -> None:
@@ -136,9 +138,9 @@ def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
         (40, 18, Source.UNSEEN),
     ]
     assert (card.cores_free, card.blocks_free) == (30, 10)
-    assert not state.fit(make_pod("b", (40, 4))).fits
+    assert not state.fit(make_pod("b", (40, 4)))[0].fits
     state.set_gaps([])
-    assert state.fit(make_pod("b", (40, 4))).fits
+    assert state.fit(make_pod("b", (40, 4)))[0].fits
 
 
 @pytest.mark.parametrize(
@@ -239,6 +241,67 @@ def test_a_pod_that_ends_holds_nothing_and_keeps_what_it_had() -> None:
     assert state.report() == ClusterReport((), (), (), ())
 
 
+def _denied(at: str) -> Json:
+    event = scenes.denied()
+    return {**event, "lastTimestamp": at}
+
+
+def _of_web(name: str, created: str, **more: Any) -> Json:
+    pod = make_pod(name, (30, 4), node="n1", **more)
+    owner = {"kind": "ReplicaSet", "name": "web-5d", "uid": "u-web", "controller": True}
+    pod["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("at", "created", "shown"),
+    [
+        ("2025-11-22T08:57:00Z", "", True),
+        # The controller would have tried again, and said so.
+        ("2025-11-22T08:39:00Z", "", False),
+        # It could create a pod since, or could not again.
+        ("2025-11-22T08:57:00Z", "2025-11-22T08:58:00Z", False),
+        ("2025-11-22T08:57:00Z", "2025-11-22T08:56:00Z", True),
+    ],
+)
+def test_a_denial_that_has_healed_is_gone(at: str, created: str, shown: bool) -> None:
+    state = state_of([make_node("n1", 1)], [_of_web("a", created)] if created else [])
+    state.put_event(_denied(at))
+    assert [each.at for each in state.report().denied] == [at] * shown
+
+
+def test_a_pod_that_its_owner_has_replaced_is_history() -> None:
+    failed = _of_web("a", "2025-11-22T08:50:00Z", phase="Failed")
+    state = state_of([make_node("n1", 1)], [failed])
+    assert not state.report().pods[0].replaced
+    state.put_pod(_of_web("b", "2025-11-22T08:51:00Z"))
+    assert [each.replaced for each in state.report().pods] == [True, False]
+    assert state.report().pods[0].owner == "ReplicaSet/web-5d"
+
+
+def test_what_was_known_of_a_pod_is_kept_for_15_minutes() -> None:
+    now = scenes.NOW
+    state = ClusterState(NAMES, now=lambda: now)
+    state.put_node(make_node("n1", 1))
+    state.put_pod(scenes.running("a", (30, 4), "n1", 0))
+    state.put_pod(scenes.waiting("b", (30, 400)))
+    for uid in ("u-a", "u-b"):
+        state.drop_pod(uid)
+    for name, said in (("a", "runs on n1"), ("b", "waits: no card has 400 blocks (1 node)")):
+        story = state.explain("default", name)
+        assert story is not None
+        assert story.deleted == "2025-11-22T09:00:00Z"
+        assert story.summary == f"was deleted at {story.deleted}; until then it {said}"
+        assert (story.nodes, story.cards, story.changes) == ((), (), ())
+    assert state.report().pods == ()
+    now += timedelta(minutes=16)
+    assert state.explain("default", "a") is None
+    state.put_pod(scenes.running("a", (30, 4), "n1", 0))
+    found = state.explain("default", "a")
+    assert found is not None
+    assert found.deleted == ""
+
+
 # --- properties -------------------------------------------------------------------------
 
 _limit = st.tuples(st.sampled_from([10, 30, 50, 60, 100, 200]), st.sampled_from([1, 4, 9]))
@@ -293,7 +356,7 @@ def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
     new = make_pod("new", *asked)
     parsed = parse_pod(new, NAMES)
     assert parsed is not None
-    fit = state.fit(new)
+    (fit,) = state.fit(new)
     assert fit.fits == isinstance(check(parsed.shape, room.view()), Fit)
     if fit.fits:
         assert fit.nodes[0].placing

@@ -11,7 +11,7 @@ from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import scene, state_of
-from view.model.errors import InvalidManifest
+from view.model.manifest import InvalidManifest
 from view.model.reports import PodStory
 
 
@@ -73,7 +73,7 @@ def _ended(phase: str, **status: Any) -> Json:
         ),
         (
             _ended("Failed", reason="Error", message="no"),
-            "has failed: Error: no",
+            "has failed on n1: Error: no",
             "Error: no",
             "c0: 2 whole cards and 8 blocks (2 GiB)",
         ),
@@ -163,8 +163,8 @@ def test_a_manifest_is_told_whether_where_and_how_often_it_fits(
     manifest: Json, replicas: int, room: int
 ) -> None:
     state = state_of([make_node("n1", 2)], [scenes.running("a", (60, 4), "n1", 0)])
-    found = state.fit(manifest)
-    assert (found.fits, found.replicas, found.room) == (True, replicas, room)
+    (found,) = state.fit(manifest)
+    assert (found.fits, found.replicas, found.room) == (room == replicas, replicas, room)
     assert found.nodes[0].placing == (("main", (0,)),)
 
 
@@ -173,13 +173,13 @@ def test_annotations_of_a_template_count_and_not_those_of_its_workload() -> None
     inner = {"kind": "Deployment", "spec": {"template": {**TEMPLATE, "metadata": wishes}}}
     outer = {"kind": "Deployment", "metadata": wishes, "spec": {"template": TEMPLATE}}
     state = state_of([make_node("n1", 1)])
-    assert [state.fit(each).fits for each in (inner, outer)] == [False, True]
+    assert [each.fits for each in (*state.fit(inner), *state.fit(outer))] == [False, True]
 
 
 def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
     nodes = [make_node("n1", 1, sick=[0]), make_node("n2", 1), make_node("n3", 1)]
     held = scenes.running("a", (90, 4), "n2", 0)
-    found = state_of(nodes, [held]).fit({"kind": "Pod", **TEMPLATE})
+    (found,) = state_of(nodes, [held]).fit({"kind": "Pod", **TEMPLATE})
     assert [(each.node, each.fits) for each in found.nodes] == [
         ("n3", True),
         ("n2", False),

@@ -146,6 +146,7 @@ def cluster() -> list[Json]:
             "spec.containers[0].resources.limits[tencent.com/vcuda-core]: Invalid value: 150: "
             "must be 1 to 100, or whole cards: 100, 200, ...",
             "replicaset-controller",
+            at="08:57:00",
         ),
     ]
 

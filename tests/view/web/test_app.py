@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import time
 from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
@@ -16,11 +17,10 @@ from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
-from view.model.measured import story_with_use, with_use
 from view.model.pod_report import known_by
-from view.model.reports import Gap, NodeReport, PodStory
+from view.model.reports import Freshness, Gap, NodeReport, PodStory
 from view.model.state import ClusterState
-from view.model.usage import CardUse, ContainerUse, NodeUse
+from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
 from view.web import app as module
 from view.web.app import INTERNAL, create_app
 from view.web.editions import EMPTY, next_edition
@@ -38,11 +38,12 @@ class Shown:
     """A ``Source`` over a model that the test fills."""
 
     def __init__(self) -> None:
-        self.state = ClusterState(NAMES)
+        self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
         self.edition = EMPTY
         self.uses: dict[str, NodeUse] = {}
         self.waiting_for = ""
         self.broken = False
+        self.fresh = Freshness(time.time() + 1000)  # no age, however slow the test is
 
     def fill(self, *objects: dict[str, object]) -> None:
         puts = {
@@ -66,6 +67,14 @@ class Shown:
 
     def not_ready(self) -> str:
         return self.waiting_for
+
+    @property
+    def freshness(self) -> Freshness:
+        return self.fresh
+
+    @property
+    def measured_at(self) -> float:
+        return 1_763_800_000.0 if self.uses else 0.0
 
 
 @pytest.fixture
@@ -188,7 +197,7 @@ def test_what_is_not_known_is_said(shown: Shown, client: FlaskClient) -> None:
     assert shown.waiting_for in client.get("/pods/a/b").text
     shown.state.set_gaps([Gap("pods", "", "403 <forbidden>")])
     shown.fill(make_node("n1"))
-    assert "pods could not be read (403 &lt;forbidden&gt;)" in client.get("/").text
+    assert "Missing right: list pods (403 &lt;forbidden&gt;)" in client.get("/").text
     assert shown.waiting_for in client.get("/").text
     shown.waiting_for = ""
     assert client.get("/readyz").text == "ok\n"
@@ -213,7 +222,7 @@ def test_filters_choose(
     shown.fill(*cluster())
     page = client.get(f"/?{query}").text
     assert re.findall(r'data-node="([^"]+)"', page) == nodes
-    found = re.search(r'Waiting or refused <span class="count">(\d+)', page)
+    found = re.search(r'Waiting, failing or refused <span class="count">(\d+)', page)
     assert int(found[1] if found else 0) == pods
     if query == "namespace=llm":
         assert 'class="holder other"' in page
@@ -278,6 +287,20 @@ def test_what_pods_and_nodes_say_is_text_and_never_markup(
         assert all(each.endswith("static/page.js") for each in scripts)
         assert not {key for key, _ in found.attributes if key.startswith("on") or key == "style"}
         assert "49" not in text_of(page).split()
+
+
+def test_what_pods_say_turns_no_text_around_and_is_not_endless(
+    shown: Shown, client: FlaskClient
+) -> None:
+    said = f"{scenes.HOSTILE}{'x' * 5000}"
+    pod = scenes.waiting("p", (10, 1), message=said, annotations={NAMES.use_gpu_type: said})
+    denied = {**scenes.denied(), "message": f"gpu-turnstile {said}"}
+    shown.fill(make_node("n1", 1), pod, denied, scenes.event(pod, "Odd", said, said))
+    for path in ("/", "/pods/default/p"):
+        text = unescape(client.get(path).text)
+        assert r"\x1b[31m[red]evil\x1b]0;title\x07\u202e" in text
+        assert all(char.isprintable() or char == "\n" for char in text)
+        assert "x" * 1001 not in text
 
 
 @pytest.mark.parametrize(
@@ -366,7 +389,9 @@ def test_a_stream_is_opened_and_a_further_one_is_refused(shown: Shown, client: F
     app = create_app(shown, feed, hosts=Hosts(), metrics=metrics)
     browser = client_of(Adapter(app.wsgi_app, metrics, largest=0))
     answer = browser.get("/events?since=3")
-    assert answer.data == b"retry: 3000\n\nid: 7\nevent: edition\ndata: 7\n\n"
+    assert answer.data == (
+        b"retry: 3000\n\nid: 7\nevent: edition\ndata: 7\n\nevent: contact\ndata: {}\n\n"
+    )
     assert feed.streams == 0
     assert feed.open(0) is not None
     refused = browser.get("/events")

@@ -2,6 +2,8 @@
 
 import contextlib
 import http.client
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +22,7 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, make_pod, record
 from tests.view.conftest import populate
+from tests.view.gate import gate_to
 from tests.view.web.browsing import Page, chromium, console, look, serving
 from tests.view.web.sample import cluster, gpu_node
 from view.model.state import ClusterState
@@ -202,6 +205,32 @@ def test_it_can_be_used_by_keyboard_in_light_and_dark(page: Page, driver: WebDri
           .map((it) => it.outerHTML);
     """
     assert ask(driver, unnamed) == []
+
+
+@pytest.mark.parametrize("who", ["the API server", "the page's server"])
+def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
+    api: ApiServer, tmp_path: Path, driver: WebDriver, who: str
+) -> None:
+    state = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"
+    age = "return Number(/, ([0-9]+) s ago/.exec(document.getElementById('age').textContent)[1])"
+    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as own:
+        show(driver, own.url)
+        if who == "the API server":
+            gate.freeze()
+            said = "Stale: the API server is not heard (no answer in time)"
+        else:
+            os.killpg(own.process.pid, signal.SIGSTOP)
+            said = "Stale: the page's server is not heard"
+        eventually(lambda: ask(driver, state) == ["stale", said], "it is said to be stale")
+        red = "return getComputedStyle(document.getElementById('live')).color"
+        assert ask(driver, red) == "rgb(164, 22, 26)"
+        seconds = ask(driver, age)
+        assert seconds >= 10
+        eventually(lambda: ask(driver, age) >= seconds + 2, "the age goes on")
+        gate.thaw()
+        os.killpg(own.process.pid, signal.SIGCONT)
+        eventually(lambda: ask(driver, state) == ["on", "Live"], "it is live again")
+        driver.get("about:blank")
 
 
 @pytest.mark.parametrize("width", [420, 1400])

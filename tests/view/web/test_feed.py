@@ -24,6 +24,7 @@ def test_a_stream_begins_at_once_and_tells_of_the_newest_edition_alone() -> None
         for number in (4, 5, 6):
             feed.publish(number)
         assert await anext(stream) == b"id: 6\nevent: edition\ndata: 6\n\n"
+        assert await anext(stream) == b"event: contact\ndata: {}\n\n"
         waiting = asyncio.create_task(read(stream))
         await asyncio.sleep(0)  # it waits
         threading.Thread(target=feed.close).start()
@@ -36,7 +37,8 @@ def test_who_waits_is_told_by_another_thread() -> None:
     async def run() -> bytes:
         feed = Feed(1)
         stream = opened(feed)
-        await anext(stream)
+        for _ in range(2):
+            await anext(stream)
         waiting = asyncio.create_task(anext(stream))
         await asyncio.sleep(0)
         threading.Thread(target=feed.publish, args=(9,)).start()
@@ -57,7 +59,9 @@ def test_there_are_no_more_streams_than_are_allowed() -> None:
     assert feed.open(0) is None
 
 
-def test_a_quiet_stream_beats_and_an_old_one_ends() -> None:
-    retry, *beats = asyncio.run(read(opened(Feed(1, heartbeat=0.01, life=0.1))))
+def test_a_quiet_stream_tells_how_old_what_is_known_is_and_an_old_one_ends() -> None:
+    retry, *beats = asyncio.run(
+        read(opened(Feed(1, contact=lambda: '{"age": 3}', heartbeat=0.01, life=0.1)))
+    )
     assert retry.startswith(b"retry")
-    assert set(beats) == {b": heartbeat\n\n"}
+    assert set(beats) == {b'event: contact\ndata: {"age": 3}\n\n'}

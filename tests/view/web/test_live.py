@@ -2,8 +2,10 @@
 
 import http.client
 import json
+import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,15 +25,18 @@ from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
 from tests.view.conftest import populate
+from tests.view.gate import gate_to
 from tests.view.web.browsing import serving
-from tests.view.web.sample import cluster
+from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
 from view.model import state
 from view.model.nodes import NodeFacts, read_node
-from view.model.reports import ClusterReport
+from view.model.reports import ClusterReport, Freshness, PodStory
 from view.model.state import ClusterState
 from view.web import server as module
+from view.web.app import contact, create_app
 from view.web.feed import Feed
+from view.web.hosts import Hosts
 from view.web.live import Live
 from view.web.metrics import Metrics
 from view.web.server import Master, connection_of
@@ -128,7 +133,84 @@ def test_what_may_not_be_read_is_shown_as_a_gap(
     assert [(each.what, each.reason) for each in live.edition.report.gaps] == [
         ("pods", "pods is forbidden")
     ]
-    assert live.not_ready() == "not in step yet: pods are being listed"
+    assert live.not_ready() == "pods may not be read"
+
+
+def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+        assert 'data-stale=""' in page.ask("/")[1]
+        gate.freeze()  # connections stay open, and silent, as of a process that is stopped
+        began = time.monotonic()
+        page.wait(lambda: page.ask("/readyz")[0] == 503)
+        # On an idle machine after 10 s. What was last known to be so is 10 s old then.
+        assert time.monotonic() - began < 15 or os.getloadavg()[0] > 2
+        why = "the API server is not heard (no answer in time)"
+        assert page.ask("/readyz")[1].endswith(f"Z: {why}\n")
+        text = page.ask("/")[1]
+        assert f'data-state="stale">Stale: {why}</span> <span id="age">as of 20' in text
+        assert "a100-1" in text  # what was known then
+        assert "gpu_turnstile_view_in_step 0.0" in page.ask("/metrics")[1]
+        assert f'data-stale="{why}"' in page.ask("/rows?since=0")[1]
+        gate.thaw()
+        page.wait(lambda: page.ask("/readyz")[0] == 200)
+        assert 'data-stale=""' in page.ask("/")[1]
+
+
+def test_browsers_are_told_how_old_what_they_show_is(live: Live) -> None:
+    live.start()
+    eventually(lambda: not live.not_ready(), "it is ready")
+    fresh = live.freshness
+    assert json.loads(contact(fresh, fresh.at + 3.25)) == {"age": 3.2, "stale": ""}
+    assert json.loads(contact(Freshness(0, "\u202e"), 9.0)) == {"age": None, "stale": "\\u202e"}
+
+
+def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path: Path) -> None:
+    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+        assert "finetune-70b" in page.ask("/")[1]
+        gate.denied = {"(list|watch) /api/v1/(.*/)?pods", "(list|watch|get) /api/v1/nodes.*"}
+        gate.cut()
+        page.wait(lambda: page.ask("/readyz")[1] == "nodes and pods may not be read\n")
+        text = page.ask("/")[1]
+        assert "finetune-70b" not in text
+        assert "Waiting, failing or refused pods: unknown" in text
+        assert "<dt>Nodes, cards, what is free</dt><dd><b>unknown</b>" in text
+        assert "Unknown: nodes may not be read." in text
+        assert "No node of this cluster has GPUs" not in text
+        assert "Missing right: list nodes" in text
+        assert "kubectl create clusterrole gpu-viewer" in text
+
+
+def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
+    live.start()
+    eventually(lambda: names(live), "it is ready")
+    pod = held_pod("llm", "short", ("a100-2", 3, 10, 1))
+    populate(api, [pod])
+    eventually(lambda: live.explain("llm", "short"), "the pod is known")
+    with ApiClient(api.url) as admin:
+        admin.delete("/api/v1/namespaces/llm/pods/short", grace_period_seconds=0)
+
+    def story() -> PodStory:
+        found = live.explain("llm", "short")
+        assert found is not None
+        return found
+
+    eventually(lambda: story().deleted, "its end is said")
+    app = create_app(live, Feed(1), hosts=Hosts(), metrics=Metrics())
+    text = app.test_client().get("/pods/llm/short").text
+    assert "Deleted at <time" in text
+    assert "card 3: 10 cores, 1 block" in text
+    assert "evidence witness: no other container could be meant" in text
+
+
+def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:
+    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+        for _ in range(5):
+            assert page.ask("/pods/vision/augment-xl")[0] == 200
+        lists = [each for each in gate.asked if each.startswith("list ")]
+        assert lists.count("list /api/v1/namespaces/vision/events") == 1
+        assert [lists.count(f"list /api/v1/{each}") for each in ("nodes", "pods")] == [1, 1]
 
 
 def test_one_object_that_we_cannot_take_in_costs_no_other(

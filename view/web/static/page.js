@@ -7,7 +7,8 @@ const root = document.body.dataset.root;
 const kind = document.body.dataset.kind;
 const live = document.getElementById("live");
 const PAUSE = 1000; // ms between two requests for changes
-const POLL = 15000; // ms, while the server has no stream left for us
+const POLL = 10000; // ms, while the server has no stream left for us
+const STALE = 15; // s without a word, after which what is shown may not be so any more
 
 let edition = Number(document.body.dataset.edition);
 let newest = edition;
@@ -15,6 +16,25 @@ let stream = null;
 let busy = false;
 let timer = null;
 let polls = null;
+let since = null; // when what is shown is known to have been so, by performance.now()
+let stale = "";
+
+// Take in how old what the server knows is, and why it is not heard from the API server.
+function fresh(age, why) {
+  since = age === null || age === "" ? null : performance.now() - 1000 * Number(age);
+  stale = why;
+  tick();
+}
+
+// A time on the page goes on counting, whoever has stopped talking.
+function tick() {
+  if (since === null) return;
+  const seconds = Math.max(0, Math.round((performance.now() - since) / 1000));
+  const at = new Date(Date.now() - 1000 * seconds).toTimeString().slice(0, 8);
+  document.getElementById("age").textContent = `as of ${at}, ${seconds} s ago`;
+  if (stale || seconds > STALE) say(`Stale: ${stale || "the page's server is not heard"}`, "stale");
+  else if (live.dataset.state === "stale") say(stream ? "Live" : "Connection lost: trying again", stream ? "on" : "off");
+}
 
 function say(text, state) {
   if (live.textContent !== text) live.textContent = text;
@@ -86,6 +106,7 @@ async function whole() {
     return;
   }
   section("body", page);
+  fresh(page.body.dataset.age, page.body.dataset.stale);
   edition = Number(page.body.dataset.edition);
 }
 
@@ -98,12 +119,15 @@ async function refresh() {
       query.set("since", String(edition));
       const changes = await load(`${root}rows?${query}`);
       if ("reload" in changes.body.dataset || !applyRows(changes)) await whole();
-      else edition = Number(changes.body.dataset.edition);
+      else {
+        edition = Number(changes.body.dataset.edition);
+        fresh(changes.body.dataset.age, changes.body.dataset.stale);
+      }
     } else {
       await whole();
     }
     document.body.dataset.edition = String(edition);
-    if (stream) say("Live", "on");
+    if (stream && !stale) say("Live", "on");
   } catch {
     say("Connection lost: trying again", "off");
   } finally {
@@ -127,8 +151,12 @@ function connect() {
   stream.onopen = () => {
     clearInterval(polls);
     polls = null;
-    say("Live", "on");
+    if (!stale) say("Live", "on");
   };
+  stream.addEventListener("contact", (event) => {
+    const told = JSON.parse(event.data);
+    fresh(told.age, told.stale);
+  });
   stream.addEventListener("edition", (event) => {
     newest = Number(event.data);
     if (newest < edition) edition = 0; // another server, which counts anew
@@ -180,6 +208,8 @@ if (form) {
 }
 
 if (kind !== "text") {
+  fresh(document.body.dataset.age, document.body.dataset.stale);
+  setInterval(tick, 1000);
   connect();
 } else {
   live.remove();

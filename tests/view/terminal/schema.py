@@ -1,0 +1,113 @@
+"""The JSON Schema of what machines read: ``python -m tests.view.terminal.schema`` writes it."""
+
+import json
+import re
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from view.model.reports import (
+    DeniedReport,
+    FitReport,
+    Gap,
+    NodeReport,
+    PodReport,
+    PodStory,
+)
+from view.model.usage import ContainerUse, NodeUse
+from view.terminal.documents import API_VERSION
+
+FILE = Path(__file__).parents[3] / "docs/kubectl-gpu.schema.json"
+KINDS: dict[str, tuple[type, dict[str, Any]]] = {
+    "GpuNodeList": (
+        NodeReport,
+        {"pods": tuple[PodReport, ...], "denied": tuple[DeniedReport, ...]},
+    ),
+    "GpuPodList": (PodReport, {"uses": tuple[ContainerUse, ...] | None}),
+    "GpuPodStoryList": (PodStory, {}),
+    "GpuFitList": (FitReport, {}),
+    "GpuUseList": (NodeUse, {"measuredAt": str}),
+}
+OPTIONAL = {"pods", "denied"}
+_PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+
+def schema() -> dict[str, Any]:
+    """Return the schema, made of the reports as they are."""
+    known: dict[str, Any] = {}
+    metadata = {each: {"type": "string"} for each in ("asOf", "stale", "server")}
+    lists = []
+    for kind, (item, more) in KINDS.items():
+        properties = {
+            "apiVersion": {"const": API_VERSION},
+            "kind": {"const": kind},
+            "metadata": _object(metadata),
+            "unknown": _of(tuple[Gap, ...], known),
+            "items": _of(tuple[item, ...], known),  # type: ignore[valid-type]  # at run time
+            **{key: _of(each, known) for key, each in more.items()},
+        }
+        lists.append(_object(properties, {*properties} - OPTIONAL))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kubectl gpu -o json",
+        "oneOf": lists,
+        "$defs": dict(sorted(known.items())),
+    }
+
+
+def _object(properties: dict[str, Any], required: set[str] | None = None) -> dict[str, Any]:
+    needed = [each for each in properties if required is None or each in required]
+    return {"type": "object", "properties": properties, "required": needed}
+
+
+def _of(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
+    if kind in _PLAIN:
+        return {"type": _PLAIN[kind]}
+    if get_origin(kind) is UnionType:
+        return {"anyOf": [_of(each, known) for each in get_args(kind)]}
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        if inner[-1] is Ellipsis:
+            return {"type": "array", "items": _of(inner[0], known)}
+        return {"type": "array", "prefixItems": [_of(each, known) for each in inner]}
+    if issubclass(kind, Enum):
+        return {"enum": [each.value for each in kind]}
+    assert isinstance(kind, type), kind
+    assert is_dataclass(kind), kind
+    if kind.__name__ not in known:
+        known[kind.__name__] = {}
+        types, said = get_type_hints(kind), _said(kind.__doc__ or "")
+        names = {each.name: _camel(each.name) for each in fields(kind)}
+        properties = {
+            names[name]: {
+                **_of(types[name], known),
+                **({"description": said[name]} if name in said else {}),
+            }
+            for name in names
+        }
+        summary = (kind.__doc__ or "").split("\n")[0]
+        known[kind.__name__] = {"description": summary, **_object(properties)}
+    return {"$ref": f"#/$defs/{kind.__name__}"}
+
+
+def _said(doc: str) -> dict[str, str]:
+    """Return what a docstring says of each attribute."""
+    _, _, listed = doc.partition("Attributes:\n")
+    found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.MULTILINE)
+    return {name: " ".join(text.replace("``", "`").split()) for name, text in found}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(each.capitalize() for each in rest)
+
+
+def text() -> str:
+    """Return the schema as it is written."""
+    return json.dumps(schema(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), encoding="utf-8")

@@ -1,0 +1,550 @@
+"""What is printed when something cannot be read, has failed or gone: never a fact that is none.
+
+The command line on a simulated API server, behind a gate that takes rights and answers away.
+"""
+
+import json
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any, Self
+
+import jsonschema
+import pytest
+import yaml
+
+from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.client import ApiClient
+from tests.agent.fakes import eventually
+from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.view import scenes
+from tests.view.conftest import populate
+from tests.view.gate import Gate, gate_to
+from tests.view.terminal import schema
+from tests.view.terminal.test_commands import Result
+from tests.view.terminal.test_pages import Terminal
+from view.cluster.live import LiveCluster
+from view.terminal import commands
+from view.terminal.session import Session
+
+pytestmark = pytest.mark.slow
+
+NODES, PODS = "list /api/v1/nodes", "list /api/v1/(namespaces/[^/]+/)?pods"
+GRANT = (
+    "An admin can grant this: kubectl create clusterrole gpu-viewer --verb=get,list,watch "
+    "--resource={0} && kubectl create clusterrolebinding gpu-viewer --clusterrole=gpu-viewer "
+    "--user=USER"
+)
+
+
+@pytest.fixture(scope="module")
+def upstream() -> Iterator[ApiServer]:
+    with ApiServer() as api:
+        populate(api, [*scenes.nodes(), *scenes.pods(), *failures(), *scenes.events()])
+        yield api
+
+
+@pytest.fixture
+def gate(upstream: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    with gate_to(upstream.url) as opened:
+        (tmp_path / "config").write_text(kubeconfig_for(opened.url))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        yield opened
+
+
+def with_status(name: str, phase: str, *containers: Json, **status: Any) -> Json:
+    pod = scenes.running(name, (1, 1), "n2", 0)
+    statuses = [{"name": "c0", "restartCount": 3, **each} for each in containers]
+    pod["status"] = {"phase": phase, "containerStatuses": statuses, **status}
+    return pod
+
+
+OOM = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": "2025-11-22T08:30:00Z"}
+KILLED = {"exitCode": 1, "reason": "Error", "message": "no such file", "signal": 0}
+BACK_OFF = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}
+
+
+def failures() -> list[Json]:
+    """Pods whose containers stand as the kubelet of a real cluster reports them."""
+    pull = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "x"'}
+    return [
+        with_status("oom", "Failed", {"state": {"terminated": OOM}}),
+        with_status("error", "Failed", {"state": {"terminated": KILLED}}, reason="Evicted"),
+        with_status(
+            "loop", "Running", {"state": {"waiting": BACK_OFF}, "lastState": {"terminated": OOM}}
+        ),
+        with_status("pull", "Pending", {"restartCount": 0, "state": {"waiting": pull}}),
+        with_status(
+            "again",
+            "Running",
+            {"state": {"running": {"startedAt": "2025-11-22T08:31:00Z"}}},
+        ),
+        with_status(
+            "again-oom",
+            "Running",
+            {"state": {"running": {}}, "lastState": {"terminated": OOM}},
+        ),
+    ]
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
+    return Result([*words, "--no-color"], capsys)
+
+
+# --- 2: failed pods ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "said"),
+    [
+        ("oom", "failed", "c0: OOMKilled, exit code 137 (SIGKILL); restarted 3 times"),
+        ("error", "failed", "Evicted; c0: Error, exit code 1: no such file; restarted 3 times"),
+        (
+            "loop",
+            "failing",
+            (
+                "c0: CrashLoopBackOff: back-off 5m0s; last ended with OOMKilled, exit code 137 "
+                "(SIGKILL); restarted 3 times"
+            ),
+        ),
+        ("pull", "failing", 'c0: ImagePullBackOff: Back-off pulling image "x"'),
+        (
+            "again-oom",
+            "running",
+            "c0: last ended with OOMKilled, exit code 137 (SIGKILL); restarted 3 times",
+        ),
+    ],
+)
+def test_a_failed_pod_says_how_it_failed(
+    gate: Gate, capsys: pytest.CaptureFixture[str], name: str, stage: str, said: str
+) -> None:
+    rows = run(capsys, "pods", "--no-headers").out.splitlines()
+    row = next(each for each in rows if each.startswith(f"{name} "))
+    assert row.split()[1] == stage
+    assert row.endswith(said)
+    text = run(capsys, "explain", name).out
+    assert said in text
+    assert "succeeded" not in text
+    if stage != "running":
+        overview = run(capsys).out
+        section = overview.index("Failing: " if stage == "failing" else "Failed: ")
+        assert f"default/{name}" in overview[section:]
+
+
+def test_the_status_of_a_pod_is_laid_out_and_in_json(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = run(capsys, "explain", "pod/loop").out
+    assert "Containers; the pod's phase is Running" in text
+    assert re.search(r"c0 +waiting +3 +137 \(SIGKILL\) +2025-11-22T08:30:00Z +CrashLoop", text)
+    (status,) = json.loads(run(capsys, "explain", "loop", "-o=json").out)["items"][0]["pod"][
+        "statuses"
+    ]
+    assert (status["reason"], status["restarts"]) == ("CrashLoopBackOff", 3)
+    assert (status["ending"]["exitCode"], status["ending"]["reason"]) == (137, "OOMKilled")
+
+
+# --- 3: rights --------------------------------------------------------------------------
+
+
+def test_without_the_right_to_list_nodes_they_are_unknown(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate.denied = {NODES, "get /api/v1/nodes/.*"}
+    text = run(capsys).out
+    assert text.startswith("Nodes and cards: unknown\n")
+    assert "No node has GPUs" not in text
+    assert (
+        "Unknown: which cards there are, what is free and what fits. "
+        'Missing right: list nodes (User "ana" cannot list /api/v1/nodes)\n'
+        f"{GRANT.format('nodes')}\n"
+    ) in text
+    why = 'unknown: nodes cannot be read (User "ana" cannot list /api/v1/nodes)'
+    assert why in run(capsys, "explain", "big").out
+    asked = run(capsys, "nodes", "n1")
+    assert (asked.code, asked.out) == (3, "")
+    assert "cannot get /api/v1/nodes/n1. Unknown" in asked.err
+    assert "Missing right: get nodes" in asked.err
+    found = json.loads(run(capsys, "-o", "json").out)
+    assert [(each["verb"], each["what"]) for each in found["unknown"]] == [("list", "nodes")]
+
+
+def test_who_may_read_single_nodes_sees_those_of_their_pods(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate.denied = {NODES, "get /api/v1/nodes/n2"}
+    text = run(capsys).out
+    assert re.search(r"^n1 +2x A100", text, re.MULTILINE)
+    assert not re.search(r"^n2 ", text, re.MULTILINE)
+    assert "Unknown, but for nodes of your pods: which cards there are" in text
+    assert run(capsys, "nodes", "n3").out.startswith("NODE/CARD")  # by its name it may be read
+
+
+def test_without_the_right_to_list_pods_nobody_waits_for_all_that_is_known(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate.denied = {PODS, "get .*/pods/train"}
+    assert "Pods that wait, fail or were refused: unknown\n" in run(capsys).out
+    text = run(capsys, "pods").out
+    assert text.startswith("Pods that ask for GPUs: unknown\n")
+    assert "Missing right: list pods" in text
+    asked = run(capsys, "explain", "train")
+    assert asked.code == 3
+    assert "Missing right: get pods" in asked.err
+    assert "asks for no GPU" not in asked.err
+    # One that may be read by its name is explained.
+    assert "Pod default/whole runs on n1" in run(capsys, "explain", "whole").out
+    rows = run(capsys, "pods", "-o", "name")
+    assert (rows.code, rows.out) == (3, "")
+    assert "Missing right: list pods" in rows.err
+
+
+def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate.denied = {"list /api/v1/pods", "list /api/v1/events"}
+    text = run(capsys, "pods", "-A").out
+    assert "train" in text
+    assert "Unknown outside namespace default: which pods wait" in text
+    assert GRANT.format("pods,events") in text
+
+
+def test_what_is_unknown_is_said_once(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    gate.denied = {"list /api/v1/.*events"}  # of ours, of denials, and of the pod
+    assert run(capsys, "explain", "whole").out.count("Missing right: list events") == 1
+
+
+# --- 4: fit -----------------------------------------------------------------------------
+
+
+def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
+    limits = {NAMES.core: str(cores), NAMES.memory: "2"}
+    template = {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+    spec = {"replicas": replicas, "template": template}
+    return {"kind": kind, "metadata": {"name": "web"}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("manifests", "code", "said"),
+    [
+        ([deployment(10, 7)], 0, "Deployment web fits with all of its 7 pods on 2 nodes: n1 (4), "),
+        ([deployment(10, 20)], 1, "Deployment web does not fit: 7 of its 20 pods fit on 2 nodes"),
+        # Each fits by itself, and both do not.
+        ([deployment(40, 1), deployment(30, 1)], 0, "fits on 1 node: n2"),
+        ([deployment(40, 1)] * 2, 1, "Deployment web fits nowhere: no card has 40 cores"),
+        ([deployment(10, 1, "DaemonSet")], 1, "2 of its 4 pods fit on 2 nodes: n1, n2"),
+        ([deployment(150, 1)], 1, "would be refused at its creation"),
+        ([{"kind": "Service"}], 2, "kind: Unsupported value"),
+    ],
+)
+def test_the_exit_code_of_fit_is_about_all_pods(
+    gate: Gate,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    manifests: Sequence[Json],
+    code: int,
+    said: str,
+) -> None:
+    (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(manifests))
+    found = run(capsys, "fit", "-f", str(tmp_path / "all.yaml"))
+    assert found.code == code, found.out
+    assert said in found.out + found.err
+
+
+def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
+    gate: Gate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "web.json"
+    file.write_text(json.dumps(deployment(10, 20)))
+    (item,) = json.loads(run(capsys, "fit", "-f", str(file), "-o", "json").out)["items"]
+    assert (item["answer"], item["replicas"], item["room"]) == ("does not fit", 20, 7)
+    assert item["placed"] == [{"node": "n1", "pods": 4}, {"node": "n2", "pods": 3}]
+    assert item["short"].startswith("no card has 10 cores and 2 blocks free (2 nodes)")
+    gate.denied = {NODES, "get /api/v1/nodes/.*"}
+    found = run(capsys, "fit", "-f", str(file))
+    assert found.code == 3
+    assert "may fit or not, that is not known" in found.out
+    assert "nowhere" not in found.out
+    gate.denied = {NODES}  # some nodes are known, where some fit
+    assert run(capsys, "fit", "-f", str(file)).code == 3
+    file.write_text(json.dumps(deployment(10, 2)))
+    assert run(capsys, "fit", "-f", str(file)).code == 0
+
+
+# --- 5 and 6: healed errors, and what pods write ----------------------------------------
+
+
+def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
+    gate: Gate, upstream: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = f"{scenes.HOSTILE}{'x' * 5000}"
+    pod = with_status("evil", "Failed", {"state": {"terminated": {**OOM, "message": evil}}})
+    populate(upstream, [pod])
+    try:
+        for words in ([], ["pods"], ["explain", "evil"], ["pods", "-o", "wide"]):
+            text = run(capsys, *words).out
+            assert r"\x1b]0;title\x07\u202e" in text
+            assert all(char.isprintable() or char == "\n" for char in text)
+            assert "x" * 1001 not in text
+        out = run(capsys, "explain", "evil", "-o", "json").out
+        assert out.isascii()
+        message = json.loads(out)["items"][0]["pod"]["statuses"][0]["ending"]["message"]
+        assert message.startswith(scenes.HOSTILE)
+        assert message.endswith("more characters)")
+        assert run(capsys, "explain", "evil", "-o", "yaml").out.isascii()
+    finally:
+        with ApiClient(upstream.url) as admin:
+            admin.delete("/api/v1/namespaces/default/pods/evil", grace_period_seconds=0)
+
+
+# --- 8: as kubectl ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        ("-n default po -o=name --field-selector=status.phase=Running", ["pod/again"]),
+        ("po -n=default -o name --field-selector status.phase=Running", ["pod/again"]),
+        ("pods -A -oname -l app=none", []),
+        ("no -o name -l nvidia.com/gpu.present=true", ["node/n4"]),
+        ("no/n1", None),
+    ],
+)
+def test_flags_are_as_people_know_them(
+    gate: Gate, capsys: pytest.CaptureFixture[str], words: str, lines: list[str] | None
+) -> None:
+    found = Result(words.split(), capsys)
+    if lines is None:
+        assert found.code == 2
+    else:
+        assert found.out.splitlines()[: len(lines) or None] == lines
+
+
+def test_order_and_headers(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    def names(*words: str) -> list[str]:
+        return [each.split()[0] for each in run(capsys, *words, "--no-headers").out.splitlines()]
+
+    assert names("nodes", "node/n2", "n1", "--sort-by", "{.coresFree}")[::3] == ["n2", "n1"]
+    assert names("nodes", "n2", "n1", "--sort-by=blocksFree")[::3] == ["n1", "n2"]
+    ordered = names("pods", "--sort-by", ".metadata.name")
+    assert ordered == sorted(ordered)
+    wrong = run(capsys, "pods", "--sort-by", ".nope")
+    assert (wrong.code, wrong.err) == (
+        1,
+        'error: couldn\'t find any field with path ".nope" in the list of objects\n',
+    )
+
+
+def test_one_asks_for_another_user(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
+    headers = gate.headers[-1]
+    assert headers["Impersonate-User"] == "ana"
+    assert headers.get_all("Impersonate-Group") == ["a", "b"]
+
+
+def test_a_pod_is_named_as_it_is_printed(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["default/big"], ["pod/big"], ["po", "big"], ["pod/default/big"]):
+        assert run(capsys, "explain", *words).out.startswith("Pod default/big waits")
+    assert "not found" in run(capsys, "explain", "other/big").err
+    assert run(capsys, "explain", "a", "b").code == 2
+
+
+def test_a_time_limit_ends_the_waiting(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    gate.freeze()
+    found = run(capsys, "nodes", "--request-timeout", "1s")
+    assert (found.code, found.out) == (1, "")
+    assert found.err.startswith("Unable to connect to the server: ")
+
+
+def test_a_list_for_machines_says_which_schema_and_how_old(
+    gate: Gate, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {
+        "": "GpuNodeList",
+        "pods": "GpuPodList",
+        "explain big": "GpuPodStoryList",
+        "top": "GpuUseList",
+    }
+    for words, kind in kinds.items():
+        found = json.loads(run(capsys, *words.split(), "-o", "json").out)
+        assert (found["apiVersion"], found["kind"]) == ("view.gpu-turnstile.io/v1", kind)
+        assert found["metadata"]["asOf"].endswith("Z")
+        assert found["metadata"]["stale"] == ""
+        assert found["metadata"]["server"] == gate.url
+        assert isinstance(found["items"], list)
+        assert found["unknown"] == []
+        jsonschema.validate(found, schema.schema())
+
+
+def test_the_schema_of_the_documents_is_that_of_the_reports() -> None:
+    """What goes, or changes its type, needs a new version: see ``documents.API_VERSION``."""
+    assert schema.FILE.read_text(encoding="utf-8") == schema.text(), (
+        "python -m tests.view.terminal.schema"
+    )
+
+
+# --- 1, 7 and 11: while it goes on ------------------------------------------------------
+
+
+class Watch:
+    """A command that goes on, in a thread, until it is left."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, out: StringIO, *words: str) -> None:
+        self.out, self._words, self.over = out, words, threading.Event()
+        monkeypatch.setattr("view.terminal.session._LEAST_PAUSE", 0.05)
+        monkeypatch.setattr("view.terminal.session._LONGEST_PAUSE", 0.1)
+        monkeypatch.setattr("sys.stdout", out)
+        wait = Session._next
+
+        def wait_or_end(cluster: LiveCluster, version: int, stop: threading.Event) -> int:
+            if self.over.is_set():
+                raise KeyboardInterrupt
+            return wait(cluster, version, stop)
+
+        monkeypatch.setattr("view.terminal.session.Session._next", staticmethod(wait_or_end))
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        with suppress(SystemExit):
+            commands.main(self._words)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        self._thread.join(60)
+
+    def shows(self, text: str) -> bool:
+        return text in self.out.getvalue()
+
+
+@pytest.mark.parametrize("words", [["nodes", "n1"], ["pods"], ["explain", "big"]])
+def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
+    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
+    with Watch(monkeypatch, StringIO(), *words, "-w", "--no-color") as watch:
+        eventually(lambda: watch.shows("As of "), "a first page")
+        gate.freeze()
+        stale = "the API server is not heard (no answer in time)"
+        eventually(lambda: watch.shows(f"by {gate.url}; {stale}"), "it is said to be stale")
+        assert "\nSTALE: what follows was so at " in watch.out.getvalue()
+        pages = watch.out.getvalue().count("As of ")
+        gate.thaw()
+        eventually(lambda: watch.out.getvalue().count("As of ") > pages, "it is not stale any more")
+
+
+def test_machines_are_told_of_it_too(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
+    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
+    with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
+        eventually(lambda: watch.shows('"stale": ""'), "a first list")
+        gate.freeze()
+        eventually(lambda: watch.shows('"stale": "the API server is not heard'), "a stale one")
+
+
+def test_a_stale_page_is_coloured_in_a_terminal_and_its_age_counts(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
+    monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with Watch(monkeypatch, Terminal(), "nodes", "n1", "-w") as watch:
+        eventually(lambda: watch.shows("As of "), "a first page")
+        gate.freeze()
+        for seconds in (2, 3):
+            age = re.compile(rf"\x1b\[1;31mSTALE: [^\x1b]*, {seconds} s ago")
+            eventually(partial(_found, age, watch), f"{seconds} seconds old")
+
+
+def _found(pattern: re.Pattern[str], watch: Watch) -> bool:
+    return bool(pattern.search(watch.out.getvalue()))
+
+
+def test_a_watch_reads_no_list_twice(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
+        eventually(lambda: watch.shows("NODE/CARD"), "a first page")
+        watched = ("watch /api/v1/nodes", "watch /api/v1/pods", "watch /api/v1/events")
+        eventually(lambda: set(watched) <= set(gate.asked), "all is watched")
+    lists = [each for each in gate.asked if each.startswith("list ")]
+    assert sorted(lists) == ["list /api/v1/events"] * 2 + [
+        "list /api/v1/nodes",
+        "list /api/v1/pods",
+    ]
+
+
+def test_rights_that_are_taken_away_leave_nothing_known(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Watch(monkeypatch, StringIO(), "pods", "-w") as watch:
+        eventually(lambda: watch.shows("train"), "a first page")
+        gate.denied = {PODS, "watch .*/pods"}
+        gate.cut()
+        eventually(lambda: watch.shows("Pods that ask for GPUs: unknown"), "nothing is known")
+
+
+def test_a_pod_that_is_deleted_is_told_of_for_a_while(
+    gate: Gate, upstream: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = scenes.running("leaves", (1, 1), "n2", 0)
+    populate(upstream, [pod])
+    with Watch(monkeypatch, StringIO(), "explain", "leaves", "-w") as watch:
+        eventually(lambda: watch.shows("Pod default/leaves runs on n2"), "a first page")
+        with ApiClient(upstream.url) as admin:
+            admin.delete("/api/v1/namespaces/default/pods/leaves", grace_period_seconds=0)
+        eventually(lambda: watch.shows("Deleted at "), "its end is said")
+    last = watch.out.getvalue().split("Deleted at ")[-1]
+    assert "until then it runs on n2" in last
+    assert "c0: 1 core and 1 block of card 0" in last
+
+
+# --- 9 and 10: much that waits ----------------------------------------------------------
+
+
+def test_150_pods_that_wait_do_not_bury_the_nodes(
+    gate: Gate, upstream: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = {"kind": "Job", "name": "sweep", "uid": "u-sweep", "controller": True}
+    owner["apiVersion"] = "batch/v1"
+    pods = [make_pod(f"sweep-{each:03}", (90, 4), uid="") for each in range(150)]
+    for each in pods:
+        each["metadata"] |= {"ownerReferences": [owner], "namespace": "kube-public"}
+    upstream.apply(*pods)
+    try:
+        text = run(capsys, "-n", "kube-public").out
+        assert text.count("sweep") == 1
+        assert re.search(r"^Job kube-public/sweep: 150 pods +\d+s +90 cores", text, re.MULTILINE)
+        assert "Waiting: 150 pods; each by itself: --all\n" in text
+        assert run(capsys, "--all", "-n", "kube-public").out.count("kube-public/sweep-") == 150
+    finally:
+        with ApiClient(upstream.url) as admin:
+            for each in pods:
+                admin.delete(f"/api/v1/namespaces/kube-public/pods/{each['metadata']['name']}")
+
+
+def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits(
+    gate: Gate, upstream: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LINES", "60")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    upstream.apply(*(make_node(f"many-{each:02}", 2) for each in range(30)))
+    try:
+        with Watch(monkeypatch, Terminal(), "-w") as watch:
+            eventually(lambda: watch.shows("for which this terminal is too low"), "it is said")
+        text = watch.out.getvalue()
+        assert re.search(r"\.\.\. and \d+ more rows", text)
+        assert "Waiting: 2 pods" in text
+        assert "default/picky" in text
+    finally:
+        with ApiClient(upstream.url) as admin:
+            for each in range(30):
+                admin.delete(f"/api/v1/nodes/many-{each:02}")

@@ -18,11 +18,14 @@ from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_LABEL, AGENT_NAMESPACE, read_uses
 from view.cluster.collections import NODES
+from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
+from view.model.doctor.facts import Level
 from view.model.reports import ClusterReport, PodReport, Stage
 from view.model.usage import ContainerUse, NodeUse
 from view.terminal.completion import complete_namespace, complete_node, complete_pod
 from view.terminal.cordoning import change_cordon
+from view.terminal.doctor import judge, show_findings
 from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.fitting import show_fits
@@ -399,6 +402,25 @@ def _use_page(
         for card in node.cards
     }
     return show_use(found, cards, namespace=session.options.namespace, sought=sought)
+
+
+@cli.command()
+@click.option("--node", metavar="NAME", help="Only this node.  [default: all]")
+@options(
+    "Where a GPU pod is tried, as a dry run: nothing is created.  [default: the context's]",
+    formats=("json", "yaml"),
+)
+def doctor(session: Session, node: str | None) -> None:
+    """Check an installation: webhook, certificates, policies, agents, cards, scheduler.
+
+    One line a check: ok, warning, error, or unknown where you may not read what it needs; below
+    it what to run next. The exit code is 1 where there is an error.
+    """
+    with in_words():
+        facts = examine(session.connection.client, session.names, session.namespace, node)
+    found = judge(facts, node)
+    session.show(show_findings(found), lambda: {"findings": found})
+    sys.exit(1 if any(each.level is Level.ERROR for each in found) else 0)
 
 
 def _exists(resource: str, namespace: str, name: str, session: Session) -> bool:

@@ -164,8 +164,8 @@ def without(component: str) -> list[Program]:
                 "webhook",
                 "error",
                 (
-                    "the API server does not trust the webhook's certificate: failed calling webhook: "
-                    "x509: expired"
+                    "the API server does not trust the webhook's certificate: "
+                    "failed calling webhook: x509: expired"
                 ),
             ),
         ),
@@ -348,8 +348,8 @@ def without(component: str) -> list[Program]:
                 "records",
                 "error",
                 (
-                    "pod default/share: container main holds something else by the kubelet than its "
-                    "annotation gpu-allocation says"
+                    "pod default/share: container main holds something else by the kubelet "
+                    "than its annotation gpu-allocation says"
                 ),
             ),
         ),

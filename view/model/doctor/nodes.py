@@ -227,7 +227,8 @@ def check_records(facts: Facts) -> Iterator[Finding]:
             found.add(
                 Level.ERROR, each.node, text, f"kubectl gpu explain -n {each.namespace} {each.pod}"
             )
-    yield from found.findings(f"{len(facts.held)} containers hold what their annotations say")
+    count = f"{len(facts.held)} container{'s' * (len(facts.held) != 1)}"
+    yield from found.findings(f"of {count}, all hold what their annotation says")
 
 
 def _agrees(held: Held, samples: Samples) -> bool:

@@ -157,6 +157,7 @@ class Agent:
         )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
         self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
+        self._metrics.list_readable.set_function(lambda: self._record.readable)
         self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.pending.set_function(self.pending)
         self.threads = [

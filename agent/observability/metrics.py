@@ -68,6 +68,10 @@ class Metrics:
             "checkpoint_readable",
             "Whether the kubelet's checkpoint can be read, which proves each start.",
         )
+        self.list_readable = gauge(
+            "list_readable",
+            "Whether the kubelet has answered the last List of PodResources, which shows who asks.",
+        )
         self.unadvised = counter(
             "unadvised_choices",
             "Choices of cards made while the wishes of the pod's author were not known.",

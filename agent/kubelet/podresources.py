@@ -110,7 +110,7 @@ class PodResources:
         self.readable = True
         return found
 
-    def _list(self, within: float) -> Snapshot:
+    def _list(self, within: float) -> tuple[ListedPod, ...]:
         deadline = self._clock() + within
         patience = self._clock() + _BACKOFF_SECONDS
         reason = "PodResources: no time left to ask"

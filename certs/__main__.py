@@ -19,8 +19,8 @@ from certs.names import parse_subject
 from certs.observing import Served, observe
 from certs.replicas import parse_replicas
 from certs.report import as_json, as_table
-from certs.rotation import Surroundings, rotate
-from certs.settings import LONGEST_SECONDS, Flags, Settings, parse_settings
+from certs.rotation import Environment, rotate
+from certs.settings import LONGEST_SECONDS, Settings, parse_settings
 from common.commandline import flag, run
 from common.logs import configure
 
@@ -163,11 +163,11 @@ def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given
     if not 0 <= timeout <= LONGEST_SECONDS:
         raise InvalidField("timeout", timeout, f"must be 0 to {LONGEST_SECONDS} seconds")
     configure()
-    around = Surroundings(_now, _sleep, served, _say)
+    env = Environment(_now, _sleep, served, _report)
     until = _now() + timedelta(seconds=timeout) if wait else None
     try:
         cluster = ApiCluster(settings.namespace, kubeconfig)
-        rotate(cluster, settings, around, until=until)
+        rotate(cluster, settings, env, until=until)
     except CertsError as error:
         _log.error("rotation failed", extra={"reason": str(error)})
         raise click.exceptions.Exit(1) from error
@@ -179,20 +179,20 @@ def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given
 def status_command(*, output: str, kubeconfig: Path | None, **given: Any) -> None:
     """Show what is there, when it is renewed and what is done next; changes nothing."""
     settings, _ = _parse(given)
-    observed = observe(ApiCluster(settings.namespace, kubeconfig), settings).observed
+    observed = observe(ApiCluster(settings.namespace, kubeconfig), settings)
     write = as_json if output == "json" else as_table
     click.echo(write(observed, settings.policy, _now()))
 
 
 def _parse(given: dict[str, Any]) -> tuple[Settings, Callable[[], Served]]:
     replicas = given.pop("replicas") or ""
-    settings = parse_settings(Flags(asks=bool(replicas), **given))
+    settings = parse_settings(asks=bool(replicas), **given)
     if not replicas:
-        return settings, dict
+        return settings, dict  # nobody is asked
     return settings, parse_replicas(replicas, settings.subject.dns[0]).served
 
 
-def _say(message: str, /, **fields: object) -> None:
+def _report(message: str, /, **fields: object) -> None:
     _log.info(message, extra=fields)
 
 

@@ -16,6 +16,7 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.pod_view import Key, PodView
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.supervisor import IN_SERVICE
+from agent.enforcement.none import NoEnforcement
 from agent.host import memory
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
@@ -167,6 +168,7 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
         writer=NoOutbox(),
         decision_log=LoggedDecisions(Metrics()),
         answer=lambda grant: inject(grant, inventory, Injection.ENVVAR),
+        enforcer=NoEnforcement(),
     )
     allocator.refresh()
     memory.freeze()

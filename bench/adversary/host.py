@@ -13,6 +13,7 @@ from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodView
+from agent.enforcement.none import NoEnforcement
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone
 from agent.kubernetes_api.pods import PodCache
@@ -183,6 +184,7 @@ class Host:
             writer=world.api,
             decision_log=world.memory,
             answer=lambda _grant: Answer(),
+            enforcer=NoEnforcement(),
             unhealthy=lambda uuid: "xid" if uuid in world.ill else "",
             pause=lambda _seconds: None,
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from bench.adversary.pods import Container, Pod
 from contract.demand import ContainerKind
@@ -102,13 +102,13 @@ class Kubelet:
             for uid in each.pod.uids
         }
 
-    def look(self) -> Snapshot:
+    def look(self) -> tuple[ListedPod, ...]:
         """``List``, asked by anybody."""
         listed = self.listed()
         self.devices.core.update_allocated(self.active())
-        return Snapshot(tuple(self._entry(each.pod) for each in listed))
+        return tuple(self._entry(each.pod) for each in listed)
 
-    def list(self, *, within: float) -> Snapshot:
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
         """``List``, asked by the agent."""
         self.world.strike("list", self.world.call)
         if self.blind or within <= 0:

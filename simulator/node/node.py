@@ -13,6 +13,7 @@ from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
+from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
 from agent.host.state_file import StateFile
@@ -155,7 +156,6 @@ class Node:
         """Delete a pod; it is gone from the API once it has ended."""
         manifest = self.manifests[uid]
         manifest["metadata"]["deletionTimestamp"] = "2025-01-15T08:01:00Z"
-        self.pods.delete(uid)
         self.kubelet.update_pods(manifest)
 
     def remove(self, uid: str) -> None:
@@ -360,9 +360,9 @@ class Node:
         self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self.agent.start()
 
-    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer | None, Lifecycle]:
+    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, Lifecycle]:
         if not self._options.limits:
-            return None, Lifecycle()
+            return NoEnforcement(), Lifecycle()
         vcuda = Vcuda(
             state_dir=self.state,
             processes=Cgroups(),

@@ -20,8 +20,8 @@ from certs.names import parse_subject
 from certs.observing import Served, observe
 from certs.replicas import parse_replicas
 from certs.report import as_json, as_table
-from certs.rotation import Say, Surroundings, rotate
-from certs.settings import LONGEST_SECONDS, Flags, Settings, parse_settings
+from certs.rotation import Environment, Log, rotate
+from certs.settings import LONGEST_SECONDS, Settings, parse_settings
 from common.commandline import flag, run
 from common.logs import configure
 
@@ -175,17 +175,17 @@ def rotate_command(
     if every is not None and not (wait and 1 <= every <= LONGEST_SECONDS):
         raise InvalidField("every", every, f"must be 1 to {LONGEST_SECONDS} seconds, with --wait")
     configure()
-    say: Say = _say
+    log: Log = _report
     if every is not None:
-        say = _unless_repeated(say)
+        log = _unless_repeated(log)
         # The first process of a container is not ended by a signal that it does not handle.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    around = Surroundings(_now, _sleep, served, say)
+    env = Environment(_now, _sleep, served, log)
     try:
         cluster = ApiCluster(settings.namespace, kubeconfig)
         while True:
             until = _now() + timedelta(seconds=timeout) if wait else None
-            rotate(cluster, settings, around, until=until)
+            rotate(cluster, settings, env, until=until)
             if every is None:
                 break
             _sleep(timedelta(seconds=every))
@@ -200,24 +200,24 @@ def rotate_command(
 def status_command(*, output: str, kubeconfig: Path | None, **given: Any) -> None:
     """Show what is there, when it is renewed and what is done next; changes nothing."""
     settings, _ = _parse(given)
-    observed = observe(ApiCluster(settings.namespace, kubeconfig), settings).observed
+    observed = observe(ApiCluster(settings.namespace, kubeconfig), settings)
     write = as_json if output == "json" else as_table
     click.echo(write(observed, settings.policy, _now()))
 
 
 def _parse(given: dict[str, Any]) -> tuple[Settings, Callable[[], Served]]:
     replicas = given.pop("replicas") or ""
-    settings = parse_settings(Flags(asks=bool(replicas), **given))
+    settings = parse_settings(asks=bool(replicas), **given)
     if not replicas:
-        return settings, dict
+        return settings, dict  # nobody is asked
     return settings, parse_replicas(replicas, settings.subject.dns[0]).served
 
 
-def _say(message: str, /, **fields: object) -> None:
+def _report(message: str, /, **fields: object) -> None:
     _log.info(message, extra=fields)
 
 
-def _unless_repeated(say: Say) -> Say:
+def _unless_repeated(log: Log) -> Log:
     """Leave out a step that is the same as the one before."""
     before: tuple[str, dict[str, object]] | None = None
 
@@ -225,7 +225,7 @@ def _unless_repeated(say: Say) -> Say:
         nonlocal before
         if (message, fields) != before:
             before = message, fields
-            say(message, **fields)
+            log(message, **fields)
 
     return told
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.resolver import Turn
+from agent.allocator.turn import Turn
 from contract.allocation import Evidence
 from contract.resource import Resource
 

@@ -36,7 +36,7 @@ from certs.objects import (
 from certs.observing import observe
 from certs.reading import read_certificate, write_bundle
 from certs.replicas import Replicas
-from certs.rotation import Done, Surroundings, rotate
+from certs.rotation import Done, Environment, rotate
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.certs.fakes import CA, TLS, configuration, settings
@@ -314,16 +314,16 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
 
         said: list[object] = []
         replicas = Replicas("127.0.0.1", hook.port, "localhost")
-        around = Surroundings(
+        env = Environment(
             lambda: datetime.now(UTC) + passed,
             sleep,
             replicas.served,
             lambda message, /, **fields: said.append((message, fields)),
         )
-        done = rotate(api, wanted, around, until=now + timedelta(hours=3))
+        done = rotate(api, wanted, env, until=now + timedelta(hours=3))
         client.trusts = _trusted(api)
         client.wait_for(20)
-        observed = observe(api, wanted).observed
+        observed = observe(api, wanted)
         assert replicas.served() == {"127.0.0.1": observed.serving.certificate}
     assert isinstance(done, Done)
     assert client.failures == []

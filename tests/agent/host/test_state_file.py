@@ -1,4 +1,4 @@
-"""The one small file that survives the agent."""
+"""A small file that survives the agent."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
     """Whoever has it open reads on in the old one, and an agent killed while writing leaves it."""
-    file = StateFile(path)
+    file = StateFile(path, "the pod in service")
     assert file.load() == ""
     before = os.umask(0)
     try:
@@ -30,19 +30,22 @@ def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
         file.save("new")
         assert reader.read() == "old, and longer"
     path.with_name(f".{path.name}.new").write_text("half of the ne", encoding="utf-8")
-    assert StateFile(path).load() == "new"
+    assert StateFile(path, "the pod in service").load() == "new"
     file.save("newer")
     assert file.load() == "newer"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", None], ids=["not UTF-8", "a folder"])
-def test_what_cannot_be_read_says_nothing(path: Path, content: bytes | None) -> None:
+def test_what_cannot_be_read_is_logged_and_says_nothing(
+    path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     if content is None:
         path.mkdir()
     else:
         path.write_bytes(content)
-    assert StateFile(path).load() == ""
+    assert StateFile(path, "the pod in service").load() == ""
+    assert caplog.messages == ["the pod in service cannot be read"]
 
 
 def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(
@@ -51,7 +54,7 @@ def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(
     other = path.parent / "other"
     other.write_text("of somebody else", encoding="utf-8")
     path.symlink_to(other)
-    file = StateFile(path)
+    file = StateFile(path, "the pod in service")
     file.save("ours")
     assert file.load() == "ours"
     assert not path.is_symlink()
@@ -67,7 +70,7 @@ def test_a_full_disk_is_told_of_once_and_leaves_nothing_that_is_no_longer_so(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    file = StateFile(path)
+    file = StateFile(path, "the pod in service")
     file.save("old")
     with monkeypatch.context() as disk:
         disk.setattr(os, "open", full)

@@ -136,7 +136,7 @@ class Disk:
         self.text = text
 
 
-def make(  # noqa: PLR0913 -- what is around a watch
+def make(
     source: Source,
     clock: Clock,
     diary: Diary,
@@ -331,7 +331,7 @@ def test_a_new_session_looks_for_a_card_that_does_not_answer(
 
 @pytest.fixture
 def disk(driver: Driver, clock: Clock, diary: Diary) -> Disk:
-    """What an agent leaves whose GPU-1 had Xid 79 at 12:00:01; no driver that tells what it asks."""
+    """What an agent leaves whose GPU-1 had Xid 79; its driver cannot say what it asks for."""
     driver.answers |= {"GPU-0": Probe(0, None), "GPU-1": Probe(0, None)}
     disk = Disk()
     with watching(make(driver, clock, diary, disk=disk)) as watch:

@@ -135,9 +135,9 @@ class Settings:
         if self.inject is not Injection.NODES:
             raise SettingsError(
                 f"enforcement: Invalid value: {quote(self.enforcement)}: must be used with "
-                f"--inject {Injection.NODES}, found --inject {self.inject}: containers would find the "
-                "runtime's driver files, not vcuda-controller's, and nothing would hold them to "
-                "their shares"
+                f"--inject {Injection.NODES}, found --inject {self.inject}: containers would find "
+                "the runtime's driver files, not vcuda-controller's, and nothing would hold them "
+                "to their shares"
             )
         if self.driver_dir is None:
             raise SettingsError(

@@ -296,6 +296,7 @@ class Agent:
             driver=self._driver,
             entitled=self._entitled,
             on_registered=lambda result: self._metrics.registrations.labels(result).inc(),
+            on_outdated=self._metrics.hami_core_outdated.set,
         )
         writer = PatchQueue(
             api=self._api,

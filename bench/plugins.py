@@ -162,7 +162,7 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
         pods=pods,
         record=PodResources(folder / "r.sock", resources=resources),
         checkpoint=CheckpointFile(plugins, resources),
-        store=StateFile(folder / IN_SERVICE, "the pod in service"),
+        store=StateFile(folder / IN_SERVICE),
         kubelet=KubeletLife(plugins).current,
         writer=NoOutbox(),
         decision_log=LoggedDecisions(Metrics()),

@@ -145,9 +145,7 @@ class Agent:
                 tell=self._events.put,
                 poke=self._inventory.poke,
             ),
-            kept=KeptFaults(
-                StateFile(settings.plugin_dir / ILL_CARDS, "cards known to be ill"), driver_life
-            ),
+            kept=KeptFaults(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
             pace=pace,
         )
         self._cordons = CordonReader(
@@ -310,7 +308,7 @@ class Agent:
             pods=self.pods,
             record=self._record,
             checkpoint=self._checkpoint,
-            store=StateFile(settings.plugin_dir / IN_SERVICE, "the pod in service"),
+            store=StateFile(settings.plugin_dir / IN_SERVICE),
             kubelet=KubeletLife(settings.kubelet_dir).current,
             writer=writer,
             decision_log=decision_log,

@@ -50,7 +50,7 @@ class KeptFaults:
         try:
             life, found = decode(text)
         except ValueError as error:
-            log.warning("cards known to be ill cannot be read", extra={"reason": str(error)})
+            log.warning("ill cards cannot be read", extra={"reason": str(error)})
             return {}
         if life == self._life():
             self._before = found

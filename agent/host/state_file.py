@@ -17,10 +17,8 @@ class StateFile:
     disk) the agent works on: the next one starts without it.
     """
 
-    def __init__(self, path: Path, what: str) -> None:
-        """Keep a text at *path*; *what* names it in the log, such as ``the pod in service``."""
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._what = what
         self._fresh = path.with_name(f".{path.name}.new")
         self._problem = ""
 
@@ -31,7 +29,7 @@ class StateFile:
         except FileNotFoundError:
             return ""
         except (OSError, ValueError) as error:
-            log.warning("%s cannot be read", self._what, extra={"reason": str(error)})
+            log.warning("a small file cannot be read", extra=self._about(error))
             return ""
 
     def save(self, text: str) -> None:
@@ -44,7 +42,10 @@ class StateFile:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)  # what it says is no longer so
             if str(error) != self._problem:
-                log.warning("%s cannot be kept", self._what, extra={"reason": str(error)})
+                log.warning("a small file cannot be kept", extra=self._about(error))
             self._problem = str(error)
         else:
             self._problem = ""
+
+    def _about(self, error: Exception) -> dict[str, str]:
+        return {"file": self._path.name, "reason": str(error)}

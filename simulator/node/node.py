@@ -347,7 +347,7 @@ class Node:
             pods=self.pods,
             record=self._options.record(record),
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
-            store=StateFile(self.plugin_dir / "in-service.json", "the pod in service"),
+            store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletLife(self.kubelet_dir).current,
             writer=writer,
             decision_log=MortalJournal(self._options.decision_log(self.diary), death),

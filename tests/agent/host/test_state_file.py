@@ -8,7 +8,7 @@ import pytest
 
 from agent.host.state_file import StateFile
 
-KEPT_NOT = "the pod in service cannot be kept"
+KEPT_NOT = "a small file cannot be kept"
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
     """Whoever has it open reads on in the old one, and an agent killed while writing leaves it."""
-    file = StateFile(path, "the pod in service")
+    file = StateFile(path)
     assert file.load() == ""
     before = os.umask(0)
     try:
@@ -30,7 +30,7 @@ def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
         file.save("new")
         assert reader.read() == "old, and longer"
     path.with_name(f".{path.name}.new").write_text("half of the ne", encoding="utf-8")
-    assert StateFile(path, "the pod in service").load() == "new"
+    assert StateFile(path).load() == "new"
     file.save("newer")
     assert file.load() == "newer"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -44,8 +44,8 @@ def test_what_cannot_be_read_is_logged_and_says_nothing(
         path.mkdir()
     else:
         path.write_bytes(content)
-    assert StateFile(path, "the pod in service").load() == ""
-    assert caplog.messages == ["the pod in service cannot be read"]
+    assert StateFile(path).load() == ""
+    assert caplog.messages == ["a small file cannot be read"]
 
 
 def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(
@@ -54,7 +54,7 @@ def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(
     other = path.parent / "other"
     other.write_text("of somebody else", encoding="utf-8")
     path.symlink_to(other)
-    file = StateFile(path, "the pod in service")
+    file = StateFile(path)
     file.save("ours")
     assert file.load() == "ours"
     assert not path.is_symlink()
@@ -70,7 +70,7 @@ def test_a_full_disk_is_told_of_once_and_leaves_nothing_that_is_no_longer_so(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    file = StateFile(path, "the pod in service")
+    file = StateFile(path)
     file.save("old")
     with monkeypatch.context() as disk:
         disk.setattr(os, "open", full)

@@ -123,6 +123,7 @@ def hami(card: Card, library: Path) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         limited = {
             "LD_PRELOAD": str(library),
+            "CUDA_REDIRECT": str(library),  # it looks for itself in /usr/local/vgpu otherwise
             "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m",
             "CUDA_DEVICE_MEMORY_LIMIT": "1024m",
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{folder}/cache",

@@ -18,6 +18,13 @@ from agent.enforcement.hami_library import HamiLibrary
 from bench.result import Goal, Result, Table
 
 NAME = "libraries"
+VARIABLES = {
+    "GPU_TURNSTILE_MOCK_NVML": "NVIDIA's mock of NVML",
+    "GPU_TURNSTILE_NVML": "NVML without a card",
+    "GPU_TURNSTILE_HAMI_CORE": "HAMi-core",
+}
+"""What names a folder, and the library that is in it."""
+
 _SECONDS = 120
 Row = tuple[str, str, str, str]
 
@@ -25,11 +32,8 @@ Row = tuple[str, str, str, str]
 def run(environment: Mapping[str, str] = os.environ) -> Result:
     """Try each library that *environment* names."""
     rows: list[Row] = []
-    for variable, what, look in (
-        ("GPU_TURNSTILE_MOCK_NVML", "NVIDIA's mock of NVML", _mock),
-        ("GPU_TURNSTILE_NVML", "NVML without a card", _without_card),
-        ("GPU_TURNSTILE_HAMI_CORE", "HAMi-core", _hami),
-    ):
+    looks = (_mock, _without_card, _hami)
+    for (variable, what), look in zip(VARIABLES.items(), looks, strict=True):
         folder = environment.get(variable, "")
         rows += look(Path(folder)) if folder else [(what, "", f"{variable} is not set", "skipped")]
     wrong = sum(each[3] == "wrong" for each in rows)

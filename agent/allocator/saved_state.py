@@ -1,4 +1,4 @@
-"""The one file of our own: the pod in service and the turn, as JSON.
+"""What outlives the agent of its answers: the pod in service and the turn, as JSON.
 
 It is renamed into place before an answer leaves. Nothing is synced to disk: after a reboot there is
 another kubelet, to which it means nothing. A file that cannot be read says nothing.

@@ -16,6 +16,7 @@ from agent.driver.folder import DriverFolder
 from agent.driver.host import Host
 from agent.driver.keeper import DriverKeeper
 from agent.enforcement.hami import HamiCore
+from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Entitled, Vcuda
 from agent.enforcement.vcuda.ports import Hardware
@@ -147,18 +148,20 @@ def driver_keeper(
     return DriverKeeper(host, folder, idle=idle, on_result=on_result)
 
 
-def set_up_containers(
+def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     settings: Settings,
     inventory: Inventory,
     *,
     driver: Callable[[], str],
     entitled: Entitled,
     on_registered: Callable[[str], None] = lambda _result: None,
+    on_outdated: Callable[[bool], None] = lambda _outdated: None,
 ) -> tuple[Enforcer, Lifecycle]:
     """Make the enforcer that the settings name, and what keeps it going.
 
     *driver* tells the driver's version, empty while it is not known; *on_registered* is told how
-    each registration at the virtual manager ended.
+    each registration at the virtual manager ended, *on_outdated* whether the host's HAMi-core is
+    too old.
     """
     if settings.enforcement is EnforcementMode.VCUDA:
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
@@ -180,8 +183,9 @@ def set_up_containers(
     if settings.enforcement is EnforcementMode.HAMI_CORE:
         hami = HamiCore(
             state_dir=settings.state_dir,
-            library_dir=settings.hami_library_dir,
+            library=HamiLibrary(settings.hami_library_dir, on_outdated=on_outdated),
             block=settings.memory_block,
+            cards=inventory.cards,
         )
         return hami, Lifecycle(hami.open)
     return NoEnforcement(), Lifecycle()

@@ -24,8 +24,10 @@ from agent.app.card_updates import CardNews
 from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
+from agent.cards.driver_life import driver_life
 from agent.cards.health import Rules
 from agent.cards.health_feed import HealthFeed
+from agent.cards.kept_faults import KeptFaults
 from agent.cards.source import Source, StaticSource, open_source
 from agent.errors import SettingsError
 from agent.host.node_lock import NodeLock
@@ -75,6 +77,9 @@ class _Session:
 
 IN_SERVICE = "in-service.json"
 """The file of the pod in service, beside the sockets that the agent registers."""
+
+ILL_CARDS = "ill-cards.json"
+"""The file of the cards that are known to be ill, beside it."""
 
 
 class Agent:
@@ -140,6 +145,7 @@ class Agent:
                 tell=self._events.put,
                 poke=self._inventory.poke,
             ),
+            kept=KeptFaults(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
             pace=pace,
         )
         self._cordons = CordonReader(
@@ -289,6 +295,7 @@ class Agent:
             driver=self._driver,
             entitled=self._entitled,
             on_registered=lambda result: self._metrics.registrations.labels(result).inc(),
+            on_outdated=self._metrics.hami_core_outdated.set,
         )
         writer = PatchQueue(
             api=self._api,

@@ -134,6 +134,11 @@ class Metrics:
             "Whether the folder of driver files (--driver-dir auto) is not that of the host's "
             "driver.",
         )
+        self.hami_core_outdated = gauge(
+            "hami_core_outdated",
+            "Whether the host's HAMi-core is older than 2026-02-03: programs wait for it at their "
+            "start.",
+        )
         self.inventory = counter(
             "inventory_writes", "Inventories written to the node, by result.", ["result"]
         )

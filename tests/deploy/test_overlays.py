@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent.__main__ import main as agent_command
 from agent.cards.cards_file import load_inventory
+from agent.settings import Settings
 from contract.names import DEFAULT_DOMAIN
 from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import OVERLAYS, build, build_folder, kustomize, write_overlay
@@ -157,6 +159,16 @@ def test_an_overlay_is_sound_and_takes_no_more_of_the_host_than_it_needs(overlay
     assert proxy["containers"] == plain_proxy["containers"]
     assert proxy["volumes"] == plain_proxy["volumes"]
     assert not {"hostPID", "runtimeClassName"} & proxy.keys()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
+def test_the_agent_takes_its_settings(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment(containers(_agent(overlay))[0]).items():
+        monkeypatch.setenv(name, value)
+    given = agent_command.make_context("agent", ["--node-name", "n1"]).params
+    level, names, strict = (given.pop(each) for each in ("log_level", "domain", "predicate"))
+    assert level == "info"
+    assert Settings(names=names, strict_predicate=strict, **given)
 
 
 def test_nvidias_runtime_is_that_of_gpu_pods_too() -> None:

@@ -111,7 +111,11 @@ def test_hami_core_finds_its_library_where_the_settings_say(tmp_path: Path) -> N
 
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
     with short_dir() as root:
-        chosen = replace(settings(root), enforcement=EnforcementMode.VCUDA)
+        chosen = replace(
+            settings(root),
+            enforcement=EnforcementMode.VCUDA,
+            driver_dir=DriverFiles(str(root / "driver")),
+        )
         enforcer, lifecycle = set_up_containers(
             chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
         )

@@ -90,6 +90,24 @@ def test_a_spec_asks_for_no_more_than_it_needs() -> None:
     assert spec_document(digit, Answer())["containerEdits"] == {}
 
 
+def test_nodes_that_the_host_has_elsewhere_are_found_there_and_only_they() -> None:
+    """A driver in a container has the device nodes in its own ``/dev``."""
+    found = {"/dev/nvidia1": "/run/nvidia/driver/dev/nvidia1"}
+    spec = spec_document(TWO, COMMON, lambda path: found.get(path, path))
+    assert spec["cdiVersion"] == "0.5.0"  # the lowest that knows hostPath
+    assert [each["containerEdits"]["deviceNodes"] for each in spec["devices"]] == [
+        [{"path": "/dev/nvidia0", "permissions": "rw"}],
+        [{"path": "/dev/nvidia1", "permissions": "rw", "hostPath": found["/dev/nvidia1"]}],
+    ]
+    schema().validate(spec)
+    control = {"/dev/nvidiactl": "/run/nvidia/driver/dev/nvidiactl"}
+    spec = spec_document(TWO, COMMON, lambda path: control.get(path, path))
+    assert spec["cdiVersion"] == "0.5.0"
+    assert spec["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/nvidiactl", "permissions": "rw", "hostPath": control["/dev/nvidiactl"]}
+    ]
+
+
 @settings(patient, max_examples=share(20))
 @given(inventories(most=3))
 def test_our_spec_keeps_to_the_schema_and_the_naming_rules_and_reads_back(

@@ -46,6 +46,7 @@ _NAMESPACES = {
 _IN_TEXT = (
     (r"(system:serviceaccount:){}(?=:)", "gpu-turnstile-node"),
     (r"(system:serviceaccount:){}(?=:)", "gpu-turnstile"),
+    (r"(system:serviceaccounts:){}$", "gpu-turnstile"),
     (r"(\.){}(?=\.svc\b)", "gpu-turnstile"),
     (r"(namespace=~?\\*\"){}(?=\\*\")", "gpu-turnstile-node"),
     (r"(namespace=~?\\*\"){}(?=\\*\")", "gpu-turnstile"),
@@ -127,7 +128,7 @@ class _Object:
         container = _container(path)
         workload = camel(container.name) if container else ""
         match path:
-            case (*_, "containers", Element(), "image"):
+            case (*_, "containers" | "initContainers", Element(), "image"):
                 return self._image(str(value))
             case (*_, "containers", Element(), "resources"):
                 return f"\n{{{{- toYaml .Values.{workload}.resources | nindent {indent + 2} }}}}"
@@ -144,6 +145,8 @@ class _Object:
                 return f" {{{{ .Values.{self._workload()}.replicas }}}}"
             case (*_, "hostPath", "path") if str(value).startswith("/var/lib/kubelet/"):
                 return f" {{{{ .Values.kubeletDir }}}}{str(value).removeprefix('/var/lib/kubelet')}"
+            case (*_, "hostPath", "path") if value == "/run/containerd":
+                return " {{ .Values.containerdDir }}"
             case (*_, "namespace"):
                 return f" {_NAMESPACES.get(value, value)}"
             case ("metadata", "name") if self.identity.kind == "Namespace":

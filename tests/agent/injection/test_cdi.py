@@ -141,6 +141,32 @@ def test_what_nvidias_tool_writes_is_read() -> None:
     schema().validate(decode_yaml((DATA / "nvidia.yaml").read_text()))
 
 
+H100S = Inventory(
+    tuple(card(index, uuid=f"GPU-01000100-0000-0000-0000-00000000000{index}") for index in range(8))
+)
+"""The cards of NVIDIA's mock of NVML."""
+
+
+def recorded(name: str) -> Spec:
+    """Return a spec that nvidia-ctk wrote of :data:`H100S`, whose driver is in a container."""
+    return parse_spec(decode_yaml((DATA / name).read_text()))
+
+
+def test_what_nvidia_ctk_wrote_of_a_driver_in_a_container_names_our_cards() -> None:
+    assert names_on_host(H100S, [[recorded("driver-container.yaml")]]) == {
+        each.uuid: f"nvidia.com/gpu={each.uuid}" for each in H100S.cards
+    }
+
+
+def test_the_gpu_operators_spec_for_its_own_containers_is_none_for_ours() -> None:
+    spec = recorded("management.yaml")
+    assert (spec.kind, [each.name for each in spec.devices]) == (
+        "management.nvidia.com/gpu",
+        ["all"],
+    )
+    assert names_on_host(H100S, [[spec]]) is None
+
+
 def without(spec: Spec, *names: str) -> Spec:
     return replace(spec, devices=tuple(each for each in spec.devices if each.name not in names))
 

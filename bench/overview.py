@@ -11,17 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit
 
+from bench.cluster import Json, Listing, listing
 from bench.result import Goal, Result, Table
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.inventory import NodeCard, NodeCards, encode_inventory
@@ -30,9 +26,6 @@ from simulator.api.server import kubeconfig_for
 
 NAME = "overview"
 
-Json = dict[str, Any]
-
-_PAGE = 500
 _CARDS = 8
 _BLOCK = 256 << 20
 _CARD_MEMORY = 80 << 30
@@ -50,8 +43,12 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5) -> Result:
         pods: of all of them; one in twelve asks for no GPU.
         rounds: of the command and of the decoding; of the ratios the median counts.
     """
-    pages = {"nodes": _pages("Node", _nodes(nodes)), "pods": _pages("Pod", _pods(nodes, pods))}
-    with _serving(pages) as url, tempfile.TemporaryDirectory() as folder:
+    objects = {
+        "nodes": Listing(nodes, _node).encoded(),
+        "pods": Listing(pods, partial(_some_pod, nodes, pods)).encoded(),
+    }
+    pages = [page for each in objects.values() for page in each.pages]
+    with listing(objects) as url, tempfile.TemporaryDirectory() as folder:
         kubeconfig = Path(folder, "config")
         kubeconfig.write_text(kubeconfig_for(url), encoding="utf-8")
         measured = [(_command(kubeconfig), _decoding(pages)) for _ in range(rounds)]
@@ -59,7 +56,7 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5) -> Result:
         median(each) for each in zip(*[(*own, base) for own, base in measured], strict=True)
     )
     ratio = median(own[1] / base for own, base in measured)
-    size = sum(len(page) for each in pages.values() for page in each) / 2**20
+    size = sum(map(len, pages)) / 2**20
     table = Table(
         f"kubectl gpu, {nodes} nodes of {_CARDS} cards, {pods} pods, {size:.0f} MiB of JSON",
         ("", "seconds"),
@@ -88,13 +85,12 @@ def _command(kubeconfig: Path) -> tuple[float, float]:
     return time.monotonic() - began, usage.ru_utime + usage.ru_stime
 
 
-def _decoding(pages: dict[str, list[bytes]]) -> float:
+def _decoding(pages: Sequence[bytes]) -> float:
     gc.disable()  # as kubectl gpu does while it reads
     try:
         began = time.process_time()
-        for each in pages.values():
-            for page in each:
-                json.loads(page)
+        for page in pages:
+            json.loads(page)
         return time.process_time() - began
     finally:
         gc.enable()
@@ -103,53 +99,50 @@ def _decoding(pages: dict[str, list[bytes]]) -> float:
 # --- the cluster ----------------------------------------------------------------------
 
 
-def _nodes(count: int) -> Iterator[Json]:
+def _node(number: int) -> Json:
     names = Names()
-    for number in range(count):
-        name = f"node-{number:04}"
-        cards = tuple(
-            NodeCard(
-                _uuid(number, card),
-                card,
-                "NVIDIA A100-SXM4-80GB",
-                _CARD_MEMORY,
-                card // 4,
-                "",
-                free_cores=50,
-                free_blocks=160,
-            )
-            for card in range(_CARDS)
+    name = f"node-{number:04}"
+    cards = tuple(
+        NodeCard(
+            _uuid(number, card),
+            card,
+            "NVIDIA A100-SXM4-80GB",
+            _CARD_MEMORY,
+            card // 4,
+            "",
+            free_cores=50,
+            free_blocks=160,
         )
-        resources = {names.core: str(100 * _CARDS), "cpu": "128", "memory": "1056761492Ki"}
-        yield {
-            "metadata": {
-                **_metadata(name, f"node-{number}"),
-                "annotations": {names.gpu_cards: encode_inventory(NodeCards(_BLOCK, cards))},
-                "managedFields": _managed("kubelet", "agent", "kube-controller-manager"),
-            },
-            "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///zone/{name}"},
-            "status": {
-                "capacity": resources,
-                "allocatable": resources,
-                "conditions": [_condition(each, each == "Ready") for each in _CONDITIONS],
-                "images": [
-                    {"names": [f"registry.example/image-{each}@sha256:{'0' * 64}"], "sizeBytes": 1}
-                    for each in range(50)
-                ],
-            },
-        }
+        for card in range(_CARDS)
+    )
+    resources = {names.core: str(100 * _CARDS), "cpu": "128", "memory": "1056761492Ki"}
+    return {
+        "metadata": {
+            **_metadata(name, f"node-{number}"),
+            "annotations": {names.gpu_cards: encode_inventory(NodeCards(_BLOCK, cards))},
+            "managedFields": _managed("kubelet", "agent", "kube-controller-manager"),
+        },
+        "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///zone/{name}"},
+        "status": {
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": [_condition(each, each == "Ready") for each in _CONDITIONS],
+            "images": [
+                {"names": [f"registry.example/image-{each}@sha256:{'0' * 64}"], "sizeBytes": 1}
+                for each in range(50)
+            ],
+        },
+    }
 
 
-def _pods(nodes: int, count: int) -> Iterator[Json]:
-    for number in range(count):
-        node = f"node-{number % nodes:04}"
-        if number % 12 == 11:
-            yield _pod(number, node, 0)
-        elif number >= count - _WAITING:
-            yield _pod(number, "", 95)
-        else:
-            card = number // nodes % _CARDS  # up to two shares a card
-            yield _pod(number, node, _SHARES[number % 4], _uuid(number % nodes, card))
+def _some_pod(nodes: int, count: int, number: int) -> Json:
+    node = f"node-{number % nodes:04}"
+    if number % 12 == 11:
+        return _pod(number, node, 0)
+    if number >= count - _WAITING:
+        return _pod(number, "", 95)
+    card = number // nodes % _CARDS  # up to two shares a card
+    return _pod(number, node, _SHARES[number % 4], _uuid(number % nodes, card))
 
 
 def _pod(number: int, node: str, cores: int, uuid: str = "") -> Json:
@@ -247,65 +240,3 @@ def _managed(*managers: str) -> list[Json]:
 
 def _uuid(node: int, card: int) -> str:
     return f"GPU-{node:08}-0000-0000-0000-{card:012}"
-
-
-# --- the API server -------------------------------------------------------------------
-
-
-def _pages(kind: str, objects: Iterator[Json]) -> list[bytes]:
-    """Encode a list as the API server does, page by page."""
-    items = list(objects)
-    pages = []
-    for start in range(0, len(items), _PAGE):
-        more = str(start + _PAGE) if start + _PAGE < len(items) else ""
-        page = {
-            "kind": f"{kind}List",
-            "apiVersion": "v1",
-            "metadata": {"resourceVersion": "1", **({"continue": more} if more else {})},
-            "items": items[start : start + _PAGE],
-        }
-        pages.append(json.dumps(page, separators=(",", ":")).encode())
-    return pages
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    pages: dict[str, list[bytes]]
-    empty: bytes
-
-    def get(self, target: str) -> bytes:
-        """Return what is answered to a request."""
-        asked = urlsplit(target)
-        pages: Sequence[bytes] = self.pages.get(asked.path.rsplit("/", 1)[-1], ())
-        start = parse_qs(asked.query).get("continue", ["0"])[0]
-        return pages[int(start) // _PAGE] if pages else self.empty
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    answers: ClassVar[_Answers]
-
-    def do_GET(self) -> None:
-        body = self.answers.get(self.path)
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def _serving(pages: dict[str, list[bytes]]) -> Iterator[str]:
-    """Serve lists; hand over the URL."""
-    empty = _pages("Event", iter([{}]))[0].replace(b"[{}]", b"[]")
-    handler = type("Handler", (_Handler,), {"answers": _Answers(pages, empty)})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()

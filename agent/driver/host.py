@@ -1,4 +1,4 @@
-"""The host's files, seen through the folder in which its root is mounted.
+"""Reads the host's driver files through the folder in which its root is mounted.
 
 A driver is on the host itself, or in a container whose root NVIDIA's GPU Operator mounts at
 ``/run/nvidia/driver``: its libraries, its list of them and its device nodes are there alone.

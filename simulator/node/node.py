@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agent.allocator.allocator import Allocator
@@ -39,7 +38,7 @@ from simulator.node.digest import Digest
 from simulator.node.judge import Admission, judge
 from simulator.node.life import AgentLife
 from simulator.node.limits import Running, wrong_limits
-from simulator.node.mortal import Death, MortalJournal, MortalOutbox, MortalService
+from simulator.node.mortal import Death, MortalOutbox, MortalService, mortal_log
 from simulator.node.options import NodeOptions
 from simulator.node.pods import PodsInMemory
 from simulator.node.record import NoRecord
@@ -123,12 +122,7 @@ class Node:
             self.wait_until_offered()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End everything and remove the folder."""
         self.end_agent()
         self.kubelet.stop()
@@ -172,7 +166,7 @@ class Node:
 
     def add_static(self, manifest: Json) -> str:
         """Put a static pod on the node and give its UID; :meth:`mirror` shows it to the API."""
-        uid = self.kubelet.add_static_pod(manifest, mirror="never")
+        uid = self.kubelet.add_static_pod(manifest)
         self._static[uid] = manifest
         return uid
 
@@ -350,7 +344,7 @@ class Node:
             store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletLife(self.kubelet_dir).current,
             writer=writer,
-            decision_log=MortalJournal(self._options.decision_log(self.diary), death),
+            decision_log=mortal_log(self._options.decision_log(self.diary), death),
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,

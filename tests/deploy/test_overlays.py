@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -341,9 +342,8 @@ def test_a_scheduler_that_is_listed_may_choose_cards() -> None:
     old: Json = {"metadata": {"annotations": dict(example.annotations)}, "spec": {}}
     (binding,) = (each for each in BINDINGS if each.title == "a scheduler brings its choice")
     for name, update in (("pod-annotations", example.update(old)), ("bindings", binding.request())):
-        policy = find(
-            build("overlays/gpu-manager"), "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"
-        )
+        built = build("overlays/gpu-manager")
+        policy = deepcopy(find(built, "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"))
         (listed,) = (e for e in policy["spec"]["variables"] if e["name"] == "schedulers")
         assert listed["expression"] == "['system:kube-scheduler']"
         stranger = replace(update, user="system:serviceaccount:team:chooser")

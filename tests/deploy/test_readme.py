@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.deploy.kustomize import OVERLAYS, build
 from tests.deploy.manifests import DEPLOY, base, containers, pod_specs
 
 TEXT = (DEPLOY / "README.md").read_text(encoding="utf-8")
@@ -25,3 +26,22 @@ def test_a_kustomization_of_ones_own_names_every_image(page: str) -> None:
     assert {f"{name}:{tag}" for name, tag in named} == {
         each["image"] for spec in pod_specs(base()).values() for each in containers(spec)
     }
+
+
+def test_the_command_that_removes_a_component_names_every_kind() -> None:
+    named = set(
+        re.findall(r"[a-z]+", TEXT.partition("component=COMPONENT ")[2].partition("```")[0])
+    )
+    named |= set(re.findall(r"[a-z]+", TEXT.partition("With the component `monitoring` add ")[2]))
+    brought = {
+        obj["kind"]
+        for overlay in OVERLAYS
+        for obj in build(overlay)
+        if "labels" in obj["metadata"]
+        and (DEPLOY / "components" / obj["metadata"]["labels"][_COMPONENT]).is_dir()
+    }
+    assert {"RoleBinding", "ServiceMonitor", "Certificate"} <= brought
+    assert {re.sub(r"y$", "ie", each.lower()) + "s" for each in brought} <= named
+
+
+_COMPONENT = "app.kubernetes.io/component"

@@ -21,7 +21,6 @@ from agent.kubernetes_api import client as api_module
 from common.apiserver import follower
 from contract.allocation import Allocation, Evidence, decode_allocations
 from simulator.api.faults import Outage
-from simulator.api.operations import Call
 from simulator.api.resources import PODS, Target
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ServerSettings
@@ -102,7 +101,7 @@ class Site:
         assert self.server._operations is not None
         target = Target(PODS, "default", name)
         options: Json = {"gracePeriodSeconds": 0}
-        self.server._control(self.server._operations.delete(target, options, Call()))
+        self.server._control(self.server._operations.delete(target, options, []))
 
     def recorded(self, name: str) -> dict[str, Allocation]:
         """What the agent has written to a pod."""
@@ -251,7 +250,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         site.admit(late[0])
         static = a_pod("static", gpu("c0", 10, 5), stamped=False)
         del static["metadata"]["uid"]
-        uid = site.kubelet.add_static_pod(static, mirror="never")
+        uid = site.kubelet.add_static_pod(static)
         eventually(lambda: (uid, "c0") in site.kubelet.running(), "the static pod runs")
         site.admit(known, late[1])
         site.outlast()

@@ -1,0 +1,84 @@
+"""A copy of a collection that follows the API server through whatever happens to it."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from common.backoff import Backoff
+from simulator.client import ApiClient, ApiError, Json, Watch
+
+_log = logging.getLogger(__name__)
+
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 2.0
+_GONE = 410
+
+
+class Reflector:
+    """Lists a collection, watches it, and lists again where the watch cannot go on.
+
+    Args:
+        client: the API server.
+        path: the collection.
+        on_list: gets all objects, of every list.
+        on_event: gets the type and object of every change.
+        selector: of fields, such as ``spec.nodeName=n1``.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        path: str,
+        *,
+        on_list: Callable[[Sequence[Json]], None],
+        on_event: Callable[[str, Json], None],
+        selector: str = "",
+    ) -> None:
+        self._client = client
+        self._path = path
+        self._on_list = on_list
+        self._on_event = on_event
+        self._selector = selector
+        self._stopped = threading.Event()
+        self._watch: Watch | None = None
+
+    def stop(self) -> None:
+        """End :meth:`run`, a watch under way too."""
+        self._stopped.set()
+        if self._watch is not None:
+            self._watch.close()
+
+    def run(self) -> None:
+        """Follow the collection until :meth:`stop`."""
+        pauses, version = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S), ""
+        while not self._stopped.is_set():
+            try:
+                version = self._follow(version or self._list())
+                # A server that ends every watch at once must not be asked in a tight loop.
+                pauses.reset()
+                self._stopped.wait(pauses.next())
+            except ApiError as error:
+                # A watch that broke off goes on where it was; one that expired starts over.
+                if error.status == _GONE:
+                    version = ""
+                    continue
+                _log.info("not followed", extra={"path": self._path, "reason": str(error)})
+                self._stopped.wait(pauses.next())
+
+    def _list(self) -> str:
+        query = {"fieldSelector": self._selector} if self._selector else {}
+        found = self._client.list(self._path, resourceVersion="0", **query)
+        self._on_list(found["items"])
+        return str(found["metadata"]["resourceVersion"])
+
+    def _follow(self, version: str) -> str:
+        with self._client.watch(
+            self._path, resource_version=version, field_selector=self._selector
+        ) as self._watch:
+            if self._stopped.is_set():  # before stop() could see this watch
+                return version
+            for event in self._watch:
+                version = event.resource_version
+                if event.type != "BOOKMARK":
+                    self._on_event(event.type, event.object)
+        return version

@@ -143,10 +143,8 @@ class _Object:
                 return self._more_of_pods(indent + 2)
             case ("spec", "replicas") if isinstance(value, int) and value > 1:
                 return f" {{{{ .Values.{self._workload()}.replicas }}}}"
-            case (*_, "hostPath", "path") if str(value).startswith("/var/lib/kubelet/"):
-                return f" {{{{ .Values.kubeletDir }}}}{str(value).removeprefix('/var/lib/kubelet')}"
-            case (*_, "hostPath", "path") if value == "/run/containerd":
-                return " {{ .Values.containerdDir }}"
+            case (*_, "hostPath", "path"):
+                return _host_path(str(value))
             case (*_, "namespace"):
                 return f" {_NAMESPACES.get(value, value)}"
             case ("metadata", "name") if self.identity.kind == "Namespace":
@@ -196,6 +194,17 @@ class _Object:
     def _workload(self) -> str:
         containers = (_container(path) for path in self.leaves)
         return camel(next(each.name for each in containers if each))
+
+
+_FOLDERS = {"/var/lib/kubelet/": "kubeletDir", "/run/containerd/": "containerdDir"}
+
+
+def _host_path(path: str) -> str | None:
+    """Write a path of the host in one of the folders that differ between distributions."""
+    for folder, value in _FOLDERS.items():
+        if f"{path}/".startswith(folder):
+            return f" {{{{ .Values.{value} }}}}{path[len(folder) - 1 :]}"
+    return None
 
 
 def _container(path: Path_) -> Element | None:

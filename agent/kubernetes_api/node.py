@@ -41,19 +41,18 @@ class NodeReader:
         names: Names,
         on_cordon: Callable[[frozenset[str]], None],
         on_others: Callable[[Mapping[str, int]], None],
-        period: float | None = None,
     ) -> None:
         """Prepare; nothing is asked before :meth:`run`.
 
         *on_cordon* is told the UUIDs, *on_others* the allocatable devices of other plugins by the
-        name of their resource. *period* is in seconds.
+        name of their resource.
         """
         self._api = api
         self._node = node
         self._names = names
         self._on_cordon = on_cordon
         self._on_others = on_others
-        self._period = spread(_PERIOD if period is None else period)
+        self._period = spread(_PERIOD)
         self._known: frozenset[str] = frozenset()
         self._others: Mapping[str, int] = {}
         self._readable = True

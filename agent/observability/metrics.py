@@ -119,7 +119,7 @@ class Metrics:
         )
         self.cards_served_twice = gauge(
             "cards_served_twice",
-            "Devices that another device plugin offers of the node's cards, such as nvidia.com/gpu.",
+            "Devices that another plugin offers of the node's cards, such as nvidia.com/gpu.",
         )
         self.cards_unwatched = gauge(
             "cards_unwatched",

@@ -138,9 +138,11 @@ def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is
     assert paper.texts() == [
         (
             "GPUsServedTwice",
-            "another device plugin offers this node's cards as nvidia.com/gpu: 2, and gives them "
-            "to containers that nobody counts here: turn it off on this node, with the GPU "
-            "Operator by the label nvidia.com/gpu.deploy.device-plugin=false",
+            (
+                "another device plugin offers this node's cards as nvidia.com/gpu: 2, and gives "
+                "them to containers that nobody counts here: turn it off on this node, with the "
+                "GPU Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
+            ),
         )
     ]
     assert paper.told[0].subject == Subject("Node", "", "n1", "n1")

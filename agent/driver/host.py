@@ -104,34 +104,6 @@ class Host:
             raise
         return file
 
-    def resolve(self, path: str) -> str | None:
-        """Return the host's path without symbolic links; ``None`` where nothing is there."""
-        left = list(PurePosixPath(path).parts[1:])[::-1]
-        done: list[str] = []
-        links = 0
-        while left:
-            part = left.pop()
-            if part == "..":
-                done = done[:-1]
-                continue
-            here = self._below("/".join(("", *done, part)))
-            try:
-                status = here.lstat()
-                target = str(here.readlink()) if stat.S_ISLNK(status.st_mode) else None
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-            if target is None:
-                done.append(part)
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                return None
-            steps = PurePosixPath(target).parts
-            if target.startswith("/"):
-                done, steps = [], steps[1:]
-            left += steps[::-1]
-        return "/" + "/".join(done)
-
     def _libraries(self, root: "_Root") -> list[Found]:
         folders = ARCHITECTURES.get(self._machine)
         if folders is None:

@@ -1,5 +1,6 @@
 """Where news of the cards goes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -127,7 +128,7 @@ def test_cards_of_which_no_probe_has_told_yet_are_not_shown_healthy(paper: Paper
 def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is_off(
     paper: Paper, cards_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    happen = [
+    happen: list[Callable[[], None]] = [
         lambda: paper.news.cards_changed(WELL),
         lambda: paper.news.others_changed({"nvidia.com/gpu": 2}),
     ]

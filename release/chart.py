@@ -46,6 +46,7 @@ _NAMESPACES = {
 _IN_TEXT = (
     (r"(system:serviceaccount:){}(?=:)", "gpu-turnstile-node"),
     (r"(system:serviceaccount:){}(?=:)", "gpu-turnstile"),
+    (r"(system:serviceaccounts:){}$", "gpu-turnstile"),
     (r"(\.){}(?=\.svc\b)", "gpu-turnstile"),
     (r"(namespace=~?\\*\"){}(?=\\*\")", "gpu-turnstile-node"),
     (r"(namespace=~?\\*\"){}(?=\\*\")", "gpu-turnstile"),
@@ -127,7 +128,7 @@ class _Object:
         container = _container(path)
         workload = camel(container.name) if container else ""
         match path:
-            case (*_, "containers", Element(), "image"):
+            case (*_, "containers" | "initContainers", Element(), "image"):
                 return self._image(str(value))
             case (*_, "containers", Element(), "resources"):
                 return f"\n{{{{- toYaml .Values.{workload}.resources | nindent {indent + 2} }}}}"
@@ -142,8 +143,8 @@ class _Object:
                 return self._more_of_pods(indent + 2)
             case ("spec", "replicas") if isinstance(value, int) and value > 1:
                 return f" {{{{ .Values.{self._workload()}.replicas }}}}"
-            case (*_, "hostPath", "path") if str(value).startswith("/var/lib/kubelet/"):
-                return f" {{{{ .Values.kubeletDir }}}}{str(value).removeprefix('/var/lib/kubelet')}"
+            case (*_, "hostPath", "path"):
+                return _host_path(str(value))
             case (*_, "namespace"):
                 return f" {_NAMESPACES.get(value, value)}"
             case ("metadata", "name") if self.identity.kind == "Namespace":
@@ -193,6 +194,17 @@ class _Object:
     def _workload(self) -> str:
         containers = (_container(path) for path in self.leaves)
         return camel(next(each.name for each in containers if each))
+
+
+_FOLDERS = {"/var/lib/kubelet/": "kubeletDir", "/run/containerd/": "containerdDir"}
+
+
+def _host_path(path: str) -> str | None:
+    """Write a path of the host in one of the folders that differ between distributions."""
+    for folder, value in _FOLDERS.items():
+        if f"{path}/".startswith(folder):
+            return f" {{{{ .Values.{value} }}}}{path[len(folder) - 1 :]}"
+    return None
 
 
 def _container(path: Path_) -> Element | None:

@@ -292,7 +292,14 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
     assert {"operate", "reference", "install", "migrate"} <= {page for page, _ in found}
 
 
-_FOREIGN = {("install", "--build-arg")}
+_FOREIGN = {
+    ("install", "--build-arg"),
+    ("install", "--gpu-driver"),
+    ("autoscalers", "--max-node-startup-time"),
+    ("autoscalers", "--max-total-unready-percentage"),
+    ("autoscalers", "--ok-total-unready-count"),
+    ("autoscalers", "--scale-down-utilization-threshold"),
+}
 
 
 def test_every_variable_is_read() -> None:

@@ -13,7 +13,7 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.ports import Enforcer
 from agent.driver.folder import DriverFolder
-from agent.driver.host import Host
+from agent.driver.host import Host, device_on_host
 from agent.driver.keeper import DriverKeeper
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
@@ -40,7 +40,7 @@ class Injector:
         self._inventory = inventory
         self._cdi: CdiFile | None = None
         if settings.inject is Injection.CDI:
-            self._cdi = CdiFile(settings.cdi_dir, common=self._common)
+            self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self._locate)
 
     def answer(self, grant: Grant) -> Answer:
         """Return what the ``Allocate`` answer says of the cards.
@@ -68,6 +68,10 @@ class Injector:
             self._cdi.refresh(self._inventory)
         except EnforcementError as error:  # told again to the next pod that needs it
             log.warning("no CDI spec", extra={"reason": str(error)})
+
+    def _locate(self, path: str) -> str:
+        seen = self._settings.lays_out_driver  # without it the host's root is not mounted
+        return device_on_host(self._settings.host_root, path) if seen else path
 
     def _common(self) -> Answer:
         return shared_by_all(control_devices=_control_devices(), driver=self._settings.driver)

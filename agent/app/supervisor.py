@@ -43,9 +43,9 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
-from agent.kubernetes_api.cordon import CordonReader
 from agent.kubernetes_api.events import EventQueue, Notice, Subject
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
+from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
@@ -135,24 +135,26 @@ class Agent:
             pace=inventory_pace,
             on_result=lambda result: self._metrics.inventory.labels(result).inc(),
         )
+        news = CardNews(
+            node=settings.node_name,
+            health_feed=self._health_feed,
+            metrics=self._metrics,
+            tell=self._events.put,
+            poke=self._inventory.poke,
+        )
         self._watch = CardWatch(
             self._source,
             rules=Rules(settings.recovery_quiet, settings.ignore_xids, settings.fatal_xids),
-            observer=CardNews(
-                node=settings.node_name,
-                health_feed=self._health_feed,
-                metrics=self._metrics,
-                tell=self._events.put,
-                poke=self._inventory.poke,
-            ),
+            observer=news,
             kept=KeptFaults(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
             pace=pace,
         )
-        self._cordons = CordonReader(
+        self._node = NodeReader(
             api=self._api,
             node=settings.node_name,
             names=settings.names,
-            on_change=self._cordon,
+            on_cordon=self._cordon,
+            on_others=news.others_changed,
         )
         self._report = CardReport(
             settings,
@@ -172,7 +174,7 @@ class Agent:
             self._thread("serve", self._serve),
             self._thread("events", self._events.run),
             self._thread("inventory", self._inventory.run),
-            self._thread("cordon", lambda: self._cordons.run(self._stop)),
+            self._thread("node", lambda: self._node.run(self._stop)),
         ]
         if (meter := self._report.meter) is not None:
             self.threads.append(self._thread("use", lambda: meter.run(self._stop)))

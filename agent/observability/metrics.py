@@ -121,6 +121,10 @@ class Metrics:
             "cards_problem",
             "Whether the cards cannot be looked at: no driver, or NVML does not answer.",
         )
+        self.cards_served_twice = gauge(
+            "cards_served_twice",
+            "Devices that another plugin offers of the node's cards, such as nvidia.com/gpu.",
+        )
         self.cards_unwatched = gauge(
             "cards_unwatched",
             "Cards whose driver tells of no events: their health shows in probes alone.",

@@ -16,7 +16,10 @@ BASE = DEPLOY / "base"
 VERSION: str = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))[
     "project"
 ]["version"]
-CUSTOM = {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "ServiceMonitor"}
+CUSTOM = {
+    *("Certificate", "Issuer", "PodMonitor", "PrometheusRule", "ServiceMonitor"),
+    "SecurityContextConstraints",
+}
 """Kinds that operators bring, whose schemas are not Kubernetes'."""
 
 

@@ -14,7 +14,7 @@ TEXT = (DEPLOY / "README.md").read_text(encoding="utf-8")
 def test_every_overlay_and_component_is_explained(kind: str) -> None:
     there = {each.name for each in (DEPLOY / kind).iterdir()}
     rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
-    named = {name for row in rows for name in re.findall(r"`(?:overlays/)?([-a-z]+)`", row)}
+    named = {name for row in rows for name in re.findall(r"`(?:overlays/)?([-a-z0-9]+)`", row)}
     assert there <= named
 
 
@@ -41,7 +41,7 @@ def test_the_command_that_removes_a_component_names_every_kind() -> None:
         and (DEPLOY / "components" / obj["metadata"]["labels"][_COMPONENT]).is_dir()
     }
     assert {"RoleBinding", "ServiceMonitor", "Certificate"} <= brought
-    assert {re.sub(r"y$", "ie", each.lower()) + "s" for each in brought} <= named
+    assert {re.sub(r"y$", "ie", each.lower()).removesuffix("s") + "s" for each in brought} <= named
 
 
 _COMPONENT = "app.kubernetes.io/component"

@@ -20,7 +20,8 @@ from view.model.doctor.facts import (
     value,
 )
 
-NVIDIA = "nvidia.com/gpu"
+NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+"""What NVIDIA's device plugin serves whole cards as, the second with replicas of them."""
 _PREFIX = "gpu_turnstile_agent_"
 _PROXY_PREFIX = "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
@@ -117,10 +118,11 @@ def check_other_plugins(facts: Facts) -> Iterator[Finding]:
         return
     core, found = Names(facts.domain).core, _ByText(check)
     for node in facts.nodes:
-        if node.allocatable.get(NVIDIA) and (node.labelled or node.allocatable.get(core)):
-            text = f"{NVIDIA} is served here too: a card is given to two pods that do not share"
-            found.add(Level.ERROR, node.name, text, "docs/gpu-operator.md")
-    yield from found.findings(f"no GPU node serves {NVIDIA} beside ours")
+        for name in NVIDIA:
+            if node.allocatable.get(name) and (node.labelled or node.allocatable.get(core)):
+                text = f"{name} is served here too: a card is given to two pods that do not share"
+                found.add(Level.ERROR, node.name, text, "docs/gpu-operator.md")
+    yield from found.findings(f"no GPU node serves {NVIDIA[0]} beside ours")
 
 
 def check_cards(facts: Facts) -> Iterator[Finding]:

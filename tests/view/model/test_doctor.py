@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import yaml
@@ -24,11 +25,12 @@ from view.model.doctor.facts import (
     Unread,
 )
 from view.model.usage import Sample
-from view.terminal.doctor import judge
+from view.terminal.doctor import exit_code, judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEPLOY = Path(__file__).parents[3] / "deploy"
 AGENT, PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
+BOTH = frozenset({"gpu-turnstile-agent", "gpu-turnstile-proxy"})
 
 
 def pod(component: str, name: str, node: str = "n1", **changed: object) -> Program:
@@ -45,7 +47,7 @@ def card(index: int, reason: str = "") -> NodeCard:
 
 def node(name: str = "n1", **changed: object) -> NodeState:
     allocatable = {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 8}
-    made = NodeState(name, True, allocatable, NodeCards(1 << 28, (card(0), card(1))))
+    made = NodeState(name, BOTH, allocatable, NodeCards(1 << 28, (card(0), card(1))))
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
@@ -90,6 +92,7 @@ HEALTHY = Facts(
     policies=dict.fromkeys(control_plane.POLICIES, True),
     trial=Trial(stamped=True),
     lease=Lease("s", NOW - timedelta(seconds=2), 10),
+    daemonsets=BOTH,
     enforcement="hami-core",
     held=[Held("default", "share", "main", "n1", frozenset({"GPU-0"}), 50)],
     owned=OWNED,
@@ -122,9 +125,10 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
     }
 
 
-def without(component: str) -> list[Program]:
+def without(*components: str) -> list[Program]:
     assert not isinstance(HEALTHY.programs, Unread)
-    return [each for each in HEALTHY.programs if each.component != f"gpu-turnstile-{component}"]
+    gone = {f"gpu-turnstile-{each}" for each in components}
+    return [each for each in HEALTHY.programs if each.component not in gone]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +228,7 @@ def without(component: str) -> list[Program]:
         ),
         (
             {"programs": without("agent")},
-            ("agents", "error", "labelled, and no pod of it is there"),
+            ("agents", "error", "the DaemonSet chooses it, and no pod of it is there"),
         ),
         (
             {"programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]},
@@ -235,7 +239,7 @@ def without(component: str) -> list[Program]:
             (
                 "agents",
                 "warning",
-                "runs on a node that is not labelled, or not in the list of nodes",
+                "runs on a node that the DaemonSet does not choose, or that is not listed",
             ),
         ),
         (
@@ -382,6 +386,77 @@ def test_objects_of_an_old_version_are_left_over() -> None:
             "of a version before 0.3.0, which had no component labels: CronJob gpu-turnstile-certs",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("component", "workload"),
+    [
+        ("certs", "Deployment"),
+        ("scheduler-extender", "Deployment"),
+        ("scheduler-own", "Deployment"),
+        ("view", "Deployment"),
+    ],
+)
+def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str, workload: str) -> None:
+    """Others have a component ``webhook`` too: cert-manager's Deployment has this very label."""
+    left = [each for each in OWNED if (each.component, each.kind) != (component, workload)]
+    (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
+    ours = f"app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={component}"
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\\\n    ", "")
+    assert found.run.split() == ["kubectl", "delete", "--all-namespaces", "--selector", ours, ANY]
+    assert found.run.replace(f"component={component}", "component=COMPONENT") in page
+
+
+def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
+    left = [each for each in OWNED if (each.component, each.kind) != ("webhook", "Deployment")]
+    (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
+    assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
+
+
+def test_without_a_daemonset_it_is_applied_and_no_node_labelled() -> None:
+    names = frozenset({"gpu-turnstile-proxy"})
+    (found,) = [each for each in findings(daemonsets=names) if each.check == "agents"]
+    assert (found.level, found.text) == ("error", "there is no DaemonSet gpu-turnstile-agent")
+    assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
+
+
+def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
+    text = "no node has a label that the DaemonSet chooses nodes by"
+    assert wrong(nodes=[node(chosen=frozenset())], programs=without("agent", "proxy")) == [
+        ("agents", "error", text),
+        ("proxies", "error", text),
+    ]
+
+
+def test_agents_that_nobody_could_find_are_not_said_to_be_registered() -> None:
+    found = wrong(programs=Unread("you may not"), agents={}, proxies={}, webhooks={}, extenders={})
+    assert ("kubelet", "unknown", "you may not") in found
+    found = wrong(agents={}, proxies={})
+    assert ("kubelet", "unknown", "no agent has been asked for its metrics") in found
+
+
+@pytest.mark.parametrize("agents", [{}, {"n1": Unread("you may not")}])
+def test_what_was_not_compared_is_not_said_to_agree(agents: dict[str, Unread]) -> None:
+    (found,) = [each for each in findings(agents=agents) if each.check == "records"]
+    assert (found.level, found.nodes) == (Level.UNKNOWN, ("n1",))
+    assert found.text == "its agent's metrics cannot be read: what pods hold was not compared"
+
+
+@pytest.mark.parametrize(
+    ("levels", "code"),
+    [
+        ({"webhook": Level.OK, "agents": Level.UNKNOWN}, 0),
+        ({"webhook": Level.WARNING, "agents": Level.OK}, 0),
+        ({"webhook": Level.ERROR, "agents": Level.UNKNOWN}, 1),
+        ({"webhook": Level.UNKNOWN, "agents": Level.UNKNOWN}, 3),
+    ],
+)
+def test_who_may_read_nothing_but_the_version_is_told_so(
+    levels: dict[str, Level], code: int
+) -> None:
+    """Every user may read the version: it says nothing of an installation."""
+    found = [Finding(check, level, "") for check, level in levels.items()]
+    assert exit_code([Finding("kubernetes-version", Level.OK, ""), *found]) == code
 
 
 def test_an_ill_card_is_told_and_its_places_are_not_missed() -> None:

@@ -19,6 +19,7 @@ from view.model.doctor.facts import (
     value,
 )
 
+VERSION = "kubernetes-version"
 POD_HOOK = "pods.gpu-turnstile.io"
 _OLDEST = (1, 30)
 _NEW_CERTIFICATE_DAYS = 14
@@ -47,14 +48,29 @@ WORKLOADS = {
 }
 """What each component runs, by its label; components without a row run nothing."""
 
+_ESSENTIAL = ("agent", "proxy", "webhook")
+"""Components of every installation: what is left of them is no leftover, a part of it is lost."""
+
+_APPLY = "kubectl apply -k YOUR-KUSTOMIZATION"
+_DELETE = (
+    "kubectl delete --all-namespaces --selector "
+    "app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={} "
+    "deployments,services,endpointslices,configmaps,secrets,leases,serviceaccounts,networkpolicies,"
+    "poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,"
+    "validatingadmissionpolicies,validatingadmissionpolicybindings"
+)
+"""As ``deploy/README.md`` has it. Others have components of these names: ours has two labels."""
+
+_PODS = "kubectl -n gpu-turnstile describe pods --selector app.kubernetes.io/name={}"
 _LOGS = "kubectl -n gpu-turnstile logs --selector app.kubernetes.io/name={} --prefix --tail 50"
+_DEPLOYMENT = "kubectl -n gpu-turnstile describe deployment {}"
 _RENEW = "kubectl -n gpu-turnstile rollout restart deployment/{}"
 _CERTS, _EXTENDER_CERTS = "gpu-turnstile-certs", "gpu-turnstile-scheduler-certs"
 
 
 def check_version(facts: Facts) -> Iterator[Finding]:
     """Compare the API server's version with the oldest that is served."""
-    check = "kubernetes-version"
+    check = VERSION
     if isinstance(facts.version, Unread):
         yield _unknown(check, facts.version)
         return
@@ -84,11 +100,10 @@ def check_policies(facts: Facts) -> Iterator[Finding]:
         return
     missing = [name for name in POLICIES if name not in facts.policies]
     unbound = [name for name in POLICIES if facts.policies.get(name) is False]
-    apply = "kubectl apply -k YOUR-KUSTOMIZATION"
     if missing:
-        yield Finding(check, Level.ERROR, f"not there: {', '.join(missing)}", apply)
+        yield Finding(check, Level.ERROR, f"not there: {', '.join(missing)}", _APPLY)
     if unbound:
-        yield Finding(check, Level.ERROR, f"without a binding: {', '.join(unbound)}", apply)
+        yield Finding(check, Level.ERROR, f"without a binding: {', '.join(unbound)}", _APPLY)
     if not missing and not unbound:
         yield Finding(check, Level.OK, f"all {len(POLICIES)} are there and bound")
 
@@ -133,8 +148,7 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
             Level.WARNING,
             f"component {component} has no {workload} any more, and left {len(left)} objects: "
             f"{shown}",
-            f"kubectl delete --selector app.kubernetes.io/component={component} "
-            + _RESOURCES[any(each.namespace for each in left)],
+            _APPLY if component in _ESSENTIAL else _DELETE.format(component),
         )
     old = sorted({f"{each.kind} {each.name}" for each in facts.owned if not each.component})
     if old:
@@ -147,14 +161,6 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
         )
     if clean:
         yield Finding(check, Level.OK, "none")
-
-
-_RESOURCES = {
-    True: "--all-namespaces deployments,daemonsets,cronjobs,jobs,services,serviceaccounts,"
-    "configmaps,poddisruptionbudgets,networkpolicies,roles,rolebindings,clusterroles,"
-    "clusterrolebindings",
-    False: "clusterroles,clusterrolebindings",
-}
 
 
 def _trial(facts: Facts) -> Iterator[Finding]:
@@ -178,24 +184,24 @@ def _trial(facts: Facts) -> Iterator[Finding]:
 
 
 def _configuration(hooks: Maybe[Sequence[Hook] | None]) -> Iterator[Finding]:
-    check, apply = "webhook-configuration", "kubectl apply -k YOUR-KUSTOMIZATION"
+    check = "webhook-configuration"
     if isinstance(hooks, Unread):
         yield _unknown(check, hooks)
         return
     if hooks is None:
         text = "there is no MutatingWebhookConfiguration gpu-turnstile"
-        yield Finding(check, Level.ERROR, text, apply)
+        yield Finding(check, Level.ERROR, text, _APPLY)
         return
     wrong = False
     pods = [each for each in hooks if each.name == POD_HOOK]
     if not pods:
         wrong = True
-        yield Finding(check, Level.ERROR, f"it lacks the webhook {POD_HOOK}", apply)
+        yield Finding(check, Level.ERROR, f"it lacks the webhook {POD_HOOK}", _APPLY)
     for each in pods:
         if each.failure_policy != "Fail":
             wrong = True
             text = f"{POD_HOOK} has failurePolicy {each.failure_policy}: GPU pods come unstamped"
-            yield Finding(check, Level.ERROR, text, apply)
+            yield Finding(check, Level.ERROR, text, _APPLY)
     untrusted = [each.name for each in hooks if not each.trusts]
     if untrusted:
         wrong = True
@@ -221,9 +227,8 @@ def _replicas(
         yield Finding(check, Level.OK, text)
     else:
         bad = Level.WARNING if len(ready) >= least else Level.ERROR
-        yield Finding(
-            check, bad, ": ".join(filter(None, (text, "; ".join(why)))), _LOGS.format(component)
-        )
+        told = ": ".join(filter(None, (text, "; ".join(why))))
+        yield Finding(check, bad, told, (_PODS if pods else _DEPLOYMENT).format(component))
 
 
 def _certificates(

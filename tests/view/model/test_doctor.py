@@ -174,6 +174,18 @@ def without(*components: str) -> list[Program]:
             ),
         ),
         (
+            {"trial": Trial(stamped=False, refused="Policy 'gpu-turnstile-stamps' denied request")},
+            (
+                "webhook",
+                "error",
+                (
+                    "a GPU pod has no stamps and is refused: the API server does not call the "
+                    "webhook, or another webhook takes them away: "
+                    "Policy 'gpu-turnstile-stamps' denied request"
+                ),
+            ),
+        ),
+        (
             {"trial": Trial(stamped=False, refused="exceeded quota: gpus")},
             ("webhook", "unknown", "a GPU pod cannot be tried: exceeded quota: gpus"),
         ),

@@ -25,6 +25,9 @@ _OLDEST = (1, 30)
 _NEW_CERTIFICATE_DAYS = 14
 """A certificate is renewed 30 days before its end: with fewer than these left, nobody did."""
 
+_STAMPS = "gpu-turnstile-stamps"
+"""The policy that refuses a GPU pod without the webhook's stamps."""
+
 POLICIES = (
     "gpu-turnstile-agent-node",
     "gpu-turnstile-agent-pods",
@@ -33,7 +36,7 @@ POLICIES = (
     "gpu-turnstile-pod-annotations",
     "gpu-turnstile-records",
     "gpu-turnstile-requests",
-    "gpu-turnstile-stamps",
+    _STAMPS,
 )
 """The policies of ``deploy/base/policies``."""
 
@@ -171,6 +174,12 @@ def _trial(facts: Facts) -> Iterator[Finding]:
         yield Finding(check, Level.OK, "the API server reaches it: a GPU pod would be stamped")
     elif not trial.refused:
         text = "a GPU pod is created without its stamps: the API server does not call the webhook"
+        yield Finding(check, Level.ERROR, text, "kubectl get mutatingwebhookconfigurations")
+    elif _STAMPS in trial.refused:
+        text = (
+            "a GPU pod has no stamps and is refused: the API server does not call the webhook, or "
+            f"another webhook takes them away: {trial.refused}"
+        )
         yield Finding(check, Level.ERROR, text, "kubectl get mutatingwebhookconfigurations")
     elif "x509" in trial.refused:
         text = f"the API server does not trust the webhook's certificate: {trial.refused}"

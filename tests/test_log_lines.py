@@ -303,6 +303,8 @@ def _others_are_away(stage: Stage) -> None:
     cluster.api.create(path, _IN_THE_WAY)
     stage.create("unwritten")
     stage.wait("agent", "allocation waits")
+    cluster.kill("agent", number=signal.SIGTERM)
+    cluster.start("agent")  # writes its cards anew, whatever was written before
     stage.wait("agent", "inventory waits")
     cluster.kill("apiserver")
     stage.wait("agent", "no pods from the API server")

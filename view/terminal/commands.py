@@ -397,7 +397,9 @@ def _readings(
 @click.option("--node", metavar="NAME", help="Only this node.  [default: all]")
 @options("Where a GPU pod is tried, as a dry run: nothing is created.  [default: the context's]")
 def doctor(session: Session, node: str | None) -> None:
-    """Check an installation: webhook, certificates, policies, agents, cards, scheduler.
+    """Find what is wrong with an installation.
+
+    Webhook, certificates, policies, agents, cards, scheduler extender, records, leftovers.
 
     One line a check: ok, warning, error, or unknown where you may not read what it needs; below
     it what to run next. The exit code is 1 where there is an error, 3 where nothing may be read.

@@ -501,7 +501,19 @@ def test_of_one_node_only_what_is_about_it_or_about_none_is_told() -> None:
 
 def test_without_an_extender_none_is_missed() -> None:
     programs = [each for each in without("scheduler") if "kube" not in each.component]
-    assert wrong(programs=programs, lease=None, extenders={}) == []
+    owned = [each for each in OWNED if not each.component.startswith("scheduler-")]
+    assert wrong(programs=programs, lease=None, extenders={}, owned=owned) == []
+
+
+def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:
+    """Its Deployment is there, with no replicas: a kube-scheduler that asks it binds nothing."""
+    found = wrong(programs=without("scheduler", "kube-scheduler"), lease=None, extenders={})
+    assert found == [
+        ("scheduler-extender", "error", "0 of 0 pods are ready"),
+        ("scheduler-own", "error", "0 of 0 pods are ready"),
+        ("extender-lease", "error", "no replica leads: nothing is bound by it"),
+        ("extender-asked", "unknown", "no replica has been asked for its metrics"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -117,17 +117,26 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.programs, Unread):
         yield _unknown(check, facts.programs)
         return
-    if not any(each.component == EXTENDER for each in facts.programs):
+    if not _installed(facts, EXTENDER, "scheduler-extender"):
         text = "not installed: a pod may be sent to a node where it fits on no single card"
         yield Finding(check, Level.OK, text, "docs/install.md#a-scheduler-that-sees-cards")
         return
     yield from _replicas(check, EXTENDER, facts.programs, least=1)
-    if any(each.component == KUBE_SCHEDULER for each in facts.programs):
+    if _installed(facts, KUBE_SCHEDULER, "scheduler-own"):
         yield from _replicas("scheduler-own", KUBE_SCHEDULER, facts.programs, least=1)
     yield from _lease(facts)
     yield from _asked(facts)
     prefix = "gpu_turnstile_scheduler_"
     yield from _certificates(facts, "extender-certificate", prefix, facts.extenders)
+
+
+def _installed(facts: Facts, program: str, component: str) -> bool:
+    """Tell whether there are pods of a program, or the Deployment that makes them."""
+    pods = () if isinstance(facts.programs, Unread) else facts.programs
+    owned = () if isinstance(facts.owned, Unread) else facts.owned
+    return any(each.component == program for each in pods) or any(
+        (each.kind, each.component) == ("Deployment", component) for each in owned
+    )
 
 
 def check_leftovers(facts: Facts) -> Iterator[Finding]:

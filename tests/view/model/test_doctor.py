@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from contract.inventory import NodeCard, NodeCards
+from tests.deploy.kustomize import build
 from view.model.doctor import control_plane
 from view.model.doctor.facts import (
     Facts,
@@ -70,10 +71,10 @@ def server(program: str, ends: timedelta = timedelta(days=60), asked: float = 7)
 
 
 OWNED = [
-    Owned(kind, "gpu-turnstile", component, component)
-    for component, workload in control_plane.WORKLOADS.items()
+    Owned(kind, "gpu-turnstile", name, component)
+    for component, (workload, name) in control_plane.WORKLOADS.items()
     for kind in (workload, "ServiceAccount")
-]
+] + [Owned("Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender")]
 
 HEALTHY = Facts(
     now=NOW,
@@ -378,7 +379,10 @@ def without(*components: str) -> list[Program]:
             (
                 "leftovers",
                 "warning",
-                "component view has no Deployment any more, and left 1 objects: ServiceAccount",
+                (
+                    "component view has no Deployment gpu-turnstile-view any more, and left "
+                    "1 objects: ServiceAccount"
+                ),
             ),
         ),
     ],
@@ -403,20 +407,38 @@ def test_objects_of_an_old_version_are_left_over() -> None:
 @pytest.mark.parametrize(
     ("component", "workload"),
     [
-        ("certs", "Deployment"),
-        ("scheduler-extender", "Deployment"),
-        ("scheduler-own", "Deployment"),
-        ("view", "Deployment"),
+        ("certs", "gpu-turnstile-certs"),
+        ("scheduler-extender", "gpu-turnstile-scheduler"),
+        ("scheduler-own", "gpu-turnstile-kube-scheduler"),
+        ("view", "gpu-turnstile-view"),
     ],
 )
 def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str, workload: str) -> None:
     """Others have a component ``webhook`` too: cert-manager's Deployment has this very label."""
-    left = [each for each in OWNED if (each.component, each.kind) != (component, workload)]
+    left = [each for each in OWNED if not _runs(each, component, workload)]
     (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
     ours = f"app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={component}"
     page = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\\\n    ", "")
     assert found.run.split() == ["kubectl", "delete", "--all-namespaces", "--selector", ours, ANY]
     assert found.run.replace(f"component={component}", "component=COMPONENT") in page
+
+
+def _runs(owned: Owned, component: str, workload: str) -> bool:
+    kind = control_plane.WORKLOADS[component][0]
+    return (owned.component, owned.kind, owned.name) == (component, kind, workload)
+
+
+def test_what_components_run_is_what_is_installed() -> None:
+    built = [*build("overlays/scheduler-own"), *build("overlays/view")]
+    label = "app.kubernetes.io/component"
+    runs = {
+        (each["metadata"]["labels"][label], each["kind"], each["metadata"]["name"])
+        for each in built
+        if each["kind"] in ("DaemonSet", "Deployment")
+    }
+    listed = {(each, kind, name) for each, (kind, name) in control_plane.WORKLOADS.items()}
+    certs = ("scheduler-extender", "Deployment", "gpu-turnstile-scheduler-certs")
+    assert runs - {certs} == listed
 
 
 def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:

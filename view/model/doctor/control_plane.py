@@ -5,8 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from view.model.doctor.facts import (
+    AGENT,
     EXTENDER,
     KUBE_SCHEDULER,
+    PROXY,
     WEBHOOK,
     Facts,
     Finding,
@@ -41,15 +43,15 @@ POLICIES = (
 """The policies of ``deploy/base/policies``."""
 
 WORKLOADS = {
-    "agent": "DaemonSet",
-    "certs": "Deployment",
-    "proxy": "DaemonSet",
-    "scheduler-extender": "Deployment",
-    "scheduler-own": "Deployment",
-    "view": "Deployment",
-    "webhook": "Deployment",
+    "agent": ("DaemonSet", AGENT),
+    "certs": ("Deployment", "gpu-turnstile-certs"),
+    "proxy": ("DaemonSet", PROXY),
+    "scheduler-extender": ("Deployment", EXTENDER),
+    "scheduler-own": ("Deployment", KUBE_SCHEDULER),
+    "view": ("Deployment", "gpu-turnstile-view"),
+    "webhook": ("Deployment", WEBHOOK),
 }
-"""What each component runs, by its label; components without a row run nothing."""
+"""What each component must run, by its label; components without a row run nothing."""
 
 _ESSENTIAL = ("agent", "proxy", "webhook")
 """Components of every installation: what is left of them is no leftover, a part of it is lost."""
@@ -117,12 +119,12 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.programs, Unread):
         yield _unknown(check, facts.programs)
         return
-    if not _installed(facts, EXTENDER, "scheduler-extender"):
+    if not _installed(facts, EXTENDER):
         text = "not installed: a pod may be sent to a node where it fits on no single card"
         yield Finding(check, Level.OK, text, "docs/install.md#a-scheduler-that-sees-cards")
         return
     yield from _replicas(check, EXTENDER, facts.programs, least=1)
-    if _installed(facts, KUBE_SCHEDULER, "scheduler-own"):
+    if _installed(facts, KUBE_SCHEDULER):
         yield from _replicas("scheduler-own", KUBE_SCHEDULER, facts.programs, least=1)
     yield from _lease(facts)
     yield from _asked(facts)
@@ -130,12 +132,12 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
     yield from _certificates(facts, "extender-certificate", prefix, facts.extenders)
 
 
-def _installed(facts: Facts, program: str, component: str) -> bool:
+def _installed(facts: Facts, program: str) -> bool:
     """Tell whether there are pods of a program, or the Deployment that makes them."""
     pods = () if isinstance(facts.programs, Unread) else facts.programs
     owned = () if isinstance(facts.owned, Unread) else facts.owned
     return any(each.component == program for each in pods) or any(
-        (each.kind, each.component) == ("Deployment", component) for each in owned
+        (each.kind, each.name) == ("Deployment", program) for each in owned
     )
 
 
@@ -145,12 +147,12 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.owned, Unread):
         yield _unknown(check, facts.owned)
         return
-    kinds: dict[str, set[str]] = defaultdict(set)
+    there: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for each in facts.owned:
-        kinds[each.component].add(each.kind)
+        there[each.component].add((each.kind, each.name))
     clean = True
-    for component, workload in sorted(WORKLOADS.items()):
-        if component not in kinds or workload in kinds[component]:
+    for component, (workload, name) in sorted(WORKLOADS.items()):
+        if component not in there or (workload, name) in there[component]:
             continue
         left = [each for each in facts.owned if each.component == component]
         shown = ", ".join(sorted({each.kind for each in left}))
@@ -158,8 +160,8 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             check,
             Level.WARNING,
-            f"component {component} has no {workload} any more, and left {len(left)} objects: "
-            f"{shown}",
+            f"component {component} has no {workload} {name} any more, and left "
+            f"{len(left)} objects: {shown}",
             _APPLY if component in _ESSENTIAL else _DELETE.format(component),
         )
     old = sorted({f"{each.kind} {each.name}" for each in facts.owned if not each.component})

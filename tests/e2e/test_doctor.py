@@ -239,17 +239,21 @@ def test_agents_that_are_gone(doctor: Doctor) -> None:
 
 
 def test_a_proxy_that_is_not_ready(doctor: Doctor) -> None:
-    image = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "e2e:no"}]
-    _patch(
-        doctor,
-        "daemonset/gpu-turnstile-proxy",
-        *image,
-        options=(f"--namespace={AGENTS}",),
-    )
+    """A proxy is replaced when its pod is deleted, and not before."""
+    image = {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "e2e:no"}
+    _patch(doctor, "daemonset/gpu-turnstile-proxy", image, options=(f"--namespace={AGENTS}",))
+    try:
+        _delete_proxies(doctor)
+        found = doctor.error("proxies", "not ready: proxy: ")
+        assert found["nodes"] == [doctor.deployed.ground.node]
+    finally:
+        doctor.deployed.installation.apply()
+        _delete_proxies(doctor)
 
-    found = doctor.error("proxies", "not ready: proxy: ")
-    assert found["nodes"] == [doctor.deployed.ground.node]
-    assert "Pull" in found["text"] or "Creating" in found["text"]
+
+def _delete_proxies(doctor: Doctor) -> None:
+    proxies = "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
+    doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", "pods", proxies)
 
 
 def test_a_node_whose_pods_do_not_come(doctor: Doctor) -> None:
@@ -364,3 +368,8 @@ def _node(doctor: Doctor, name: str) -> Iterator[str]:
         yield name
     finally:
         kubectl.run("delete", "node", name)
+        # Nobody else ends its pods before a minute has passed.
+        kubectl.run(
+            *("delete", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}"),
+            *("--force", "--grace-period=0"),
+        )

@@ -83,12 +83,20 @@ class Master(master.Master):
         """Make the application and start its threads; runs in the worker, after the fork."""
         feed = Feed(self.settings.streams, contact=lambda: contact(live.freshness, time()))
         connection = connection_of(self.settings)
-        state = ClusterState(self.settings.names, self.settings.policy)
+        state = ClusterState(
+            self.settings.names, self.settings.policy, pool_labels=self.settings.pool_labels
+        )
         live = self._live = Live(
             connection.client, state, feed, self._metrics, namespace=connection.namespace
         )
         live.start()
-        app = create_app(live, feed, hosts=self.settings.hosts, metrics=self._metrics)
+        app = create_app(
+            live,
+            feed,
+            hosts=self.settings.hosts,
+            metrics=self._metrics,
+            dashboard=self.settings.dashboard,
+        )
         return Adapter(
             app.wsgi_app,
             self._metrics,

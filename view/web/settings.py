@@ -5,7 +5,9 @@ from pathlib import Path
 
 from contract.names import Names
 from placement.scoring import Policy
+from view.model.node_report import POOL_LABELS
 from view.web.hosts import Hosts
+from view.web.links import Dashboard
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class Settings:
         kubeconfig: a kubeconfig file; ``None`` for the usual places.
         policy: which card a share prefers, as the agents have it.
         hosts: by which names browsers may ask.
+        dashboard: to which a pod's page leads.
+        pool_labels: the first of these that a node has names its pool.
         streams: browsers that are told of changes at the same time.
     """
 
@@ -28,4 +32,6 @@ class Settings:
     kubeconfig: Path | None = None
     policy: Policy = Policy.BINPACK
     hosts: Hosts = field(default_factory=Hosts)
+    dashboard: Dashboard = field(default_factory=Dashboard)
+    pool_labels: tuple[str, ...] = POOL_LABELS
     streams: int = 64

@@ -9,7 +9,7 @@ from view.model.waiting import Group, group_pods
 from view.model.words import count_of
 from view.web.filters import Filter, Show, is_of_kind
 
-MOST = 4
+MOST = 3
 """Lines of one answer."""
 
 WRONG_STAGES = (Stage.FAILING, Stage.REFUSED, Stage.FAILED)

@@ -14,7 +14,7 @@ from view.model.pod_report import known_by, status_in_words
 from view.model.reports import CardReport, NodeReport
 from view.web import figures, heat, pages
 from view.web.editions import Edition
-from view.web.filters import Filter, Group, Paint
+from view.web.filters import Group, Paint
 
 
 def prepare(environment: Environment) -> None:
@@ -73,7 +73,7 @@ class Rows:
             template = self._environment.get_template("node.html")
             return template.render(node=node, page=page, root="./")
 
-        return self._once("", node, page.filter, write)
+        return self._once("", node, page, write)
 
     def mark(
         self, node: NodeReport, cards: Sequence[CardReport], key: str, page: pages.NodesPage
@@ -86,12 +86,12 @@ class Rows:
             template = self._environment.get_template("mark.html")
             return template.render(node=node, drawn=drawn, key=key, root="./")
 
-        return self._once(f"{page.filter.group} {key} {paint}", node, page.filter, write)
+        return self._once(f"{page.filter.group} {key} {paint}", node, page, write)
 
     def _once(
-        self, kind: str, node: NodeReport, chosen: Filter, write: Callable[[], str]
+        self, kind: str, node: NodeReport, page: pages.NodesPage, write: Callable[[], str]
     ) -> Markup:
-        if chosen:  # for few, and of little use to others
+        if page.filter.namespace or any(card.uuid not in page.meant for card in node.cards):
             return Markup(write())  # noqa: S704 -- Jinja has escaped it
         kept = self._kept.get((kind, node.name))
         if kept is None or kept[0] is not node:

@@ -449,7 +449,7 @@ def test_rows_are_written_once_for_as_long_as_nothing_changes(
     assert written == ["n1", "n2", "n2"]
     shown.state.drop_node("n1")
     shown.publish()
-    assert client.get("/").text.count("<li class=\"node") == 1
+    assert client.get("/").text.count('<li class="node') == 1
 
 
 def test_use_is_shown_beside_what_is_held_where_it_is_measured(

@@ -230,7 +230,7 @@ async function whole() {
     return;
   }
   for (const each of ["namespaces", "models"]) options(each, page);
-  for (const each of ["all", "csv", "body"]) section(each, page);
+  for (const each of ["summary", "all", "csv", "body"]) section(each, page);
   rove();
   fresh(page.body.dataset.age, page.body.dataset.stale);
   edition = Number(page.body.dataset.edition);

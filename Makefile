@@ -8,7 +8,7 @@ PROTOS := $(wildcard common/*/*.proto agent/*/api/*.proto agent/*/*/api/*.proto 
 .PHONY: help demo page test test-fast check bench gpu e2e pictures release proto format clean
 
 help:
-	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute"
+	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute (V=1: all of it)"
 	@echo "make page       the web page of four simulated nodes, until Ctrl-C"
 	@echo "make test       all tests, with branch coverage"
 	@echo "make test-fast  the decisions: no process, no server, no whole node"
@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP)
-	@$(BIN)/python -m simulator demo
+	@$(BIN)/python -m simulator demo $(if $(V),--verbose)
 
 page: $(STAMP)
 	@$(BIN)/python -m simulator page

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import click
@@ -20,14 +21,12 @@ from bench import (
     use,
     webhook,
 )
-from bench.caller import PluginFailed
-from bench.fuzz import FuzzFailed
+from bench.kubelet import PluginFailed
 from bench.peers import run as peers
-from bench.recording import InvalidRecording
 from bench.report import Report
 from bench.result import Result, this_machine
 from bench.servers import ServerFailed
-from bench.wrk import WrkFailed
+from bench.target import Unacceptable
 from simulator.errors import ClusterError
 from simulator.node.node import NodeStuck
 
@@ -45,17 +44,9 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     webhook.NAME: webhook.run,
 }
 
-FAILURES: tuple[type[Exception], ...] = (
-    *(
-        InvalidRecording,
-        NodeStuck,
-        PluginFailed,
-        FuzzFailed,
-        ServerFailed,
-        WrkFailed,
-        ClusterError,
-        OSError,
-    ),
+FAILURES = (
+    *(NodeStuck, PluginFailed, Unacceptable, ServerFailed, ClusterError),
+    *(BrokenProcessPool, OSError),
 )
 
 
@@ -63,7 +54,6 @@ FAILURES: tuple[type[Exception], ...] = (
     context_settings={
         "show_default": True,
         "max_content_width": 100,
-        "auto_envvar_prefix": "GPU_TURNSTILE_BENCH",
     },
     epilog="Questions: " + ", ".join(QUESTIONS),
 )
@@ -72,7 +62,6 @@ FAILURES: tuple[type[Exception], ...] = (
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default="build/bench",
-    show_envvar=True,
     help="Where a JSON file for every question is written.",
 )
 def main(names: tuple[str, ...], out: Path) -> None:

@@ -34,12 +34,7 @@ _RULES: Sequence[tuple[str, Resource, Rule]] = (
 
 
 def run() -> Result:
-    """Measure.
-
-    Raises:
-        OSError: the recording cannot be read.
-        InvalidRecording: the recording does not hold what it should.
-    """
+    """Measure."""
     table, missed = _recorded(load_burst(RECORDING, Names()))
     return Result(NAME, (table,), (Goal("wrong or refused", 0, missed),))
 

@@ -5,23 +5,25 @@ hold is in a ``List`` that it reads, and a stand-in for the kubelet takes its re
 keeps both device lists open and has a few more containers served, as they would be over time.
 """
 
-import os
 import signal
 import statistics
+import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.allocator.model.pod_view import PodView
-from bench.caller import KubeletRecord, serving
+from bench.cpu import cpu_percent, cpu_us
+from bench.kubelet import Kubelet, KubeletRecord, serving, shuffled, wait
 from bench.load import CARD_MEMORY, Load
-from bench.onenode import NODE, KubeletSide, api_settings, running_agent, wait
+from bench.onenode import NODE, api_settings, running_agent
 from bench.result import Goal, Result, Table
 from bench.servers import resident_mib
 from contract.names import Names
+from contract.resource import Resource, count_of
 from simulator.api.server import ApiServer
 from simulator.burst import container, pod
 from simulator.client import ApiClient
@@ -131,7 +133,7 @@ class Site:
     server: ApiServer
     client: ApiClient
     record: KubeletRecord
-    node: KubeletSide
+    kubelet: Kubelet
 
 
 @contextmanager
@@ -147,8 +149,8 @@ def loaded_site(load: Load, names: Names) -> Iterator[Site]:
         pods = [each["metadata"] for each in client.list("/api/v1/pods")["items"]]
         uids = {each["name"]: each["uid"] for each in pods}
         record = stack.enter_context(serving(load, folder, names, uids))
-        node = stack.enter_context(KubeletSide(folder, load))
-        yield Site(folder, server, client, record, node)
+        kubelet = stack.enter_context(Kubelet(folder / "plugins"))
+        yield Site(folder, server, client, record, kubelet)
 
 
 def measure_starts(load: Load, starts: int) -> list[Start]:
@@ -163,12 +165,12 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
     live = {view.id.name for view, _ in load.held()}
     with loaded_site(load, Names()) as site:
         for _ in range(starts + 1):
-            site.node.forget()
+            site.kubelet.registered.clear()
             began = time.monotonic()
             with running_agent(load, site.folder, site.server.url, end=signal.SIGKILL) as process:
-                site.node.wait_registered(process)
-                found.append(Start(time.monotonic() - began, _cpu_seconds(process.pid)))
-                wait(lambda: live <= assigned(site.client, Names()), process, "the records")
+                wait(lambda: len(site.kubelet.registered) == 2, "registration", process)
+                found.append(Start(time.monotonic() - began, cpu_us(process.pid) / 1e6))
+                wait_assigned(site, live, process)
     return found[1:]
 
 
@@ -183,15 +185,12 @@ def measure(load: Load, idle_seconds: float) -> Footprint:
         loaded_site(load, names) as site,
         running_agent(load, site.folder, site.server.url) as process,
     ):
-        site.node.wait(process)
-        live = {view.id.name for view, _ in load.held()}
-        wait(lambda: live <= assigned(site.client, names), process, "the live pods' records")
+        wait(lambda: len(site.kubelet.plugins) == 2, "both lists of devices", process)
+        wait_assigned(site, {view.id.name for view, _ in load.held()}, process)
         started = resident_mib(process.pid)
         views = load.views()
-        for view in views[load.settled :]:
-            site.node.serve(view, site.record)
-        served = {each.id.name for each in views}
-        wait(lambda: served <= assigned(site.client, names), process, "the new pods' records")
+        _serve(load, site, names)
+        wait_assigned(site, {each.id.name for each in views}, process)
         resident = resident_mib(process.pid)
         return Footprint(load.settled, started, resident, cpu_percent(process.pid, idle_seconds))
 
@@ -203,23 +202,38 @@ def _manifest(view: PodView, names: Names) -> Json:
     return made
 
 
-def assigned(client: ApiClient, names: Names) -> set[str]:
-    """Return the names of the pods whose allocation is written."""
-    return {
-        each["metadata"]["name"]
-        for each in client.list("/api/v1/pods")["items"]
-        if (each["metadata"].get("annotations") or {}).get(names.gpu_assigned) == "true"
-    }
+def _serve(load: Load, site: Site, names: Names) -> None:
+    """Make the calls for the load's new containers, and show them in the record."""
+    taken: dict[Resource, set[str]] = {resource: set() for resource in Resource}
+    for _, living in load.held():
+        for resource, ids in living.items():
+            taken[resource].update(ids)
+    of = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
+    for view in load.views()[load.settled :]:
+        held: dict[Resource, Sequence[str]] = {}
+        site.record.show(view, held)
+        for resource, name in of.items():
+            plugin = site.kubelet.plugins[name]
+            free = shuffled({*site.kubelet.devices[name]} - taken[resource])
+            _, ids = plugin.prefer(free, count_of(view.demand.containers[0].demand, resource))
+            plugin.allocate(ids)
+            taken[resource].update(ids)
+            held[resource] = ids
+            site.record.show(view, held)
+        for resource, given in held.items():
+            site.kubelet.plugins[of[resource]].prestart(given)
 
 
-def cpu_percent(pid: int, seconds: float) -> float:
-    """Watch how much CPU time a process uses."""
-    before, began = _cpu_seconds(pid), time.monotonic()
-    time.sleep(seconds)
-    return 100 * (_cpu_seconds(pid) - before) / (time.monotonic() - began)
+def wait_assigned(site: Site, pods: set[str], process: "subprocess.Popen[bytes]") -> None:
+    """Wait until the allocations of pods are written on them."""
 
+    def written() -> set[str]:
+        listed = site.client.list("/api/v1/pods")["items"]
+        key = Names().gpu_assigned
+        return {
+            each["metadata"]["name"]
+            for each in listed
+            if (each["metadata"].get("annotations") or {}).get(key) == "true"
+        }
 
-def _cpu_seconds(pid: int) -> float:
-    # Fields 14 and 15 of proc(5), counted from behind the name, which may have spaces.
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    wait(lambda: pods <= written(), "the pods' records", process)

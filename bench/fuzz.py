@@ -1,41 +1,28 @@
 """Hostile bytes through the whole request path: ``python -m bench.fuzz --inputs N``.
 
-Framing, HTTP parsing, routing, review and answer, in one process without a socket. atheris
-guides the bytes by what code they reach; without it the bytes are those of the examples,
-damaged at random. An input that ends in another status than a client's own mistake, or
+Framing, HTTP parsing, routing, review and answer, without a socket. The bytes are those of the
+examples, damaged at random. An input that ends in another status than a client's own mistake, or
 raises, ends the run.
 """
 
-import json
 import logging
 import os
-import subprocess
-import sys
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
+from itertools import islice
+from multiprocessing import get_context
 from random import Random
-from typing import TYPE_CHECKING
 
 import click
 
 from bench.reviews import requests
 from bench.servers import resident_mib
+from bench.target import Target
 
-if TYPE_CHECKING:
-    from bench.target import Target
-
-_RESULT = "RESULT "
 _LONGEST = 8192
-
-
-class FuzzFailed(Exception):
-    """An input was answered as none may be; the message says how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +36,37 @@ class Outcome:
     """
 
     inputs: int
-    statuses: dict[str, int]
+    statuses: Counter[str]
     before_mib: float
     after_mib: float
 
 
 def fuzz(inputs: int, *, seed: int, processes: int) -> Outcome:
-    """Try so many inputs, shared out over processes.
+    """Try so many inputs, shared out over processes; memory is that of the one that grew most.
 
     Raises:
-        FuzzFailed: one was answered as none may be, or a process died of it.
+        Unacceptable: one was answered as none may be.
+        BrokenProcessPool: a process died of one.
     """
     each = -(-inputs // processes)
-    with ThreadPoolExecutor(processes) as pool:
-        outcomes = list(pool.map(lambda number: _in_process(each, seed + number), range(processes)))
-    statuses: Counter[str] = Counter()
-    for outcome in outcomes:
-        statuses.update(outcome.statuses)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        outcomes = list(pool.map(try_all, [each] * processes, range(seed, seed + processes)))
     worst = max(outcomes, key=lambda outcome: outcome.after_mib - outcome.before_mib)
-    return Outcome(
-        sum(outcome.inputs for outcome in outcomes),
-        dict(sorted(statuses.items())),
-        worst.before_mib,
-        worst.after_mib,
-    )
+    statuses = sum((outcome.statuses for outcome in outcomes), Counter[str]())
+    return Outcome(each * processes, statuses, worst.before_mib, worst.after_mib)
 
 
-def _in_process(inputs: int, seed: int) -> Outcome:
-    command = [sys.executable, "-m", "bench.fuzz", "--inputs", str(inputs), "--seed", str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 -- ours
-    for line in done.stdout.splitlines():
-        if line.startswith(_RESULT):
-            return Outcome(**json.loads(line.removeprefix(_RESULT)))
-    raise FuzzFailed(f"status {done.returncode}: {(done.stdout + done.stderr)[-3000:]}")
+def try_all(inputs: int, seed: int) -> Outcome:
+    """Try so many inputs in this process."""
+    logging.getLogger("webhook").handlers[:] = [logging.NullHandler()]
+    logging.getLogger("webhook").propagate = False
+    source, mib = damaged(seed), []
+    with closing(Target()) as target:
+        for count in (inputs // 10, inputs - inputs // 10):
+            for data in islice(source, count):
+                target.try_one(data)
+            mib.append(resident_mib(os.getpid()))
+        return Outcome(inputs, target.statuses, *mib)
 
 
 def damaged(seed: int) -> Iterator[bytes]:
@@ -112,52 +97,7 @@ def damaged(seed: int) -> Iterator[bytes]:
 @click.option("--seed", default=1, help="Of everything random.")
 def main(inputs: int, seed: int) -> None:
     """Try inputs in this process and print what became of them."""
-    logging.getLogger("webhook").handlers[:] = [logging.NullHandler()]
-    logging.getLogger("webhook").propagate = False
-    with tempfile.TemporaryDirectory(prefix="gpu-turnstile-fuzz-") as made:
-        folder = Path(made)
-        if find_spec("atheris") is None:
-            counted = _counting(import_module("bench.target").Target(), inputs)
-            for data in damaged(seed):
-                counted(data)
-        else:
-            _guided(folder, inputs, seed)
-
-
-def _counting(target: "Target", inputs: int) -> Callable[[bytes], None]:
-    tried, before = 0, 0.0
-
-    def one(data: bytes) -> None:
-        nonlocal tried, before
-        target.try_one(data)
-        tried += 1
-        if tried == inputs // 10:
-            before = resident_mib(os.getpid())
-        if tried == inputs:
-            after = resident_mib(os.getpid())
-            result = {"inputs": tried, "statuses": dict(target.statuses)}
-            result |= {"before_mib": before, "after_mib": after}
-            click.echo(_RESULT + json.dumps(result))
-            sys.stdout.flush()
-            os._exit(0)  # libFuzzer knows no other end from inside
-
-    return one
-
-
-def _guided(folder: Path, inputs: int, seed: int) -> None:
-    """Let atheris choose the inputs, from the examples on."""
-    atheris = import_module("atheris")
-    with atheris.instrument_imports(include=["webhook", "contract"], enable_loader_override=False):
-        target = import_module("bench.target").Target()
-    corpus = folder / "corpus"
-    corpus.mkdir()
-    for number, example in enumerate(requests()):
-        (corpus / str(number)).write_bytes(example)
-    options = [f"-seed={seed}", f"-max_len={_LONGEST}", "-rss_limit_mb=2048", "-len_control=0"]
-    options.append(f"-artifact_prefix={folder}/")
-    one = _counting(target, inputs)
-    atheris.Setup([sys.argv[0], *options, "-verbosity=0", str(corpus)], one)
-    atheris.Fuzz()
+    click.echo(try_all(inputs, seed))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ equally noisy to both. Between the calls the kubelet's ``List`` and checkpoint c
 one's, and every start is proven.
 """
 
+import subprocess
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from random import Random
 from statistics import median
 
 from agent.allocator.model.pod_view import PodView
-from bench.caller import KubeletRecord, Plugin, serving
+from bench.kubelet import WITHIN_S, Calls, KubeletRecord, PluginFailed, serving, shuffled
 from bench.load import ARRIVING, Load
 from bench.result import Cell, Goal, Result, Table
 from contract.demand import CORES_PER_CARD
@@ -56,9 +58,8 @@ def run(
     ratios: dict[tuple[int, int], float] = {}
     reads, lists_at_start = 0.0, 0
     for count in cards:
-        for living in live:
-            settled = Load(count, living, 0).settled
-            room = count * CORES_PER_CARD - settled  # each container that comes takes one core
+        for living in dict.fromkeys(Load(count, living, 0).settled for living in live):
+            room = count * CORES_PER_CARD - living  # each container that comes takes one core
             load = Load(count, living, min(containers + 1, room))
             found = measure(load, seed=seed)
             reads = max(reads, found.reads)
@@ -69,11 +70,11 @@ def run(
             cpu = (1000 * each for each in found.cpu.values())
             shares = mine / bare, took["asking"] / bare
             counts = found.list_kib, found.lists, found.reads
-            rows.append((count, load.settled, *took.values(), *shares, *cpu, *counts))
+            rows.append((count, living, *took.values(), *shares, *cpu, *counts))
             calls += [
                 (
                     count,
-                    load.settled,
+                    living,
                     call,
                     *(1000 * median(of[call]) for of in found.times.values()),
                 )
@@ -132,6 +133,56 @@ class Measured:
     lists_at_start: int
 
 
+class Plugin:
+    """One plugin's process, and what it is asked."""
+
+    def __init__(self, name: str, load: Load, folder: Path) -> None:
+        """Start it and wait until it serves.
+
+        Raises:
+            PluginFailed: it does not.
+        """
+        self.name = name
+        self._free = {resource: shuffled(load.table().tickets(resource)) for resource in Resource}
+        for _, held in load.held():
+            for resource, ids in held.items():
+                self.take(resource, ids)
+        counts = map(str, (load.cards, load.live, load.arriving))
+        log = folder / f"{name}.log"
+        with log.open("wb") as stderr:
+            self._process = subprocess.Popen(  # noqa: S603 -- our own program
+                [sys.executable, "-m", "bench.plugins", name, *counts, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+            )
+        if not self._process.stdout or self._process.stdout.readline().strip() != "serving":
+            self._process.kill()
+            self._process.wait()
+            raise PluginFailed(f"{name}: {log.read_text(encoding='utf-8')[-2000:]}")
+        self.calls = {
+            resource: Calls(folder / f"{name}-{resource.value}.sock") for resource in Resource
+        }
+
+    def take(self, resource: Resource, ids: Sequence[str]) -> None:
+        """Record that the kubelet has given places away."""
+        gone = set(ids)
+        self._free[resource] = [each for each in self._free[resource] if each not in gone]
+
+    def prefer(self, resource: Resource, size: int) -> tuple[float, tuple[str, ...]]:
+        """Ask for a preference among all that is free; return seconds and IDs."""
+        return self.calls[resource].prefer(self._free[resource], size)
+
+    def stop(self) -> tuple[int, float]:
+        """End it; return how often it would have read from the API, and the CPU seconds it took."""
+        for each in self.calls.values():
+            each.close()
+        answer, _ = self._process.communicate("", timeout=WITHIN_S)
+        reads, cpu = answer.split()
+        return int(reads), float(cpu)
+
+
 def measure(load: Load, *, seed: int) -> Measured:
     """Measure one load."""
     random = Random(seed)  # noqa: S311 -- an order is to be repeatable
@@ -141,10 +192,6 @@ def measure(load: Load, *, seed: int) -> Measured:
         with serving(load, folder, Names()) as record:
             plugins = [Plugin(name, load, folder) for name in times]
             try:
-                for plugin in plugins:
-                    for _, held in load.held():
-                        for resource, ids in held.items():
-                            plugin.take(resource, ids)
                 first, *arriving = load.views()[load.settled :]
                 warm: Times = defaultdict(list)
                 for plugin in plugins:
@@ -192,7 +239,7 @@ def _admit(
         took, ids = plugin.prefer(resource, count_of(ARRIVING, resource))
         times["GetPreferredAllocation"].append(took)
         total += took
-        took = plugin.allocate(resource, ids)
+        took = plugin.calls[resource].allocate(ids)
         times["Allocate"].append(took)
         total += took
         plugin.take(resource, ids)
@@ -201,7 +248,7 @@ def _admit(
             record.show(view, held)
     before = record.asked
     for resource, given in held.items():
-        took = plugin.prestart(resource, given)
+        took = plugin.calls[resource].prestart(given)
         times["PreStartContainer"].append(took)
         total += took
     times["container"].append(total)

@@ -3,7 +3,7 @@
 A stand-in for the API server answers with pages that were encoded before: nodes and pods as large
 as real ones, with ``managedFields`` and status. ``kubectl gpu`` is its own process, as people start
 it. Its CPU is compared with ``json.loads`` of the same bytes in this process, taken in turns. Then
-requests and bytes are counted of one command, and of the page with a browser open at a pod that
+requests and bytes are counted of one command, and of the page while somebody looks at a pod that
 waits.
 """
 
@@ -14,19 +14,17 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit
 
+from bench.cluster import Json, Listing, listing
 from bench.result import Goal, Result, Table
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.inventory import NodeCard, NodeCards, encode_inventory
@@ -35,9 +33,6 @@ from simulator.api.server import kubeconfig_for
 
 NAME = "overview"
 
-Json = dict[str, Any]
-
-_PAGE = 500
 _CARDS = 8
 _BLOCK = 256 << 20
 _CARD_MEMORY = 80 << 30
@@ -46,7 +41,7 @@ _GOAL_A_MINUTE = 25
 """Requests of a page that somebody looks at, when nothing happens: whether the server is there
 (15), and Events of the pod (6) while the page is drawn anew."""
 
-_BOOKMARK_SECONDS = 60.0
+_NO_AGENTS = "/api/v1/namespaces/gpu-turnstile-node/pods"
 _DEADLINE = 120.0
 _START = "from view.kubectl import main; main()"
 _SHARES = (30, 50, 40, 50)
@@ -62,9 +57,16 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: floa
         rounds: of the command and of the decoding; of the ratios the median counts.
         seconds: for which the page is looked at.
     """
-    pages = {"nodes": _pages("Node", _nodes(nodes)), "pods": _pages("Pod", _pods(nodes, pods))}
     load = _Load()
-    with _serving(pages, load) as url, tempfile.TemporaryDirectory() as folder:
+    objects = {
+        "nodes": Listing(nodes, _node).encoded(),
+        "pods": Listing(pods, partial(_some_pod, nodes, pods)).encoded(),
+    }
+    pages = [page for each in objects.values() for page in each.pages]
+    with (
+        listing({_NO_AGENTS: Listing(0, _node), **objects}, load.take) as url,
+        tempfile.TemporaryDirectory() as folder,
+    ):
         kubeconfig = Path(folder, "config")
         kubeconfig.write_text(kubeconfig_for(url), encoding="utf-8")
         measured = [(_command(kubeconfig), _decoding(pages)) for _ in range(rounds)]
@@ -81,7 +83,7 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: floa
         median(each) for each in zip(*[(*own, base) for own, base in measured], strict=True)
     )
     ratio = median(own[1] / base for own, base in measured)
-    size = sum(len(page) for each in pages.values() for page in each) / 2**20
+    size = sum(map(len, pages)) / 2**20
     table = Table(
         f"kubectl gpu, {nodes} nodes of {_CARDS} cards, {pods} pods, {size:.0f} MiB of JSON",
         ("", "seconds"),
@@ -159,13 +161,12 @@ def _look(url: str, path: str, seconds: float) -> None:
         time.sleep(min(left, 1.0))
 
 
-def _decoding(pages: dict[str, list[bytes]]) -> float:
+def _decoding(pages: Sequence[bytes]) -> float:
     gc.disable()  # as kubectl gpu does while it reads
     try:
         began = time.process_time()
-        for each in pages.values():
-            for page in each:
-                json.loads(page)
+        for page in pages:
+            json.loads(page)
         return time.process_time() - began
     finally:
         gc.enable()
@@ -174,53 +175,71 @@ def _decoding(pages: dict[str, list[bytes]]) -> float:
 # --- the cluster ----------------------------------------------------------------------
 
 
-def _nodes(count: int) -> Iterator[Json]:
+def _node(number: int) -> Json:
     names = Names()
-    for number in range(count):
-        name = f"node-{number:04}"
-        cards = tuple(
-            NodeCard(
-                _uuid(number, card),
-                card,
-                "NVIDIA A100-SXM4-80GB",
-                _CARD_MEMORY,
-                card // 4,
-                "",
-                free_cores=50,
-                free_blocks=160,
-            )
-            for card in range(_CARDS)
+    name = f"node-{number:04}"
+    cards = tuple(
+        NodeCard(
+            _uuid(number, card),
+            card,
+            "NVIDIA A100-SXM4-80GB",
+            _CARD_MEMORY,
+            card // 4,
+            "",
+            free_cores=50,
+            free_blocks=160,
         )
-        resources = {names.core: str(100 * _CARDS), "cpu": "128", "memory": "1056761492Ki"}
-        yield {
-            "metadata": {
-                **_metadata(name, f"node-{number}"),
-                "annotations": {names.gpu_cards: encode_inventory(NodeCards(_BLOCK, cards))},
-                "managedFields": _managed("kubelet", "agent", "kube-controller-manager"),
-            },
-            "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///zone/{name}"},
-            "status": {
-                "capacity": resources,
-                "allocatable": resources,
-                "conditions": [_condition(each, each == "Ready") for each in _CONDITIONS],
-                "images": [
-                    {"names": [f"registry.example/image-{each}@sha256:{'0' * 64}"], "sizeBytes": 1}
-                    for each in range(50)
-                ],
-            },
-        }
+        for card in range(_CARDS)
+    )
+    resources = {names.core: str(100 * _CARDS), "cpu": "128", "memory": "1056761492Ki"}
+    return {
+        "metadata": {
+            **_metadata(name, f"node-{number}"),
+            "annotations": {names.gpu_cards: encode_inventory(NodeCards(_BLOCK, cards))},
+            "managedFields": _managed("kubelet", "agent", "kube-controller-manager"),
+        },
+        "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///zone/{name}"},
+        "status": {
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": [_condition(each, each == "Ready") for each in _CONDITIONS],
+            "images": [
+                {"names": [f"registry.example/image-{each}@sha256:{'0' * 64}"], "sizeBytes": 1}
+                for each in range(50)
+            ],
+        },
+    }
 
 
-def _pods(nodes: int, count: int) -> Iterator[Json]:
-    for number in range(count):
-        node = f"node-{number % nodes:04}"
-        if number % 12 == 11:
-            yield _pod(number, node, 0)
-        elif number >= count - _WAITING:
-            yield _pod(number, "", 95)
-        else:
-            card = number // nodes % _CARDS  # up to two shares a card
-            yield _pod(number, node, _SHARES[number % 4], _uuid(number % nodes, card))
+def _some_pod(nodes: int, count: int, number: int) -> Json:
+    node = f"node-{number % nodes:04}"
+    if number % 12 == 11:
+        return _pod(number, node, 0)
+    if number >= count - _WAITING:
+        return _pod(number, "", 95)
+    card = number // nodes % _CARDS  # up to two shares a card
+    return _pod(number, node, _SHARES[number % 4], _uuid(number % nodes, card))
+
+
+@dataclass
+class _Load:
+    """Requests and bytes since :meth:`begin`."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    size: int = 0
+
+    def begin(self) -> None:
+        self.counts, self.size = Counter(), 0
+
+    def take(self, url: str, size: int) -> None:
+        kinds = ("watch", "limit")
+        self.counts[next((each for each in kinds if f"{each}=" in url), "")] += 1
+        self.size += size
+
+    def told(self) -> tuple[int, int, int, float]:
+        """Return requests, lists and watches of these, and MiB."""
+        lists, watches = self.counts["limit"], self.counts["watch"]
+        return self.counts.total(), lists, watches, round(self.size / 2**20, 2)
 
 
 def _waiting_pod(count: int) -> tuple[str, str]:
@@ -324,109 +343,3 @@ def _managed(*managers: str) -> list[Json]:
 
 def _uuid(node: int, card: int) -> str:
     return f"GPU-{node:08}-0000-0000-0000-{card:012}"
-
-
-# --- the API server -------------------------------------------------------------------
-
-
-def _pages(kind: str, objects: Iterator[Json]) -> list[bytes]:
-    """Encode a list as the API server does, page by page."""
-    items = list(objects)
-    pages = []
-    for start in range(0, len(items), _PAGE):
-        more = str(start + _PAGE) if start + _PAGE < len(items) else ""
-        page = {
-            "kind": f"{kind}List",
-            "apiVersion": "v1",
-            "metadata": {"resourceVersion": "1", **({"continue": more} if more else {})},
-            "items": items[start : start + _PAGE],
-        }
-        pages.append(json.dumps(page, separators=(",", ":")).encode())
-    return pages
-
-
-@dataclass
-class _Load:
-    """Requests and bytes since :meth:`begin`."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    size: int = 0
-
-    def begin(self) -> None:
-        self.counts, self.size = Counter(), 0
-
-    def take(self, kind: str, size: int) -> None:
-        self.counts[kind] += 1
-        self.size += size
-
-    def told(self) -> tuple[int, int, int, float]:
-        """Return requests, lists and watches of these, and MiB."""
-        lists, watches = self.counts["list"], self.counts["watch"]
-        return self.counts.total(), lists, watches, round(self.size / 2**20, 2)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answers:
-    pages: dict[str, list[bytes]]
-    empty: bytes
-    load: _Load
-
-    def get(self, target: str) -> bytes:
-        """Return what is answered to a request."""
-        asked = urlsplit(target)
-        pages: Sequence[bytes] = self.pages.get(asked.path.removeprefix("/api/v1/"), ())
-        start = parse_qs(asked.query).get("continue", ["0"])[0]
-        return pages[int(start) // _PAGE] if pages else self.empty
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    answers: ClassVar[_Answers]
-
-    def do_GET(self) -> None:
-        load = self.answers.load
-        if "watch=true" in self.path:
-            load.take("watch", 0)
-            self._watch()
-            return
-        body = self.answers.get(self.path)
-        load.take("list" if "limit=" in self.path else "other", len(body))
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _watch(self) -> None:
-        """Say nothing but what a quiet API server says."""
-        query = parse_qs(urlsplit(self.path).query)
-        end = time.monotonic() + float(query.get("timeoutSeconds", ["300"])[0])
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        with suppress(OSError):
-            while (left := end - time.monotonic()) > 0:
-                time.sleep(min(left, _BOOKMARK_SECONDS))
-                line = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
-                self.answers.load.size += len(line)
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-            self.wfile.write(b"0\r\n\r\n")
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def _serving(pages: dict[str, list[bytes]], load: _Load) -> Iterator[str]:
-    """Serve lists; hand over the URL."""
-    empty = _pages("Event", iter([{}]))[0].replace(b"[{}]", b"[]")
-    handler = type("Handler", (_Handler,), {"answers": _Answers(pages, empty, load)})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -1,4 +1,4 @@
-"""The plugins that the node path compares, each a process of its own.
+"""The plugins of the node path, each a process: ``python -m bench.plugins NAME ...``.
 
 ``ours`` is the agent's allocator with its gRPC server, log and metrics. ``bare`` answers the
 same messages with the IDs it was asked about, which is the least a device plugin can do in
@@ -11,13 +11,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.pod_view import Key, PodView
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.supervisor import IN_SERVICE
+from agent.enforcement.none import NoEnforcement
 from agent.host import memory
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
@@ -128,17 +127,9 @@ class Asking(Echo):
         self._checkpoint.read()
 
 
-@click.command(context_settings={"auto_envvar_prefix": "GPU_TURNSTILE_BENCH"})
-@click.option(
-    "--plugin", type=click.Choice(["ours", "asking", "bare"]), required=True, show_envvar=True
-)
-@click.option("--cards", type=int, required=True, show_envvar=True)
-@click.option("--live", type=int, required=True, show_envvar=True)
-@click.option("--arriving", type=int, required=True, show_envvar=True)
-@click.option("--folder", type=click.Path(path_type=Path), required=True, show_envvar=True)
-def main(plugin: str, cards: int, live: int, arriving: int, folder: Path) -> None:
+def main(plugin: str, load: Load, folder: Path) -> None:
     """Serve until standard input ends; then tell what was read from the API, and CPU seconds."""
-    load, names = Load(cards, live, arriving), Names()
+    names = Names()
     table, pods = load.table(), LoadedPods(load.views())
     configure("info")
     calls: Calls = Echo()
@@ -154,10 +145,10 @@ def main(plugin: str, cards: int, live: int, arriving: int, folder: Path) -> Non
         for resource in Resource
     ]
     before = time.process_time()
-    click.echo("serving")
+    sys.stdout.write("serving\n")
     sys.stdout.flush()
     sys.stdin.read()
-    click.echo(f"{pods.reads} {time.process_time() - before}")
+    sys.stdout.write(f"{pods.reads} {time.process_time() - before}\n")
     sys.stdout.flush()
     for server in servers:
         server.stop()
@@ -177,6 +168,7 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
         writer=NoOutbox(),
         decision_log=LoggedDecisions(Metrics()),
         answer=lambda grant: inject(grant, inventory, Injection.ENVVAR),
+        enforcer=NoEnforcement(),
     )
     allocator.refresh()
     memory.freeze()
@@ -184,4 +176,5 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
 
 
 if __name__ == "__main__":
-    main()
+    name, cards, live, arriving, where = sys.argv[1:]
+    main(name, Load(int(cards), int(live), int(arriving)), Path(where))

@@ -9,38 +9,27 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 
-import grpc
 import yaml
 
-from bench.caller import PluginFailed
-from bench.cpu import cpu_us
+from bench.cpu import cpu_percent, cpu_us
 from bench.echo import CHOSEN, RESOURCES, device_ids
+from bench.kubelet import WITHIN_S, Calls, Kubelet, wait
 from bench.result import Goal, Result, Table
 from bench.servers import free_port, resident_mib
-from common.kubelet_api import deviceplugin_pb2 as api
-from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 
 NAME = "proxy"
 
 DEVICES = 4560
 """Device IDs on offer: eight cards of 117 GiB."""
 _MANIFEST = Path(__file__).parents[1] / "deploy/base/proxy/daemonset.yaml"
-_WITHIN_S = 30.0
-_OPTIONS = (
-    ("grpc.max_receive_message_length", 64 << 20),
-    ("grpc.max_send_message_length", 64 << 20),
-    ("grpc.use_local_subchannel_pool", 1),
-)
 _CALLS = ("GetPreferredAllocation", "Allocate", "PreStartContainer")
 
 _GOAL_MIB = 45.0
@@ -50,58 +39,14 @@ _GOAL_IDLE_MS = 1.0
 _GOAL_NEW_KUBELET_MS = 50.0
 
 
-class _Kubelet(rpc.RegistrationServicer):
-    """Takes registrations, and keeps a stream open to each plugin."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.known: dict[str, grpc.Channel] = {}
-        self._lists: list[object] = []
-
-    def Register(  # noqa: N802 -- the protocol's name
-        self,
-        request: api.RegisterRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 -- gRPC's
-    ) -> api.Empty:
-        """Dial the plugin, and watch its devices once it is answered."""
-        channel = grpc.insecure_channel(f"unix:{self._folder / request.endpoint}", _OPTIONS)
-        threading.Thread(target=self._watch, args=(request.resource_name, channel)).start()
-        return api.Empty()
-
-    def _watch(self, name: str, channel: grpc.Channel) -> None:
-        lists = iter(rpc.DevicePluginStub(channel).ListAndWatch(api.Empty()))
-        next(lists)
-        self._lists.append(lists)
-        self.known[name] = channel
-
-    def close(self) -> None:
-        """Hang up."""
-        for each in self.known.values():
-            each.close()
-
-
 def _new_kubelet_ms(folder: Path) -> float:
     """Let another kubelet start; return the time until it has the devices of all plugins."""
     for each in folder.iterdir():
         each.unlink()
-    with _kubelet(folder) as kubelet:
+    with Kubelet(folder) as kubelet:
         began = time.perf_counter()
-        _wait(lambda: set(kubelet.known) == set(RESOURCES), "both resources are registered")
+        wait(lambda: set(kubelet.plugins) == set(RESOURCES), "both resources are registered")
         return 1000 * (time.perf_counter() - began)
-
-
-@contextmanager
-def _kubelet(folder: Path) -> Iterator[_Kubelet]:
-    kubelet = _Kubelet(folder)
-    server = grpc.server(ThreadPoolExecutor(4))
-    rpc.add_RegistrationServicer_to_server(kubelet, server)
-    server.add_insecure_port(f"unix:{folder / 'kubelet.sock'}")
-    server.start()
-    try:
-        yield kubelet
-    finally:
-        kubelet.close()
-        server.stop(0).wait(5)
 
 
 def environment() -> dict[str, str]:
@@ -125,36 +70,16 @@ def _process(*arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
             yield process
         finally:
             process.terminate()
-            process.wait(_WITHIN_S)
+            process.wait(WITHIN_S)
 
 
-def _requests() -> list[tuple[str, str, bytes]]:
-    """Make the six calls of one container: resource, method and message of each."""
-    made = []
+def _serve(plugins: Mapping[str, Calls]) -> Iterator[tuple[str, float]]:
+    """Make the six calls of one container; yield each and its seconds."""
     for name, ids in zip(RESOURCES, device_ids(DEVICES), strict=True):
-        chosen = ids[:CHOSEN]
-        asked = api.ContainerPreferredAllocationRequest(
-            available_deviceIDs=ids, allocation_size=CHOSEN
-        )
-        messages = (
-            api.PreferredAllocationRequest(container_requests=[asked]),
-            api.AllocateRequest(
-                container_requests=[api.ContainerAllocateRequest(devices_ids=chosen)]
-            ),
-            api.PreStartContainerRequest(devices_ids=chosen),
-        )
-        made += [
-            (name, method, message.SerializeToString())
-            for method, message in zip(_CALLS, messages, strict=True)
-        ]
-    return made
-
-
-def _call(channel: grpc.Channel, method: str, request: bytes) -> float:
-    call = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}", None, None)
-    began = time.perf_counter()
-    call(request, timeout=_WITHIN_S)
-    return time.perf_counter() - began
+        took, chosen = plugins[name].prefer(ids, CHOSEN)
+        yield "GetPreferredAllocation", took
+        yield "Allocate", plugins[name].allocate(chosen)
+        yield "PreStartContainer", plugins[name].prestart(chosen)
 
 
 def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20) -> Result:
@@ -175,7 +100,7 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
         folders = {name: top / name for name in ("kubelet", "plugins")}
         folders["kubelet"].mkdir()
         port = free_port()
-        kubelet = enter(_kubelet(folders["kubelet"]))
+        kubelet = enter(Kubelet(folders["kubelet"]))
         proxy = enter(
             _process(
                 *("proxy", "--kubelet-dir", str(folders["kubelet"])),
@@ -183,36 +108,27 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
                 *("--http-port", str(port)),
             )
         )
-        _wait((folders["plugins"] / "kubelet.sock").exists, "the proxy listens")
+        wait((folders["plugins"] / "kubelet.sock").exists, "the proxy listens")
         enter(_process("bench.echo", str(folders["plugins"]), str(DEVICES)))
-        _wait(lambda: set(kubelet.known) == set(RESOURCES), "both resources are registered")
-        direct = {
-            name: grpc.insecure_channel(
-                f"unix:{folders['plugins'] / name.partition('/')[2]}.sock", _OPTIONS
-            )
-            for name in RESOURCES
-        }
-        requests = _requests()
-        port_url = f"http://127.0.0.1:{port}/metrics"
-        ways = {"direct": direct, "proxy": kubelet.known}
-        for channels in ways.values():  # warms up
-            for name, method, request in requests * 20:
-                _call(channels[name], method, request)
+        wait(lambda: set(kubelet.plugins) == set(RESOURCES), "both resources are registered")
+        sockets = {name: f"{name.partition('/')[2]}.sock" for name in RESOURCES}
+        direct = {name: Calls(folders["plugins"] / socket) for name, socket in sockets.items()}
+        ways = {"direct": direct, "proxy": kubelet.plugins}
+        for plugins in ways.values():  # warms up
+            for _ in range(20):
+                dict(_serve(plugins))
         began = cpu_us(proxy.pid)
         for number in range(containers):
             for way in sorted(ways, reverse=bool(number % 2)):
-                for name, method, request in requests:
-                    times[way, method].append(_call(ways[way][name], method, request))
+                for method, took in _serve(ways[way]):
+                    times[way, method].append(took)
         cpu_ms = (cpu_us(proxy.pid) - began) / 1000 / containers
-        with urllib.request.urlopen(port_url, timeout=_WITHIN_S) as scraped:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as scraped:
             scraped.read()
         resident = resident_mib(proxy.pid)
-        before, since = cpu_us(proxy.pid), time.monotonic()
-        time.sleep(idle_seconds)
-        idle = (cpu_us(proxy.pid) - before) / 1000 / (time.monotonic() - since)
-        for channel in direct.values():
-            channel.close()
-        kubelet.close()
+        idle = 10 * cpu_percent(proxy.pid, idle_seconds)
+        for each in (*direct.values(), *kubelet.plugins.values()):
+            each.close()
         renewed = [_new_kubelet_ms(folders["kubelet"]) for _ in range(kubelets)]
     added = {
         method: 1000 * (median(times["proxy", method]) - median(times["direct", method]))
@@ -257,11 +173,3 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
 
 def _milliseconds(seconds: Sequence[float]) -> tuple[float, float]:
     return 1000 * median(seconds), 1000 * quantiles(seconds, n=100)[98]
-
-
-def _wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _WITHIN_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise PluginFailed(f"not within {_WITHIN_S:g} s: {what}")
-        time.sleep(0.001)

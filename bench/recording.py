@@ -20,10 +20,6 @@ _CALLS_OF_A_CONTAINER = 4
 """A preferred call and an ``Allocate`` for each of the two resources (facts K1, K2)."""
 
 
-class InvalidRecording(ValueError):
-    """The recording does not hold what it should."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What ``List`` showed in a preferred call: the pods that still lacked something.
@@ -63,39 +59,19 @@ class Burst:
 def load_burst(path: Path, names: Names) -> Burst:
     """Read and parse a recording.
 
-    Raises:
-        OSError: it cannot be read.
-        InvalidRecording: it does not hold what it should.
-    """
-    try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            document = json.load(file)
-    except (ValueError, EOFError, gzip.BadGzipFile) as error:
-        raise InvalidRecording(f"{path}: not gzipped JSON: {error}") from error
-    return parse_burst(document, names)
-
-
-def parse_burst(document: Mapping[str, Any], names: Names) -> Burst:
-    """Parse a decoded recording.
-
     The calls of one container come together (fact K1): where the ``List`` of one of them was
     turned away, the others say whose they are.
-
-    Raises:
-        InvalidRecording: calls are missing, or nothing shows whose they are.
     """
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        document = json.load(file)
     pods = tuple(_candidate(each, names) for each in document["pods"])
     resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
     calls = [each for each in document["calls"] if each["rpc"] != "PreStartContainer"]
-    if len(calls) % _CALLS_OF_A_CONTAINER:
-        raise InvalidRecording(f"calls: {len(calls)} are no whole number of containers")
     found: list[Recorded] = []
     for begin in range(0, len(calls), _CALLS_OF_A_CONTAINER):
         group = calls[begin : begin + _CALLS_OF_A_CONTAINER]
-        pod, container = _whose(group, begin, pods)
+        pod, container = _whose(group, pods)
         for prefer, allocate in (group[:2], group[2:]):
-            if (prefer["rpc"], allocate["rpc"]) != ("GetPreferredAllocation", "Allocate"):
-                raise InvalidRecording(f"calls[{begin}]: not pairs of a preference and an Allocate")
             request = Request(
                 resources[allocate["resource"]],
                 allocate["ids"],
@@ -123,9 +99,7 @@ def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
     )
 
 
-def _whose(
-    group: Sequence[Mapping[str, Any]], begin: int, pods: Sequence[Candidate]
-) -> tuple[str, str]:
+def _whose(group: Sequence[Mapping[str, Any]], pods: Sequence[Candidate]) -> tuple[str, str]:
     """Return the container of four calls: the first that lacked what was asked."""
     by_name = {each.pod: each for each in pods}
     for call in group:
@@ -137,7 +111,7 @@ def _whose(
             ]
             if lacking:
                 return pod, lacking[0]
-    raise InvalidRecording(f"calls[{begin}]: nothing shows whose these are")
+    raise ValueError(f"nothing shows whose these calls are: {group}")
 
 
 def _observe(call: Mapping[str, Any], resources: Mapping[str, Resource]) -> Sight | None:

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from bench.result import Cell, Goal, Machine, Result, Table
 
-_WIDTH_WITHOUT_TERMINAL = 118
+_WIDTH_WITHOUT_TERMINAL = 140
 
 
 class Report:

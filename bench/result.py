@@ -2,7 +2,7 @@
 
 import os
 import platform
-import sys
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -77,24 +77,16 @@ class Machine:
         return f"{self.cpu}, {self.cores} cores, Python {self.python}, {self.system}"
 
 
-def this_machine(cpuinfo: Path = Path("/proc/cpuinfo")) -> Machine:
+def this_machine() -> Machine:
     """Describe this machine; cores are those this process may run on."""
     try:
-        text = cpuinfo.read_text(encoding="utf-8")
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         text = ""
+    found = re.search(r"^model name\s*: *(.+)$", text, re.MULTILINE)  # not every CPU has one
     return Machine(
-        cpu_model(text) or platform.processor() or platform.machine(),
+        found[1] if found else platform.processor() or platform.machine(),
         len(os.sched_getaffinity(0)),
-        ".".join(map(str, sys.version_info[:3])),
+        platform.python_version(),
         f"{platform.system()} {platform.release()}",
     )
-
-
-def cpu_model(cpuinfo: str) -> str:
-    """Read the model out of ``/proc/cpuinfo``; empty when it is not there (not every CPU says)."""
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return ""

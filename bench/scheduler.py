@@ -10,34 +10,19 @@ machine, and not of what else it was doing.
 import asyncio
 import contextlib
 import gc
-import http.client
 import json
-import os
-import random
-import signal
-import socket
-import ssl
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median, quantiles
-from threading import Event, Thread
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
+from bench.cluster import Json, Listing, listing
+from bench.filled import CARDS, LIMITS, NAMES, Filled, first_fit, node_object, pod_object
 from bench.result import Goal, Result, Table
-from bench.servers import ServerFailed
-from certs.issue import issue
-from certs.names import parse_subject
+from bench.servers import ServerFailed, free_port, make_certificates, resident_mib, serving
 from common.serving.master import settle_garbage
-from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
-from contract.names import Names
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.handler import Handler
@@ -47,14 +32,9 @@ from simulator.api.server import kubeconfig_for
 
 NAME = "scheduler"
 
-Json = dict[str, Any]
-_NAMES = Names()
-_CARDS, _BLOCKS, _BLOCK = 8, 160, 256 << 20
-_LOAD, _PODS_PER_NODE = 0.8, 20
 _SIZES = ((100, 5.0), (1000, 20.0), (5000, 50.0))
 _BURST_NODES, _BURST_GOAL = 1000, 1000
 _LARGE, _MEMORY_MIB, _START_S = (5000, 100_000), 600, 60
-_LIMITS = tuple((cores, cores // 4) for cores in (5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100))
 _SETS = ((200, 32), (400, 64))
 _DEADLINE_S = 300.0
 
@@ -104,7 +84,7 @@ def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LA
                 ("nodes", "pods", "asked about", "median", "p99", "first-fit p99", "times as long"),
                 rows,
                 (
-                    f"{decisions} pods of {len(_LIMITS) + len(_SETS)} kinds, JSON read and written",
+                    f"{decisions} pods of {len(LIMITS) + len(_SETS)} kinds, JSON read and written",
                     "between two of them one pod comes or goes on some node",
                     "asked about: what kube-scheduler sends (numFeasibleNodesToFind), by turns",
                     "first-fit: the first card that has room, on each node asked about; no JSON",
@@ -151,126 +131,6 @@ def _p99(times: Sequence[float]) -> float:
     return quantiles(times, n=100)[98]
 
 
-# --- a cluster ------------------------------------------------------------------------
-
-
-def node_object(number: int) -> Json:
-    """Return a node of eight cards on two sockets."""
-    cards = tuple(
-        NodeCard(
-            f"GPU-{number:05}-{index}",
-            index,
-            "NVIDIA A100-SXM4-40GB",
-            _BLOCKS * _BLOCK,
-            index // 4,
-            "",
-            0,
-            0,
-        )
-        for index in range(_CARDS)
-    )
-    links = tuple(
-        NodeLink((low, high), "NV4" if low // 4 == high // 4 else "SYS")
-        for low in range(_CARDS)
-        for high in range(low + 1, _CARDS)
-    )
-    inventory = encode_inventory(NodeCards(_BLOCK, cards, links))
-    return {
-        "metadata": {"name": f"node-{number:05}", "annotations": {_NAMES.gpu_cards: inventory}},
-        "status": {"allocatable": {_NAMES.core: "800"}},
-    }
-
-
-def pod_object(uid: str, limit: tuple[int, int], node: str = "", cards: str = "") -> Json:
-    """Return a pod of one container, with as much beside it as pods have."""
-    annotations = {_NAMES.predicate_gpu_idx(0): cards} if cards else {}
-    limits = {_NAMES.core: str(limit[0]), _NAMES.memory: str(limit[1])}
-    return {
-        "metadata": {
-            "name": f"pod-{uid}",
-            "namespace": "default",
-            "uid": uid,
-            "labels": {"app": "bench", "pod-template-hash": "5d4f8c7b9"},
-            "annotations": annotations,
-        },
-        "spec": {
-            "nodeName": node,
-            "containers": [
-                {
-                    "name": "main",
-                    "image": "registry.example/cuda:12",
-                    "env": [{"name": f"VARIABLE_{each}", "value": "x" * 40} for each in range(20)],
-                    "resources": {"limits": limits, "requests": limits},
-                }
-            ],
-        },
-        "status": {"phase": "Running"},
-    }
-
-
-@dataclass
-class Filled:
-    """Nodes with pods on them, and the same cards as plain lists for first-fit."""
-
-    nodes: int
-    state: State = field(default_factory=lambda: State(_NAMES))
-    free: dict[str, list[list[int]]] = field(default_factory=dict)
-    placed: list[tuple[str, str, int, tuple[int, int]]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.random = random.Random(7)  # noqa: S311 -- test data
-        self.names = [f"node-{number:05}" for number in range(self.nodes)]
-        self.count = 0
-        for number, name in enumerate(self.names):
-            self.state.put_node(node_object(number))
-            self.free[name] = [[100, _BLOCKS] for _ in range(_CARDS)]
-            left = int(_CARDS * 100 * _LOAD)
-            for _ in range(_PODS_PER_NODE):
-                limit = min(self.random.choice(_LIMITS), (left, left // 4))
-                if limit[1] and self.add(name, limit):
-                    left -= limit[0]
-
-    def add(self, name: str, limit: tuple[int, int]) -> bool:
-        """Place a pod on the fullest card that fits."""
-        cards = self.free[name]
-        fitting = [
-            (row[0], index)
-            for index, row in enumerate(cards)
-            if row[0] >= limit[0] and row[1] >= limit[1]
-        ]
-        if not fitting:
-            return False
-        _, index = min(fitting)
-        self.count += 1
-        uid = f"{self.count:08}"
-        self.state.put_pod(pod_object(uid, limit, name, str(index)))
-        cards[index][0] -= limit[0]
-        cards[index][1] -= limit[1]
-        self.placed.append((uid, name, index, limit))
-        return True
-
-    def end_one(self) -> None:
-        """Let a random pod end."""
-        place = self.random.randrange(len(self.placed))
-        self.placed[place], self.placed[-1] = self.placed[-1], self.placed[place]
-        uid, name, index, limit = self.placed.pop()
-        self.state.drop_pod(uid)
-        self.free[name][index][0] += limit[0]
-        self.free[name][index][1] += limit[1]
-
-
-def first_fit(cards: Sequence[Sequence[int]], limit: tuple[int, int]) -> int:
-    """Return the first card with room, or how many whole cards there are; -1 for none."""
-    cores, blocks = limit
-    if cores > 100:
-        whole = sum(row[0] >= 100 and row[1] >= blocks // (cores // 100) for row in cards)
-        return whole if whole >= cores // 100 else -1
-    for index, row in enumerate(cards):
-        if row[0] >= cores and row[1] >= blocks:
-            return index
-    return -1
-
-
 # --- single decisions -----------------------------------------------------------------
 
 
@@ -293,9 +153,9 @@ class Speed:
             if number % 2:
                 cluster.end_one()
             else:
-                limit = cluster.random.choice(_LIMITS)
+                limit = cluster.random.choice(LIMITS)
                 cluster.add(cluster.random.choice(cluster.names), limit)
-            limit = cluster.random.choice((*_LIMITS, *_SETS))
+            limit = cluster.random.choice((*LIMITS, *_SETS))
             names = (cluster.names * 2)[start_at : start_at + self._asked]
             start_at = (start_at + self._asked) % cluster.nodes
             fitting, _, seconds = decide(self._handler, pod_object("new", limit), names)
@@ -324,9 +184,9 @@ def handler_of(state: State) -> Handler:
     """Return all of the extender between HTTP and the API server."""
     metrics = Metrics()
     return Handler(
-        decisions=Decisions(state, _NAMES),
-        binder=Binder(state, _NoRequests(), names=_NAMES, on_result=metrics.bound),
-        names=_NAMES,
+        decisions=Decisions(state, NAMES),
+        binder=Binder(state, _NoRequests(), names=NAMES, on_result=metrics.bound),
+        names=NAMES,
         metrics=metrics,
         in_step=lambda: True,
         not_binding=lambda: "",
@@ -401,45 +261,6 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
 # --- a process ------------------------------------------------------------------------
 
 
-class _Pages(BaseHTTPRequestHandler):
-    """An API server with many nodes and pods, made while they are read."""
-
-    nodes = pods = 0
-    over = Event()
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        """Answer a list page by page; a watch shows nothing and stays open."""
-        url = urlsplit(self.path)
-        query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        if query.get("watch"):
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            self.over.wait(_DEADLINE_S)
-            return
-        first, limit = int(query.get("continue", "0")), int(query.get("limit", "500"))
-        of_nodes = url.path.endswith("/nodes")
-        total = self.nodes if of_nodes else self.pods
-        last = min(first + limit, total)
-        make = node_object if of_nodes else self._pod
-        metadata = {"resourceVersion": "7", "continue": str(last) if last < total else ""}
-        items = [make(number) for number in range(first, last)]
-        body = json.dumps({"metadata": metadata, "items": items}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def _pod(self, number: int) -> Json:
-        node, place = number % self.nodes, number // self.nodes
-        uid = f"{number:08}-0000-4000-8000-000000000000"
-        return pod_object(uid, _LIMITS[place % 5], f"node-{node:05}", str(place % _CARDS))
-
-    def log_message(self, *_: object) -> None:
-        """Keep the output clean."""
-
-
 def start(nodes: int, pods: int) -> tuple[float, float]:
     """Start a process beside a large cluster.
 
@@ -449,71 +270,22 @@ def start(nodes: int, pods: int) -> tuple[float, float]:
     Raises:
         ServerFailed: it ended, or was not ready in time.
     """
-    over = Event()
-    handler = type("Pages", (_Pages,), {"nodes": nodes, "pods": pods, "over": over})
-    api = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    api.daemon_threads = True
-    Thread(target=api.serve_forever, daemon=True).start()
-    try:
-        with tempfile.TemporaryDirectory(prefix="gt-bench-") as made:
-            url = f"http://127.0.0.1:{api.server_address[1]}"
-            with _process(Path(made), url) as (process, port):
-                return _until_ready(process, port, Path(made))
-    finally:
-        over.set()
-        api.shutdown()
-        api.server_close()
 
+    def pod(number: int) -> Json:
+        node, place = number % nodes, number // nodes
+        uid = f"{number:08}-0000-4000-8000-000000000000"
+        return pod_object(uid, LIMITS[place % 5], f"node-{node:05}", str(place % CARDS))
 
-@contextlib.contextmanager
-def _process(folder: Path, url: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    issued = issue(parse_subject(["localhost"], [], 7), now=datetime.now(UTC))
-    for name, content in (
-        ("ca.crt", issued.authority.certificate),
-        ("tls.crt", issued.serving.certificate),
-        ("tls.key", issued.serving.key),
-        ("kubeconfig", kubeconfig_for(url).encode()),
-    ):
-        (folder / name).write_bytes(content)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    arguments = [
-        *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
-        *("--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key"), "--lease", ""),
-        *("--kubeconfig", str(folder / "kubeconfig")),
-    ]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(arguments, stderr=log, start_new_session=True)  # noqa: S603 -- ours
-        try:
-            yield process, port
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait(60)
-
-
-def _until_ready(process: subprocess.Popen[bytes], port: int, folder: Path) -> tuple[float, float]:
-    began = time.monotonic()
-    context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
-    while time.monotonic() - began < _DEADLINE_S:
-        if process.poll() is not None:
-            raise ServerFailed((folder / "log").read_text()[-1000:])
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=30)
-            with contextlib.closing(connection):
-                connection.request("GET", "/readyz")
-                if connection.getresponse().status == 200:
-                    return time.monotonic() - began, _worker_mib(process.pid)
-        time.sleep(0.1)
-    raise ServerFailed(f"not ready in {_DEADLINE_S:.0f} s: {(folder / 'log').read_text()[-1000:]}")
-
-
-def _worker_mib(master: int) -> float:
-    """Return what the worker of a master has resident."""
-    children = Path(f"/proc/{master}/task/{master}/children").read_text(encoding="ascii").split()
-    (worker,) = children
-    for line in Path(f"/proc/{worker}/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise ServerFailed("the worker is gone")
+    objects = {"nodes": Listing(nodes, node_object), "pods": Listing(pods, pod)}
+    with tempfile.TemporaryDirectory(prefix="gt-bench-") as made, listing(objects) as url:
+        folder, port = Path(made), free_port()
+        make_certificates(folder)
+        (folder / "kubeconfig").write_text(kubeconfig_for(url), encoding="utf-8")
+        command = [
+            *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
+            *("--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key")),
+            *("--lease", "", "--kubeconfig", str(folder / "kubeconfig")),
+        ]
+        with serving(command, folder, port, within=_DEADLINE_S) as server:
+            (worker,) = server.workers()
+            return server.ready_s, resident_mib(worker)

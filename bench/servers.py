@@ -1,4 +1,4 @@
-"""Processes that are measured: the webhook and its opponents, started and ended."""
+"""Processes that are measured: started, waited for and ended."""
 
 import contextlib
 import http.client
@@ -7,19 +7,20 @@ import resource
 import socket
 import ssl
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import opponents
+from prometheus_client.parser import text_string_to_metric_families
+
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 
 _START_S = 30.0
+_END_S = 60.0
 
 
 class ServerFailed(Exception):
@@ -33,48 +34,43 @@ class Running:
     Attributes:
         process: its master.
         port: on 127.0.0.1.
-        ca: the PEM file that its certificate is trusted with.
+        tls: the client's side of TLS.
         ready_s: seconds from its start until it was ready.
-        log: everything it has printed.
     """
 
     process: "subprocess.Popen[bytes]"
     port: int
-    ca: Path
+    tls: ssl.SSLContext
     ready_s: float
-    log: Path
 
-    @property
-    def url(self) -> str:
-        """Where reviews of pods go."""
-        return f"https://127.0.0.1:{self.port}/mutate/pods"
-
-    def tls(self) -> ssl.SSLContext:
-        """Make the client's side of TLS."""
-        return ssl.create_default_context(cafile=self.ca)
-
-    def post(self, body: bytes, context: ssl.SSLContext, *, timeout: float = 60.0) -> int:
-        """Send one review over a connection of its own; give the status."""
+    @contextlib.contextmanager
+    def connect(self, *, timeout: float = 60.0) -> Iterator[http.client.HTTPSConnection]:
+        """Hand over a connection, which is made when it is used first."""
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", self.port, context=context, timeout=timeout
+            "127.0.0.1", self.port, context=self.tls, timeout=timeout
         )
         with contextlib.closing(connection):
+            yield connection
+
+    def post(self, body: bytes, *, timeout: float = 60.0) -> int:
+        """Send one review over a connection of its own; return the status."""
+        with self.connect(timeout=timeout) as connection:
             headers = {"Content-Type": "application/json"}
             connection.request("POST", "/mutate/pods", body, headers)
             response = connection.getresponse()
             response.read()
             return response.status
 
-    def metrics(self) -> Mapping[str, float]:
-        """Read ``/metrics``, without the prefix of the names."""
-        connection = http.client.HTTPSConnection("127.0.0.1", self.port, context=self.tls())
-        with contextlib.closing(connection):
+    def internal_errors(self) -> int:
+        """Return how many answers had status 500, by its metrics."""
+        with self.connect() as connection:
             connection.request("GET", "/metrics")
             text = connection.getresponse().read().decode()
-        lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-        return {
-            name.removeprefix("gpu_turnstile_webhook_"): float(value) for name, _, value in lines
-        }
+        samples = (
+            each for family in text_string_to_metric_families(text) for each in family.samples
+        )
+        named = (each for each in samples if each.name == "gpu_turnstile_webhook_refusals_total")
+        return int(sum(each.value for each in named if each.labels["status"] == "500"))
 
     def workers(self) -> tuple[int, ...]:
         """Return the processes that answer."""
@@ -98,24 +94,21 @@ def make_certificates(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def serving(name: str, folder: Path, *, workers: int) -> Iterator[Running]:
-    """Start ``webhook`` or one of the opponents, and end it.
+def serving(
+    command: Sequence[str], folder: Path, port: int, *, within: float = _START_S
+) -> Iterator[Running]:
+    """Start a server of ours or an opponent, and end it.
 
     Args:
-        name: ``webhook``, or a name of :mod:`bench.opponents`.
-        folder: with certificates; gets the log.
-        workers: processes.
+        command: that serves on *port* of 127.0.0.1 with the certificates of *folder*.
+        folder: gets the log, too.
+        port: where it will serve.
+        within: seconds that it has to be ready.
 
     Raises:
         ServerFailed: it did not come up.
     """
-    port, log = free_port(), folder / f"{name}-{workers}.log"
-    if name == opponents.OURS:
-        files = ["--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key")]
-        command = [sys.executable, "-m", "webhook", "--host", "127.0.0.1", "--port", str(port)]
-        command += [*files, "--workers", str(workers), "--drain-delay", "0"]
-    else:
-        command = opponents.command(name, folder, port, workers)
+    log, tls = folder / f"{port}.log", ssl.create_default_context(cafile=folder / "ca.crt")
     began = time.monotonic()
     with (
         log.open("wb") as stderr,
@@ -123,34 +116,31 @@ def serving(name: str, folder: Path, *, workers: int) -> Iterator[Running]:
             command, stdout=stderr, stderr=stderr
         ) as process,
     ):
+        server = Running(process, port, tls, 0.0)
         try:
-            _wait(process, port, folder / "ca.crt", log)
-            took = time.monotonic() - began
-            yield Running(process, port, folder / "ca.crt", took, log)
+            while not _is_ready(server):
+                if process.poll() is not None or time.monotonic() > began + within:
+                    text = log.read_text(encoding="utf-8", errors="replace")[-2000:]
+                    raise ServerFailed(f"{' '.join(command)}: not ready: {text}")
+                # Each look at a server that is not ready takes CPU from it.
+                time.sleep(max(0.01, (time.monotonic() - began) / 50))
+            yield Running(process, port, tls, time.monotonic() - began)
         finally:
             process.terminate()
             try:
-                process.wait(_START_S)
+                process.wait(_END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
 
-def _wait(process: "subprocess.Popen[bytes]", port: int, ca: Path, log: Path) -> None:
-    context = ssl.create_default_context(cafile=ca)
-    deadline = time.monotonic() + _START_S
-    while True:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=5)
-        with (
-            contextlib.suppress(OSError, http.client.HTTPException),
-            contextlib.closing(connection),
-        ):
-            connection.request("GET", "/readyz")
-            if connection.getresponse().status == 200:
-                return
-        if process.poll() is not None or time.monotonic() > deadline:
-            text = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-            raise ServerFailed(f"{log.stem}: not ready: {text}")
-        time.sleep(0.01)
+def _is_ready(server: Running) -> bool:
+    with (
+        contextlib.suppress(OSError, http.client.HTTPException),
+        server.connect(timeout=30) as connection,
+    ):
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    return False
 
 
 def free_port() -> int:
@@ -162,7 +152,7 @@ def free_port() -> int:
 
 
 def raise_file_limit() -> int:
-    """Let this process, and those it starts, open as many files as may be; give how many."""
+    """Let this process, and those it starts, open as many files as may be; return how many."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard if hard != resource.RLIM_INFINITY else os.sysconf("SC_OPEN_MAX")

@@ -54,11 +54,11 @@ class _Honest:
         self.failed = 0
 
     def _run(self) -> None:
-        body, context = review(5000), self._server.tls()
+        body = review(5000)
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                right = self._server.post(body, context, timeout=_PROBE_TIMEOUT_S) == 200
+                right = self._server.post(body, timeout=_PROBE_TIMEOUT_S) == 200
             except OSError:
                 right = False
             self.took.append(time.monotonic() - began)
@@ -74,7 +74,7 @@ class _Honest:
         self._thread.join()
 
 
-def besiege(server: Running, *, connections: int, bodies: int, inputs: int) -> Sequence[Attack]:
+def besiege(server: Running, connections: int, bodies: int, inputs: int) -> Sequence[Attack]:
     """Attack in every way, one after the other.
 
     Args:
@@ -98,7 +98,6 @@ def _attack(name: str, server: Running, attack: Iterator[None]) -> Attack:
         for _ in attack:
             pass
     left = set(server.workers())
-    errors = server.metrics().get('refusals_total{status="500"}', 0.0)
     grown = [resident_mib(each) - before[each] for each in workers if each in left]
     return Attack(
         name,
@@ -106,7 +105,7 @@ def _attack(name: str, server: Running, attack: Iterator[None]) -> Attack:
         honest.failed,
         1000 * max(honest.took, default=0.0),
         len(set(workers) - left),
-        int(errors),
+        server.internal_errors(),
         max(grown, default=0.0),
     )
 
@@ -114,7 +113,7 @@ def _attack(name: str, server: Running, attack: Iterator[None]) -> Attack:
 def _open(server: Running, count: int) -> Iterator[None]:
     """Open connections as fast as they are taken, and hold them a while."""
     hello = _client_hello()
-    context = server.tls()
+    context = server.tls
     with contextlib.ExitStack() as held:
         for number in range(count):
             with contextlib.suppress(OSError):
@@ -142,11 +141,10 @@ def _send_large(server: Running, count: int) -> Iterator[None]:
     """Send large bodies, four at once, half of them JSON of many small objects."""
     objects = b'{"a":[' + b"{}," * ((_LARGE - 16) // 3) + b"{}]}"
     bodies = (b" " * _LARGE, objects)
-    context = server.tls()
 
     def send(number: int) -> None:
         with contextlib.suppress(OSError):
-            server.post(bodies[number % 2], context, timeout=60)
+            server.post(bodies[number % 2], timeout=60)
 
     with ThreadPoolExecutor(4) as pool:
         for _ in pool.map(send, range(count)):
@@ -156,7 +154,7 @@ def _send_large(server: Running, count: int) -> Iterator[None]:
 def _send_damaged(server: Running, count: int) -> Iterator[None]:
     """Send damaged requests, as many on a connection as it takes, without awaiting answers."""
     source, random = damaged(7), Random(7)  # noqa: S311 -- is to be repeatable
-    context = server.tls()
+    context = server.tls
     sent = 0
     while sent < count:
         with contextlib.suppress(OSError), contextlib.ExitStack() as held:

@@ -9,6 +9,7 @@ Then the adversary: nodes in one thread, with faults that no simulated node
 has; see :mod:`bench.adversary`.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -109,8 +110,9 @@ def run(
         NodeStuck: a node did not come to rest.
     """
     totals = {scenario: Outcome() for scenario in scenarios}
-    # A forked child would inherit gRPC's threads, which gRPC does not allow.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    # A forked child would inherit gRPC's threads, which gRPC does not allow. What the agents log by
+    # the thousand is in their decision logs, too.
+    with ProcessPoolExecutor(processes, get_context("spawn"), logging.disable) as pool:
         for scenario in scenarios:
             tasks = [pool.submit(soak, scenario, seed, pods) for seed in range(seeds)]
             totals[scenario] = sum((task.result() for task in tasks), Outcome())

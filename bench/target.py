@@ -1,7 +1,4 @@
-"""The target of the fuzzer: a connection of gunicorn's ``asgi`` worker, without a socket.
-
-Imported late, for atheris to instrument.
-"""
+"""The target of the fuzzer: a connection of gunicorn's ``asgi`` worker, without a socket."""
 
 import asyncio
 import json

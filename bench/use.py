@@ -16,10 +16,11 @@ import grpc
 
 from agent.runtime import cri
 from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
-from bench.caller import PluginFailed
-from bench.footprint import Site, assigned, cpu_percent, loaded_site
+from bench.cpu import cpu_percent
+from bench.footprint import Site, loaded_site, wait_assigned
+from bench.kubelet import PluginFailed, wait
 from bench.load import Load
-from bench.onenode import running_agent, wait
+from bench.onenode import running_agent
 from bench.result import Goal, Result, Table
 from contract.names import Names
 from simulator.cluster import read_lines
@@ -84,11 +85,10 @@ def measure(load: Load, seconds: float, options: Mapping[str, str]) -> float:
                 },
             ) as process,
         ):
-            node.node.wait(process)
+            wait(lambda: len(node.kubelet.plugins) == 2, "both lists of devices", process)
             expected = f"gpu_turnstile_agent_container_cores_{'used' if options else 'held'}{{"
-            live = {view.id.name for view, _ in load.held()}
-            wait(lambda: live <= assigned(node.client, Names()), process, "the live pods' records")
-            wait(lambda: _told(node.folder, expected, load.settled), process, "tell what is used")
+            wait_assigned(node, {view.id.name for view, _ in load.held()}, process)
+            wait(lambda: _told(node.folder, expected, load.settled), "what is used", process)
             return cpu_percent(process.pid, seconds)
 
 

@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ from certs.replicas import parse_replicas
 from certs.report import as_json, as_table
 from certs.rotation import Surroundings, rotate
 from certs.settings import LONGEST_SECONDS, Flags, Settings, parse_settings
-from common.commandline import run
+from common.commandline import flag, run
 from common.logs import configure
 
 _log = logging.getLogger(__name__)
+_flag = partial(flag, "GPU_TURNSTILE_CERTS")
 
 
 @click.group(no_args_is_help=False, context_settings={"show_default": True})
@@ -33,43 +34,33 @@ def cli() -> None:
 
 
 @cli.command("issue")
-@click.option(
-    "--out",
+@_flag(
+    "out",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    envvar="GPU_TURNSTILE_CERTS_OUT",
-    show_envvar=True,
     help="Directory for ca.crt, ca.key, tls.crt and tls.key; made if missing.",
 )
-@click.option(
-    "--dns",
+@_flag(
+    "dns",
     multiple=True,
     metavar="NAME",
-    envvar="GPU_TURNSTILE_CERTS_DNS",
-    show_envvar=True,
     help="DNS name of the webhook, such as NAME.NAMESPACE.svc; may be repeated.",
 )
-@click.option(
-    "--ip",
+@_flag(
+    "ip",
     multiple=True,
     metavar="IP",
-    envvar="GPU_TURNSTILE_CERTS_IP",
-    show_envvar=True,
     help="IP address of the webhook; may be repeated.",
 )
-@click.option(
-    "--days",
+@_flag(
+    "days",
     type=int,
     default=365,
-    envvar="GPU_TURNSTILE_CERTS_DAYS",
-    show_envvar=True,
     help="How long the certificates are valid.",
 )
-@click.option(
-    "--force",
+@_flag(
+    "force",
     is_flag=True,
-    envvar="GPU_TURNSTILE_CERTS_FORCE",
-    show_envvar=True,
     help="Replace files that are there.",
 )
 def issue_command(
@@ -82,13 +73,11 @@ def issue_command(
 
 
 @cli.command("bundle", short_help="Print ca.crt as a caBundle: base64, one line.")
-@click.option(
-    "--in",
+@_flag(
+    "in",
     "directory",
     type=click.Path(path_type=Path),
     required=True,
-    envvar="GPU_TURNSTILE_CERTS_IN",
-    show_envvar=True,
     help="Directory that holds ca.crt.",
 )
 def bundle_command(directory: Path) -> None:
@@ -96,57 +85,54 @@ def bundle_command(directory: Path) -> None:
     click.echo(store.read_ca_bundle(directory))
 
 
-def _flag(name: str, text: str, **how: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    variable = f"GPU_TURNSTILE_CERTS_{name.removeprefix('--').replace('-', '_').upper()}"
-    return click.option(name, envvar=variable, show_envvar=True, help=text, **how)
-
-
 _NAME = "gpu-turnstile-webhook"
 _MANY: dict[str, Any] = {"multiple": True, "metavar": "NAME"}
 _ROTATION_FLAGS = (
-    _flag("--namespace", "Namespace of both Secrets and the Service.", default="gpu-turnstile"),
-    _flag("--ca-secret", "Secret of the CA; nobody else needs it.", default=f"{_NAME}-ca"),
-    _flag("--tls-secret", "Secret that the webhook mounts.", default=f"{_NAME}-tls"),
-    _flag("--service", "Service of the webhook: it is for SERVICE.NAMESPACE.svc.", default=_NAME),
-    _flag("--dns", "Further DNS name of the webhook; may be repeated.", **_MANY),
+    _flag("namespace", help="Namespace of both Secrets and the Service.", default="gpu-turnstile"),
+    _flag("ca-secret", help="Secret of the CA; nobody else needs it.", default=f"{_NAME}-ca"),
+    _flag("tls-secret", help="Secret that the webhook mounts.", default=f"{_NAME}-tls"),
     _flag(
-        "--mutating",
-        "MutatingWebhookConfiguration that calls the webhook; may be repeated.",
+        "service", help="Service of the webhook: it is for SERVICE.NAMESPACE.svc.", default=_NAME
+    ),
+    _flag("dns", help="Further DNS name of the webhook; may be repeated.", **_MANY),
+    _flag(
+        "mutating",
+        help="MutatingWebhookConfiguration that calls the webhook; may be repeated.",
         default=["gpu-turnstile"],
         **_MANY,
     ),
     _flag(
-        "--validating",
-        "ValidatingWebhookConfiguration that calls the webhook; may be repeated.",
+        "validating",
+        help="ValidatingWebhookConfiguration that calls the webhook; may be repeated.",
         default=["gpu-turnstile"],
         **_MANY,
     ),
-    _flag("--days", "How long a serving certificate is valid.", type=int, default=90),
-    _flag("--ca-days", "How long a CA is valid.", type=int, default=365),
+    _flag("days", help="How long a serving certificate is valid.", type=int, default=90),
+    _flag("ca-days", help="How long a CA is valid.", type=int, default=365),
     _flag(
-        "--settle",
-        "Seconds API servers may need to see a changed caBundle.",
+        "settle",
+        help="Seconds API servers may need to see a changed caBundle.",
         type=int,
         default=120,
     ),
     _flag(
-        "--grace",
-        "Seconds webhooks may need to serve what their Secret holds.",
+        "grace",
+        help="Seconds webhooks may need to serve what their Secret holds.",
         type=int,
         default=600,
     ),
     _flag(
-        "--replicas",
-        "HOST:PORT; everybody behind HOST, such as a headless Service, is asked for its "
+        "replicas",
+        help="HOST:PORT; everybody behind HOST, such as a headless Service, is asked for its "
         "certificate before an old CA is dropped. Without it the time of --grace has to do.",
         metavar="HOST:PORT",
     ),
     _flag(
-        "--secrets-only",
-        "Keep the two Secrets and no caBundle, for a server that API servers do not call.",
+        "secrets-only",
+        help="Keep the two Secrets and no caBundle, for a server that API servers do not call.",
         is_flag=True,
     ),
-    _flag("--force", "Take over Secrets that somebody else made.", is_flag=True),
+    _flag("force", help="Take over Secrets that somebody else made.", is_flag=True),
     click.option(
         "--kubeconfig",
         envvar=["GPU_TURNSTILE_CERTS_KUBECONFIG", "KUBECONFIG"],
@@ -163,8 +149,8 @@ def _rotation_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 @cli.command("rotate", short_help="Keep and renew the webhook's certificates in a cluster.")
 @_rotation_flags
-@_flag("--wait", "Stay until nothing is left to do.", is_flag=True)
-@_flag("--timeout", "Seconds after which --wait leaves the rest.", type=int, default=1800)
+@_flag("wait", help="Stay until nothing is left to do.", is_flag=True)
+@_flag("timeout", help="Seconds after which --wait leaves the rest.", type=int, default=1800)
 def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given: Any) -> None:
     """Keep the Secrets of the webhook and the caBundle of its configurations.
 
@@ -189,7 +175,7 @@ def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given
 
 @cli.command("status", short_help="Show them, and what is done next; changes nothing.")
 @_rotation_flags
-@_flag("--output", "How it is written.", type=click.Choice(["table", "json"]), default="table")
+@_flag("output", help="How it is written.", type=click.Choice(["table", "json"]), default="table")
 def status_command(*, output: str, kubeconfig: Path | None, **given: Any) -> None:
     """Show what is there, when it is renewed and what is done next; changes nothing."""
     settings, _ = _parse(given)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -88,13 +87,14 @@ def make_authority(*, now: datetime, days: int) -> KeyPair:
 def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyPair:
     """Make a serving certificate under an authority; it ends with the authority at the latest.
 
-    Raises:
-        InvalidCertificate: the authority cannot be read, or does not sign with a key like ours.
+    Args:
+        authority: a pair of ours, or one that :func:`certs.reading.read_pair` has read.
+        subject: whom it names, and for how long.
+        now: the present.
     """
-    issuer = _read_certificate(authority.certificate)
-    issuer_key = _read_key(authority.key)
-    if issuer_key.public_key() != issuer.public_key():
-        raise InvalidCertificate("authority: certificate and key do not belong together")
+    issuer = x509.load_pem_x509_certificate(authority.certificate)
+    issuer_key = serialization.load_pem_private_key(authority.key, password=None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)  # noqa: S101 - as read_pair has it
     not_before, not_after = _life(now, subject.days)
     key = ec.generate_private_key(ec.SECP256R1())
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
@@ -119,8 +119,8 @@ def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyP
     return _pair(builder.sign(issuer_key, hashes.SHA256()), key)
 
 
-def check_authorities(pem: bytes) -> int:
-    """Count the authorities in *pem*, which must hold nothing else and at least one.
+def check_authorities(pem: bytes) -> None:
+    """Check that *pem* holds authorities, and nothing else.
 
     Raises:
         InvalidCertificate: a client could not use *pem* as what it trusts.
@@ -132,7 +132,6 @@ def check_authorities(pem: bytes) -> int:
     for certificate in certificates:
         if not is_authority(certificate):
             raise InvalidCertificate("not the certificate of an authority (CA:TRUE is missing)")
-    return len(certificates)
 
 
 def is_authority(certificate: x509.Certificate) -> bool:
@@ -195,20 +194,3 @@ def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Key
             serialization.NoEncryption(),
         ),
     )
-
-
-def _read_certificate(pem: bytes) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(pem)
-    except ValueError as error:
-        raise InvalidCertificate("authority: not a PEM certificate") from error
-
-
-def _read_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    try:
-        key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InvalidCertificate("authority: not an unencrypted PEM private key") from error
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InvalidCertificate("authority: its key must be an elliptic-curve key")
-    return key

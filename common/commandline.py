@@ -60,7 +60,7 @@ def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Comman
         port: where it listens by default.
         clients: what only clients with a certificate of the CA get.
     """
-    option = partial(_option, prefix)
+    option = partial(flag, prefix)
     options = (
         option(
             "port",
@@ -96,6 +96,14 @@ def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Comman
     return add
 
 
-def _option(prefix: str, name: str, **how: Any) -> Callable[[_Command], _Command]:
+def flag(prefix: str, name: str, *names: str, **how: Any) -> Callable[[_Command], _Command]:
+    """Make an option of :mod:`click`, and its environment variable.
+
+    Args:
+        prefix: of the variable, such as ``GPU_TURNSTILE_WEBHOOK``.
+        name: of the flag, without ``--``.
+        names: as of ``click.option``: the name of the argument, where it is another.
+        how: as of ``click.option``.
+    """
     variable = f"{prefix}_{name.upper().replace('-', '_')}"
-    return click.option(f"--{name}", envvar=variable, show_envvar=True, **how)
+    return click.option(f"--{name}", *names, envvar=variable, show_envvar=True, **how)

@@ -1,11 +1,11 @@
 """What the programs' Prometheus metrics share: a registry, what is running, the text of all."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Gauge, Metric, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 
@@ -29,7 +29,7 @@ class ProcessMetrics:
         self._prefix = prefix
         self._exposed = self.registry = CollectorRegistry()
         if shared is not None:
-            MultiProcessCollector(self._exposed, path=str(shared))  # type: ignore[no-untyped-call]  # is not typed
+            self._exposed.register(_Shared(shared))
             self.registry = CollectorRegistry()
         Gauge(
             f"{prefix}build_info",
@@ -52,6 +52,22 @@ class ProcessMetrics:
     def render(self) -> bytes:
         """Write all metrics, of all processes, in the text format."""
         return generate_latest(self._exposed)
+
+
+class _Shared:
+    """The metrics in a directory of several processes.
+
+    A process that starts makes its files empty, and fills them a moment later. The library's own
+    collector fails on an empty file.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def collect(self) -> Iterable[Metric]:
+        """Add up what all processes have written."""
+        files = [str(each) for each in self._directory.glob("*.db") if each.stat().st_size]
+        return MultiProcessCollector.merge(files)  # type: ignore[no-any-return,no-untyped-call]  # is not typed
 
 
 def _version() -> str:

@@ -10,7 +10,7 @@ docs/decisions/0001-device-plugin-proxy.md.
     kubelet  <->  kubelet.py   calls.py     resource.py   roster.py   plugin.py  <->  plugins
                   registers    passes on    follows       decides     dials
 
-What belongs here: what any device plugin needs. It imports nothing of this project but the
-generated stubs in ``common.kubelet_api``. I/O: unix sockets and their folders, HTTP for probes and
-metrics.
+What belongs here: what any device plugin needs. Of this project it imports the
+generated stubs, the log format and the server of probes, all in ``common``. I/O: unix sockets and
+their folders, HTTP for probes and metrics.
 """

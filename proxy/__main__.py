@@ -10,9 +10,9 @@ from pathlib import Path
 
 import click
 
+from common.logs import configure
 from common.status import StatusServer, probe
 from proxy.errors import SettingsError
-from proxy.logs import configure
 from proxy.program import HUNG_SECONDS, Proxy
 from proxy.status import Figures, metrics
 

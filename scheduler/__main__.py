@@ -3,11 +3,13 @@
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
-from common.commandline import read_by, run, server_options
+from common.commandline import flag, read_by, run, server_options
 from common.logs import configure
 from common.serving.errors import SettingsError
 from common.serving.tls import Files
@@ -18,127 +20,93 @@ from scheduler.server import serve
 from scheduler.settings import Settings
 
 _FILE = click.Path(path_type=Path)
+_PREFIX = "GPU_TURNSTILE_SCHEDULER"
+_flag, _shared = partial(flag, _PREFIX), partial(flag, "GPU_TURNSTILE")
 _POLICY = click.Choice([each.value for each in Policy])
 
 
 @click.command(context_settings={"show_default": True, "max_content_width": 100})
 @server_options(
-    "GPU_TURNSTILE_SCHEDULER",
+    _PREFIX,
     port=8444,
     clients="only clients with its certificate are answered",
 )
-@click.option(
-    "--kubeconfig",
+@_shared(
+    "kubeconfig",
     type=_FILE,
-    envvar="GPU_TURNSTILE_KUBECONFIG",
-    show_envvar=True,
     help="A kubeconfig file.  [default: the pod's service account]",
 )
-@click.option(
-    "--domain",
+@_shared(
+    "domain",
     default=DEFAULT_DOMAIN,
     callback=read_by(Names),
-    envvar="GPU_TURNSTILE_DOMAIN",
-    show_envvar=True,
     help="Domain of resources and annotations; agents and webhook must have the same.",
 )
-@click.option(
-    "--policy",
+@_shared(
+    "policy",
     type=_POLICY,
     default=Policy.BINPACK.value,
-    envvar="GPU_TURNSTILE_POLICY",
-    show_envvar=True,
     help="Which card of a node a share prefers; the agents must have the same.",
 )
-@click.option(
-    "--node-policy",
+@_flag(
+    "node-policy",
     type=_POLICY,
     default=Policy.BINPACK.value,
-    envvar="GPU_TURNSTILE_SCHEDULER_NODE_POLICY",
-    show_envvar=True,
     help="Which node a pod prefers.",
 )
-@click.option(
-    "--lease",
+@_flag(
+    "lease",
     default="gpu-turnstile-scheduler",
-    envvar="GPU_TURNSTILE_SCHEDULER_LEASE",
-    show_envvar=True,
     help="Lease of the replica that binds; empty for a single replica without a lease.",
 )
-@click.option(
-    "--namespace",
+@_flag(
+    "namespace",
     default="gpu-turnstile",
-    envvar="GPU_TURNSTILE_SCHEDULER_NAMESPACE",
-    show_envvar=True,
     help="Namespace of the lease and of the EndpointSlice.",
 )
-@click.option(
-    "--endpoint-slice",
+@_flag(
+    "endpoint-slice",
     default="",
-    envvar="GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE",
-    show_envvar=True,
     help="EndpointSlice of the Service; the leader writes --address into it. Empty: none.",
 )
-@click.option(
-    "--identity",
+@_flag(
+    "identity",
     default=socket.gethostname,
-    envvar="GPU_TURNSTILE_SCHEDULER_IDENTITY",
-    show_envvar=True,
     show_default="host name",
     help="Name of this replica in the lease.",
 )
-@click.option(
-    "--address",
+@_flag(
+    "address",
     default="",
-    envvar="GPU_TURNSTILE_SCHEDULER_ADDRESS",
-    show_envvar=True,
     help="IP of this replica, for --endpoint-slice.",
 )
-@click.option(
-    "--threads",
+@_flag(
+    "threads",
     type=click.IntRange(2, 256),
     default=32,
-    envvar="GPU_TURNSTILE_SCHEDULER_THREADS",
-    show_envvar=True,
     help="Bindings that wait for the API server at the same time.",
 )
-def cli(  # noqa: PLR0913 - one argument a flag
+def cli(  # noqa: PLR0913 - what is not yet as the settings have it
     *,
-    port: int,
-    host: str,
     cert: Path,
     key: Path,
     client_ca: Path | None,
-    kubeconfig: Path | None,
     domain: Names,
     policy: str,
     node_policy: str,
-    lease: str,
-    namespace: str,
-    endpoint_slice: str,
-    identity: str,
-    address: str,
-    threads: int,
+    **others: Any,
 ) -> None:
     """Serve the gpu-turnstile scheduler extender over HTTPS."""
-    if endpoint_slice and not address:
+    if others["endpoint_slice"] and not others["address"]:
         raise SettingsError("--address: Required value: --endpoint-slice needs it")
     configure(quiet=("urllib3",))
     serve(
         Settings(
-            host,
-            port,
-            Files(cert, key, client_ca),
-            domain,
-            kubeconfig=kubeconfig,
+            files=Files(cert, key, client_ca),
+            names=domain,
             policy=Policy(policy),
             node_policy=Policy(node_policy),
-            namespace=namespace,
-            lease=lease,
-            endpoint_slice=endpoint_slice,
-            identity=identity,
-            address=address,
-            threads=threads,
+            **others,
         )
     )
 

@@ -41,9 +41,7 @@ def create_app(
     for verb in DECISIONS:
         app.add(f"/{verb}", "POST", partial(_decide, handler, verb, check))
     app.add(f"/{BIND}", "POST", partial(_bind, handler, check))
-    app.add("/healthz", "GET", lambda _: _probe(is_broken()))
-    app.add("/readyz", "GET", lambda _: _probe(is_ready()))
-    app.add("/metrics", "GET", lambda _: _show(handler))
+    app.add_status(handler.metrics, is_ready=is_ready, is_broken=is_broken)
     return app
 
 
@@ -66,15 +64,6 @@ def _refuse_unverified(environ: Json) -> Answer | None:
         return None
     text = b"a client certificate of --client-ca is needed\n"
     return Answer(HTTPStatus.FORBIDDEN, TEXT, text)
-
-
-def _probe(why: str) -> Answer:
-    status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
-    return Answer(status, TEXT, f"{why or 'ok'}\n".encode())
-
-
-def _show(handler: Handler) -> Answer:
-    return Answer(HTTPStatus.OK, handler.metrics.content_type, handler.metrics.render())
 
 
 def _refuse(_path: str, status: HTTPStatus, reason: str) -> Answer:

@@ -6,7 +6,7 @@ counting where nobody knows whether the Binding was done: it may be, and then it
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Protocol
 
 from common.apiserver.client import Json
@@ -43,36 +43,27 @@ class BindApi(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Binder:
-    """Binds pods. Belongs to one event loop."""
+    """Binds pods. Belongs to one event loop.
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
-        self,
-        state: State,
-        api: BindApi,
-        *,
-        names: Names,
-        policy: Policy = Policy.BINPACK,
-        on_result: Callable[[str], None] = lambda _result: None,
-        wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        """Bind what *state* has room for.
+    Attributes:
+        state: the cluster.
+        api: where Bindings go.
+        names: the contract's names.
+        policy: which card a share prefers, as the agents have it.
+        on_result: told what became of each request, in one word, for metrics.
+        wait: waits for seconds before the API server is asked again.
+    """
 
-        Args:
-            state: the cluster.
-            api: where Bindings go.
-            names: the contract's names.
-            policy: which card a share prefers, as the agents have it.
-            on_result: told what became of each request, in one word, for metrics.
-            wait: waits for seconds before the API server is asked again.
-        """
-        self._state = state
-        self._api = api
-        self._names = names
-        self._policy = policy
-        self._on_result = on_result
-        self._wait = wait
-        self._busy: set[str] = set()
+    state: State
+    api: BindApi
+    _: KW_ONLY
+    names: Names
+    policy: Policy = Policy.BINPACK
+    on_result: Callable[[str], None] = lambda _result: None
+    wait: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _busy: set[str] = field(default_factory=set, init=False)
 
     @property
     def is_binding(self) -> bool:
@@ -97,7 +88,7 @@ class Binder:
             self._busy.discard(args.uid)
 
     async def _bind(self, args: BindingArgs) -> str:
-        pod = self._state.find(args.uid) or await self._fetch(args)
+        pod = self.state.find(args.uid) or await self._fetch(args)
         if isinstance(pod, str):
             return pod
         annotations: dict[str, str] = {}
@@ -115,17 +106,17 @@ class Binder:
             "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
         try:
-            await self._api.bind(args.namespace, args.name, binding)
+            await self.api.bind(args.namespace, args.name, binding)
         except Rejected as error:
             if error.status != 409:
-                self._state.retract(args.uid, args.node)
+                self.state.retract(args.uid, args.node)
                 raise self._error("rejected", f"the API server refuses: {error}") from error
             await self._look_up(args, str(error), sure=True)
         except (Unavailable, Gone) as error:
             await self._look_up(args, str(error), sure=False)
         else:
-            self._state.settle(args.uid, args.node)
-            self._on_result("bound")
+            self.state.settle(args.uid, args.node)
+            self.on_result("bound")
         return ", ".join(f"{key.rpartition('-')[2]}: {value}" for key, value in annotations.items())
 
     async def _fetch(self, args: BindingArgs) -> Pod | str | None:
@@ -135,7 +126,7 @@ class Binder:
             The pod; ``None`` for one that asks for no GPU; text where it is bound there already.
         """
         try:
-            obj = await self._api.get_pod(args.namespace, args.name)
+            obj = await self.api.get_pod(args.namespace, args.name)
         except (Rejected, Unavailable, Gone) as error:
             raise self._error("unavailable", f"the pod cannot be read: {error}") from error
         if obj is None or obj["metadata"].get("uid") != args.uid:
@@ -144,16 +135,16 @@ class Binder:
             raise self._error("gone", "the pod has ended")
         node = (obj.get("spec") or {}).get("nodeName") or ""
         if node == args.node:
-            self._on_result("found")
+            self.on_result("found")
             return "bound there already"
         if node:
             raise self._error("elsewhere", f"the pod is bound to {node} already")
-        return parse_pod(obj, self._names)
+        return parse_pod(obj, self.names)
 
     def _assume(self, pod: Pod, node: str) -> dict[str, str]:
         """Choose the cards, count the pod on its node, and return the annotations to bring."""
-        with self._state.lock:
-            room = self._state.room(node)
+        with self.state.lock:
+            room = self.state.room(node)
             if room is None:
                 raise self._error("refused", f"node {node} is not known")
             view = room.view_without(pod.uid)
@@ -161,16 +152,16 @@ class Binder:
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
             try:
-                plan = plan_pod(pod, room.node, view.free, self._policy, most_tries=_MOST_TRIES)
+                plan = plan_pod(pod, room.node, view.free, self.policy, most_tries=_MOST_TRIES)
             except NoPlacement as error:
                 raise self._error("refused", f"node {node}: {error}") from error
             if plan is None:
                 raise self._error("refused", f"node {node}: no place was found in time")
             chosen = _choice(pod, plan)
             bound = replace(pod, node=room.node.name, chosen=tuple(chosen.items()), recorded=())
-            self._state.assume(bound, taken_by(plan, room.node))
+            self.state.assume(bound, taken_by(plan, room.node))
         return {
-            self._names.predicate_gpu_idx(index): write_choice(cards)
+            self.names.predicate_gpu_idx(index): write_choice(cards)
             for index, cards in chosen.items()
         }
 
@@ -184,27 +175,27 @@ class Binder:
         """
         for attempt in range(_LOOKS):
             if attempt:
-                await self._wait(_LOOK_AGAIN_SECONDS)
+                await self.wait(_LOOK_AGAIN_SECONDS)
             try:
-                obj = await self._api.get_pod(args.namespace, args.name)
+                obj = await self.api.get_pod(args.namespace, args.name)
             except (Rejected, Unavailable, Gone):
                 continue
             if obj is None or obj["metadata"].get("uid") != args.uid:
-                self._state.drop_pod(args.uid)
+                self.state.drop_pod(args.uid)
                 raise self._error("gone", f"the pod with UID {args.uid} is gone: {why}")
             node = (obj.get("spec") or {}).get("nodeName") or ""
             if node == args.node:
-                self._state.settle(args.uid, args.node)
-                self._on_result("found")
+                self.state.settle(args.uid, args.node)
+                self.on_result("found")
                 return
             if node or sure:
-                self._state.retract(args.uid, args.node)
+                self.state.retract(args.uid, args.node)
                 where = f"the pod is bound to {node}" if node else "the API server refuses"
                 raise self._error("elsewhere" if node else "rejected", f"{where}: {why}")
         raise self._error("doubtful", f"nobody knows whether the pod was bound: {why}")
 
     def _error(self, result: str, text: str) -> BindError:
-        self._on_result(result)
+        self.on_result(result)
         return BindError(text)
 
 

@@ -2,17 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from common.apiserver.client import Client, Json, object_path
-from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.apiserver.errors import CredentialsError, Rejected
 from common.apiserver.rest import MOST_KEPT
 from common.errors import Unavailable
 from common.serving.errors import SettingsError
-
-__all__ = ["Cluster", "Gone", "Json", "Rejected"]
 
 BIND_SECONDS = 4.0
 """For one Binding; the API server gives it up after as long, so that none takes effect later."""
@@ -28,7 +26,12 @@ _WRITE_SECONDS = 4.0
 
 
 class Cluster:
-    """A client for one replica. Safe to share between threads; the coroutines wait for threads."""
+    """A client for one replica. Safe to share between threads; the coroutines wait for threads.
+
+    What asks for one object, or writes one, raises ``Rejected`` where the API server says no: 404
+    where there is none, 409 where it is there, or has changed since it was read. It raises
+    ``Unavailable`` where no usable answer came in time: nobody knows whether a write was done.
+    """
 
     def __init__(self, kubeconfig: Path | None, *, bindings: int = MOST_KEPT) -> None:
         """Read the credentials; nothing is asked yet.
@@ -78,39 +81,22 @@ class Cluster:
         return self._client.watch(_NODES, {"resourceVersion": version})
 
     async def get_pod(self, namespace: str, name: str) -> Json | None:
-        """Get one pod; ``None`` when there is none.
-
-        Raises:
-            Rejected: the API server says no.
-            Unavailable: no usable answer in time.
-        """
+        """Get one pod; ``None`` when there is none."""
+        path = object_path("pods", namespace, name)
         try:
-            return await self._call(
-                "GET", object_path("pods", namespace, name), timeout=_GET_SECONDS
-            )
+            return await self._call("GET", path, timeout=_GET_SECONDS)
         except Rejected as error:
             if error.status == 404:
                 return None
             raise
 
     async def bind(self, namespace: str, name: str, binding: Json) -> None:
-        """Create a Binding.
-
-        Raises:
-            Rejected: the API server says no.
-            Unavailable: nobody knows whether it was done.
-        """
+        """Create a Binding."""
         path = object_path("pods", namespace, name) + "/binding"
-        query = {"timeout": f"{BIND_SECONDS:.0f}s"}
-        await self._call("POST", path, binding, timeout=BIND_SECONDS, query=query)
+        await self._call("POST", path, binding, timeout=BIND_SECONDS)
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
-        """Get a lease; ``None`` when there is none.
-
-        Raises:
-            Rejected: the API server says no.
-            Unavailable: no usable answer in time.
-        """
+        """Get a lease; ``None`` when there is none."""
         path = object_path("leases", namespace, name, api=_LEASES)
         try:
             return self._client.call("GET", path, timeout=_WRITE_SECONDS)
@@ -120,42 +106,22 @@ class Cluster:
             raise
 
     def create_lease(self, namespace: str, lease: Json) -> None:
-        """Create a lease.
-
-        Raises:
-            Rejected: it is there (409), or is refused.
-            Unavailable: nobody knows whether it was done.
-        """
+        """Create a lease."""
         path = object_path("leases", namespace, api=_LEASES)
         self._client.call("POST", path, lease, timeout=_WRITE_SECONDS)
 
     def replace_lease(self, namespace: str, lease: Json) -> None:
-        """Replace a lease, if it is still the one that was read.
-
-        Raises:
-            Rejected: it has changed (409), or is refused.
-            Unavailable: nobody knows whether it was done.
-        """
+        """Replace a lease, if it is still the one that was read."""
         path = object_path("leases", namespace, lease["metadata"]["name"], api=_LEASES)
         self._client.call("PUT", path, lease, timeout=_WRITE_SECONDS)
 
     def get_slice(self, namespace: str, name: str) -> Json:
-        """Get an EndpointSlice.
-
-        Raises:
-            Rejected: there is none, or the API server says no.
-            Unavailable: no usable answer in time.
-        """
+        """Get an EndpointSlice."""
         path = object_path("endpointslices", namespace, name, api=_SLICES)
         return self._client.call("GET", path, timeout=_WRITE_SECONDS)
 
     def patch_slice(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to an EndpointSlice.
-
-        Raises:
-            Rejected: there is none, or it is refused.
-            Unavailable: no usable answer in time.
-        """
+        """Apply a merge patch to an EndpointSlice."""
         path = object_path("endpointslices", namespace, name, api=_SLICES)
         self._client.call("PATCH", path, patch, timeout=_WRITE_SECONDS)
 
@@ -172,15 +138,18 @@ class Cluster:
         body: Json | None = None,
         *,
         timeout: float,  # noqa: ASYNC109 - as Client.call, which has it for what is left
-        query: Mapping[str, str] | None = None,
     ) -> Json:
-        """As :meth:`Client.call`; the time that it waits for a thread counts."""
+        """As :meth:`Client.call`; the time that it waits for a thread counts.
+
+        The API server is told how much is left: it gives up then, too.
+        """
         latest = time.monotonic() + timeout
 
         def call() -> Json:
             left = latest - time.monotonic()
             if left <= 0:
                 raise TimeoutError
+            query = {"timeout": f"{max(left, 0.001):.3f}s"}  # 0 would be as long as it likes
             return self._client.call(method, path, body, timeout=left, query=query)
 
         try:

@@ -12,6 +12,7 @@ Binding that it began is over, because none is begun with less than ``BIND_SECON
 
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -53,47 +54,42 @@ class LeaseApi(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class Election:
-    """One replica's part in the election. :meth:`step` belongs to one thread."""
+    """One replica's part in the election. :meth:`step` belongs to one thread.
 
-    def __init__(  # noqa: PLR0913 -- what an election is made of, by keyword
-        self,
-        api: LeaseApi,
-        *,
-        namespace: str,
-        name: str,
-        identity: str,
-        clock: Callable[[], float],
-        now: Callable[[], datetime],
-    ) -> None:
-        """Prepare; nothing is asked yet.
+    Attributes:
+        api: where the lease is.
+        namespace: of the lease.
+        name: of the lease.
+        identity: of this replica, unlike that of any other.
+        clock: seconds, monotonic.
+        now: returns the present, for people who read the lease.
+        holder: of the lease, when it was last seen.
+    """
 
-        Args:
-            api: where the lease is.
-            namespace: of the lease.
-            name: of the lease.
-            identity: of this replica, unlike that of any other.
-            clock: seconds, monotonic.
-            now: the present, for people who read the lease.
-        """
-        self._api = api
-        self._namespace = namespace
-        self._name = name
-        self._identity = identity
-        self._clock = clock
-        self._now = now
-        self._renewed: float | None = None
-        self._seen: tuple[object, float] = (None, clock())
-        self.holder = ""
+    api: LeaseApi
+    _: KW_ONLY
+    namespace: str
+    name: str
+    identity: str
+    clock: Callable[[], float]
+    now: Callable[[], datetime]
+    holder: str = field(default="", init=False)
+    _renewed: float | None = field(default=None, init=False)
+    _seen: tuple[object, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._seen = (None, self.clock())
 
     def leads_for(self) -> float:
         """Return the seconds for which nobody else can have the lease; 0 when not leading."""
         renewed = self._renewed
-        return 0.0 if renewed is None else max(renewed + DURATION - self._clock(), 0.0)
+        return 0.0 if renewed is None else max(renewed + DURATION - self.clock(), 0.0)
 
     def step(self) -> None:
         """Take the lease, renew it, or find that somebody else has it."""
-        began = self._clock()
+        began = self.clock()
         try:
             took = self._take()
         except FAILURES as error:
@@ -110,58 +106,58 @@ class Election:
             return
         self._renewed = None
         try:
-            lease = self._api.get_lease(self._namespace, self._name)
-            if lease is not None and _spec(lease).get("holderIdentity") == self._identity:
+            lease = self.api.get_lease(self.namespace, self.name)
+            if lease is not None and _spec(lease).get("holderIdentity") == self.identity:
                 spec = {**_spec(lease), "holderIdentity": "", "leaseDurationSeconds": 1}
-                self._api.replace_lease(self._namespace, {**lease, "spec": spec})
+                self.api.replace_lease(self.namespace, {**lease, "spec": spec})
         except FAILURES as error:
             log.warning("the lease could not be given back", extra={"reason": str(error)})
 
     def _take(self) -> bool:
         """Return whether this replica has the lease now."""
-        lease = self._api.get_lease(self._namespace, self._name)
+        lease = self.api.get_lease(self.namespace, self.name)
         if lease is None:
             return self._write(None, self._spec({}, taken=True))
         spec = _spec(lease)
         version = lease["metadata"].get("resourceVersion")
         if version != self._seen[0]:
-            self._seen = version, self._clock()
+            self._seen = version, self.clock()
         holder = spec.get("holderIdentity") or ""
         self.holder = str(holder)
         # By this clock alone: clocks of two machines need not agree.
-        expired = self._clock() - self._seen[1] > max(_seconds(spec), 1.0)
-        if holder and holder != self._identity and not expired:
+        expired = self.clock() - self._seen[1] > max(_seconds(spec), 1.0)
+        if holder and holder != self.identity and not expired:
             return False
-        return self._write(lease, self._spec(spec, taken=holder != self._identity))
+        return self._write(lease, self._spec(spec, taken=holder != self.identity))
 
     def _write(self, lease: Json | None, spec: Json) -> bool:
         try:
             if lease is None:
-                self._api.create_lease(
-                    self._namespace,
+                self.api.create_lease(
+                    self.namespace,
                     {
                         "apiVersion": "coordination.k8s.io/v1",
                         "kind": "Lease",
-                        "metadata": {"name": self._name, "namespace": self._namespace},
+                        "metadata": {"name": self.name, "namespace": self.namespace},
                         "spec": spec,
                     },
                 )
             else:
-                self._api.replace_lease(self._namespace, {**lease, "spec": spec})
+                self.api.replace_lease(self.namespace, {**lease, "spec": spec})
         except Rejected as error:
             if error.status == 409:
                 return False  # another replica was faster
             raise
-        self.holder = self._identity
+        self.holder = self.identity
         return True
 
     def _spec(self, before: Json, *, taken: bool) -> Json:
-        now = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         transitions = before.get("leaseTransitions")
         count = transitions if isinstance(transitions, int) else 0
         return {
             **before,
-            "holderIdentity": self._identity,
+            "holderIdentity": self.identity,
             "leaseDurationSeconds": int(DURATION),
             "acquireTime": now if taken else before.get("acquireTime") or now,
             "renewTime": now,

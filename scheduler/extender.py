@@ -46,7 +46,7 @@ class Extender:
                 now=lambda: datetime.now(UTC),
             )
         endpoint = Endpoint(
-            self._cluster,
+            api=self._cluster,
             namespace=settings.namespace,
             name=settings.endpoint_slice,
             address=settings.address,

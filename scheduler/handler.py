@@ -7,6 +7,7 @@ with 200 and an ``Error``, because of any other status kube-scheduler tells peop
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
 
 from common.serving.answer import JSON, TEXT, Answer
@@ -32,36 +33,25 @@ _log = logging.getLogger(__name__)
 _TITLE = "gpu-turnstile: "  # kube-scheduler does not tell whose reason it is
 
 
+@dataclass(eq=False, kw_only=True)
 class Handler:
-    """The handler of requests."""
+    """The handler of requests.
 
-    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
-        self,
-        *,
-        decisions: Decisions,
-        binder: Binder,
-        names: Names,
-        metrics: Metrics,
-        in_step: Callable[[], bool],
-        not_binding: Callable[[], str],
-    ) -> None:
-        """Answer by what is given.
+    Attributes:
+        decisions: about nodes.
+        binder: binds.
+        names: the contract's names.
+        metrics: counts.
+        in_step: returns whether the state can be relied on.
+        not_binding: returns why this replica must not bind; empty when it may.
+    """
 
-        Args:
-            decisions: about nodes.
-            binder: binds.
-            names: the contract's names.
-            metrics: counts.
-            in_step: returns whether the state can be relied on.
-            not_binding: returns why this replica must not bind; empty when it may.
-        """
-        self._decisions = decisions
-        self._binder = binder
-        self._names = names
-        self.metrics = metrics
-        self._in_step = in_step
-        self._not_binding = not_binding
-        self._decided = {"filter": self._filter, "prioritize": self._prioritize}
+    decisions: Decisions
+    binder: Binder
+    names: Names
+    metrics: Metrics
+    in_step: Callable[[], bool]
+    not_binding: Callable[[], str]
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> Answer:
         """Answer a question about nodes. Safe to call from several threads.
@@ -72,7 +62,8 @@ class Handler:
         """
         began = time.perf_counter()
         try:
-            body = self._decided[verb](read_body())
+            decide = self._filter if verb == "filter" else self._prioritize
+            body = decide(read_body())
         except Exception as error:  # noqa: BLE001 - told apart there
             return self._refuse(verb, error)
         return self._done(verb, began, body)
@@ -114,32 +105,32 @@ class Handler:
 
     def _filter(self, body: bytes) -> bytes:
         args = decode_args(body)
-        pod = parse_pod(args.pod, self._names)
-        if not self._in_step():
+        pod = parse_pod(args.pod, self.names)
+        if not self.in_step():
             raise BindError(NOT_IN_STEP)
         if args.names is not None:
-            found = self._decisions.filter(pod, args.names)
+            found = self.decisions.filter(pod, args.names)
         else:
-            found = self._decisions.filter_objects(pod, args.nodes or ())
+            found = self.decisions.filter_objects(pod, args.nodes or ())
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.for_good))
         return encode_filtered(args, found.titled(_TITLE))
 
     def _prioritize(self, body: bytes) -> bytes:
         args = decode_args(body)
-        pod = parse_pod(args.pod, self._names)
+        pod = parse_pod(args.pod, self.names)
         if args.names is not None:
-            return encode_scores(args.names, self._decisions.scores(pod, args.names))
+            return encode_scores(args.names, self.decisions.scores(pod, args.names))
         nodes = args.nodes or ()
         names = [node["metadata"]["name"] for node in nodes]
-        return encode_scores(names, self._decisions.score_objects(pod, nodes))
+        return encode_scores(names, self.decisions.score_objects(pod, nodes))
 
     async def _bind(self, body: bytes) -> bytes:
         args = decode_binding(body)
-        why = self._not_binding()
+        why = self.not_binding()
         if why:
             self.metrics.bound("not-leader")
             raise BindError(why)
-        cards = await self._binder.bind(args)
+        cards = await self.binder.bind(args)
         _log.info(
             "bound",
             extra={"pod": f"{args.namespace}/{args.name}", "node": args.node, "cards": cards},

@@ -13,6 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from common.apiserver.client import Json
@@ -56,40 +57,37 @@ class SliceApi(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """The EndpointSlice of the Service, in which the leader stands."""
+    """The EndpointSlice of the Service, in which the leader stands.
 
-    def __init__(
-        self, api: SliceApi, *, namespace: str, name: str, address: str, port: int
-    ) -> None:
-        """Prepare.
+    Attributes:
+        api: where it is.
+        namespace: of the slice.
+        name: of the slice; without one nothing is written.
+        address: the leader's IP.
+        port: the leader's port.
+    """
 
-        Args:
-            api: where it is.
-            namespace: of the slice.
-            name: of the slice; without one nothing is written.
-            address: the leader's IP.
-            port: the leader's port.
-        """
-        self._api = api
-        self._namespace = namespace
-        self._name = name
-        self._address = address
-        self._port = port
+    api: SliceApi
+    namespace: str
+    name: str
+    address: str
+    port: int
 
     def publish(self) -> None:
         """Write this replica as the only endpoint, unless it is that already."""
-        if not self._name:
+        if not self.name:
             return
         wanted: Json = {
-            "endpoints": [{"addresses": [self._address], "conditions": {"ready": True}}],
-            "ports": [{"name": "https", "port": self._port, "protocol": "TCP"}],
+            "endpoints": [{"addresses": [self.address], "conditions": {"ready": True}}],
+            "ports": [{"name": "https", "port": self.port, "protocol": "TCP"}],
         }
         try:
-            found = self._api.get_slice(self._namespace, self._name)
-            if _addresses(found) != [self._address]:
-                self._api.patch_slice(self._namespace, self._name, wanted)
-                log.info("endpoint written", extra={"address": self._address})
+            found = self.api.get_slice(self.namespace, self.name)
+            if _addresses(found) != [self.address]:
+                self.api.patch_slice(self.namespace, self.name, wanted)
+                log.info("endpoint written", extra={"address": self.address})
         except FAILURES as error:
             log.warning("endpoint not written", extra={"reason": str(error)})
 

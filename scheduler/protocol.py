@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any, NoReturn, TypeAlias
 
+from common.strict_json import NotJson, decode_strictly
 from contract.errors import quote
 from scheduler.decisions import Filtered
 from scheduler.errors import BadRequest, TooLarge
@@ -160,15 +161,9 @@ def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> di
     if len(body) > largest:
         raise TooLarge(f"body: must be at most {largest} bytes")
     try:
-        document = _DECODER.decode(body.decode("utf-8"))
-    except RecursionError as error:
-        raise BadRequest("body: is nested too deeply") from error
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"body: is not UTF-8: byte {error.start} is wrong") from error
-    except json.JSONDecodeError as error:
-        raise BadRequest(f"body: is not JSON: {error}") from error
-    except ValueError as error:  # Python refuses to read integers of thousands of digits
-        raise BadRequest("body: is not JSON: it has a number too long to read") from error
+        document = decode_strictly(body)
+    except NotJson as error:
+        raise BadRequest(str(error)) from error
     if not isinstance(document, dict):
         raise BadRequest(f"body: Invalid value: {quote(document)}: must be {kind}")
     for key in document:
@@ -230,11 +225,6 @@ def _refuse(path: str, value: object, rule: str) -> NoReturn:
     raise BadRequest(f"{path}: Invalid value: {quote(value)}: {rule}")
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise BadRequest(f"body: is not JSON: {name} is not a number")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 

@@ -52,7 +52,7 @@ class State:
         self._policy = policy
         self._rooms: dict[str, Room] = {}
         self._where: dict[str, str] = {}
-        self._asking: dict[str, Pod] = {}
+        self._unbound: dict[str, Pod] = {}
         # By pod and node: a Binding in doubt may be followed by one to another node.
         self._assumed: dict[str, dict[str, Assumed]] = {}
         self._version = 0
@@ -86,7 +86,7 @@ class State:
     def find(self, uid: str) -> Pod | None:
         """Return a pod that waits for a node."""
         with self.lock:
-            return self._asking.get(uid)
+            return self._unbound.get(uid)
 
     def assumed_on(self, uid: str) -> AbstractSet[str]:
         """Return the nodes to which this process has bound a pod, or may have, unseen so far."""
@@ -137,19 +137,19 @@ class State:
             elif pod.node:
                 self._put_bound(pod)
             else:
-                self._asking[uid] = pod
+                self._unbound[uid] = pod
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod: it has ended, or is gone."""
         with self.lock:
-            self._asking.pop(uid, None)
+            self._unbound.pop(uid, None)
             self.settle(uid, "")
             self._leave(uid)
 
     def known_pods(self) -> AbstractSet[str]:
         """Return the UIDs of all pods, before a list that begins now."""
         with self.lock:
-            return {*self._where, *self._asking, *self._assumed}
+            return {*self._where, *self._unbound, *self._assumed}
 
     def forget_missing(self, known: AbstractSet[str], listed: AbstractSet[str]) -> None:
         """Forget what was known before a list began and is not in it.
@@ -196,7 +196,7 @@ class State:
 
     def _put_bound(self, pod: Pod) -> None:
         uid = pod.uid
-        self._asking.pop(uid, None)
+        self._unbound.pop(uid, None)
         self.settle(uid, pod.node)
         assumed = self._assumed.pop(uid, {}).get(pod.node)
         if self._where.get(uid, pod.node) != pod.node:

@@ -18,6 +18,7 @@ from contract.errors import ContractError
 from simulator.client import ApiClient
 from simulator.errors import ClusterError
 from simulator.manifests import read_manifests
+from simulator.process import Ending
 
 _CONTEXT = {
     "show_default": True,
@@ -52,16 +53,17 @@ def _log() -> None:
 @_option("--seed", type=int, default=0, help="Of UIDs and generated names.")
 def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: int) -> None:
     """Serve the Kubernetes API from memory, on 127.0.0.1."""
-    from simulator.api.server import Settings, run_apiserver
+    from simulator.api.server import ApiServer, Settings, kubeconfig_for
 
     _log()
     objects = read_manifests(manifests) if manifests else []
-    run_apiserver(
-        Settings(port=port, seed=seed),
-        manifests=objects,
-        kubeconfig=kubeconfig,
-        announce=lambda url: click.echo(f"serving {url}"),
-    )
+    ending = Ending()
+    with ApiServer(Settings(port=port, seed=seed)) as server:
+        server.apply(*objects)
+        if kubeconfig:
+            kubeconfig.write_text(kubeconfig_for(server.url), encoding="utf-8")
+        click.echo(f"serving {server.url}")
+        ending.wait()
 
 
 @main.command(short_help="Bind pods to nodes that have room, not in order.")
@@ -72,15 +74,19 @@ def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: 
 def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None:
     """Bind pods to nodes that have room, concurrently and not in order."""
     from simulator.scheduler.configuration import parse_configuration
-    from simulator.scheduler.process import run_scheduler
+    from simulator.scheduler.scheduler import Scheduler
 
     _log()
     settings = None
     if config:
         (document,) = read_manifests(config)
         settings = parse_configuration(document)
+    ending = Ending()
     with ApiClient(server, user_agent="scheduler") as client:
-        run_scheduler(client, seed=seed, workers=workers, settings=settings)
+        running = Scheduler(client, settings, seed=seed, workers=workers)
+        running.start()
+        ending.wait()
+        running.stop()
 
 
 @main.command()
@@ -89,15 +95,30 @@ def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None
 @_option("--root-dir", type=_PATH, required=True, help="What survives a restart.")
 @_option("--plugin-dir", type=_PATH, required=True, help="Where plugins put their sockets.")
 @_option("--pod-resources-socket", type=_PATH, help="Where PodResources is served.")
-@_option("--trace", type=_PATH, help="A file of JSON lines: every call to a plugin.")
-@_option("--plugin-wait", type=float, default=0.0, help="Seconds a restarted kubelet waits.")
+@_option("--trace", "trace_path", type=_PATH, help="A file of JSON lines: every call to a plugin.")
+@_option(
+    "--plugin-wait",
+    "plugin_wait_s",
+    type=float,
+    default=0.0,
+    help="Seconds a restarted kubelet waits.",
+)
 @_option("--seed", type=int, default=0, help="Of every random choice.")
-def kubelet(plugin_wait: float, **settings: Any) -> None:
+def kubelet(server: str, **settings: Any) -> None:
     """Admit and run pods as a kubelet does, without running anything."""
-    from simulator.kubelet.process import run_kubelet
+    from simulator.kubelet.node import Kubelet
+    from simulator.kubelet.settings import Settings
 
     _log()
-    run_kubelet(**settings, plugin_wait_s=plugin_wait)
+    told = Settings(**settings)
+    ending = Ending()
+    with ApiClient(server, user_agent=f"kubelet/{told.node_name}") as client:
+        running = Kubelet(told, client)
+        try:
+            running.start()
+            ending.wait()
+        finally:
+            running.stop()
 
 
 @main.command(short_help="Run it all: examples, refusals, a burst; tell who was right.")
@@ -105,13 +126,14 @@ def kubelet(plugin_wait: float, **settings: Any) -> None:
 @_option("--pods", type=click.IntRange(1, 400), default=100, help="Pods in the burst.")
 @_option("--clients", type=click.IntRange(1, 64), default=32, help="Clients that create them.")
 @_option("--examples", type=_PATH, help="A folder of manifests.  [default: deploy/examples]")
-def demo(seed: int, pods: int, clients: int, examples: Path | None) -> None:
+@_option("--verbose", is_flag=True, help="Print everything that is done.")
+def demo(examples: Path | None, **settings: Any) -> None:
     """Run everything as real processes, submit the examples and a burst, and tell who was right."""
     from simulator.demo import run_demo
 
     _end_as_ctrl_c_does()
     folder = examples or Path(__file__).parents[1] / "deploy" / "examples"
-    sys.exit(0 if run_demo(folder, seed=seed, pods=pods, clients=clients) else 1)
+    sys.exit(0 if run_demo(folder, **settings) else 1)
 
 
 @main.command(short_help="Fill four nodes, and serve their page.")

@@ -12,8 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 from urllib.parse import urlencode
 
 import urllib3
@@ -22,20 +21,8 @@ from urllib3.exceptions import HTTPError
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object, as the API server sent it."""
 
-PatchKind: TypeAlias = Literal["merge", "json", "strategic"]
-
-# Spelled out here because inside ApiClient the name ``list`` is its method.
-_Body: TypeAlias = Json | list[Json]
-
-_PATCH_TYPES: Mapping[PatchKind, str] = {
-    "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-}
-
 # Above the time the server was asked to end a watch by itself: then it is the network.
 _WATCH_GRACE_S = 30.0
-_STOP_POLL_S = 0.05
 _IDLE_CONNECTIONS = 32
 
 
@@ -132,12 +119,7 @@ class Watch(Iterator[WatchEvent]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
         self._end()
 
@@ -152,13 +134,6 @@ class Watch(Iterator[WatchEvent]):
                 self._response.shutdown()
             except (HTTPError, OSError, ValueError, RuntimeError):
                 return  # the connection is gone already, which is what was wanted
-
-    def close_when(self, stop: threading.Event) -> None:
-        """Close once *stop* is set, or return when the watch ended by itself."""
-        while not self._ended.is_set():
-            if stop.wait(_STOP_POLL_S):
-                self.close()
-                return
 
     def _next_line(self) -> bytes:
         if self._closed.is_set() or self._ended.is_set():
@@ -202,23 +177,19 @@ class ApiClient:
         timeout: seconds for connecting and for each answer (watches excepted).
         ca_file: PEM bundle to verify an ``https`` server with.
         user_agent: how the server's request record names this client.
-        user: as whom to ask; empty for the admin.
         on_warning: called with the text of each ``Warning`` header.
     """
 
-    def __init__(  # noqa: PLR0913 - each has a default
+    def __init__(
         self,
         server: str,
         *,
         timeout: float = 10.0,
         ca_file: str | None = None,
         user_agent: str = "gpu-turnstile-simulator",
-        user: str = "",
         on_warning: Callable[[str], None] | None = None,
     ) -> None:
         headers = {"User-Agent": user_agent, "Accept": "application/json"}
-        if user:
-            headers["Impersonate-User"] = user
         self._server = server.rstrip("/")
         self._timeout = timeout
         self._on_warning = on_warning
@@ -240,12 +211,7 @@ class ApiClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -273,9 +239,10 @@ class ApiClient:
         """PUT *obj*; refused with 409 when its resourceVersion is not the newest."""
         return self._call("PUT", path, query, obj)
 
-    def patch(self, path: str, patch: _Body, *, kind: PatchKind = "merge", **query: str) -> Json:
-        """Patch one object (or its ``/status``)."""
-        return self._call("PATCH", path, query, patch, content_type=_PATCH_TYPES[kind])
+    def patch(self, path: str, patch: Json, **query: str) -> Json:
+        """Change one object (or its ``/status``) by a merge patch."""
+        kind = "application/merge-patch+json"
+        return self._call("PATCH", path, query, patch, content_type=kind)
 
     def delete(
         self,
@@ -300,7 +267,6 @@ class ApiClient:
         resource_version: str,
         field_selector: str = "",
         timeout_seconds: int = 300,
-        stop: threading.Event | None = None,
     ) -> Watch:
         """Watch a collection from *resource_version* on, bookmarks included.
 
@@ -309,7 +275,6 @@ class ApiClient:
             resource_version: from a list, an event or a bookmark.
             field_selector: such as ``spec.nodeName=n1``.
             timeout_seconds: when the server ends the watch in good order.
-            stop: ends the watch when set; :meth:`Watch.close` does so without delay.
 
         Raises:
             ApiError: the server refused, 410 when *resource_version* is too old.
@@ -334,10 +299,6 @@ class ApiClient:
             self._watches.add(watch)
         if closed:
             watch.close()
-        if stop is not None:
-            threading.Thread(
-                target=watch.close_when, args=(stop,), name="watch-stop", daemon=True
-            ).start()
         return watch
 
     def _forget(self, watch: Watch) -> None:
@@ -352,7 +313,7 @@ class ApiClient:
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: _Body | None = None,
+        body: Json | None = None,
         *,
         content_type: str = "application/json",
     ) -> Json:
@@ -369,7 +330,7 @@ class ApiClient:
         self,
         method: str,
         url: str,
-        body: _Body | None = None,
+        body: Json | None = None,
         *,
         content_type: str = "application/json",
         stream_s: float | None = None,

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from certs import store
@@ -33,7 +32,7 @@ from simulator.webhooks import simulated_configurations
 
 NODE = "simulated-node"
 _READY_SECONDS = 120.0  # on a busy machine a process takes a quarter of a minute to start
-_STOP_SECONDS = 10.0
+_STOP_SECONDS = 60.0
 _CHECKOUT = Path(__file__).parents[1]
 
 
@@ -79,12 +78,7 @@ class Cluster:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End everything and remove the folder."""
         self.close()
 
@@ -157,7 +151,7 @@ class Cluster:
         self.api.close()
         self._folder.cleanup()
 
-    def wait(self, what: str, condition: Callable[[], bool], *, within: float = 30.0) -> None:
+    def wait(self, what: str, condition: Callable[[], bool], *, within: float = 120.0) -> None:
         """Wait until *condition* holds.
 
         Raises:

@@ -1,12 +1,11 @@
-"""The demo: examples, rejections, a burst and choices by links, on a cluster of real processes."""
+"""The demo: examples, rejections and a burst on one node, then a burst on four; real processes."""
 
 import os
 import socket
 import time
 from pathlib import Path
 
-from agent.cards.cards_file import load_inventory
-from agent.cards.inventory import parse_inventory, write_inventory
+from agent.cards.inventory import parse_inventory
 from contract.names import Names
 from simulator.burst import burst_pods
 from simulator.cards import CARDS, cards_file
@@ -26,12 +25,8 @@ from simulator.twolevels import (
     mixed_pods,
 )
 
-LINKED_CARDS = Path(__file__).parents[1] / "deploy" / "examples" / "cards" / "hgx-h100.yaml"
 
-
-def run_demo(
-    examples: Path, *, seed: int, pods: int, clients: int, linked: Path = LINKED_CARDS
-) -> bool:
+def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: bool) -> bool:
     """Run the demo.
 
     Args:
@@ -39,19 +34,18 @@ def run_demo(
         seed: of everything random.
         pods: how many pods the burst has.
         clients: how many clients create them at once.
-        linked: a cards file of well-connected cards.
+        verbose: print everything, not only what somebody in a hurry reads.
 
     Returns:
         Whether everything was right.
 
     Raises:
-        SettingsError: the cards file cannot be read.
         ClusterError: a process did not come up or died.
         ValueError: an example cannot be read.
         OSError: an example cannot be read, or a process cannot be started.
     """
     began = time.monotonic()
-    report, names = Report(), Names()
+    report, names = Report(verbose=verbose), Names()
     files = sorted(examples.glob("*.yaml"))
     if not files:
         raise ValueError(f"{examples}: no *.yaml files there")
@@ -65,21 +59,19 @@ def run_demo(
         story.inside("one-share", 30, 16, core_limit=80)
         story.bad_examples([each for each in files if "invalid" in each.name])
         story.burst(burst_pods(pods, seed=seed, names=names), clients)
-    inventory = load_inventory(linked)
-    with Cluster(write_inventory(inventory), seed=seed, names=names) as cluster:
-        sequel = Story(cluster, inventory, names, report)
-        sequel.links(linked.name)
     with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
         two = TwoLevels(fleet, report)
         two.run(mixed_pods(LOAD, seed=SEED, names=names))
         people = People(fleet, report)
         people.look()
-    right = story.right and sequel.right and two.right and people.right
+    right = story.right and two.right and people.right
     report.say(
         f"\n{'Nothing was wrong' if right else 'SOMETHING WAS WRONG'}; "
-        f"{time.monotonic() - began:.0f} s, no process or file left behind.\n"
-        "Nodes like these on a page, in a browser: make page"
+        f"{time.monotonic() - began:.0f} s, no process or file left behind."
     )
+    if not verbose:
+        report.say("Everything that was done, and what came of it: make demo V=1")
+    report.say("Nodes like these on a page, in a browser: make page")
     return right
 
 
@@ -94,7 +86,7 @@ def run_page(port: int) -> None:
         OSError: a process cannot be started.
     """
     _claim(port)
-    report, names = Report(), Names()
+    report, names = Report(verbose=True), Names()
     report.say(f"Starting {len(NODES)} simulated nodes, webhook (TLS), agents and extender")
     with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
         fleet.let_the_scheduler_see_cards()

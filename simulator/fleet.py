@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from contract.inventory import NodeCards, decode_inventory
 from contract.names import Names
 from simulator.client import ApiError
 from simulator.cluster import Cluster, free_port
 from simulator.manifests import Json, read_manifests, write_yaml
+from simulator.objects import annotations
 
 SHIPPED = Path(__file__).parents[1] / "deploy/components/scheduler-extender/kube-scheduler.yaml"
 
@@ -74,7 +74,7 @@ class Fleet(Cluster):
     def inventories(self) -> dict[str, NodeCards]:
         """Read what the nodes show of their cards."""
         return {
-            each["metadata"]["name"]: decode_inventory(_notes(each)[self.names.gpu_cards])
+            each["metadata"]["name"]: decode_inventory(annotations(each)[self.names.gpu_cards])
             for each in self.api.list("/api/v1/nodes")["items"]
         }
 
@@ -94,15 +94,10 @@ class Fleet(Cluster):
     def _shows(self, node: Json) -> bool:
         offered = (node.get("status") or {}).get("allocatable") or {}
         wanted = (self.names.core, self.names.memory)
-        return self.names.gpu_cards in _notes(node) and all(
+        return self.names.gpu_cards in annotations(node) and all(
             offered.get(each, "0") != "0" for each in wanted
         )
 
     @staticmethod
     def _sockets(home: Path) -> tuple[str, str]:
         return (f"--plugin-dir={home}/plugins", f"--pod-resources-socket={home}/podres.sock")
-
-
-def _notes(obj: Json) -> dict[str, Any]:
-    notes: dict[str, Any] = obj["metadata"].get("annotations") or {}
-    return notes

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from simulator.burst import container, pod
 from simulator.fleet import Fleet
+from simulator.manifests import Json
+from simulator.objects import node_of, why_unbound
 from simulator.report import Report
 
 _CORES, _BLOCKS, _MOST = 90, 96, 16
 """Pods that ask for nearly a whole card each, until one waits: not more than there are cards."""
 _PROGRAM = "from view.kubectl import main; main()"
-_SECONDS = 60.0
+_SECONDS = 300.0
 
 
 class People:
@@ -38,10 +40,14 @@ class People:
                 functools.partial(self._is_decided, name),
                 within=_SECONDS,
             )
-            if self._waits(name):
+            if not node_of(self._find(name)):
                 break
-        self._show("$ kubectl gpu")
-        self._show(f"$ kubectl gpu explain {name}", "explain", name)
+        self._report.detail.heading("$ kubectl gpu")
+        self._show()
+        self._report.heading(f"One more pod waits: $ kubectl gpu explain {name}")
+        summary = self._show("explain", name).partition("\n")[0]
+        if not self._report.verbose:
+            self._report.say(summary)
 
     def serve(self, port: int) -> None:
         """Serve the page until a signal ends the program.
@@ -64,26 +70,25 @@ class People:
         self._fleet.wait("Ctrl-C", lambda: False, within=math.inf)
 
     def _is_decided(self, name: str) -> bool:
-        return self._waits(name) is not None
+        found = self._find(name)
+        return bool(node_of(found) or why_unbound(found))
 
-    def _waits(self, name: str) -> bool | None:
-        """Return whether all nodes have refused a pod; ``None`` while nobody has decided."""
-        (found,) = (each for each in self._fleet.pods() if each["metadata"]["name"] == name)
-        if found["spec"].get("nodeName"):
-            return False
-        conditions = found.get("status", {}).get("conditions") or ()
-        return any(each.get("reason") == "Unschedulable" for each in conditions) or None
+    def _find(self, name: str) -> Json:
+        return next(each for each in self._fleet.pods() if each["metadata"]["name"] == name)
 
-    def _show(self, heading: str, *command: str) -> None:
-        self._report.heading(heading)
+    def _show(self, *command: str) -> str:
+        """Run ``kubectl gpu``; without verbosity return what it prints instead."""
         sys.stdout.flush()
         domain = ("--kubeconfig", "kubeconfig", "--domain", self._fleet.names.domain)
         done = subprocess.run(  # noqa: S603 -- our own program, on the terminal that we have
             [sys.executable, "-c", _PROGRAM, *command, *domain],
             stdin=subprocess.DEVNULL,
+            stdout=None if self._report.verbose else subprocess.PIPE,
+            text=True,
             check=False,
             cwd=self._fleet.root,
             timeout=_SECONDS,
             env=self._fleet.environment(),
         )
         self.right = self.right and done.returncode == 0
+        return done.stdout or ""

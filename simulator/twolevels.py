@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from contract.allocation import decode_allocations
 from contract.names import Names
@@ -13,6 +12,7 @@ from simulator.burst import container, pod, submit
 from simulator.cards import cards_file
 from simulator.fleet import Fleet
 from simulator.manifests import Json
+from simulator.objects import annotations, node_of, path_of, phase, why_unbound
 from simulator.report import Report
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -22,7 +22,7 @@ the average under a scheduler that counts; this one, with the seed below, 3 to 5
 SCHEDULER_SEED = 4
 _CORES = (60, 70, 30, 40)
 _BLOCKS_PER_CARD = 96
-_SETTLE_SECONDS = 60.0
+_SETTLE_SECONDS = 300.0
 _QUIET_SECONDS = 4.0
 
 
@@ -79,81 +79,75 @@ class TwoLevels:
         """Create *pods* under a scheduler that counts, and again under one that sees cards."""
         cores = sum(_cores_of(each, self._fleet.names) for each in pods)
         cards = sum(len(each.cards) for each in self._fleet.inventories().values())
-        self._report.heading(
+        title = (
             f"Two levels: {len(pods)} pods for {cores / 100:g} of {cards} cards on "
-            f"{len(NODES)} nodes, a scheduler that counts places"
+            f"{len(NODES)} nodes"
         )
-        stock = self._burst(pods, told=False)
+        self._report.heading(title)
+        self._report.detail.say("By a scheduler that counts places:")
+        stock = self._burst(pods)
         self._clear()
         self._fleet.let_the_scheduler_see_cards()
-        self._report.heading("The same pods, a scheduler that asks python -m scheduler")
-        seeing = self._burst(pods, told=True)
+        self._report.detail.say("The same pods, by a scheduler that asks python -m scheduler:")
+        seeing = self._burst(pods)
         # A pod for which no card is left may wait: nobody has sent it anywhere.
         self.right = not seeing.failed and seeing.running + len(seeing.waiting) == len(pods)
         self._report.say(
-            f"Sent astray: {len(stock.failed)} of {len(pods)} without the extender, "
-            f"{len(seeing.failed)} with it."
+            f"Sent to a node without room on any card: {len(stock.failed)} of {len(pods)} by a "
+            f"scheduler that counts places, {len(seeing.failed)} by one that asks our extender."
         )
 
     def fill(self, pods: Sequence[Json]) -> None:
         """Create *pods* on nodes whose scheduler sees cards."""
-        self._burst(pods, told=True)
+        self._burst(pods)
 
-    def _burst(self, pods: Sequence[Json], *, told: bool) -> Outcome:
-        """Create *pods*, and wait for what becomes of them.
-
-        Args:
-            pods: what to create.
-            told: whether the scheduler says of a pod that it fits nowhere.
-        """
+    def _burst(self, pods: Sequence[Json]) -> Outcome:
         began = time.monotonic()
         # One client: which pods come first decides which can be placed at all.
         submit(self._fleet.create, pods, clients=1)
-        self._fleet.wait("pods", lambda: self._settled(told=told), within=_SETTLE_SECONDS)
+        self._fleet.wait("pods", self._settled, within=_SETTLE_SECONDS)
         took = time.monotonic() - began
         found = self._outcome()
-        self._report.cards(found.cores)
-        self._report.say(
+        report = self._report.detail
+        report.cards(found.cores)
+        report.say(
             f"{found.running} of {len(pods)} pods running, {len(found.failed)} failed, "
             f"{len(found.waiting)} waiting, after {took:.1f} s"
         )
         for text in (*found.failed, *found.waiting)[:1]:
-            self._report.say(f"for instance: {text}")
+            report.say(f"for instance: {text}")
         return found
 
-    def _settled(self, *, told: bool) -> bool:
+    def _settled(self) -> bool:
         """Return whether all pods run, have failed, or wait for a node for good."""
         pods = self._fleet.pods()
-        seen = sorted((each["metadata"]["name"], _phase(each), _node(each)) for each in pods)
+        seen = sorted((each["metadata"]["name"], phase(each), node_of(each)) for each in pods)
         if seen != self._seen:
             self._seen, self._since = seen, time.monotonic()
         # A pod that fits nowhere may fit a moment later, when one that failed has gone.
         quiet = time.monotonic() - self._since > _QUIET_SECONDS
-        return all(
-            self._is_over(each) or (quiet and not _node(each) and (not told or bool(_why(each))))
-            for each in pods
-        )
+        return all(self._is_over(each) or (quiet and bool(why_unbound(each))) for each in pods)
 
     def _is_over(self, pod: Json) -> bool:
-        if _phase(pod) == "Running":
-            return self._fleet.names.gpu_allocation in _notes(pod)
-        return _phase(pod) == "Failed"
+        if phase(pod) == "Running":
+            return self._fleet.names.gpu_allocation in annotations(pod)
+        return phase(pod) == "Failed"
 
     def _outcome(self) -> Outcome:
         pods = self._fleet.pods()
         inventories = self._fleet.inventories()
         taken = {name: Counter[str]() for name in inventories}
         for each in pods:
-            if _phase(each) != "Running":
+            if phase(each) != "Running":
                 continue
-            record = _notes(each)[self._fleet.names.gpu_allocation]
+            record = annotations(each)[self._fleet.names.gpu_allocation]
             for given in decode_allocations(record).values():
                 for card in given.cards:
-                    taken[_node(each)][card] += given.cores // len(given.cards)
+                    taken[node_of(each)][card] += given.cores // len(given.cards)
         return Outcome(
-            sum(_phase(each) == "Running" for each in pods),
-            [_told(each) for each in pods if _phase(each) == "Failed"],
-            [_why(each) or "no node has so much left" for each in pods if not _node(each)],
+            sum(phase(each) == "Running" for each in pods),
+            [_told(each) for each in pods if phase(each) == "Failed"],
+            [why_unbound(each) for each in pods if not node_of(each)],
             {
                 name: [taken[name][card.uuid] for card in inventory.cards]
                 for name, inventory in sorted(inventories.items())
@@ -162,8 +156,7 @@ class TwoLevels:
 
     def _clear(self) -> None:
         for each in self._fleet.pods():
-            name = each["metadata"]["name"]
-            self._fleet.api.delete(f"/api/v1/namespaces/default/pods/{name}")
+            self._fleet.api.delete(path_of(each))
         self._fleet.wait("deletion", lambda: not self._fleet.pods(), within=_SETTLE_SECONDS)
 
 
@@ -176,25 +169,3 @@ def _told(pod: Json) -> str:
     message = str(pod["status"].get("message", ""))
     _, _, words = message.partition("desc = ")
     return (words or message).removesuffix(", which is unexpected")
-
-
-def _phase(pod: Json) -> str:
-    return str(pod.get("status", {}).get("phase"))
-
-
-def _node(pod: Json) -> str:
-    return str(pod["spec"].get("nodeName") or "")
-
-
-def _why(pod: Json) -> str:
-    """Return what the scheduler said of a pod that it found no node for."""
-    for each in pod.get("status", {}).get("conditions") or ():
-        # What went wrong is tried again; only a rejection by all nodes is for longer.
-        if each.get("type") == "PodScheduled" and each.get("reason") == "Unschedulable":
-            return str(each.get("message"))
-    return ""
-
-
-def _notes(obj: Json) -> dict[str, Any]:
-    notes: dict[str, Any] = obj["metadata"].get("annotations") or {}
-    return notes

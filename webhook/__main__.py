@@ -3,12 +3,13 @@
 import re
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from common.commandline import read_by, run, server_options
+from common.commandline import flag, read_by, run, server_options
 from common.logs import configure
 from common.serving.asgi import Adapter
 from contract.errors import InvalidName
@@ -21,7 +22,8 @@ from webhook.metrics import Metrics
 from webhook.server.master import make_app, serve
 from webhook.settings import Files, Settings
 
-_FILE = click.Path(path_type=Path)
+_PREFIX = "GPU_TURNSTILE_WEBHOOK"
+_flag, _shared = partial(flag, _PREFIX), partial(flag, "GPU_TURNSTILE")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
@@ -41,81 +43,63 @@ def _runtime_class(_context: click.Context, _option: click.Parameter, value: str
 
 @click.command(context_settings={"show_default": True})
 @server_options(
-    "GPU_TURNSTILE_WEBHOOK",
+    _PREFIX,
     port=8443,
     clients="reviews are answered only to clients with its certificate",
 )
-@click.option(
-    "--domain",
+@_shared(
+    "domain",
     default=DEFAULT_DOMAIN,
     callback=read_by(Names),
-    envvar="GPU_TURNSTILE_DOMAIN",
-    show_envvar=True,
     help="Domain of resources and annotations; the agents must have the same.",
 )
-@click.option(
-    "--workers",
+@_flag(
+    "workers",
     type=click.IntRange(1, 64),
     default=2,
-    envvar="GPU_TURNSTILE_WEBHOOK_WORKERS",
-    show_envvar=True,
     help="Processes; each answers one review at a time.",
 )
-@click.option(
-    "--connections",
+@_flag(
+    "connections",
     type=click.IntRange(1, 65536),
     default=1000,
-    envvar="GPU_TURNSTILE_WEBHOOK_CONNECTIONS",
-    show_envvar=True,
     help="Connections that each process holds at once; a further one ends the least useful.",
 )
-@click.option(
-    "--largest-card",
+@_flag(
+    "largest-card",
     type=click.IntRange(0),
     default=0,
-    envvar="GPU_TURNSTILE_WEBHOOK_LARGEST_CARD",
-    show_envvar=True,
     help="Memory blocks of the largest card; warn of shares of more, lower what is asked for "
     "beside whole cards. 0: not known.",
 )
-@click.option(
-    "--default-memory",
+@_flag(
+    "default-memory",
     type=click.Choice([each.value for each in DefaultMemory]),
     default=DefaultMemory.REFUSE.value,
-    envvar="GPU_TURNSTILE_WEBHOOK_DEFAULT_MEMORY",
-    show_envvar=True,
     help="Refuse shares without memory, or give them their part of --largest-card.",
 )
-@click.option(
-    "--scheduler-name",
+@_flag(
+    "scheduler-name",
     default="",
-    envvar="GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME",
-    show_envvar=True,
     callback=_scheduler_name,
     help="Scheduler for GPU pods that name none or the default one; empty changes nothing.",
 )
-@click.option(
-    "--runtime-class",
+@_flag(
+    "runtime-class",
     default="",
-    envvar="GPU_TURNSTILE_WEBHOOK_RUNTIME_CLASS",
-    show_envvar=True,
     callback=_runtime_class,
     help="RuntimeClass for GPU pods that name none; empty changes nothing.",
 )
-@click.option(
-    "--privileged",
+@_flag(
+    "privileged",
     type=click.Choice([each.value for each in Privileged]),
     default=Privileged.WARN.value,
-    envvar="GPU_TURNSTILE_WEBHOOK_PRIVILEGED",
-    show_envvar=True,
     help="Warn of GPU pods with a privileged container, which sees every card, or deny them.",
 )
-@click.option(
-    "--drain-delay",
+@_flag(
+    "drain-delay",
     type=click.FloatRange(0, 15),
     default=2.0,
-    envvar="GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY",
-    show_envvar=True,
     help="Seconds from SIGTERM, while not ready, until no connection is accepted any more.",
 )
 def cli(**flags: Any) -> None:
@@ -146,20 +130,16 @@ def application() -> Adapter:
 
 def _settings(  # noqa: PLR0913 - one argument a flag
     *,
-    port: int,
-    host: str,
     cert: Path,
     key: Path,
-    domain: Names,
-    workers: int,
-    connections: int,
     client_ca: Path | None,
+    domain: Names,
     largest_card: int,
     default_memory: str,
     scheduler_name: str,
     runtime_class: str,
     privileged: str,
-    drain_delay: float,
+    **server: Any,
 ) -> Settings:
     options = Options(
         largest_card,
@@ -173,16 +153,8 @@ def _settings(  # noqa: PLR0913 - one argument a flag
             "--default-memory proportional: needs --largest-card: the memory blocks of the card "
             "of which shares get their part"
         )
-    return Settings(
-        host,
-        port,
-        Files(cert, key, client_ca),
-        domain,
-        workers=workers,
-        connections=connections,
-        options=options,
-        drain_delay=drain_delay,
-    )
+    files = Files(cert, key, client_ca)
+    return Settings(files=files, names=domain, options=options, **server)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

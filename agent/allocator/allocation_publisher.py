@@ -1,4 +1,4 @@
-"""Which allocation annotations are written: what a pod's containers got, once known. Pure."""
+"""Choose the allocation annotations to be written: what a pod's containers got, once known."""
 
 from dataclasses import dataclass
 

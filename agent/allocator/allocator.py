@@ -5,6 +5,7 @@ need from outside arrives through Protocols. The lock covers memory only and is 
 held while something outside is asked.
 """
 
+import time
 from collections.abc import Callable, Sequence
 
 from agent.allocator.allocate_call import AllocateCall
@@ -28,7 +29,7 @@ from agent.allocator.node_state import NodeState
 from agent.allocator.observer import Observer
 from agent.allocator.placer import Placer
 from agent.allocator.preferred_call import PreferredCall
-from agent.allocator.prestart_call import Pause, PreStartCall, pause_asleep
+from agent.allocator.prestart_call import Pause, PreStartCall
 from agent.allocator.record import Record
 from agent.allocator.saved_state import Store
 from agent.allocator.settler import Settler
@@ -55,12 +56,12 @@ class Allocator:
         writer: AnnotationWriter,
         decision_log: DecisionLog,
         answer: Callable[[Grant], Answer],
-        enforcer: Enforcer | None = None,
+        enforcer: Enforcer,
         unhealthy: Callable[[str], str] = lambda _uuid: "",
         policy: Policy = Policy.BINPACK,
         strict: bool = False,
         kubelet: Callable[[], str] = lambda: "",
-        pause: Pause = pause_asleep,
+        pause: Pause = time.sleep,
     ) -> None:
         """Start with an empty record.
 

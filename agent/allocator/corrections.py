@@ -54,7 +54,7 @@ def by_checkpoint(
             if owner not in old and may_be_new(owner.pod_uid):
                 pod = view.id if view is not None else PodId("", "", owner.pod_uid)
                 found.append(_correction(service, each, ContainerRef(pod, owner.container)))
-                result = result.taken_back(each)
+                result = result.without(each)
     return result, found
 
 
@@ -74,11 +74,11 @@ def by_list(service: InService, record: Record) -> tuple[InService, list[Correct
             if service.is_pod(pod.id, pod.uid) and one.name == each.container:
                 if not has and not _is_guess(each):
                     return replace(service, answers=()), found
-                result = result.proven(each) if has else result.taken_back(each)
+                result = result.proven(each) if has else result.without(each)
         for pod, one in _listed(record.pods) if _is_guess(each) else ():
             has = one.held.get(each.resource) == each.ids
             if has and not service.is_pod(pod.id, pod.uid):
-                result = result.taken_back(each)
+                result = result.without(each)
                 found.append(_correction(service, each, ContainerRef(pod.id, one.name)))
     return result, found
 
@@ -106,15 +106,15 @@ def by_offer(
             and not written.owners(each.resource, each.ids)
             and not any(one.held.get(each.resource) == each.ids for _, one in _listed(record.pods))
         ):
-            service = service.taken_back(each)
+            service = service.without(each)
     return service
 
 
 def without_guesses(service: InService) -> InService:
-    """Return the pod in service without its guesses: they leave nobody who may be asking."""
+    """Return the pod in service without its guesses: with them no container can be asking."""
     for each in service.answers:
         if _is_guess(each):
-            service = service.taken_back(each)
+            service = service.without(each)
     return service
 
 

@@ -1,7 +1,7 @@
-"""What enforcement needs of the allocator: who may use what, what to make and what to sweep away.
+"""Tell the enforcer what to make for a container, what a container may use, what to remove.
 
-One pod after the other is given something; what is made on disk for it is not swept away
-before it is assigned. The state's lock is not held while something is made.
+Containers are prepared one after the other; what is made on disk for one is not removed before
+its places are assigned. The state's lock is not held meanwhile.
 """
 
 import threading
@@ -27,7 +27,7 @@ class EnforcementCoordinator:
     def __init__(
         self,
         *,
-        enforcer: Enforcer | None,
+        enforcer: Enforcer,
         state: NodeState,
         table: DeviceTable,
         observer: Observer,
@@ -56,7 +56,7 @@ class EnforcementCoordinator:
         Raises:
             EnforcementError: it cannot be made.
         """
-        if self._enforcer is None or unlimited:
+        if unlimited:
             yield Answer()
             return
         with self._making:
@@ -76,8 +76,6 @@ class EnforcementCoordinator:
         Raises:
             EnforcementError: it cannot be made ready.
         """
-        if self._enforcer is None:
-            return
         order = [each.name for each in view.demand.containers] if view is not None else sorted(held)
         found = [
             entitlement(held[name], self._table, ContainerRef(pod, name), view)
@@ -115,17 +113,15 @@ class EnforcementCoordinator:
         Kept is what the API shows, what the record has, and what the kubelet's record shows; while
         that cannot be had, everything is.
         """
-        if self._enforcer is None:
-            return
         try:
-            snapshot = self._record.list(within=LIST_WITHIN)
+            entries = self._record.list(within=LIST_WITHIN)
         except Unavailable:
             return
-        listed = {PodId(each.namespace, each.name, "") for each in snapshot.pods}
+        listed = {PodId(each.namespace, each.name, "") for each in entries}
         with self._making:
             with self._state:
                 known = {each.id for each in self._state.pods.shown}
-                holders = {ref.pod for ref, _ in self._state.record.walk()}
+                holders = {each.id for each in self._state.record.pods if each.held}
             self._enforcer.keep(known | holders | listed)
 
     def _pods(self, runtime_uid: str) -> list[PodId]:

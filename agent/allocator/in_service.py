@@ -76,7 +76,7 @@ class InService:
         kept = [each for each in self.answers if each.allocated and not each.is_for_same(answer)]
         return replace(self, answers=(*kept, answer))
 
-    def taken_back(self, answer: Answered) -> "InService":
+    def without(self, answer: Answered) -> "InService":
         """Return this without an answer."""
         kept = (each for each in self.answers if not each.is_for_same(answer))
         return replace(self, answers=tuple(kept))

@@ -190,7 +190,7 @@ class NodeState:
         )
 
     def doubt_guesses(self) -> None:
-        """Forget guesses that nothing has shown: with them no container can be asking."""
+        """Forget guesses that neither checkpoint nor ``List`` shows."""
         if self.service is not None:
             self.service = without_guesses(self.service)
 
@@ -215,7 +215,7 @@ class NodeState:
         )
 
     def has_ended(self, uid: str) -> bool:
-        """Return whether the entry of a pod, by the kubelet's UID, is one that stayed (K29)."""
+        """Return whether a pod, by the kubelet's UID, has ended: its entry may stay on (K29)."""
         known, view = self.record.of_uid(uid), self.pods.by_uid(uid)
         if known is not None:
             return known.over or (view is not None and view.terminal)

@@ -95,7 +95,7 @@ class Observer:
         self._see(self.written(), self._list(), settled=settled)
 
     def look_for(self, offered: Offered) -> None:
-        """See who may be asking; read from the API who has come, and who is not known enough.
+        """Look which pods may be asking; read newcomers, and pods not known enough, from the API.
 
         Args:
             offered: what the kubelet offers in this call.
@@ -148,7 +148,7 @@ class Observer:
 
     def _list(self) -> Sequence[ListedPod] | None:
         try:
-            return self._record.list(within=LIST_WITHIN).pods
+            return self._record.list(within=LIST_WITHIN)
         except Unavailable as error:
             self._decision_log.podresources_unavailable(str(error))
             return None
@@ -171,9 +171,9 @@ class Observer:
 
 
 def _to_read(state: NodeState, read: AbstractSet[Key]) -> list[Key]:
-    """Return the names to read from the API: of whom it may tell more than is known.
+    """Return the names of the pods of which the API may tell more than is known.
 
-    That is who has come, an asker that it has not shown, and a pod that has nothing any more: each
+    These are newcomers, an asker that it has not shown, and pods that have nothing any more: each
     of them may be another pod of its name.
     """
     turn, record = state.turn, state.record

@@ -1,6 +1,5 @@
 """Reading pods from the API while a call of the kubelet waits: in time, with another try."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable
 
@@ -9,7 +8,6 @@ from agent.allocator.model.ports import PodSource
 from agent.errors import Unavailable
 
 _PAUSES = (0.05, 0.2)
-_ASLEEP = threading.Event()  # nobody sets it: waiting for it is a pause
 # After so many failures in a row the API server is away, and another try is a waste of time.
 _AWAY_AFTER = 4
 
@@ -22,7 +20,7 @@ class PodReader:
         pods: PodSource,
         *,
         clock: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], object] = _ASLEEP.wait,
+        pause: Callable[[float], object] = time.sleep,
     ) -> None:
         """Read from *pods*; *clock* and *pause* are in seconds."""
         self._pods = pods

@@ -1,6 +1,6 @@
 """``PreStartContainer``: prove that the container about to start is the one that was meant."""
 
-import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,12 +24,9 @@ from placement.topology import Links
 # may be one container old (K33). The kubelet gives a start 30 s (K10).
 _LOOKS = 20
 _PAUSE_S = 0.05
-_ASLEEP = threading.Event()  # nobody sets it: waiting for it is a pause
 
 Pause = Callable[[float], object]
 """Waits so many seconds."""
-
-pause_asleep: Pause = _ASLEEP.wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ class PreStartCall:
     coordinator: EnforcementCoordinator
     publisher: AllocationPublisher
     decision_log: DecisionLog
-    pause: Pause = pause_asleep
+    pause: Pause = time.sleep
 
     def answer(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Return if the container that holds these places may start.

@@ -12,7 +12,7 @@ as soon as the kubelet looks (R2). The rules R1 to R7 are in docs/architecture.m
 K35 in docs/kubelet-facts.md.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -89,12 +89,6 @@ class Record:
     def holding(self, ref: ContainerRef, resource: Resource) -> frozenset[str] | None:
         """Return what a container holds of *resource*."""
         return self.containers(ref.pod).get(ref.container, _NO_PLACES).get(resource)
-
-    def walk(self) -> Iterator[tuple[ContainerRef, Places]]:
-        """Walk the containers that hold something."""
-        for each in self.pods:
-            for name, places in each.held.items():
-                yield ContainerRef(each.id, name), places
 
     def find(self, resource: Resource, ids: frozenset[str]) -> list[ContainerRef]:
         """Return the containers that hold exactly *ids*; several where they were handed on (K7)."""

@@ -1,4 +1,4 @@
-"""What is held and used of the cards, for whoever asks: gauges, gpu-manager's page, an Event."""
+"""Show what is held and used of the cards: gauges, gpu-manager's page, Events on overuse."""
 
 import logging
 from collections.abc import Callable
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class CardReport:
-    """Tells what containers hold of the cards, and what they use where that is measured.
+    """Shows what containers hold of the cards, and what they use where that is measured.
 
     Attributes:
         meter: measures what is used, once it is run; ``None`` where nobody wants it.

@@ -1,4 +1,4 @@
-"""Where news of the cards goes: the kubelet's lists, metrics, Events on the node, the inventory.
+"""Pass news of the cards on to the kubelet's lists, metrics, Events of the node, the inventory.
 
 The log is written where things happen (:mod:`agent.cards.discovery`).
 """

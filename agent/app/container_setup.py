@@ -1,4 +1,4 @@
-"""What containers of this node are given, as the settings say: injection and enforcement.
+"""Set up what containers of this node get, as the settings say: injection and enforcement.
 
 Everything that is made of the settings and the cards, and lives as long as the cards do.
 """
@@ -73,7 +73,7 @@ class Injector:
 
 
 def _control_devices() -> tuple[str, ...]:
-    """List the control devices there are: some come with the first program that needs them."""
+    """Return the control devices there are: some come with the first program that needs them."""
     return tuple(path for path in CONTROL_DEVICES if Path(path).exists())
 
 

@@ -1,4 +1,4 @@
-"""How much of a card is used, and by which processes: what the driver's answers mean. Pure."""
+"""The use of one card and its processes: values, and how the driver's samples are read. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ _WHOLE = 100
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
-    """What the driver tells of one card's use; ``None`` is what it cannot tell.
+    """The use of one card; ``None`` where the driver gives no value.
 
     Attributes:
         cores: hundredths of the time in which the card computed.
         memory: bytes in use, those of the driver itself included.
-        process_cores: hundredths of the card, by process; who is missing uses none.
-        process_memory: bytes, by process; who is missing uses none.
-        problems: why something cannot be told.
+        process_cores: hundredths of the card, by process; a process that is missing uses none.
+        process_memory: bytes, by process; a process that is missing uses none.
+        problems: why a value is missing.
     """
 
     cores: int | None = None
@@ -39,21 +39,21 @@ def newest_samples(samples: Iterable[Sample], *, since: int) -> dict[int, int]:
 
     NVML asks for room before it fills it, and drivers leave what they did not fill as it was or at
     zero: such entries have no process, a time before the one asked for, or more than a whole card.
-    What is not newer than *since*, Unix microseconds, was not asked for.
+    Samples that are not newer than *since*, Unix microseconds, are left out.
     """
     newest: dict[int, Sample] = {}
     for each in samples:
         if each.pid <= 0 or each.at <= since or not 0 <= each.cores <= _WHOLE:
             continue
         known = newest.get(each.pid)
-        # Of two at the same time the larger: an order of NVML's decides nothing.
+        # Of two samples of the same time the larger one, whatever order NVML gives them in.
         if known is None or (each.at, each.cores) > (known.at, known.cores):
             newest[each.pid] = each
     return {pid: each.cores for pid, each in newest.items()}
 
 
 def memory_by_process(entries: Iterable[tuple[int, int | None]]) -> dict[int, int] | None:
-    """Return how much memory each process has of a card; ``None`` where one cannot be told.
+    """Return the bytes of card memory by process; ``None`` if one process has no value.
 
     A process that computes and draws is listed twice, each time with all that it has.
     """

@@ -1,4 +1,4 @@
-"""A cards file: YAML in and out. The only importer of PyYAML here."""
+"""Cards files, read and written as YAML. The only importer of PyYAML in the agent."""
 
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,10 @@ def load_inventory(path: Path) -> Inventory:
 
 
 def decode_yaml(text: str) -> object:
-    """Decode YAML of anybody's.
+    """Decode YAML from an untrusted source.
 
     Raises:
-        ValueError: it is none; says why on one line.
+        ValueError: it is not YAML; the message is one line.
     """
     try:
         document: object = yaml.safe_load(text)
@@ -48,7 +48,7 @@ def decode_yaml(text: str) -> object:
 
 
 def dump_discovery(found: Discovery) -> str:
-    """Write what was found as a cards file, with what is not in it as comments."""
+    """Write a discovery as a cards file; cards that are left out become comments."""
     lines = ["# The cards of one node, as NVML describes them; a cards file of gpu-turnstile."]
     if found.driver:
         lines.append(f"# driver {_comment(found.driver)}")
@@ -64,11 +64,11 @@ def dump_discovery(found: Discovery) -> str:
 
 
 class _Line(dict[str, Any]):
-    """A mapping that is written on one line."""
+    """A mapping that the dumper writes on one line."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Knows such a line."""
+    """A dumper that writes :class:`_Line` on one line."""
 
 
 _Dumper.add_representer(
@@ -78,5 +78,5 @@ _Dumper.add_representer(
 
 
 def _comment(text: str) -> str:
-    """Keep a foreign text on the comment's line."""
+    """Make a text printable and one line, so that it stays in its comment."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())

@@ -1,10 +1,10 @@
-"""Knows the node's cards and keeps their health up: one thread between NVML and the agent.
+"""Watches the node's cards and their health, in one thread between NVML and the agent.
 
 The set of cards is fixed once the first is found, for the life of the agent: device IDs,
 the record and the kubelet's own record all speak of that set, and IDs that a container
-holds must stay known. So a card that goes stays listed, unhealthy; one that comes later is
-told of in log and status, and served after a restart of the agent, which disturbs no
-container: the record is built again from the kubelet's record.
+holds must stay known. So a card that disappears stays listed, unhealthy. A card that is added
+later is shown in log and status, and served after a restart of the agent. A restart disturbs no
+container: the record is built again from the kubelet's checkpoint.
 """
 
 import logging
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CardsStatus:
-    """What is known of the node's cards at one moment.
+    """The cards and their health at one moment.
 
     Attributes:
         discovery: the cards, fixed once found, and what is left out now; ``None`` before.
@@ -53,27 +53,27 @@ class CardsStatus:
     unwatched: Mapping[str, str] = field(default_factory=dict)
 
     def news(self) -> tuple[object, ...]:
-        """Return what somebody should hear of when it changes."""
+        """Return the parts of which observers are told when they change."""
         told = {uuid: each.reason for uuid, each in self.health.items()}
         return self.discovery, told, self.problem, self.latecomers, self.unwatched
 
 
 class Observer(Protocol):
-    """Who is told; called on the watch's thread, in order."""
+    """Receives changes; called on the watch's thread, in order."""
 
     def cards_changed(self, status: CardsStatus) -> None:
-        """Anything of :meth:`CardsStatus.news` is new."""
+        """Receive a status of which :meth:`CardsStatus.news` has changed."""
 
     def card_turned(self, card: Card, health: CardHealth) -> None:
-        """Report that a card became unhealthy, or healthy again."""
+        """Receive a card that became unhealthy, or healthy again."""
 
     def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
-        """Report that the driver told of an event; *counts*: it is the card's fault."""
+        """Receive an event of the driver; *counts*: it makes the card unhealthy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often, in seconds.
+    """Intervals, in seconds.
 
     Attributes:
         step: how long one wait for an event lasts; a stop takes no longer.
@@ -127,7 +127,7 @@ class CardWatch:
 
     @property
     def status(self) -> CardsStatus:
-        """What is known now; immutable, from any thread."""
+        """The present status; may be read from any thread."""
         return self._status
 
     @property
@@ -152,7 +152,7 @@ class CardWatch:
         return reason or (REASON if uuid in self._cordoned else "")
 
     def cordon(self, uuids: frozenset[str]) -> None:
-        """Keep new containers from these cards, and from no others that are healthy."""
+        """Set the cordoned cards: new containers get none of them."""
         self._cordoned = uuids
 
     def run(self, stop: threading.Event) -> None:
@@ -172,7 +172,7 @@ class CardWatch:
 
     def _serve(self, session: Session, stop: threading.Event) -> None:
         """Use one session until it fails, should be renewed, or *stop* is set."""
-        self._adopt(session.discover())
+        self._note_found(session.discover())
         unwatched = session.watch(tuple(self._cards))
         if unwatched != self._status.unwatched:
             log.info("cards without events", extra={"cards": unwatched})
@@ -193,8 +193,8 @@ class CardWatch:
             self._update(problem="")  # not before a wait: a session that can only probe is ill
             self._tell()
 
-    def _adopt(self, found: Discovery) -> None:
-        """Take the cards that were found first; of later ones only note the news."""
+    def _note_found(self, found: Discovery) -> None:
+        """Fix the set of cards at the first discovery; later, update faults and latecomers only."""
         if not self._cards:
             self._update(discovery=found)
             if not found.inventory.cards:
@@ -256,7 +256,7 @@ class CardWatch:
         self.known.set()
 
     def _event(self, uuid: str, fault: Fault) -> None:
-        """Take note of what the driver told."""
+        """Log an event of the driver, tell the observer, and update the card's health."""
         counts = self._rules.counts(fault)
         log.log(
             logging.WARNING if counts else logging.INFO,
@@ -271,7 +271,7 @@ class CardWatch:
         """Record that the cards cannot be looked at.
 
         A session that has answered may have failed for one lost card: the next one, a
-        second later, tells which. Where no session answers, no card can be vouched for.
+        second later, tells which. Where no session answers, no card counts as healthy.
         """
         if str(error) != self._status.problem:
             log.warning("cards cannot be looked at", extra={"reason": str(error)})
@@ -285,7 +285,7 @@ class CardWatch:
         self._tell()
 
     def _settle(self, uuid: str, health: CardHealth) -> None:
-        """Write a card's health down, and tell when it turned."""
+        """Store a card's health; tell the observer if it became healthy or unhealthy."""
         before = self._status.health[uuid]
         self._update(health={**self._status.health, uuid: health})
         if before.healthy == health.healthy:
@@ -307,7 +307,7 @@ class CardWatch:
         self._status = replace(self._status, **changes)  # type: ignore[arg-type]
 
     def _tell(self) -> None:
-        """Report what is new, once."""
+        """Tell the observer if something has changed since it was last told."""
         news = self._status.news()
         if news != self._told:
             self._told = news

@@ -60,7 +60,7 @@ def xid_fault(xid: int) -> Fault:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a card that answers said.
+    """The answer of a card that was probed.
 
     Attributes:
         uncorrectable: uncorrectable ECC errors since the driver was loaded, ``None`` without ECC.
@@ -78,7 +78,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an admin can set.
+    """The settings of card health.
 
     Attributes:
         quiet: seconds without a fault before an unhealthy card may come back.
@@ -99,7 +99,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Now."""
+    """A time, on two clocks."""
 
     at: float
     """Seconds on a clock that never jumps; the quiet time is measured with it."""
@@ -143,7 +143,7 @@ class CardHealth:
 
 
 def after_fault(health: CardHealth, fault: Fault, now: Moment, rules: Rules) -> CardHealth:
-    """Take note of a fault."""
+    """Return the health after a fault."""
     if not rules.counts(fault):
         return health
     health = replace(
@@ -161,7 +161,7 @@ def after_fault(health: CardHealth, fault: Fault, now: Moment, rules: Rules) -> 
 
 
 def after_probe(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> CardHealth:
-    """Take note of what a card said; an unhealthy one may come back by it."""
+    """Return the health after a probe, which may make an unhealthy card healthy."""
     before, count = health.uncorrectable, probe.uncorrectable
     fell = before is not None and count is not None and count < before
     rose = before is not None and count is not None and count > before

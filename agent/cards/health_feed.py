@@ -1,6 +1,6 @@
-"""The feed on which the cards' health stands for everyone who streams it.
+"""The set of unhealthy cards, for the streams that wait for a change of it.
 
-No I/O: it waits, for as long as nothing changes. Safe to share between threads.
+No I/O. Safe to share between threads.
 """
 
 import threading
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """What stood on the feed at one moment."""
+    """The unhealthy cards at one moment."""
 
     version: int = 0
     """Counts the changes."""
@@ -19,7 +19,7 @@ class HealthSnapshot:
 
 
 class HealthFeed:
-    """Tells which cards are unhealthy, and wakes who waits for a change."""
+    """Holds the unhealthy cards, and wakes the threads that wait for a change."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -29,17 +29,17 @@ class HealthFeed:
 
     @property
     def showing(self) -> HealthSnapshot:
-        """What stands there now."""
+        """The present snapshot."""
         return self._snapshot
 
     def turn(self, uuid: str, *, healthy: bool) -> None:
-        """Write a card's health down; the same again is no change."""
+        """Set a card's health; setting the same again changes nothing."""
         with self._changed:
             self._ill = self._ill - {uuid} if healthy else self._ill | {uuid}
             self._show()
 
     def cordon(self, uuids: frozenset[str]) -> None:
-        """Write down which cards are cordoned, and no others."""
+        """Set the cordoned cards."""
         with self._changed:
             self._cordoned = uuids
             self._show()
@@ -56,10 +56,10 @@ class HealthFeed:
             self._changed.notify_all()
 
     def after(self, version: int, *, leave: Callable[[], bool]) -> HealthSnapshot | None:
-        """Wait until something later than *version* stands there.
+        """Wait for a snapshot later than *version*.
 
-        Changes that came one upon the other are shown as one. *leave* is asked after every
-        :meth:`wake`; ``None`` is returned when it gave up.
+        Several changes may be returned as one. *leave* is called after every :meth:`wake`; once it
+        returns true, ``None`` is returned.
         """
         with self._changed:
             self._changed.wait_for(lambda: leave() or self._snapshot.version > version)

@@ -106,7 +106,7 @@ def check_distinct(cards: Sequence[Card]) -> None:
 
 
 def _default_devices(cards: Sequence[Card]) -> bool:
-    """Whether minors matter: cards with a device path of their own may share a number."""
+    """Whether minors must differ: cards with a device path of their own may share one."""
     return all(card.device == _device(card.minor) for card in cards)
 
 
@@ -124,7 +124,7 @@ def _only(entry: Mapping[str, Any], known: set[str], path: str) -> None:
 
 
 def _plain(key: object) -> str:
-    """Write a key as it stands, unless it could not be told on one line."""
+    """Return a key unquoted if it is printable text, else quoted."""
     return key if isinstance(key, str) and key.isprintable() else quote(key)
 
 

@@ -85,7 +85,7 @@ class NvmlSource:
 
 
 class NvmlSession:
-    """One time between ``nvmlInit`` and ``nvmlShutdown``; for one thread.
+    """A session between ``nvmlInit`` and ``nvmlShutdown``; for one thread.
 
     Every method but ``close`` raises ``Unavailable`` where NVML itself does not work.
     """
@@ -106,7 +106,7 @@ class NvmlSession:
     # --- discovery ------------------------------------------------------------------------
 
     def discover(self) -> Discovery:
-        """Look at every card; one that cannot be read is named and left out."""
+        """Read every card; one that cannot be read is listed as a fault."""
         cards: list[Card] = []
         handles: dict[int, Any] = {}
         faults: list[CardFault] = []
@@ -170,7 +170,7 @@ class NvmlSession:
         return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _links(self, cards: list[Card], handles: Mapping[int, Any]) -> tuple[Link, ...]:
-        """Find the way over PCIe between each pair, and its NVLinks; not what is not known."""
+        """Find the PCIe path and the NVLinks of each pair of cards, as far as NVML tells them."""
         ends = {card.index: self._nvlinks(handles[card.index]) for card in cards}
         links = []
         for one, other in combinations(cards, 2):
@@ -191,7 +191,7 @@ class NvmlSession:
         return tuple(links)
 
     def _nvlinks(self, handle: Any) -> "_Ends":
-        """Count the active NVLinks of a card by what is at their other end."""
+        """Count the active NVLinks of a card: to each other card, and to switches."""
         straight: Counter[str] = Counter()
         switched = 0
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
@@ -216,11 +216,11 @@ class NvmlSession:
 
     @property
     def watching(self) -> bool:
-        """Whether :meth:`wait` can learn anything."""
+        """Whether :meth:`wait` can return an event."""
         return self._events is not None
 
     def watch(self, uuids: Collection[str]) -> dict[str, str]:
-        """Ask to be told of Xids and double-bit ECC errors; why, for each card that tells none."""
+        """Subscribe to Xids and double-bit ECC errors; return why, by card, where that fails."""
         silent: dict[str, str] = {}
         with translated():
             try:
@@ -249,7 +249,7 @@ class NvmlSession:
         return silent
 
     def wait(self, seconds: float) -> tuple[str, Fault] | None:
-        """Wait for an event of a watched card: its UUID and what happened; ``None`` if nothing did.
+        """Wait for an event; return the card's UUID and the fault, or ``None``.
 
         Raises:
             Unavailable: no event can be had, or one came that belongs to no card; the
@@ -270,7 +270,7 @@ class NvmlSession:
         return uuid, Fault(FaultKind.ECC, "double-bit ECC error")
 
     def probe(self, uuid: str) -> Probe | Fault:
-        """Ask a card how it is; what it said, or why it did not."""
+        """Probe a card; return its answer, or the fault that prevented one."""
         with translated():
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -319,15 +319,15 @@ def _action(handle: Any) -> str | None:
 
 
 def in_mig_mode(handle: Any) -> bool:
-    """Return whether a card is cut into smaller ones."""
+    """Return whether a card is partitioned by MIG."""
     modes = _ask(pynvml.nvmlDeviceGetMigMode, handle)
     return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
 
 def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Ask a card what not every card or driver can tell; ``None`` is no fault.
+    """Call NVML for a value that not every card or driver has: then ``None``.
 
-    That the card is lost or has to be reset is one.
+    A card that is lost or needs a reset still raises.
     """
     return _or_none(call, *arguments, serious=SESSION_ERRORS | _CARD_ERRORS)
 
@@ -335,7 +335,7 @@ def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
 def _or_none(
     call: Callable[..., Any], *arguments: Any, serious: Collection[int] = SESSION_ERRORS
 ) -> Any:
-    """Ask for what can be done without."""
+    """Call NVML; return ``None`` for any error that is not *serious*."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
@@ -356,7 +356,7 @@ def _address(handle: Any) -> int:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Make NVML's exceptions ours."""
+    """Translate NVML's exceptions."""
     try:
         yield
     except pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""How much of each card is used, and by which processes: asked of the driver, through NVML.
+"""Reads the use of each card and of its processes from the driver, through NVML.
 
 A session of its own for each look. NVML counts sessions, and while the cards are watched
 (:mod:`agent.cards.nvml`) one more costs next to nothing. One that was kept would keep the watch
@@ -19,7 +19,7 @@ _NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
 
 
 def read_use(uuids: Collection[str], *, since: int) -> dict[str, CardUse]:
-    """Ask the driver for the use of cards; samples count from *since* on, Unix microseconds.
+    """Read the use of cards; samples count from *since* on, Unix microseconds.
 
     Raises:
         Unavailable: NVML itself does not work.
@@ -37,7 +37,7 @@ def _read_card(uuid: str, since: int) -> CardUse:
     problems: list[str] = []
 
     def ask(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Ask; what cannot be told is ``None``, and why is in *problems*."""
+        """Call NVML; on an error return ``None`` and add it to *problems*."""
         try:
             return call(*arguments)
         except pynvml.NVMLError as error:
@@ -85,7 +85,7 @@ def _processes(handle: Any) -> Iterator[tuple[int, int | None]]:
 
 
 def _running(kind: str, handle: Any) -> Any:
-    """List processes by the newest function that the driver has: drivers before R510 lack it."""
+    """List processes by the newest function, or, with drivers before R510, the one before."""
     try:
         return getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")(handle)
     except pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""What the kernel knows of PCI devices, read from sysfs."""
+"""PCI devices, read from sysfs."""
 
 from pathlib import Path
 

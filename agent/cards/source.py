@@ -1,4 +1,4 @@
-"""Where cards come from: NVML, or a cards file that stands in for it."""
+"""Sources of cards: NVML, or a cards file in its place."""
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -14,23 +14,23 @@ from placement.cards import Inventory
 
 
 class Session(Protocol):
-    """A connection with whatever knows the cards. Every method may raise ``Unavailable``."""
+    """A connection to a source of cards. Every method may raise ``Unavailable``."""
 
     @property
     def watching(self) -> bool:
-        """Whether :meth:`wait` can learn anything."""
+        """Whether :meth:`wait` can return an event."""
 
     def discover(self) -> Discovery:
-        """Look at every card."""
+        """Read every card."""
 
     def watch(self, uuids: Collection[str], /) -> dict[str, str]:
-        """Ask to be told of events; gives for each card that tells nothing: why."""
+        """Subscribe to events; return why, by card, where that fails."""
 
     def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
-        """Wait for an event: the card's UUID and what happened."""
+        """Wait for an event; return the card's UUID and the fault, or ``None``."""
 
     def probe(self, uuid: str, /) -> Probe | Fault:
-        """Ask a card how it is."""
+        """Probe a card."""
 
 
 class Source(Protocol):
@@ -58,15 +58,15 @@ class StaticSource:
         return self._found
 
     def watch(self, _uuids: Collection[str], /) -> dict[str, str]:
-        """Nothing ever happens to them."""
+        """Subscribe to nothing: a file has no events."""
         return {}
 
     def wait(self, _seconds: float, /) -> tuple[str, Fault] | None:
-        """Nothing happened."""
+        """Return no event."""
         return None
 
     def probe(self, _uuid: str, /) -> Probe | Fault:
-        """Pass."""
+        """Return a healthy probe."""
         return Probe()
 
 
@@ -80,7 +80,7 @@ def open_source(cards: Path | None) -> Source:
 
 
 def look(cards: Path | None) -> Discovery:
-    """Look at the cards once.
+    """Discover the cards once.
 
     Raises:
         SettingsError: the cards file cannot be used, or NVML does not answer.

@@ -21,7 +21,7 @@ _LEGEND = (
 
 
 def describe(found: Discovery) -> str:
-    """Write everything that is known: cards, what is left out, links, a legend."""
+    """Write a discovery: cards, cards left out, links, a legend."""
     parts = [card_table(found.inventory)]
     if found.driver:
         parts.insert(0, f"driver {found.driver}\n")

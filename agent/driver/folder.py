@@ -1,4 +1,4 @@
-"""The folder of driver files: a generation for each driver, and a link to the one of today.
+"""The folder of driver files: a generation for each driver, and a link to the present one.
 
 ::
 
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from agent.driver.layout import Layout, Source
 from agent.errors import DriverFilesError
-from agent.host.directories import names, opened, read, remove, replace
+from agent.host.directories import names, opened, opened_path, read, remove, replace
 
 FOLDERS = ("bin", "lib", "lib64")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -51,14 +51,14 @@ class DriverFolder:
 
     @property
     def usable(self) -> bool:
-        """Whether containers find a driver, of today or of before."""
+        """Whether containers find a driver, the host's present one or an older one."""
         return all((self._base / self._name / each).is_dir() for each in FOLDERS)
 
     def lay_out(self, layout: Layout, open_source: Callable[[Source], int]) -> bool:
-        """See to it that containers find *layout*; return whether anything had to be changed.
+        """Make the link lead to a generation with *layout*; return whether anything was changed.
 
-        Does nothing where another agent of the node is at it. *open_source* opens a file of the
-        host.
+        Does nothing while another agent of the node changes the folder. *open_source* opens a
+        file of the host.
 
         Raises:
             DriverFilesError: a file is not as it was, or the disk does not let us.
@@ -112,9 +112,7 @@ class DriverFolder:
     def _changing(self) -> Iterator[int | None]:
         """Hold the folder for this process; ``None`` where another one holds it."""
         try:
-            self._base.mkdir(mode=0o755, parents=True, exist_ok=True)
-            base = os.open(self._base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with opened_path(self._base) as base:
                 lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=base)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -124,8 +122,6 @@ class DriverFolder:
                     yield base
                 finally:
                     os.close(lock)
-            finally:
-                os.close(base)
         except OSError as error:
             advice = _ADVICE.get(error.errno or 0, "the node's admin must see to it")
             raise DriverFilesError(
@@ -178,7 +174,7 @@ class DriverFolder:
         os.fsync(made)
 
     def _switch(self, base: int, name: str) -> None:
-        """Let the link lead to another generation."""
+        """Replace the link by one to another generation."""
         before = self._link(base)
         if before is not None:
             replace(base, {f".{before}{_RETIRED}": _boot_id()})

@@ -1,4 +1,4 @@
-"""The host's files, seen through the folder in which its root is mounted.
+"""Reads the host's driver files through the folder in which its root is mounted.
 
 Symbolic links are followed as the host would: an absolute one begins at the host's root, and
 none leads out of it.

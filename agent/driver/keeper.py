@@ -1,4 +1,4 @@
-"""The thread that keeps the folder of driver files true to the host."""
+"""The thread that updates the folder of driver files when the host's driver changes."""
 
 import logging
 import threading
@@ -32,7 +32,7 @@ class DriverKeeper:
         pause: float = _LOOK_SECONDS,
         retry: float = _RETRY_SECONDS,
     ) -> None:
-        """Look at nothing yet, but at what an earlier agent has laid out.
+        """Check only whether an earlier agent has laid files out.
 
         *idle* tells whether no container of the node has a GPU; *on_result* is told after each
         look whether the folder is that of the host's driver. *pause* is in seconds between two
@@ -50,7 +50,7 @@ class DriverKeeper:
             self.ready.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Look now and then until *stop*."""
+        """Look every *pause* seconds until *stop* is set."""
         while True:
             self.look()
             if stop.wait(self._retry if self.problem else self._pause):

@@ -1,4 +1,4 @@
-"""The folder of driver files as it has to be: chosen from what the host has, without I/O.
+"""The content of the folder of driver files, chosen from the host's files. Pure.
 
 The lists are those of NVIDIA's container runtime (libnvidia-container, ``nvc_info.c``) and of
 gpu-manager (``volume.conf``). As the runtime does, only files that carry the version of the
@@ -52,7 +52,7 @@ _DRIVER_VERSION = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Source:
-    """A regular file of the host, by which it is told from one that has replaced it."""
+    """A regular file of the host, and what tells it from one that has replaced it."""
 
     path: str
     """Absolute path on the host, no part of which is a symbolic link."""
@@ -85,7 +85,7 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """A name that no other content has, which begins with the version."""
+        """The version and a digest of the content."""
         text = repr((sorted(self.files.items()), sorted(self.links.items())))
         return f"{self.version}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

@@ -59,6 +59,7 @@ from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
 from agent.enforcement.ticket_disk import translated
 from agent.errors import EnforcementError
+from agent.host import directories
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 
@@ -135,11 +136,11 @@ class HamiCore:
     # --- steps -------------------------------------------------------------------------
 
     def _memory(self, grant: Grant) -> dict[str, str]:
-        """Write the limits of the cards that memory lies on.
+        """Return the limits of the cards that the memory is on.
 
         They are all the container's cards, and so in its order, unless it has fewer blocks
         than (whole) cards. The cards without any then get what the least one has: without a
-        limit they must not be, and no smaller one can be told from here.
+        limit they must not be, and a smaller one is not known here.
         """
         if len(grant.shares) > _CARDS:
             raise EnforcementError(
@@ -155,7 +156,7 @@ class HamiCore:
         return envs
 
     def _loaded(self) -> Answer:
-        """Return what has the library loaded: the same in every answer."""
+        """Return the mounts and variables that load the library: the same in every answer."""
         # The runtime would make a directory of what is missing, and the loader go on without.
         if not self._library.is_file():
             log.error("HAMi-core is missing", extra={"path": str(self._library)})
@@ -177,12 +178,8 @@ class HamiCore:
         with translated("make what limits this container"):
             if path.is_file() and path.read_bytes() == text:
                 return path
-            self._preload_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
-            folder = os.open(self._preload_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with directories.opened_path(self._preload_dir) as folder:
                 self._tickets.write(folder, "", {PRELOAD: text})
-            finally:
-                os.close(folder)
         return path
 
     def _shared(self, ticket: TicketDir) -> Path:

@@ -10,7 +10,7 @@ from agent.allocator.model.pod_view import PodId
 
 
 class NoEnforcement:
-    """Visibility only."""
+    """Sets no limits."""
 
     def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:  # noqa: ARG002 -- Enforcer's
         """Add nothing."""

@@ -1,4 +1,4 @@
-"""The directories of tickets: what a container with certain core places finds mounted.
+"""The directories of tickets: each is mounted into the container that holds its core places.
 
 The name follows from the core places alone, so that an agent whose disk was wiped makes the
 same path again, the one that the kubelet remembers (fact K12). A directory that another pod
@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement import ticket_disk as ticketdisk
-from agent.enforcement import ticket_owner as ticketowner
+from agent.enforcement import ticket_disk as disk
 from agent.errors import EnforcementError
 from agent.host import directories as folders
 
@@ -28,6 +27,11 @@ def digest_of(ids: Collection[str]) -> str:
     """Return the directory's name for these core places: 80 bits, the same in any order."""
     text = "\n".join(sorted(ids))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def may_be(owner: PodId, pod: PodId) -> bool:
+    """Return whether the owner may be *pod*: a UID that one of them lacks is no difference."""
+    return owner.key == pod.key and (owner.uid == pod.uid or not owner.uid or not pod.uid)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,40 +64,40 @@ class TicketDirs:
         places are handed on, fact K7). Where a UID is not known the pod may be another of the
         same name: then it is made anew, since nothing of a pod runs while it is admitted.
         """
-        return self._settle(ids, owner, lambda held: ticketowner.is_that(held, owner))
+        return self._settle(ids, owner, lambda held: bool(owner.uid) and held == owner)
 
     def ensure(self, ids: Collection[str], owner: PodId) -> TicketDir:
         """Make the directory of *ids* unless *owner*, who is about to start, has it."""
-        return self._settle(ids, owner, lambda held: ticketowner.may_be(held, owner))
+        return self._settle(ids, owner, lambda held: may_be(held, owner))
 
     def find(self, ids: Collection[str]) -> TicketDir | None:
         """Return the directory of *ids* as it is; ``None`` when there is none."""
         digest = digest_of(ids)
         with self._lock, self._opened("read") as root:
-            owner = ticketdisk.owner_of(root, digest)
+            owner = disk.owner_of(root, digest)
             return self._at(digest, owner) if owner is not None else None
 
     def owner(self, digest: str) -> PodId | None:
-        """Return whose a directory is; ``None`` when there is none of that name."""
+        """Return the owner of a directory; ``None`` when there is none of that name."""
         with self._lock, self._opened("read") as root:
-            return ticketdisk.owner_of(root, digest)
+            return disk.owner_of(root, digest)
 
-    def adopt(self, digest: str, folder: int, owner: PodId) -> None:
-        """Write down who a directory belongs to, proven after it was made by a guess.
+    def correct_owner(self, digest: str, folder: int, owner: PodId) -> None:
+        """Replace the owner of a directory, which was a guess, by the one that is proven.
 
         *folder* is what ``open`` gave of it. Where another has taken the path meanwhile that one
         has an owner of its own, and nothing is written.
         """
         with self._lock, self._opened("write") as root:
-            held = ticketdisk.owner_of(root, digest)
+            held = disk.owner_of(root, digest)
             if held is None or held == owner:
                 return
             with (
                 folders.opened(digest, root) as made,
-                folders.opened(ticketdisk.FILES, made) as files,
+                folders.opened(disk.FILES, made) as files,
             ):
                 if os.path.samestat(os.fstat(files), os.fstat(folder)):
-                    ticketdisk.write_owner(made, owner)
+                    disk.write_owner(made, owner)
 
     # --- keeping -----------------------------------------------------------------------
 
@@ -103,49 +107,51 @@ class TicketDirs:
             return self._list(root)
 
     def keep(self, pods: Collection[PodId]) -> tuple[TicketDir, ...]:
-        """Remove the directories of other pods than these; give those removed.
+        """Remove the directories of other pods than these; return those that stay.
 
         An owner whose UID is not known is among them by its namespace and name.
         """
-        lives = ticketowner.among(pods)
+        kept = []
         with self._lock, self._opened("clean") as root:
-            gone = tuple(each for each in self._list(root) if not lives(each.owner))
-            for each in gone:
-                ticketdisk.move_away(root, each.digest)
-            ticketdisk.sweep(root)
-        return gone
+            for each in self._list(root):
+                if any(may_be(each.owner, pod) for pod in pods):
+                    kept.append(each)
+                else:
+                    disk.move_away(root, each.digest)
+            disk.sweep(root)
+        return tuple(kept)
 
     def clean(self) -> None:
-        """Remove leftovers of an agent that was killed, and directories that nobody can own.
+        """Remove leftovers of an agent that was killed, and directories without a valid owner.
 
         What is not named like ours is left alone.
         """
         with self._lock, self._opened("clean") as root:
             for name in folders.names(root):
-                if ticketdisk.is_name(name) and ticketdisk.owner_of(root, name) is None:
+                if disk.is_name(name) and disk.owner_of(root, name) is None:
                     log.warning(
                         "a ticket directory without an owner is removed", extra={"file": name}
                     )
-                    ticketdisk.move_away(root, name)
-                elif not ticketdisk.is_name(name) and not ticketdisk.is_leftover(name):
+                    disk.move_away(root, name)
+                elif not disk.is_name(name) and not disk.is_leftover(name):
                     log.warning("a file of others is left alone", extra={"file": name})
-            ticketdisk.sweep(root)
+            disk.sweep(root)
 
     # --- what is inside ----------------------------------------------------------------
 
     def open(self, digest: str) -> int:
-        """Open what is mounted of one directory.
+        """Open the mounted part of one directory.
 
         The descriptor stays with this very directory when another takes its path.
         """
         with self._lock, self._opened("read") as root:
-            if not ticketdisk.is_name(digest) or ticketdisk.owner_of(root, digest) is None:
+            if not disk.is_name(digest) or disk.owner_of(root, digest) is None:
                 raise EnforcementError(
                     "state-dir: the directory of this container's limits is gone: "
                     "the agent's log tells more"
                 )
             with folders.opened(digest, root) as made:
-                return folders.open_folder(ticketdisk.FILES, made)
+                return folders.open_folder(disk.FILES, made)
 
     def write(
         self, folder: int, inside: str, files: Mapping[str, bytes], *, mode: int = 0o644
@@ -154,7 +160,7 @@ class TicketDirs:
 
         *inside* is a folder in it, made where it is missing; empty for the directory itself.
         """
-        with self._lock, ticketdisk.translated("write the limits of this container"):
+        with self._lock, disk.translated("write the limits of this container"):
             if not inside:
                 folders.replace(folder, files, mode)
                 return
@@ -164,7 +170,7 @@ class TicketDirs:
 
     def discard(self, folder: int, names: Collection[str]) -> None:
         """Remove files, or folders with what is in them, of a directory that ``open`` gave."""
-        with self._lock, ticketdisk.translated("remove the limits of a container"):
+        with self._lock, disk.translated("remove the limits of a container"):
             for name in sorted(names):
                 folders.remove(folder, name)
 
@@ -175,35 +181,32 @@ class TicketDirs:
     ) -> TicketDir:
         digest = digest_of(ids)
         with self._lock, self._opened("make") as root:
-            held = ticketdisk.owner_of(root, digest)
+            held = disk.owner_of(root, digest)
             if held is not None and keeps(held):
                 if owner.uid and not held.uid:
                     with folders.opened(digest, root) as made:
-                        ticketdisk.write_owner(made, owner)
+                        disk.write_owner(made, owner)
                     held = owner
                 return self._at(digest, held)
-            ticketdisk.create(root, digest, owner)
-            ticketdisk.sweep(root)
+            disk.create(root, digest, owner)
+            disk.sweep(root)
         return self._at(digest, owner)
 
     def _list(self, root: int) -> tuple[TicketDir, ...]:
         found = []
         for name in folders.names(root):
-            owner = ticketdisk.owner_of(root, name) if ticketdisk.is_name(name) else None
+            owner = disk.owner_of(root, name) if disk.is_name(name) else None
             if owner is not None:
                 found.append(self._at(name, owner))
         return tuple(found)
 
     def _at(self, digest: str, owner: PodId) -> TicketDir:
-        return TicketDir(digest, owner, self._root / digest / ticketdisk.FILES)
+        return TicketDir(digest, owner, self._root / digest / disk.FILES)
 
     @contextlib.contextmanager
     def _opened(self, doing: str) -> Iterator[int]:
-        """Open the root, made where it is missing; it may be a link: it is the admin's."""
-        with ticketdisk.translated(f"{doing} the directory of a container's limits"):
-            self._root.mkdir(mode=0o755, parents=True, exist_ok=True)
-            root = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                yield root
-            finally:
-                os.close(root)
+        with (
+            disk.translated(f"{doing} the directory of a container's limits"),
+            folders.opened_path(self._root) as root,
+        ):
+            yield root

@@ -1,4 +1,4 @@
-"""How the directories of tickets lie on the disk, and what is told when it does not let us.
+"""The layout of ticket directories on the disk, and the translation of its errors.
 
 ::
 
@@ -13,13 +13,13 @@ Every step takes the root's descriptor; one at a time is the caller's duty.
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import re
 from collections.abc import Iterator
 
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement import ticket_owner as ticketowner
 from agent.errors import EnforcementError
 from agent.host import directories as folders
 from agent.host.disk_errors import explain
@@ -36,17 +36,17 @@ _LEFTOVER = re.compile(r"\.(?:new-[0-9a-f]{20}|gone-[0-9a-f]{20}-[0-9]{1,9})\Z",
 
 
 def is_name(name: str) -> bool:
-    """Whether it may be a ticket's directory."""
+    """Return whether a ticket's directory may be named so."""
     return _NAME.match(name) is not None
 
 
 def is_leftover(name: str) -> bool:
-    """Whether it was left by an agent that was killed."""
+    """Return whether what an agent leaves that is killed is named so."""
     return _LEFTOVER.match(name) is not None
 
 
 def create(root: int, digest: str, owner: PodId) -> None:
-    """Make a directory for *owner*; what had its path is moved away."""
+    """Make a directory for *owner*; move away the one that has its path."""
     fresh = f".new-{digest}"
     folders.remove(root, fresh)
     os.mkdir(fresh, 0o700, dir_fd=root)
@@ -59,12 +59,13 @@ def create(root: int, digest: str, owner: PodId) -> None:
 
 
 def write_owner(made: int, owner: PodId) -> None:
-    """Write whose a directory is, by its own descriptor."""
-    folders.replace(made, {_OWNER: ticketowner.encode(owner)}, mode=0o600)
+    """Write the owner into a directory, *made*, by its descriptor."""
+    written = json.dumps(owner._asdict(), sort_keys=True).encode() + b"\n"
+    folders.replace(made, {_OWNER: written}, mode=0o600)
 
 
 def owner_of(root: int, digest: str) -> PodId | None:
-    """Read whose a directory is; ``None`` when it is not there, not whole, or not ours."""
+    """Read the owner of a directory; ``None`` when it is missing, incomplete, or not ours."""
     try:
         with folders.opened(digest, root) as made:
             with folders.opened(FILES, made):
@@ -76,11 +77,24 @@ def owner_of(root: int, digest: str) -> PodId | None:
         if error.errno == errno.ELOOP:  # a link
             return None
         raise
-    return ticketowner.decode(written) if written is not None else None
+    return decode_owner(written) if written is not None else None
+
+
+def decode_owner(data: bytes) -> PodId | None:
+    """Parse an owner; ``None`` when it does not parse."""
+    try:
+        read = json.loads(data)
+    except ValueError:
+        return None
+    if not isinstance(read, dict) or set(read) != set(PodId._fields):
+        return None
+    if not all(isinstance(each, str) for each in read.values()):
+        return None
+    return PodId(**read) if read["name"] and read["namespace"] else None
 
 
 def move_away(root: int, digest: str) -> None:
-    """Free a ticket's path: what is there keeps its inode, and whoever has it mounted."""
+    """Rename a ticket's directory; containers that have it mounted keep it, by its inode."""
     taken = set(folders.names(root))
     if digest not in taken:
         return
@@ -100,7 +114,7 @@ def sweep(root: int) -> None:
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Report a pod's author what the disk did not let us, without paths; the log has them."""
+    """Translate errors of the disk for a pod's author, without paths; the log has those."""
     try:
         yield
     except OSError as error:

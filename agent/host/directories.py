@@ -13,6 +13,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe holds nobody up
@@ -34,6 +35,20 @@ def open_folder(name: str, parent: int) -> int:
 def opened(name: str, parent: int) -> Iterator[int]:
     """Open a directory in another for a while."""
     folder = open_folder(name, parent)
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def opened_path(path: Path) -> Iterator[int]:
+    """Open a directory of ours by its path, made where it is missing.
+
+    It may be a link: it is the admin's.
+    """
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield folder
     finally:

@@ -1,4 +1,4 @@
-"""What a container finds of its cards: device nodes, environment and CDI names.
+"""The cards in a container: device nodes, environment and CDI names.
 
 ``inject`` and ``cdi`` are pure; ``cdi_file`` reads and writes the host's specs.
 """

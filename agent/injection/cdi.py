@@ -1,4 +1,4 @@
-"""CDI specs as plain data: ours, and what of a host's own can be used.
+"""CDI specs as plain data: our own spec, and the names in the host's specs.
 
 The Container Device Interface names devices ``<vendor>/<class>=<name>``; a spec tells the
 container runtime what a named device is: device nodes, mounts and environment. NVIDIA's
@@ -41,7 +41,7 @@ class SpecDevice:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What matters of a spec."""
+    """The parts of a spec that are used here."""
 
     kind: str
     devices: tuple[SpecDevice, ...]
@@ -169,9 +169,9 @@ def _invalid(path: str, value: object, rule: str) -> SettingsError:
 def names_on_host(
     inventory: Inventory, specs: Sequence[Iterable[Spec]]
 ) -> Mapping[str, str] | None:
-    """Map every card's UUID to its full name in the host's specs; ``None`` when they do not do.
+    """Map every card's UUID to its full name in the host's specs; ``None`` if unfit.
 
-    They do when each card is named, all by UUID or all by index, and a name brings its card's
+    They fit when each card is named, all by UUID or all by index, and a name brings its card's
     device node and no other card's. A spec that was made before a card was taken out or
     swapped can name another card by the same index, and a container would get a stranger's.
 

@@ -1,4 +1,4 @@
-"""CDI specs on disk: the host's are read, ours is written where the host has none that does."""
+"""CDI specs on disk: reads the host's; writes ours where those do not name just our cards."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.allocator.model.answer import Answer
 from agent.cards.cards_file import decode_yaml
 from agent.errors import EnforcementError, SettingsError
-from agent.host.directories import replace
+from agent.host.directories import opened_path, replace
 from agent.host.disk_errors import explain
 from agent.injection.cdi import Spec, names_on_host, own_names, parse_spec, spec_document
 from placement.cards import Inventory
@@ -54,11 +54,11 @@ class CdiFile:
         return self._directory / FILE_NAME
 
     def refresh(self, inventory: Inventory) -> Mapping[str, str]:
-        """Return every card's full CDI name, by UUID, and see to it that a spec has them.
+        """Return every card's full CDI name, by UUID; write our spec if no other has them.
 
-        The host's own spec is taken where it does. Ours is not written then, but one that is
-        there stays and is kept true: the kubelet starts containers again with the names that
-        they were answered with (fact K12), and the runtime refuses a name that it cannot find.
+        The host's own spec is taken where it names just our cards. Ours is not written then. If
+        it is there it stays and is updated: the kubelet starts containers again with the names
+        that they were answered with (fact K12), and the runtime refuses unknown names.
 
         Raises:
             EnforcementError: our spec is needed and cannot be written.
@@ -80,18 +80,15 @@ class CdiFile:
     # --- ours --------------------------------------------------------------------------
 
     def _write(self, inventory: Inventory) -> None:
-        """Put our spec there unless it is there, whole, and readable for the runtime."""
+        """Write our spec unless it is there, complete, and readable for the runtime."""
         document = spec_document(inventory, self._common())
         data = (json.dumps(document, indent=2) + "\n").encode()
         try:
             if self._holds(data):
                 return
-            self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            folder = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:  # beside it is a name that no runtime reads
+            # Beside it is, for a moment, a name that no runtime reads.
+            with opened_path(self._directory) as folder:
                 replace(folder, {FILE_NAME: data}, synced=True)
-            finally:
-                os.close(folder)
         except OSError as error:
             log.error(
                 "cannot write a CDI spec", extra={"path": str(self.path), "reason": str(error)}
@@ -155,7 +152,7 @@ def _state(path: Path) -> _State | str:
 
 
 def _read(path: Path, state: _State | str) -> Spec | None:
-    """Read one spec; one that cannot be used is told once and left out."""
+    """Read one spec; log one that cannot be used, once, and leave it out."""
     try:
         if isinstance(state, str):
             raise ValueError(state)

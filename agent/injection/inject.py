@@ -1,4 +1,4 @@
-"""What a container finds of its cards: device nodes and environment, made from a grant.
+"""The answer that brings a container its cards: device nodes and environment, from a grant.
 
 Cards are always in the order of their index, so that card 0 of a container is the same
 card after every restart.
@@ -65,7 +65,7 @@ class DriverFiles:
     container: str = DRIVER_IN_CONTAINER
 
     def answer(self) -> Answer:
-        """Return what makes them found: the mount, and where the loader looks for libraries.
+        """Return the mount, and the variable that tells the loader where the libraries are.
 
         The variable replaces the image's own, which no device plugin can read; images made
         for NVIDIA's cards have this same value.
@@ -150,7 +150,7 @@ def parse_directory(flag: str, text: str) -> str:
 
 
 def _plain(path: str) -> bool:
-    """Whether a path is written in the one way: nothing to resolve, nothing unprintable."""
+    """Return whether a path is normalised and printable."""
     return posixpath.normpath(path) == path and path.isprintable() and not path.startswith("//")
 
 

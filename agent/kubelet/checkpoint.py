@@ -27,19 +27,6 @@ log = logging.getLogger(__name__)
 FILE_NAME = "kubelet_internal_checkpoint"
 
 
-def parse_checkpoint(text: str | bytes, resources: Mapping[str, Resource]) -> Checkpoint:
-    """Read the content of the file.
-
-    Args:
-        text: the content.
-        resources: resource name -> resource; entries of others are passed over.
-
-    Raises:
-        CheckpointError: it is not JSON, or not in the form of Kubernetes 1.20 and later (K32).
-    """
-    return _Parser(resources).parse(text)
-
-
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """One entry of the file.
@@ -59,21 +46,21 @@ class _Entry:
     foreign: str | None
 
 
-class _Parser:
+class CheckpointParser:
     """Reads the file again and again: an entry that has not changed is not read again."""
 
     def __init__(self, resources: Mapping[str, Resource]) -> None:
+        """Read entries of *resources*, by the name that the kubelet has; pass over all others."""
         self._resources = resources
         self._seen: dict[bytes, _Entry | None] = {}
         self._last = Checkpoint()
 
-    def parse(self, text: str | bytes) -> Checkpoint:
+    def parse(self, content: bytes) -> Checkpoint:
         """Read the content; what pods hold is the same object as before where it is equal.
 
         Raises:
-            CheckpointError: as for :func:`parse_checkpoint`.
+            CheckpointError: it is not JSON, or not in the form of Kubernetes 1.20 and later (K32).
         """
-        content = text.encode() if isinstance(text, str) else text
         pods: dict[str, dict[str, dict[Resource, frozenset[str]]]] = {}
         unreadable: list[str] = []
         for index, entry in enumerate(self._entries(content)):
@@ -93,7 +80,7 @@ class _Parser:
         """Read the entries; ``None`` for one of a resource that is not ours.
 
         Raises:
-            CheckpointError: as for :func:`parse_checkpoint`.
+            CheckpointError: as for :meth:`parse`.
         """
         fresh: dict[bytes, _Entry | None] = {}
         try:
@@ -213,7 +200,7 @@ class CheckpointFile:
             resources: resource name -> resource; others in the file are passed over.
         """
         self._path = kubelet_dir / FILE_NAME
-        self._parser = _Parser(resources)
+        self._parser = CheckpointParser(resources)
         self._lock = threading.Lock()
         self._last: tuple[tuple[int, int, int, int], Checkpoint] | None = None
         self._problem = ""

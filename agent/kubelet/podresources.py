@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from common.backoff import spread
 from common.kubelet_api import podresources_pb2
@@ -88,7 +88,7 @@ class PodResources:
         )
         self._seen: Mapping[bytes, ListedPod] = {}
 
-    def list(self, *, within: float) -> Snapshot:
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
         """Ask who holds what; a call turned away by the rate limit is made again.
 
         Args:
@@ -130,13 +130,13 @@ class PodResources:
         self._pause.set()
         self._channel.close()
 
-    def _read(self, answer: Any) -> Snapshot:
+    def _read(self, answer: Any) -> tuple[ListedPod, ...]:
         # Two threads at once may each read an entry; what is kept is right either way.
         before = self._seen
         raws = list(answer.pod_resources)
         pods = tuple([before.get(raw) or self._read_pod(raw) for raw in raws])
         self._seen = dict(zip(raws, pods, strict=True))
-        return Snapshot(pods)
+        return pods
 
     def _read_pod(self, raw: bytes) -> ListedPod:
         pod = podresources_pb2.PodResources.FromString(raw)

@@ -1,9 +1,10 @@
-"""Writing allocations to pods: a queue that retries, never inside a call of the kubelet."""
+"""Write allocations to pods, by a queue that retries, never inside a call of the kubelet."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from agent.allocator.model.pod_view import PodId, PodView
@@ -63,6 +64,21 @@ def allocation_patch(
     return {"metadata": {"uid": view.id.uid, "annotations": annotations}}
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A patch that is to be written.
+
+    Attributes:
+        patch: the patch.
+        due: when it may be tried, by the clock.
+        tries: how often it has failed.
+    """
+
+    patch: Json
+    due: float
+    tries: int = 0
+
+
 class PatchQueue:
     """The queue: one thread writes, the newest allocation of a pod replaces older ones."""
 
@@ -86,8 +102,7 @@ class PatchQueue:
         self._clock = clock
         self._changed = threading.Condition()
         self._stopping = False
-        self._patches: dict[PodId, Json] = {}
-        self._tries: dict[PodId, tuple[int, float]] = {}
+        self._waiting: dict[PodId, _Waiting] = {}
         self._written: dict[PodId, tuple[Json, float]] = {}
         self._told: dict[PodId, dict[str, Allocation]] = {}
 
@@ -103,16 +118,16 @@ class PatchQueue:
             while len(self._told) > _MOST_REMEMBERED:
                 del self._told[next(iter(self._told))]
             patch = allocation_patch(view, allocations, names=self._names, indices=self._indices)
-            if self._patches.get(view.id, self._just_written(view.id)) == patch:
+            waiting = self._waiting.get(view.id)
+            if patch == (waiting.patch if waiting else self._just_written(view.id)):
                 return
-            self._patches[view.id] = patch
-            self._tries[view.id] = (0, self._clock())
+            self._waiting[view.id] = _Waiting(patch, self._clock())
             self._changed.notify()
 
     def pending(self) -> int:
         """Count what is not written yet."""
         with self._changed:
-            return len(self._patches)
+            return len(self._waiting)
 
     def stop(self) -> None:
         """Make :meth:`run` return; what is unwritten is made again from the kubelet's record."""
@@ -170,20 +185,16 @@ class PatchQueue:
         with self._changed:
             while not self._stopping:
                 now = self._clock()
-                if self._tries:
-                    pod, (_, due) = min(self._tries.items(), key=lambda each: (each[1][1], each[0]))
-                    if due <= now:
-                        return pod, self._patches[pod]
-                    self._changed.wait(due - now)
-                else:
-                    self._changed.wait()
+                first = min(((each.due, pod) for pod, each in self._waiting.items()), default=None)
+                if first is not None and first[0] <= now:
+                    return first[1], self._waiting[first[1]].patch
+                self._changed.wait(first[0] - now if first is not None else None)
             return None
 
     def _done(self, pod: PodId, patch: Json) -> None:
         with self._changed:
-            if self._patches.get(pod) is patch:  # else a newer one came while this was written
-                del self._patches[pod]
-                del self._tries[pod]
+            if self._waiting[pod].patch is patch:  # else a newer one came while this was written
+                del self._waiting[pod]
 
     def _just_written(self, pod: PodId) -> Json | None:
         patch, at = self._written.get(pod, (None, 0.0))
@@ -192,6 +203,7 @@ class PatchQueue:
     def _put_off(self, pod: PodId) -> None:
         self._on_result("retried")
         with self._changed:
-            tries, _ = self._tries[pod]
-            wait = pause_after(tries + 1, *_BACKOFF_SECONDS)
-            self._tries[pod] = (tries + 1, self._clock() + wait)
+            waiting = self._waiting[pod]
+            tries = waiting.tries + 1
+            due = self._clock() + pause_after(tries, *_BACKOFF_SECONDS)
+            self._waiting[pod] = replace(waiting, due=due, tries=tries)

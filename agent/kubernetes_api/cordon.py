@@ -1,4 +1,4 @@
-"""The cards of this node that an admin has cordoned, asked for by a thread."""
+"""Read which cards of this node an admin has cordoned, now and then, in a thread."""
 
 import logging
 import threading
@@ -34,14 +34,13 @@ class CordonReader:
         node: str,
         names: Names,
         on_change: Callable[[frozenset[str]], None],
-        period: float | None = None,
     ) -> None:
-        """Prepare; nothing is asked before :meth:`run`. *period* is in seconds."""
+        """Prepare; nothing is asked before :meth:`run`."""
         self._api = api
         self._node = node
         self._names = names
         self._on_change = on_change
-        self._period = spread(_PERIOD if period is None else period)
+        self._period = spread(_PERIOD)
         self._known: frozenset[str] = frozenset()
         self._readable = True
 

@@ -94,14 +94,12 @@ class EventQueue:
         api: EventApi,
         node: str,
         clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
         """Start empty; *on_result* is told ``written``, ``retried`` or ``dropped``."""
         self._api = api
         self._node = node
         self._clock = clock
-        self._monotonic = monotonic
         self._on_result = on_result
         self._changed = threading.Condition()
         self._stopping = False
@@ -151,7 +149,7 @@ class EventQueue:
     def _next(self) -> tuple[Notice, _Entry] | None:
         with self._changed:
             while not self._stopping:
-                now = self._monotonic()
+                now = time.monotonic()
                 for notice, entry in self._waiting.items():
                     if entry.due <= now:
                         return notice, self._waiting.pop(notice)
@@ -174,7 +172,7 @@ class EventQueue:
         log.info("event waits", extra={"reason": str(error)})
         self._on_result("retried")
         pause = pause_after(entry.tries + 1, *_BACKOFF_SECONDS)
-        self._again(notice, replace(entry, tries=entry.tries + 1, due=self._monotonic() + pause))
+        self._again(notice, replace(entry, tries=entry.tries + 1, due=time.monotonic() + pause))
 
     def _again(self, notice: Notice, entry: _Entry) -> None:
         with self._changed:

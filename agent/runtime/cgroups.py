@@ -1,6 +1,6 @@
 """Which container a process belongs to, and which processes belong to a container.
 
-The kernel's word, from ``/proc/<pid>/cgroup``. Where a container stands in it is the work of the
+Read from ``/proc/<pid>/cgroup``. A container's place in it is chosen by the
 kubelet (a directory per pod) and the runtime (one per container inside that), and nothing a
 container makes can stand above its own: so the outermost directory that is named like a
 container's is the container, whatever directories are made inside.
@@ -46,7 +46,7 @@ _MOST_DIRECTORIES = 1024
 
 
 class CgroupError(Exception):
-    """What the kernel tells of a process names no one container: it is not believed."""
+    """The cgroups of a process are unreadable, or name several containers."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -61,7 +61,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class ContainerCgroup:
-    """Where one container stands."""
+    """The cgroups of one container."""
 
     container_id: str
     """64 hexadecimal digits, lower case."""
@@ -248,7 +248,7 @@ class Cgroups:
         return [self._mount if pure else self._mount / "unified"]
 
     def _search(self, container_id: str) -> Iterator[int]:
-        """Ask every process of the node."""
+        """Read the cgroups of every process of the node."""
         init = self._init()
         for entry in self._pids():
             text = self._read(entry)

@@ -1,4 +1,4 @@
-"""What containers use of the cards: the driver's samples joined to those who hold the cards.
+"""The use of cards by containers: the driver's samples joined with the record.
 
 Deciding (:mod:`agent.usage.join`, :mod:`agent.usage.overuse`) is pure. Asking is not: the driver
 (:mod:`agent.cards.nvml_use`), the kernel and the container runtime (:mod:`agent.usage.owners`).

@@ -1,7 +1,4 @@
-"""What each container holds of each card, as numbers: for gauges and for what use is compared with.
-
-Pure.
-"""
+"""The share of each card that each container holds, as numbers: for gauges and overuse. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -65,7 +62,7 @@ class CardRoom:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Who holds what of a node, at one moment.
+    """The shares of a node's cards at one moment.
 
     Attributes:
         holders: containers that hold cards, sorted.

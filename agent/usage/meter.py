@@ -1,4 +1,4 @@
-"""Measures, again and again, what containers use of the cards."""
+"""Measures periodically what containers use of the cards."""
 
 import logging
 import threading
@@ -27,7 +27,7 @@ class ReadUse(Protocol):
 
 
 class Meter:
-    """The newest look at what is used, made by a thread of its own."""
+    """Keeps the newest measurement, made by a thread of its own."""
 
     def __init__(  # noqa: PLR0913 -- whom it asks and tells, by keyword
         self,
@@ -63,7 +63,7 @@ class Meter:
 
     @property
     def measured(self) -> Measured | None:
-        """The newest look, from any thread; ``None`` where there is none that says anything."""
+        """The newest measurement; ``None`` where there is none or it is too old."""
         latest = self._latest
         if latest is None or self._clock() - latest[0] > _STALE_AFTER * self._period:
             return None

@@ -1,4 +1,4 @@
-"""Containers that take more of a card than they hold, again and again; each is told of once. Pure.
+"""Finds containers that use more of a card than they hold, for long; reports each once. Pure.
 
 What holds a container to its share is a library inside it, and often there is none. One sample
 says little: use of cores comes in bursts, and each process has some hundred MiB of the driver's
@@ -18,7 +18,7 @@ _NOTHING = HeldShare(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class OveruseRules:
-    """What is more than a share.
+    """When use counts as more than a share.
 
     Attributes:
         cores: hundredths of a card beyond it that are let pass.
@@ -58,7 +58,10 @@ class OveruseWatch:
         self._told: set[ContainerRef] = set()
 
     def look(self, now: float, holders: Iterable[Holder], use: Use) -> list[Overuse]:
-        """Apply one look; return who is to be told of now. Who is no holder is forgotten."""
+        """Apply one measurement; return the containers to report now, each once.
+
+        Containers that hold nothing any more are forgotten.
+        """
         there, found = set(), []
         for holder in holders:
             ref = holder.ref
@@ -78,7 +81,7 @@ class OveruseWatch:
         return found
 
     def interrupt(self) -> None:
-        """Apply that a look failed: nothing has gone on without a break."""
+        """Restart all streaks: a measurement has failed."""
         self._streaks.clear()
 
 

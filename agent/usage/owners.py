@@ -1,4 +1,4 @@
-"""Which container each process is in: by its cgroup, and by the container runtime."""
+"""Finds the containers of processes, by cgroup and container runtime."""
 
 import os
 from collections.abc import Collection, Iterable, Mapping
@@ -15,7 +15,7 @@ _ANSWER_SECONDS = 2.0
 
 
 class Processes(Protocol):
-    """Where the kernel tells the containers of processes."""
+    """Finds the containers of processes by their cgroups."""
 
     def containers_of(self, pids: Iterable[int], /) -> "Mapping[int, ContainerCgroup]":
         """Return the container of each process that is in one."""

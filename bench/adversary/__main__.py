@@ -3,13 +3,11 @@
 import logging
 import sys
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 
 import click
 
 from bench.adversary.run import Outcome, run
-from bench.adversary.soak import FORMS, one
+from bench.adversary.soak import FORMS, nodes
 
 
 @click.command(context_settings={"show_default": True})
@@ -23,28 +21,22 @@ def main(  # noqa: PLR0913 -- one argument per flag
     *, first: int, seeds: int, rounds: int, form: str, processes: int, trace: bool
 ) -> None:
     """Look for findings; exit with 1 when there are any."""
-    forms = {name: active for name, active in FORMS.items() if form in (name, "both")}
+    forms = [name for name in FORMS if form in (name, "both")]
     if trace:
         logging.disable(logging.CRITICAL)
-        for active_only in forms.values():
-            run(first, active_only=active_only, rounds=rounds, trace=click.echo)
+        for name in forms:
+            run(first, active_only=FORMS[name], rounds=rounds, trace=click.echo)
         return
-    total = Outcome()
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        tasks = {
-            pool.submit(one, seed, active_only, rounds): (seed, name)
-            for seed in range(first, first + seeds)
-            for name, active_only in forms.items()
-        }
-        for task in as_completed(tasks):
-            seed, name = tasks[task]
-            total += task.result()
-            for each in task.result().findings:
-                click.echo(f"seed {seed}, {name}, step {each.step}: {each.kind}: {each.text}")
+    total, count = Outcome(), 0
+    numbers = range(first, first + seeds)
+    for seed, name, outcome in nodes(numbers, forms, rounds=rounds, processes=processes):
+        total, count = total + outcome, count + 1
+        for each in outcome.findings:
+            click.echo(f"seed {seed}, {name}, step {each.step}: {each.kind}: {each.text}")
     kinds = Counter(each.kind for each in total.findings)
     click.echo(f"verdicts: {dict(total.verdicts)}")
     click.echo(f"excused: {dict(total.excused)}")
-    click.echo(f"{len(tasks)} nodes: {dict(kinds) or 'no findings'}")
+    click.echo(f"{count} nodes: {dict(kinds) or 'no findings'}")
     sys.exit(bool(kinds))
 
 

@@ -1,6 +1,6 @@
 """The API server: pods by name, a watch that may lag, GETs and PATCHes that may fail."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from agent.allocator.model.pod_view import PodView
@@ -66,17 +66,13 @@ class Api:
         obj["metadata"]["resourceVersion"] = str(len(self.log) + 1)
         self.log.append((kind, obj))
 
-    # --- what the agent asks (agent.kubernetes_api.pods.PodApi) ------------------
+    # --- what the agent asks ------------------
 
-    def list_pods(self, node: str) -> tuple[list[Json], str]:
+    def list_pods(self) -> tuple[list[Json], str]:
         """List all pods."""
         if self.away:
             raise Unavailable("API server: away")
-        return [each.manifest() for each in self._pods.values() if node], str(len(self.log))
-
-    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        """Not here: a watch is pumped by its host."""
-        raise NotImplementedError
+        return [each.manifest() for each in self._pods.values()], str(len(self.log))
 
     def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod, as it is now."""

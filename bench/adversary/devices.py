@@ -1,12 +1,12 @@
 """The simulated kubelet's device manager, driven in one thread.
 
-:mod:`simulator.kubelet.devices` decides; every call that it wants made goes through :class:`Port`.
+:mod:`simulator.kubelet.devices` decides; the world makes every call that it wants made.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from bench.adversary.pods import OTHER_PLUGIN, Container, Pod
 from contract.resource import Resource
@@ -15,6 +15,9 @@ from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import AllocateCall, Options, PodHoldings, PreferCall, Reply, Step
 from simulator.kubelet.errors import CallFailed
 from simulator.kubelet.numa import Device, Holding
+
+if TYPE_CHECKING:
+    from bench.adversary.world import World
 
 _OVERTAKEN = 0.3
 """How likely a message of ``ListAndWatch`` is overtaken by the write that comes next."""
@@ -40,26 +43,6 @@ class Offer:
     available: tuple[str, ...]
     must: tuple[str, ...]
     size: int
-
-
-class Port(Protocol):
-    """What the device manager asks of others. Any of it may raise ``CallFailed``."""
-
-    def prefer(self, pod: Pod, container: Container, offer: Offer) -> list[str]:
-        """Ask the plugin which devices it prefers."""
-        ...
-
-    def give(self, pod: Pod, container: Container, resource: Resource, ids: list[str]) -> None:
-        """Tell the plugin which devices a container gets."""
-        ...
-
-    def ask_other(self, pod: Pod, container: Container) -> None:
-        """Ask the other vendor's plugin."""
-        ...
-
-    def active(self) -> Collection[str]:
-        """Return the UIDs of ``GetActivePods``."""
-        ...
 
 
 class Devices:
@@ -160,13 +143,13 @@ class Devices:
 
     # --- allocating -----------------------------------------------------------------------
 
-    def allocate(self, pod: Pod, container: Container, port: Port) -> None:
+    def allocate(self, pod: Pod, container: Container, world: "World") -> None:
         """Give one container all its devices.
 
         Raises:
             AdmissionFailure: it cannot be.
         """
-        steps = self.core.allocate(pod.uid, container.as_asked, port.active)
+        steps = self.core.allocate(pod.uid, container.as_asked, world.active)
         reply: Reply = None
         failure: CallFailed | None = None
         while True:
@@ -176,20 +159,20 @@ class Devices:
                 return
             reply, failure = None, None
             try:
-                reply = self._do(pod, container, step, port)
+                reply = self._do(pod, container, step, world)
             except CallFailed as error:
                 failure = error
 
-    def _do(self, pod: Pod, container: Container, step: Step, port: Port) -> Reply:
+    def _do(self, pod: Pod, container: Container, step: Step, world: "World") -> Reply:
         if isinstance(step, PreferCall):
             resource = Resource(step.resource)
             offer = Offer(resource, step.available, step.must_include, step.size)
-            return tuple(port.prefer(pod, container, offer))
+            return tuple(world.prefer(pod, container, offer))
         if isinstance(step, AllocateCall):
             if step.resource == OTHER_PLUGIN:
-                port.ask_other(pod, container)
+                world.ask_other(pod, container)
             else:
-                port.give(pod, container, Resource(step.resource), list(step.ids))
+                world.give(pod, container, Resource(step.resource), list(step.ids))
             return Answer()
         self.write()
         return None

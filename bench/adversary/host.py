@@ -7,19 +7,22 @@ when it is told to, and whoever tells it waits until it has come to rest again.
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.ports import DecisionLog, RecordSource
-from agent.allocator.model.tickets import DeviceTable
+from agent.enforcement.none import NoEnforcement
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone
 from agent.kubernetes_api.pods import PodCache
 from bench.adversary.api import Api
 from bench.adversary.devices import Devices
 from bench.adversary.pods import NAMES, NODE, Json
+
+if TYPE_CHECKING:
+    from bench.adversary.world import World
 
 _PATIENCE_S = 60.0
 
@@ -99,9 +102,9 @@ class Watch:
 
     # --- agent.kubernetes_api.pods.PodApi ------------------
 
-    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
+    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:  # noqa: ARG002 -- all are of one node
         """List the pods; where it is for the watch, note from where that goes on."""
-        found = self._api.list_pods(node)
+        found = self._api.list_pods()
         if within is None:
             self._at = len(self._api.log)
         return found
@@ -157,85 +160,64 @@ class StateFolder:
 class Host:
     """The agent of one node."""
 
-    def __init__(  # noqa: PLR0913 -- the agent's surroundings, by keyword
-        self,
-        *,
-        table: DeviceTable,
-        api: Api,
-        record: RecordSource,
-        devices: Devices,
-        kubelet: Callable[[], str],
-        decision_log: DecisionLog,
-        unhealthy: Callable[[str], str],
-        clock: Callable[[], float],
-        guarded: Callable[[str, Callable[[], object]], None],
-    ) -> None:
+    def __init__(self, world: "World") -> None:
         """Run no agent yet."""
-        self._guarded = guarded
-        self._table = table
-        self._api = api
-        self._record = record
-        self._checkpoint = CheckpointReader(devices)
-        self._kubelet = kubelet
+        self._world = world
         self._folder = StateFolder()
-        self._decision_log = decision_log
-        self._unhealthy = unhealthy
-        self._clock = clock
-        self.watch: Watch | None = None
-        self.shown: set[str] = set()  # UIDs of the pods that this agent was ever shown
+        self._watch: Watch | None = None
+        self._shown: set[str] = set()  # UIDs of the pods that this agent was ever shown
         self.allocator: Allocator
 
     def start(self) -> None:
         """Start an agent in the place of the one there is; registering is left to the caller."""
-        if self.watch is not None:
-            self.watch.stop()
-        self._api.patches.clear()
-        watch = Watch(self._api, self._clock)
-        self.watch = watch
-        allocator = Allocator(
-            table=self._table,
+        world = self._world
+        self.stop()
+        world.api.patches.clear()
+        watch = self._watch = Watch(world.api, lambda: world.now)
+        allocator = self.allocator = Allocator(
+            table=world.table,
             pods=watch.cache,
-            record=self._record,
-            checkpoint=self._checkpoint,
+            record=world.kubelet,
+            checkpoint=CheckpointReader(world.devices),
             store=self._folder,
-            kubelet=self._kubelet,
-            writer=self._api,
-            decision_log=self._decision_log,
+            kubelet=lambda: f"life {world.devices.life}",
+            writer=world.api,
+            decision_log=world.memory,
             answer=lambda _grant: Answer(),
-            unhealthy=self._unhealthy,
+            enforcer=NoEnforcement(),
+            unhealthy=lambda uuid: "xid" if uuid in world.ill else "",
             pause=lambda _seconds: None,
         )
-        self.allocator = allocator
         watch.start()  # before there is a session nothing is assigned, and nobody is told
-        self.shown = {each.id.uid for each in watch.cache.views()}
+        self._shown = {each.id.uid for each in watch.cache.views()}
 
         def changed(view: PodView) -> None:
-            self.shown.add(view.id.uid)
-            self._guarded("catch up", lambda: allocator.catch_up(view))
+            self._shown.add(view.id.uid)
+            world.guarded("catch up", lambda: allocator.catch_up(view))
 
         watch.cache.subscribe(changed)
         allocator.refresh()
 
     def stop(self) -> None:
         """End it."""
-        if self.watch is not None:
-            self.watch.stop()
+        if self._watch is not None:
+            self._watch.stop()
 
     def knows(self, uids: set[str]) -> bool:
         """Return whether the agent was ever shown a pod."""
-        return not self.shown.isdisjoint(uids)
+        return not self._shown.isdisjoint(uids)
 
     def deliver(self, count: int = 1_000_000) -> None:
         """Let the watch catch up by so many events."""
-        if self.watch is not None:
-            self.watch.deliver(count)
+        if self._watch is not None:
+            self._watch.deliver(count)
 
     def break_watch(self, *, expired: bool) -> None:
         """Let the watch end, because its place in the log is gone or for no reason."""
-        if self.watch is not None:
-            self.watch.end(expired=expired)
+        if self._watch is not None:
+            self._watch.end(expired=expired)
 
     @property
     def behind(self) -> int:
         """Count the events that the agent has not been told of."""
-        return self.watch.behind if self.watch is not None else 0
+        return self._watch.behind if self._watch is not None else 0

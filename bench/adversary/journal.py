@@ -77,11 +77,3 @@ class Memory:
     def podresources_unavailable(self, reason: str) -> None:
         """Keep that there was no record to be had."""
         self.said.append(Said("blind", None, None, reason))
-
-    def __getattr__(self, word: str) -> object:
-        """Keep what other versions of the agent say besides."""
-        if word.startswith("_"):
-            raise AttributeError(word)
-        return lambda *args, **_kwargs: self.said.append(
-            Said(word, next((each for each in args if isinstance(each, ContainerRef)), None))
-        )

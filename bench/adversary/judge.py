@@ -94,10 +94,6 @@ class Judge:
         """Know a pod, so that it can be found by what the agent calls it."""
         self._pods.update(dict.fromkeys(pod.uids, pod))
 
-    def pod(self, uid: str) -> Pod | None:
-        """Find a pod by its UID."""
-        return self._pods.get(uid)
-
     def find(self, kind: str, text: str) -> None:
         """Record a finding."""
         self.trace(f"! step {self.step}: {kind}: {text}")

@@ -1,17 +1,18 @@
 """The kubelet: which pods there are, in which state, and what ``List`` shows of them."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, auto
-from random import Random
+from typing import TYPE_CHECKING
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.errors import Unavailable
-from bench.adversary.api import Api
-from bench.adversary.devices import Devices, Port
 from bench.adversary.pods import Container, Pod
 from contract.demand import ContainerKind
 from simulator.kubelet.errors import AdmissionFailure, Rejected
+
+if TYPE_CHECKING:
+    from bench.adversary.world import World
 
 
 class KubeletDied(Exception):
@@ -55,31 +56,22 @@ class Known:
 class Kubelet:
     """One kubelet, life after life."""
 
-    def __init__(
-        self, *, devices: Devices, api: Api, active_only: bool, port: Port, random: Random
-    ) -> None:
+    def __init__(self, world: "World", *, active_only: bool) -> None:
         """Know no pod.
 
         Args:
-            devices: its device manager.
-            api: where pods come from and statuses go to.
+            world: its device manager, where pods come from and statuses go to, all chance.
             active_only: whether ``List`` is in its new form (K8).
-            port: what the device manager asks of others.
-            random: for all choices.
         """
-        self.devices = devices
-        self.api = api
+        self.world = world
+        self.devices, self.api, self._random = world.devices, world.api, world.random
         self.active_only = active_only
-        self.port = port
-        self._random = random
         self.known: dict[str, Known] = {}
         self.queue: list[Pod] = []
         self.batch = 0  # how many of the queue are of the first list of this life
         self.statuses: list[tuple[Pod, str]] = []
         self.statics: list[Pod] = []
         self.blind = False
-        self.lists = 0
-        self.on_list: Callable[[], None] = lambda: None
         self._shown: dict[str, ListedPod] = {}
 
     # --- List -----------------------------------------------------------------------------
@@ -110,16 +102,15 @@ class Kubelet:
             for uid in each.pod.uids
         }
 
-    def look(self) -> Snapshot:
+    def look(self) -> tuple[ListedPod, ...]:
         """``List``, asked by anybody."""
         listed = self.listed()
         self.devices.core.update_allocated(self.active())
-        return Snapshot(tuple(self._entry(each.pod) for each in listed))
+        return tuple(self._entry(each.pod) for each in listed)
 
-    def list(self, *, within: float) -> Snapshot:
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
         """``List``, asked by the agent."""
-        self.lists += 1
-        self.on_list()
+        self.world.strike("list", self.world.call)
         if self.blind or within <= 0:
             raise Unavailable("PodResources: away")
         return self.look()
@@ -148,7 +139,7 @@ class Kubelet:
         """Admit the pod that is next, all of its containers.
 
         Raises:
-            KubeletDied: by what a port does.
+            KubeletDied: by what happens in a call.
         """
         pod = self.queue.pop(0)
         self.batch = max(self.batch - 1, 0)
@@ -171,7 +162,7 @@ class Kubelet:
             if pod.refused_before and not runs:
                 raise Rejected("NodeAffinity", "no")
             for container in pod.containers:
-                self.devices.allocate(pod, container, self.port)
+                self.devices.allocate(pod, container, self.world)
             if pod.refused_after and not runs:
                 raise Rejected("NodeAffinity", "no")
         except AdmissionFailure:

@@ -104,11 +104,6 @@ class Pod:
         return any(each.asks for each in self.containers)
 
     @property
-    def with_init(self) -> bool:
-        """Whether an ordinary init container asks for GPUs."""
-        return any(each.asks and each.kind is ContainerKind.INIT for each in self.containers)
-
-    @property
     def invalid(self) -> bool:
         """Whether no webhook would have let it pass."""
         if self._invalid is None:

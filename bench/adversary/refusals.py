@@ -1,44 +1,21 @@
 """Refusals: whether a pod could have run, and whether anybody could have known."""
 
 from collections import Counter
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from agent.allocator.model.tickets import card_of
 from agent.errors import PlacementError, Refusal
-from bench.adversary.api import Api
-from bench.adversary.devices import Devices, Offer
-from bench.adversary.journal import Memory
-from bench.adversary.judge import Call, Judge
+from bench.adversary.devices import Offer
+from bench.adversary.judge import Call
 from bench.adversary.oracle import Task, fits
 from contract.demand import ContainerKind
 from contract.resource import Resource
 
-
-class World(Protocol):
-    """A node, as far as refusals are judged by it.
-
-    Attributes:
-        cards: the UUIDs of its cards.
-        ill: those of them that are ill.
-        could: the UIDs of pods that could be placed when they were first asked for.
-        confused: the UIDs of pods in whose calls another was named.
-        devices: what the kubelet knows of devices.
-        api: the API server.
-        memory: what the agent has said.
-        judge: keeps the verdicts.
-    """
-
-    cards: tuple[str, ...]
-    ill: set[str]
-    could: set[str]
-    confused: set[str]
-    devices: Devices
-    api: Api
-    memory: Memory
-    judge: Judge
+if TYPE_CHECKING:
+    from bench.adversary.world import World
 
 
-def refused(world: World, call: Call, error: Refusal, *, fit: bool) -> None:
+def refused(world: "World", call: Call, error: Refusal, *, fit: bool) -> None:
     """Judge the refusal of a call.
 
     Args:
@@ -61,7 +38,7 @@ def refused(world: World, call: Call, error: Refusal, *, fit: bool) -> None:
         world.judge.find("cornered" if cornered else "refused", f"{call}: {error}")
 
 
-def _excuse(world: World, call: Call) -> str:
+def _excuse(world: "World", call: Call) -> str:
     """Return why nobody could have known better; empty when somebody could."""
     pod = call.pod
     if pod.invalid:
@@ -75,14 +52,14 @@ def _excuse(world: World, call: Call) -> str:
     return ""
 
 
-def _in_another_name(world: World, call: Call) -> bool:
+def _in_another_name(world: "World", call: Call) -> bool:
     return any(
         each.word == "refused" and each.ref is not None and not world.judge.right(call, each)
         for each in world.memory.said
     )
 
 
-def could_run(world: World, call: Call, offer: Offer) -> bool:
+def could_run(world: "World", call: Call, offer: Offer) -> bool:
     """Return whether a pod's containers from here on have places, by an exact search."""
     pod, devices = call.pod, world.devices
     if pod.invalid:

@@ -1,6 +1,5 @@
 """One seed: a node, some hundred calls, everything that can go wrong."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,8 +11,6 @@ from bench.adversary.faults import Faults
 from bench.adversary.judge import Finding
 from bench.adversary.kubelet import KubeletDied
 from bench.adversary.world import World
-
-log = logging.getLogger("agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +58,6 @@ def run(
         trace: told of everything that happens.
     """
     random = Random(seed)  # noqa: S311 -- is to be repeatable
-    level = log.level
-    log.setLevel(logging.CRITICAL + 1)  # what it logs by the thousand is in its decision log, too
     world = World(random, active_only=active_only)
     world.trace = world.judge.trace = trace
     faults = Faults(world, random)
@@ -81,7 +76,6 @@ def run(
                 faults.restart_kubelet()
     finally:
         world.host.stop()
-        log.setLevel(level)
     judge = world.judge
     return Outcome(
         judge.verdicts, world.faults, judge.evidence, judge.excused, tuple(judge.findings)

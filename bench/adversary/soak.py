@@ -1,7 +1,8 @@
 """Many nodes in many processes: what became of them, as tables and goals."""
 
+import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from multiprocessing import get_context
@@ -51,20 +52,24 @@ def soak(
     Returns:
         Tables, goals, and figures for the JSON.
     """
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        tasks = {
-            form: [pool.submit(one, seed, active_only, rounds) for seed in range(seeds)]
-            for form, active_only in FORMS.items()
-        }
-        totals = {
-            form: sum((task.result() for task in each), Outcome()) for form, each in tasks.items()
-        }
+    totals = dict.fromkeys(FORMS, Outcome())
+    for _, form, outcome in nodes(range(seeds), FORMS, rounds=rounds, processes=processes):
+        totals[form] += outcome
     return tables(totals, seeds), goals(totals), figures(totals)
 
 
-def one(seed: int, active_only: bool, rounds: int) -> Outcome:  # noqa: FBT001 -- from a pool
-    """Run one node, in a process of its own kind."""
-    return run(seed, active_only=active_only, rounds=rounds)
+def nodes(
+    seeds: Iterable[int], forms: Iterable[str], *, rounds: int, processes: int
+) -> Iterator[tuple[int, str, Outcome]]:
+    """Run nodes in processes that log nothing; yield seed, form of ``List`` and outcome of each."""
+    with ProcessPoolExecutor(processes, get_context("spawn"), logging.disable) as pool:
+        tasks = {
+            (seed, form): pool.submit(run, seed, active_only=FORMS[form], rounds=rounds)
+            for seed in seeds
+            for form in forms
+        }
+        for (seed, form), task in tasks.items():
+            yield seed, form, task.result()
 
 
 def tables(totals: Mapping[str, Outcome], seeds: int) -> list[Table]:

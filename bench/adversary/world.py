@@ -49,22 +49,9 @@ class World:
         self.api.on_get = self._got
         places = {each: tuple(self.table.tickets(each)) for each in Resource}
         self.devices = Devices(places, random)
-        self.kubelet = Kubelet(
-            devices=self.devices, api=self.api, active_only=active_only, port=self, random=random
-        )
-        self.kubelet.on_list = lambda: self.strike("list", self.call)
+        self.kubelet = Kubelet(self, active_only=active_only)
         self.memory = Memory()
-        self.host = Host(
-            table=self.table,
-            api=self.api,
-            record=self.kubelet,
-            devices=self.devices,
-            kubelet=lambda: f"life {self.devices.life}",
-            decision_log=self.memory,
-            unhealthy=lambda uuid: "xid" if uuid in self.ill else "",
-            clock=lambda: self.now,
-            guarded=self.guarded,
-        )
+        self.host = Host(self)
         self.call: Call | None = None
         self.proving = False  # a start is being proved
         self.passed: set[str] = set()  # pods listed while others were served, and refused ones
@@ -104,7 +91,7 @@ class World:
         self.faults[f"GET {outcome}"] += 1
         self.trace(f"   GET {name} {outcome}")
 
-    # --- the kubelet's calls (bench.adversary.devices.Port) -------------------------------
+    # --- the kubelet's calls --------------------------------------------------------------
 
     def active(self) -> set[str]:
         """Return the UIDs of ``GetActivePods``."""

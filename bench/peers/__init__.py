@@ -1,6 +1,7 @@
 """How ours answers the cases of other projects' own tests.
 
-One module a peer has its cases as data of our own making: what is asked, and what the peer's test
-expects. ``questions`` asks our code the same, ``verdicts`` compares, ``machines`` has the nodes and
-NVIDIA's rule, ``quality`` goes through all sets of free cards, ``run`` makes the tables. All pure.
+``cases/`` has a file of cases a peer, as data of our own making: what is asked, and what the peer's
+test expects; ``machines.toml`` has their nodes. ``questions`` asks our code the same, ``verdicts``
+compares, ``machines`` has NVIDIA's rule, ``quality`` goes through all sets of free cards, ``run``
+makes the tables. Nothing here but the reading of these files is I/O.
 """

@@ -1,13 +1,15 @@
 """The nodes of the peers' tests, and the sets that NVIDIA's best-effort policy chooses on them.
 
-Facts are from ``NVIDIA/go-gpuallocator`` (``common_test.go``, ``besteffort_policy.go``),
-``tkestack/gpu-manager`` (``tree_test.go``) and ``coldzerofear/vgpu-manager`` (``tiered_test.go``).
+The nodes are in ``machines.toml``, the policy is that of ``NVIDIA/go-gpuallocator``
+(``besteffort_policy.go``).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
+from pathlib import Path
 
 from contract.inventory import NodeLink
 
@@ -57,62 +59,32 @@ class Machine:
         )
 
 
-def _levels(count: int, level: Callable[[int, int], str]) -> dict[Pair, str]:
-    return {(one, other): level(one, other) for one, other in combinations(range(count), 2)}
+def _pairs(groups: Mapping[str, str], count: int) -> dict[Pair, str]:
+    """Read which pairs have what; ``rest`` are all that were not named before."""
+    found: dict[Pair, str] = {}
+    for what, text in groups.items():
+        rest = (pair for pair in combinations(range(count), 2) if pair not in found)
+        named = ((int(pair[0]), int(pair[1])) for pair in text.split() if pair != "rest")
+        found |= dict.fromkeys(list(rest) if text == "rest" else named, what)
+    return dict(sorted(found.items()))
 
 
-def _pairs(text: str) -> list[Pair]:
-    return [(int(pair[0]), int(pair[1])) for pair in text.split()]
+def _read(path: Path) -> dict[str, Machine]:
+    machines = {}
+    for name, facts in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        count = facts["cards"]
+        nvlinks = _pairs(facts.get("nvlinks", {}), count)
+        machines[name] = Machine(
+            name,
+            count,
+            {pair: int(links) for pair, links in nvlinks.items()},
+            _pairs(facts.get("pcie", {}), count),
+            facts.get("socket", 0),
+        )
+    return machines
 
 
-def _within(groups: str, near: str, quad: str) -> dict[Pair, str]:
-    """Eight cards: *near* in pairs, *quad* on a socket of four, else across sockets."""
-    close = _pairs(groups)
-    return _levels(8, lambda a, b: near if (a, b) in close else quad if a // 4 == b // 4 else "SYS")
-
-
-_CUBE_1 = dict.fromkeys(_pairs("01 02 13 26 37 45 46 57"), 1)
-_CUBE = _CUBE_1 | dict.fromkeys(_pairs("03 04 12 15 23 47 56 67"), 2)
-_BRIDGED = _pairs("01 23 45 67")
-
-PASCAL = Machine(
-    "DGX-1 Pascal",
-    8,
-    dict.fromkeys(_pairs("01 02 03 04 12 13 15 23 26 37 45 46 47 56 57 67"), 1),
-    _within("02 13 46 57", "PIX", "PHB"),
-    socket=4,
-)
-VOLTA = Machine("DGX-1 Volta", 8, _CUBE, _within("01 23 45 67", "PIX", "PHB"), 4)
-RTX8000 = Machine(
-    "4 x RTX8000",
-    4,
-    dict.fromkeys(_pairs("03 12"), 2),
-    {(0, 1): "NODE", (2, 3): "NODE", (0, 2): "SYS", (1, 3): "SYS"},
-    socket=2,
-)
-SIX = Machine(
-    "6 cards, PCIe",
-    6,
-    pcie=_levels(
-        6, lambda a, b: "PIX" if a // 2 == b // 2 else "PHB" if a // 4 == b // 4 else "SYS"
-    ),
-    socket=4,
-)
-CUBE = Machine(
-    "cube mesh",
-    8,
-    _CUBE,
-    {pair: "SYS" for pair in combinations(range(8), 2) if pair not in _CUBE},
-)
-BRIDGE = Machine(
-    "NVLink bridges",
-    8,
-    dict.fromkeys(_BRIDGED, 12),
-    {pair: level for pair, level in _within("", "", "PXB").items() if pair not in _BRIDGED},
-    socket=4,
-)
-PCIE = Machine("8 cards, PCIe", 8, pcie=_within("01 23 45 67", "PIX", "PXB"), socket=4)
-SWITCH = Machine("NVSwitch", 8, dict.fromkeys(combinations(range(8), 2), 18))
+MACHINES = _read(Path(__file__).with_name("machines.toml"))
 
 
 @lru_cache(maxsize=64)

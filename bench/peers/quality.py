@@ -3,22 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
-from bench.peers.machines import (
-    BRIDGE,
-    CUBE,
-    PASCAL,
-    PCIE,
-    RTX8000,
-    SIX,
-    SWITCH,
-    VOLTA,
-    Machine,
-    choose_as_nvidia,
-)
+from bench.peers.machines import MACHINES as ALL
+from bench.peers.machines import Machine, choose_as_nvidia
 from bench.peers.questions import choose_whole
 from bench.result import Table
 
-MACHINES = (PASCAL, VOLTA, RTX8000, SIX, CUBE, BRIDGE, PCIE, SWITCH)
+MACHINES = tuple(
+    ALL[name]
+    for name in (
+        *("DGX-1 Pascal", "DGX-1 Volta", "4 x RTX8000", "6 cards, PCIe"),
+        *("cube mesh", "NVLink bridges", "8 cards, PCIe", "NVSwitch"),
+    )
+)
 SIZES = (2, 3, 4)
 
 Choose = Callable[[Machine, tuple[int, ...], int], tuple[int, ...]]

@@ -131,18 +131,19 @@ class Box:
         return {"metadata": {"name": "node", "annotations": {NAMES.gpu_cards: text}}}
 
 
-def whole(machine: Machine, *, busy: Sequence[int] = (), blocks: int = 64) -> Box:
-    """Return a node of which some cards are taken whole."""
+def whole(machine: Machine, *, busy: Sequence[int] = ()) -> Box:
+    """Return a node of which some cards, of 64 blocks, are taken whole."""
+    blocks = 64
     free = tuple(
         (0, 0) if card in busy else (CORES_PER_CARD, blocks) for card in range(machine.count)
     )
     return Box(machine, free, (blocks,) * machine.count)
 
 
-def used(*cards: tuple[int, int, int], **more: Any) -> Box:
+def used(*cards: tuple[int, int, int], machine: Machine | None = None, **more: Any) -> Box:
     """Return a node by what is used: cores, blocks, and all blocks, of each card."""
     free = tuple((CORES_PER_CARD - cores, blocks - taken) for cores, taken, blocks in cards)
-    return Box(plain(len(cards)), free, tuple(card[2] for card in cards), **more)
+    return Box(machine or plain(len(cards)), free, tuple(card[2] for card in cards), **more)
 
 
 # --- the questions ---------------------------------------------------------------------
@@ -268,12 +269,10 @@ class Admission:
 
     Attributes:
         pod: the containers.
-        wishes: annotations, without the domain.
         node: the node that its author names.
     """
 
     pod: tuple[str, ...]
-    wishes: Mapping[str, str] = field(default_factory=dict)
     node: str = ""
 
     def answer(self, _wants: str) -> Answer:
@@ -284,7 +283,7 @@ class Admission:
             "kind": {"group": "", "version": "v1", "kind": "Pod"},
             "resource": {"group": "", "version": "v1", "resource": "pods"},
             "operation": "CREATE",
-            "object": pod_object(self.pod, self.wishes, **spec),
+            "object": pod_object(self.pod, None, **spec),
         }
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
         text = json.dumps(body).encode()

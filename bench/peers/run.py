@@ -1,26 +1,19 @@
-"""The tables: results by peer, by cause with the cases named, differences on purpose, and links."""
+"""The tables: results by peer, by cause with the cases named, and differences on purpose."""
 
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
-from bench.peers import device_plugin, gpu_manager, gpuallocator, hami, quality, vgpu_manager
+from bench.peers.cases import read_cases
 from bench.peers.verdicts import PAGE, Case, Found, Kind, judge
 from bench.result import Result, Table
 
 NAME = "peers"
 
-_MODULES = (gpu_manager, vgpu_manager, hami, device_plugin, gpuallocator)
-
-
-def all_cases() -> list[Case]:
-    """Return the cases of all peers."""
-    return [case for module in _MODULES for case in module.cases()]
-
 
 def run() -> Result:
     """Compare; there is no goal, for a peer may be wrong or its users other than ours."""
-    found = [judge(case) for case in all_cases()]
+    found = [judge(case) for case in read_cases()]
     figures = {
         "worse": [
             {"case": _title(each.case), "cause": each.cause, "wants": each.case.wants,
@@ -30,7 +23,7 @@ def run() -> Result:
         ]
     }  # fmt: skip
     tables = (_by_peer(found), *(_by_cause(found, kind) for kind in (Kind.WORSE, Kind.PURPOSE)))
-    return Result(NAME, (*tables, _by_cause(found, Kind.BETTER), *quality.tables()), (), figures)
+    return Result(NAME, (*tables, _by_cause(found, Kind.BETTER)), (), figures)
 
 
 def _title(case: Case) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from flask import Flask
 from werkzeug.exceptions import HTTPException
 
-from common.serving.answer import Answer
+from common.serving.answer import TEXT, Answer
+from common.serving.metrics import ServerMetrics
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -48,6 +49,24 @@ class Application(Flask):
         """Add a route."""
         self.add_url_rule(path, path, methods=[method], provide_automatic_options=False)
         self._views[path] = self._known[method, path] = view
+
+    def add_status(
+        self,
+        metrics: ServerMetrics,
+        *,
+        is_ready: Callable[[], str],
+        is_broken: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Add the probes and the metrics.
+
+        Args:
+            metrics: to show.
+            is_ready: returns why new requests are not welcome; empty when they are.
+            is_broken: returns why the process must be started again; empty when it need not.
+        """
+        self.add("/healthz", "GET", lambda _: _probe(is_broken()))
+        self.add("/readyz", "GET", lambda _: _probe(is_ready()))
+        self.add("/metrics", "GET", lambda _: _show(metrics))
 
     def wsgi_app(  # type: ignore[override]  # Flask's own waits for nothing
         self, environ: "WSGIEnvironment", start_response: "StartResponse"
@@ -103,6 +122,15 @@ def read_body(environ: dict[str, Any], largest: int, *, too_large: type[Exceptio
         raise too_large(f"body: must be at most {largest} bytes")
     body: bytes = environ["wsgi.input"].read()
     return body
+
+
+def _probe(why_not: str) -> Answer:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK
+    return Answer(status, TEXT, f"{why_not or 'ok'}\n".encode())
+
+
+def _show(metrics: ServerMetrics) -> Answer:
+    return Answer(HTTPStatus.OK, metrics.content_type, metrics.render())
 
 
 def _reason(status: HTTPStatus, method: str) -> str:

@@ -103,6 +103,10 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
         """Make the application of one worker; runs after the fork."""
         raise NotImplementedError
 
+    def not_ready(self) -> str:
+        """Return why new requests are not welcome; empty when they are."""
+        return "shutting down" if self.draining else ""
+
     def end(self) -> None:
         """Let go of what the application holds: its worker takes no more connections soon.
 

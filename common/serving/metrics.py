@@ -88,9 +88,9 @@ class ServerMetrics(ProcessMetrics):
             change: since the last call.
             expires: unix time in seconds.
         """
+        self._expiry.set(expires)  # before the count: whoever sees the count sees the end as well
         if change is not Change.NONE:
             self._reloads.labels(change.value).inc()
-        self._expiry.set(expires)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         gauge = Gauge(

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from simulator.api.errors import bad_request, internal
+from simulator.api.errors import internal
 from simulator.api.patching import InvalidPatch, apply_json_patch
 from simulator.api.resources import (
     MUTATING_WEBHOOKS,
@@ -99,7 +99,7 @@ class Admission:
             body = self._review_for(webhook, request, obj)
             if body is None:
                 continue
-            answer = await self._ask(webhook, request, body)
+            answer = await self._ask(webhook, body)
             if answer is not None:
                 warnings.extend(answer.warnings)
                 if answer.patch is not None and obj is not None:
@@ -121,7 +121,7 @@ class Admission:
             if (body := self._review_for(webhook, request, obj)) is not None
         ]
         answers = await asyncio.gather(
-            *(self._ask(webhook, request, body) for webhook, body in asked),
+            *(self._ask(webhook, body) for webhook, body in asked),
             return_exceptions=True,
         )
         for answer in answers:
@@ -152,13 +152,8 @@ class Admission:
             return None
         return review_request(request, obj, uid=self._new_uid())
 
-    async def _ask(self, webhook: Webhook, request: Request, body: Json) -> Answer | None:
+    async def _ask(self, webhook: Webhook, body: Json) -> Answer | None:
         """Return the answer of a webhook; ``None`` when it failed and may be ignored."""
-        if request.dry_run and webhook.has_side_effects:
-            raise bad_request(
-                f'admission webhook "{webhook.name}" does not support dry run; '
-                "set sideEffects to None or NoneOnDryRun"
-            )
         try:
             answer = read_answer(
                 await self._caller.post(webhook, review(body)),

@@ -3,13 +3,9 @@
 import base64
 import binascii
 import ssl
-from collections.abc import Mapping
-from socket import AddressFamily
-from types import TracebackType
 from typing import Self
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from simulator.api.admission import CallFailed
 from simulator.api.webhooks import Webhook
@@ -17,52 +13,20 @@ from simulator.api.webhooks import Webhook
 _LARGEST_ANSWER = 3 * 1024 * 1024
 
 
-class _Resolver(AbstractResolver):
-    """Sends chosen host names to chosen addresses, port included, and resolves the others."""
-
-    def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
-        self._addresses = addresses
-        self._system = aiohttp.ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: AddressFamily = AddressFamily.AF_INET
-    ) -> list[ResolveResult]:
-        address = self._addresses.get(host)
-        if address is None:
-            return await self._system.resolve(host, port, family)
-        found = await self._system.resolve(address[0], address[1], family)
-        # The name stays the one that was asked for: the certificate is held against it.
-        return [ResolveResult(**{**each, "hostname": host}) for each in found]
-
-    async def close(self) -> None:
-        await self._system.close()
-
-
 class WebhookCaller:
-    """Posts reviews, keeping connections as the API server does.
+    """Posts reviews, keeping connections as the API server does."""
 
-    Args:
-        addresses: where a service's name such as ``webhook.gpu.svc`` is to be found.
-    """
-
-    def __init__(self, addresses: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self) -> None:
         self._contexts: dict[str, ssl.SSLContext] = {}
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                resolver=_Resolver(addresses), use_dns_cache=False, limit=0
-            ),
+            connector=aiohttp.TCPConnector(limit=0),
             headers={"Content-Type": "application/json", "User-Agent": "kube-apiserver-admission"},
         )
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
     async def post(self, webhook: Webhook, body: bytes) -> bytes:

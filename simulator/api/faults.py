@@ -40,7 +40,7 @@ class RequestRecord:
     Attributes:
         method: the HTTP method.
         path: the path without its query.
-        verb: get, list, watch, create, update, patch, delete or deletecollection.
+        verb: get, list, watch, create, update, patch or delete.
         group: API group of the resource, empty for the core and for paths of no resource.
         resource: plural name with subresource, such as ``pods/binding``; empty for others.
         namespace: where, empty for cluster-wide.

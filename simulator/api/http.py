@@ -8,19 +8,18 @@ import asyncio
 import json
 import math
 import ssl
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote
 
 from aiohttp import web
 
 from simulator.api import errors
 from simulator.api.faults import Faults, Outage, RequestRecord
-from simulator.api.operations import Call, Edit, Operations
+from simulator.api.operations import Edit, Operations
 from simulator.api.patching import apply_json_patch, apply_merge_patch
 from simulator.api.resources import PODS, Json, Resource, Target, parse_path
-from simulator.api.review import USER
 from simulator.api.selectors import InvalidSelector, Matches, by_fields, by_labels
 from simulator.api.store import Change, Store
 from simulator.api.watching import all_of, bookmark, error_line, line_of, with_kind
@@ -40,24 +39,21 @@ class HttpServer:
         operations: the verbs that write.
         faults: what is broken on purpose.
         bookmark_s: seconds between two bookmarks of a quiet watch.
-        clock: gives unix time, the store's.
     """
 
-    def __init__(  # noqa: PLR0913 -- what a server is made of, by keyword
+    def __init__(
         self,
         store: Store,
         operations: Operations,
         *,
         faults: Faults,
         bookmark_s: float,
-        clock: Callable[[], float],
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._store = store
         self._operations = operations
         self._faults = faults
         self._bookmark_s = bookmark_s
-        self._clock = clock
         self._tls = tls
         self._watchers: set[asyncio.Transport] = set()
         self.records: list[RequestRecord] = []
@@ -127,21 +123,21 @@ class HttpServer:
         self._delay_changed = asyncio.Event()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        call = Call(dry_run=request.query.get("dryRun") == "All", user=_user(request))
+        warnings: list[str] = []
         try:
-            return await self._route(request, call)
+            return await self._route(request, warnings)
         except errors.StatusError as error:
-            return _answer(error.body(), call, error.code)
+            return _answer(error.body(), warnings, error.code)
         except InvalidSelector as error:
-            return _answer(errors.bad_request(str(error)).body(), call, 400)
+            return _answer(errors.bad_request(str(error)).body(), warnings, 400)
 
-    async def _route(self, request: web.Request, call: Call) -> web.StreamResponse:
+    async def _route(self, request: web.Request, warnings: list[str]) -> web.StreamResponse:
         if self._faults.outage is Outage.UNAVAILABLE:
             raise errors.unavailable()
         if request.path in ("/healthz", "/readyz", "/livez"):
             return web.Response(text="ok")
         if request.path == "/version":
-            return _answer(_VERSION, call)
+            return _answer(_VERSION, warnings)
         target = parse_path(request.path)
         if target is None:
             raise errors.no_such_path()
@@ -149,46 +145,37 @@ class HttpServer:
         if request.method == "GET":
             if target.name:
                 found = self._store.get(target.resource, target.namespace, target.name)
-                return _answer(with_kind(target.resource, found), call)
+                return _answer(with_kind(target.resource, found), warnings)
             if _is_watch(request):
                 return await self._watch(request, target)
-            return _answer(self._list(request, target), call)
-        return await self._write(request, target, call)
+            return _answer(self._list(request, target), warnings)
+        return await self._write(request, target, warnings)
 
-    async def _write(self, request: web.Request, target: Target, call: Call) -> web.Response:
+    async def _write(
+        self, request: web.Request, target: Target, warnings: list[str]
+    ) -> web.Response:
         operations = self._operations
         match request.method, bool(target.name), target.subresource:
             case "POST", False, "":
-                created = await operations.create(target, await _object(request), call)
-                return _answer(created, call, 201)
+                created = await operations.create(target, await _object(request), warnings)
+                return _answer(created, warnings, 201)
             case "POST", True, "binding" if target.resource == PODS:
-                await operations.bind(target, await _object(request), call)
-                return _answer(_success(), call, 201)
+                await operations.bind(target, await _object(request), warnings)
+                return _answer(_success(), warnings, 201)
             case "PUT", True, "" | "status":
                 obj = await _object(request)
-                return _answer(await operations.edit(target, lambda _: obj, call), call)
+                return _answer(await operations.edit(target, lambda _: obj, warnings), warnings)
             case "PATCH", True, "" | "status":
-                return _answer(await operations.edit(target, await _edit(request), call), call)
+                return _answer(
+                    await operations.edit(target, await _edit(request), warnings), warnings
+                )
             case "DELETE", True, "":
-                deleted = await operations.delete(target, await _options(request), call)
+                deleted = await operations.delete(target, await _options(request), warnings)
                 if target.resource != PODS:
                     deleted = _success(name=target.name, kind=target.resource.plural)
-                return _answer(deleted, call)
-            case "DELETE", False, "":
-                return await self._delete_collection(request, target, call)
+                return _answer(deleted, warnings)
             case _:
                 raise errors.method_not_allowed()
-
-    async def _delete_collection(
-        self, request: web.Request, target: Target, call: Call
-    ) -> web.Response:
-        options, matches = await _options(request), _selection(request)
-        for each in self._store.list(target.resource, target.namespace):
-            if matches(each):
-                metadata = each["metadata"]
-                one = Target(target.resource, metadata.get("namespace", ""), metadata["name"])
-                await self._operations.delete(one, options, call)
-        return _answer(_success(), call)
 
     def _list(self, request: web.Request, target: Target) -> Json:
         """List a collection; ``limit`` is ignored, all come at once."""
@@ -198,7 +185,7 @@ class HttpServer:
         delay = self._faults.delay(resource)
         if delay and request.query.get("resourceVersion") == "0":  # served from the cache
             items, version = self._store.list_before(
-                resource, target.namespace, self._clock() - delay
+                resource, target.namespace, time.time() - delay
             )
         return {
             "kind": resource.list_kind,
@@ -288,9 +275,7 @@ class HttpServer:
         """Wait until the watch cache has seen *change*, or the watch's time is over."""
         now = asyncio.get_running_loop().time
         while (
-            wait := min(
-                change.at + self._faults.delay(change.resource) - self._clock(), end - now()
-            )
+            wait := min(change.at + self._faults.delay(change.resource) - time.time(), end - now())
         ) > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._delay_changed.wait(), wait)
@@ -298,11 +283,8 @@ class HttpServer:
 
 def _record(request: web.Request, target: Target) -> RequestRecord:
     verb = _VERBS.get(request.method, "get")
-    if not target.name:
-        if verb == "get":
-            verb = "watch" if _is_watch(request) else "list"
-        elif verb == "delete":
-            verb = "deletecollection"
+    if not target.name and verb == "get":
+        verb = "watch" if _is_watch(request) else "list"
     plural = target.resource.plural
     return RequestRecord(
         method=request.method,
@@ -379,23 +361,9 @@ def _success(**details: str) -> Json:
     return status | ({"details": details} if details else {})
 
 
-def _user(request: web.Request) -> Json:
-    """Read who asks: the headers by which a real server lets an admin act for somebody else."""
-    name, headers = request.headers.get("Impersonate-User"), request.headers
-    if name is None:
-        return USER
-    user: Json = {"username": name, "groups": headers.getall("Impersonate-Group", [])}
-    extra: dict[str, list[str]] = {}
-    for key, value in headers.items():
-        _, found, field = key.lower().partition("impersonate-extra-")
-        if found:
-            extra.setdefault(unquote(field), []).append(value)
-    return user | ({"extra": extra} if extra else {})
-
-
-def _answer(body: Json, call: Call, status: int = 200) -> web.Response:
+def _answer(body: Json, warnings: list[str], status: int = 200) -> web.Response:
     response = web.json_response(body, status=status)
-    for warning in dict.fromkeys(call.warnings):  # each is told once, however often it was said
+    for warning in dict.fromkeys(warnings):  # each is told once, however often it was said
         response.headers.add("Warning", f"299 - {_quoted(warning)}")
     return response
 

@@ -6,16 +6,15 @@ it then starts over, and refuses only what the caller based on an older version.
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from simulator.api import errors
 from simulator.api.admission import Admission
 from simulator.api.patching import InvalidPatch
 from simulator.api.resources import NAMESPACES, NODES, PODS, Json, Target
-from simulator.api.review import USER, Request
+from simulator.api.review import Request
 from simulator.api.store import Store
-from simulator.api.validation import check, check_update, decoded, prepared
+from simulator.api.validation import check, decoded, prepared
 from simulator.api.watching import with_kind
 
 Edit: TypeAlias = Callable[[Json], Json]
@@ -26,34 +25,14 @@ _DEFAULT_GRACE_S = 30
 _SET_BY_SYSTEM = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "uid")
 
 
-@dataclass(slots=True)
-class Call:
-    """What a request asks for beside its object.
-
-    Attributes:
-        dry_run: do everything but store.
-        warnings: what the user is to be told; webhooks add to it.
-        user: who asks, as ``userInfo`` of an AdmissionReview.
-    """
-
-    dry_run: bool = False
-    warnings: list[str] = field(default_factory=list)
-    user: Json = field(default_factory=lambda: USER)
-
-
 class Operations:
-    """The verbs.
-
-    Args:
-        store: the objects.
-        admission: the webhooks and policies.
-    """
+    """The verbs. Each adds what webhooks want the user to be told to *warnings*."""
 
     def __init__(self, store: Store, admission: Admission) -> None:
         self._store = store
         self._admission = admission
 
-    async def create(self, target: Target, obj: Json, call: Call) -> Json:
+    async def create(self, target: Target, obj: Json, warnings: list[str]) -> Json:
         """Create an object in the collection that *target* names.
 
         Raises:
@@ -66,36 +45,27 @@ class Operations:
         if namespace and self._store.find(NAMESPACES, "", namespace) is None:
             raise errors.not_found(NAMESPACES, namespace)
         obj = prepared(resource, obj)
-        # A generated name is drawn after admission: webhooks see none, as in the real server.
         named = Target(resource, namespace, str(obj["metadata"].get("name", "")))
-        request = Request(
-            named,
-            "CREATE",
-            (resource.api_version, resource.kind),
-            dry_run=call.dry_run,
-            user=call.user,
-        )
+        request = Request(named, "CREATE", (resource.api_version, resource.kind))
         admitted = await self._admission.mutate(
             request,
             obj,
-            call.warnings,
+            warnings,
             settle=lambda made: prepared(resource, decoded(resource, made)),
         )
         admitted = with_kind(
             resource, decoded(resource, _with_metadata(admitted or obj, namespace))
         )
         meta = admitted["metadata"]
-        if not meta.get("name") and meta.get("generateName"):
-            meta["name"] = self._store.generate_name(resource, namespace, meta["generateName"])
         if resource == NAMESPACES:
             label = {"kubernetes.io/metadata.name": meta.get("name", "")}
             meta["labels"] = (meta.get("labels") or {}) | label
             admitted.setdefault("status", {"phase": "Active"})
         check(resource, admitted)
-        await self._admission.validate(request, admitted, call.warnings)
-        return admitted if call.dry_run else self._store.create(resource, admitted)
+        await self._admission.validate(request, admitted, warnings)
+        return self._store.create(resource, admitted)
 
-    async def edit(self, target: Target, edit: Edit, call: Call) -> Json:
+    async def edit(self, target: Target, edit: Edit, warnings: list[str]) -> Json:
         """Change an object, or the status of it.
 
         Raises:
@@ -110,25 +80,16 @@ class Operations:
                 raise errors.StatusError(422, "Invalid", str(error)) from error
             self._check_preconditions(target, old, new["metadata"])
             new = decoded(resource, _keep(target, old, new))
-            request = Request(
-                target,
-                "UPDATE",
-                (resource.api_version, resource.kind),
-                old,
-                call.dry_run,
-                call.user,
-            )
-            admitted = await self._admission.mutate(request, new, call.warnings) or new
+            request = Request(target, "UPDATE", (resource.api_version, resource.kind), old)
+            admitted = await self._admission.mutate(request, new, warnings) or new
             admitted = decoded(resource, _keep(target, old, admitted))
-            check_update(resource, old, admitted)
-            await self._admission.validate(request, admitted, call.warnings)
-            if call.dry_run:
-                return admitted
+            check(resource, admitted)
+            await self._admission.validate(request, admitted, warnings)
             if self._store.find(resource, target.namespace, target.name) is old:
                 return self._store.update(resource, admitted, based_on=old)
         raise errors.modified(resource, target.name)
 
-    async def delete(self, target: Target, options: Json, call: Call) -> Json:
+    async def delete(self, target: Target, options: Json, warnings: list[str]) -> Json:
         """Delete an object, or let the kubelet of its node do so in time.
 
         Returns:
@@ -141,18 +102,9 @@ class Operations:
         for _ in range(_ATTEMPTS):
             old = self._store.get(resource, target.namespace, target.name)
             self._check_preconditions(target, old, options.get("preconditions") or {})
-            request = Request(
-                target,
-                "DELETE",
-                (resource.api_version, resource.kind),
-                old,
-                call.dry_run,
-                call.user,
-            )
-            await self._admission.mutate(request, None, call.warnings)
-            await self._admission.validate(request, None, call.warnings)
-            if call.dry_run:
-                return old
+            request = Request(target, "DELETE", (resource.api_version, resource.kind), old)
+            await self._admission.mutate(request, None, warnings)
+            await self._admission.validate(request, None, warnings)
             if self._store.find(resource, target.namespace, target.name) is not old:
                 continue
             grace = _grace(target, old, options)
@@ -168,8 +120,8 @@ class Operations:
             return self._store.update(resource, {**old, "metadata": metadata | going}, based_on=old)
         raise errors.modified(resource, target.name)
 
-    async def bind(self, target: Target, binding: Json, call: Call) -> None:
-        """Return a pod its node, and the annotations and labels of the Binding (K13).
+    async def bind(self, target: Target, binding: Json, warnings: list[str]) -> None:
+        """Give a pod its node, and the annotations and labels of the Binding (K13).
 
         Raises:
             StatusError: 409 when the pod has a node or is being deleted.
@@ -180,9 +132,9 @@ class Operations:
         binding["metadata"].setdefault("name", target.name)
         if binding["metadata"]["name"] != target.name:
             raise errors.bad_request("name in URL does not match name in Binding object")
-        request = Request(target, "CREATE", ("v1", "Binding"), dry_run=call.dry_run, user=call.user)
-        binding = await self._admission.mutate(request, binding, call.warnings) or binding
-        await self._admission.validate(request, binding, call.warnings)
+        request = Request(target, "CREATE", ("v1", "Binding"))
+        binding = await self._admission.mutate(request, binding, warnings) or binding
+        await self._admission.validate(request, binding, warnings)
         node = (binding.get("target") or {}).get("name")
         if not node:
             raise errors.StatusError(422, "Invalid", "target.name: Required value")
@@ -194,10 +146,8 @@ class Operations:
         if pod["spec"].get("nodeName"):
             why = f'pod {target.name} is already assigned to node "{pod["spec"]["nodeName"]}"'
             raise errors.conflict(PODS, target.name, why)
-        if not call.dry_run:
-            self._store.update(
-                PODS, _bound(pod, binding, node, now=self._store.now()), based_on=pod
-            )
+        bound = _bound(pod, binding, node, now=self._store.now())
+        self._store.update(PODS, bound, based_on=pod)
 
     def _check_preconditions(self, target: Target, old: Json, wanted: Json) -> None:
         uid, version = wanted.get("uid"), wanted.get("resourceVersion")
@@ -219,7 +169,7 @@ def _with_metadata(obj: Json, namespace: str) -> Json:
     if not isinstance(metadata, dict):
         raise errors.bad_request("metadata: must be an object")
     metadata = {key: value for key, value in metadata.items() if value is not None}
-    for each in ("name", "generateName", "namespace"):
+    for each in ("name", "namespace"):
         if not isinstance(metadata.get(each, ""), str):
             raise errors.bad_request(f"metadata.{each}: must be a string")
     if namespace and metadata.setdefault("namespace", namespace) != namespace:

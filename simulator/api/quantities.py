@@ -43,11 +43,6 @@ def canonical(value: object) -> str:
     return _with_decimal_suffix(nano, exponent_form=exponent_form)
 
 
-def as_number(value: object) -> Fraction:
-    """Read a quantity that was made canonical before; 0 for what is none."""
-    return Fraction(parse_quantity(value) or 0)
-
-
 def _with_binary_suffix(number: int) -> str:
     power = 0
     while power + 1 < len(_BINARY) and number % 1024 == 0:

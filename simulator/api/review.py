@@ -4,14 +4,14 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from simulator.api.errors import StatusError
 from simulator.api.resources import Json, Target
 from simulator.api.webhooks import Operation
 
-USER: Json = {"username": "system:admin", "groups": ["system:masters", "system:authenticated"]}
-"""Who everybody is that does not say otherwise: the simulation has no authentication."""
+_USER: Json = {"username": "system:admin", "groups": ["system:masters", "system:authenticated"]}
+"""Who everybody is: the simulation has no authentication."""
 
 
 class InvalidAnswer(ValueError):
@@ -27,16 +27,12 @@ class Request:
         operation: what it does.
         kind: apiVersion and kind of the object in it.
         old: the stored object, if there is one.
-        dry_run: whether nothing is to be stored.
-        user: who asks, as ``userInfo``.
     """
 
     target: Target
     operation: Operation
     kind: tuple[str, str]
     old: Json | None = None
-    dry_run: bool = False
-    user: Json = field(default_factory=lambda: USER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +73,10 @@ def review_request(request: Request, obj: Json | None, *, uid: str) -> Json:
         body["namespace"] = target.namespace
     return body | {
         "operation": request.operation,
-        "userInfo": request.user,
+        "userInfo": _USER,
         "object": obj,
         "oldObject": request.old,
-        "dryRun": request.dry_run,
+        "dryRun": False,
         "options": {"kind": f"{request.operation.title()}Options", "apiVersion": "meta.k8s.io/v1"},
     }
 

@@ -2,18 +2,13 @@
 
 import asyncio
 import json
-import signal
 import ssl
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from random import Random
-from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from simulator.api import errors
@@ -21,7 +16,7 @@ from simulator.api.admission import Admission
 from simulator.api.caller import WebhookCaller
 from simulator.api.faults import Faults, Outage, RequestRecord
 from simulator.api.http import HttpServer
-from simulator.api.operations import Call, Operations
+from simulator.api.operations import Operations
 from simulator.api.resources import (
     NAMESPACES,
     Json,
@@ -33,6 +28,7 @@ from simulator.api.selectors import labels_of
 from simulator.api.store import Store
 
 _T = TypeVar("_T")
+_HOST = "127.0.0.1"
 _CONTROL_TIMEOUT_S = 30.0
 _NAMESPACES_AT_START = ("default", "kube-node-lease", "kube-public", "kube-system")
 
@@ -42,23 +38,15 @@ class Settings:
     """How a server is made.
 
     Attributes:
-        host: where it listens.
         port: 0 takes a free one.
-        seed: of uids and generated names.
-        history: how many changes of each resource are kept; a watch from before gets 410.
+        seed: of uids.
         bookmark_s: seconds between two bookmarks of a quiet watch.
-        services: where a webhook's service is found: ``name.namespace.svc`` to address.
-        clock: gives unix time in seconds.
         tls: serves HTTPS with it, otherwise HTTP.
     """
 
-    host: str = "127.0.0.1"
     port: int = 0
     seed: int = 0
-    history: int = 10_000
     bookmark_s: float = 5.0
-    services: Mapping[str, tuple[str, int]] = field(default_factory=dict)
-    clock: Callable[[], float] = time.time
     tls: ssl.SSLContext | None = None
 
 
@@ -72,9 +60,7 @@ class ApiServer:
         self._settings = settings or Settings()
         self._faults = Faults()
         random = Random(self._settings.seed)  # noqa: S311 - a simulation is to be repeatable
-        self._store = Store(
-            clock=self._settings.clock, random=random, history=self._settings.history
-        )
+        self._store = Store(random)
         self._started: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, name="apiserver", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -86,19 +72,14 @@ class ApiServer:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
     def url(self) -> str:
         """Return the base URL."""
         scheme = "http" if self._settings.tls is None else "https"
-        return f"{scheme}://{self._settings.host}:{self._started.result(0)}"
+        return f"{scheme}://{_HOST}:{self._started.result(0)}"
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
@@ -165,7 +146,7 @@ class ApiServer:
             self._started.set_exception(error)
 
     async def _serve(self) -> None:
-        async with WebhookCaller(self._settings.services) as caller:
+        async with WebhookCaller() as caller:
             admission = Admission(
                 caller=caller,
                 new_uid=self._store.new_uid,
@@ -178,12 +159,11 @@ class ApiServer:
                 self._operations,
                 faults=self._faults,
                 bookmark_s=self._settings.bookmark_s,
-                clock=self._settings.clock,
                 tls=self._settings.tls,
             )
             self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
             await self._apply(_namespace(name) for name in _NAMESPACES_AT_START)
-            port = await self._http.start(self._settings.host, self._settings.port)
+            port = await self._http.start(_HOST, self._settings.port)
             self._started.set_result(port)
             await self._stop.wait()
             await self._http.stop()
@@ -199,9 +179,9 @@ class ApiServer:
             namespace = metadata.get("namespace", "default") if resource.namespaced else ""
             target = Target(resource, namespace, metadata.get("name", ""))
             if self._store.find(resource, namespace, target.name) is None:
-                await operations.create(Target(resource, namespace), obj, Call())
+                await operations.create(Target(resource, namespace), obj, [])
             else:
-                await operations.edit(target, partial(_replacement, obj), Call())
+                await operations.edit(target, partial(_replacement, obj), [])
 
     async def _set_outage(self, outage: Outage) -> None:
         http, _ = self._parts()
@@ -216,37 +196,6 @@ class ApiServer:
     def _namespace_labels(self, namespace: str) -> Mapping[str, str]:
         found = self._store.find(NAMESPACES, "", namespace)
         return labels_of(found) if found is not None else {}
-
-
-def run_apiserver(
-    settings: Settings,
-    *,
-    manifests: Iterable[Json] = (),
-    kubeconfig: Path | None = None,
-    announce: Callable[[str], None] = print,
-) -> None:
-    """Serve until SIGTERM or SIGINT. Call it from the main thread.
-
-    Args:
-        settings: how the server is made.
-        manifests: objects that exist from the start, such as webhook configurations.
-        kubeconfig: where to write how to reach the server.
-        announce: is told the URL once the server can be reached.
-    """
-    over = threading.Event()
-
-    def finish(_number: int, _frame: FrameType | None) -> None:
-        over.set()
-
-    with ExitStack() as stack:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            stack.callback(signal.signal, number, signal.signal(number, finish))
-        server = stack.enter_context(ApiServer(settings))
-        server.apply(*manifests)
-        if kubeconfig is not None:
-            kubeconfig.write_text(kubeconfig_for(server.url), encoding="utf-8")
-        announce(server.url)
-        over.wait()
 
 
 def kubeconfig_for(url: str) -> str:

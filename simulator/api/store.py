@@ -5,6 +5,7 @@ changes; what is older is expired, as in a watch cache. A stored object is never
 in place: who reads one must not either.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,10 +18,6 @@ from simulator.api import errors
 from simulator.api.resources import Json, Resource
 
 Subscriber: TypeAlias = Callable[["Change"], None]
-
-# Letters of generated names: no vowels and no look-alikes, as the real server has it.
-_NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_SUFFIX_LENGTH = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +57,14 @@ class Store:
     """All objects of one server.
 
     Args:
+        random: draws uids.
         clock: gives unix time in seconds.
-        random: draws uids and generated names.
         history: how many changes of each resource are kept.
     """
 
-    def __init__(self, *, clock: Callable[[], float], random: Random, history: int) -> None:
+    def __init__(
+        self, random: Random, *, clock: Callable[[], float] = time.time, history: int = 10_000
+    ) -> None:
         self._clock = clock
         self._random = random
         self._history = history
@@ -129,14 +128,6 @@ class Store:
             [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace],
             version,
         )
-
-    def generate_name(self, resource: Resource, namespace: str, prefix: str) -> str:
-        """Draw a free name that starts with *prefix*."""
-        objects = self._of(resource).objects
-        while True:
-            name = prefix + "".join(self._random.choices(_NAME_LETTERS, k=_SUFFIX_LENGTH))
-            if (namespace, name) not in objects:
-                return name
 
     def new_uid(self) -> str:
         """Draw a uid."""

@@ -1,28 +1,18 @@
 """What the API server does to pods and nodes before it stores them.
 
-Only what a GPU pod meets: names, quantities in canonical form, the rules for extended
-resources, the fields of a running pod that nobody may change. The words are those of
-``kubernetes/pkg/apis/core/validation``.
+Only what a GPU pod meets: defaults, quantities in canonical form, required names. The words are
+those of ``kubernetes/pkg/apis/core/validation``.
 """
 
 import copy
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from simulator.api.errors import StatusError, bad_request, invalid
-from simulator.api.quantities import InvalidQuantity, as_number, canonical
+from simulator.api.quantities import InvalidQuantity, canonical
 from simulator.api.resources import NODES, PODS, Json, Resource
 
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
-_NAME_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
-    "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used "
-    "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_LONGEST_NAME = 253
 _CONTAINER_FIELDS = ("initContainers", "containers")
-_LIVE_POD_FIELDS = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations")
 
 
 def decoded(resource: Resource, obj: Json) -> Json:
@@ -68,37 +58,6 @@ def check(resource: Resource, obj: Json) -> None:
         findings += _check_pod(obj)
     if findings:
         raise invalid(resource, str(obj["metadata"].get("name", "")), findings)
-
-
-def check_update(resource: Resource, old: Json, new: Json) -> None:
-    """Refuse to change what is fixed once a pod exists.
-
-    Raises:
-        StatusError: 422.
-    """
-    check(resource, new)
-    if resource == PODS and _fixed_part(old) != _fixed_part(new):
-        allowed = ",".join(
-            f"`{field}`"
-            for field in (
-                "spec.containers[*].image",
-                "spec.initContainers[*].image",
-                *(f"spec.{field}" for field in _LIVE_POD_FIELDS),
-            )
-        )
-        raise invalid(
-            resource,
-            str(new["metadata"]["name"]),
-            [f"spec: Forbidden: pod updates may not change fields other than {allowed}"],
-        )
-
-
-def _fixed_part(pod: Json) -> Json:
-    spec = {key: value for key, value in pod["spec"].items() if key not in _LIVE_POD_FIELDS}
-    for field in _CONTAINER_FIELDS:
-        if field in spec:
-            spec[field] = [{**container, "image": None} for container in spec[field] or ()]
-    return spec
 
 
 def _decoded_pod(obj: Json) -> Json:
@@ -152,11 +111,8 @@ def _undecodable(kind: str, why: str) -> StatusError:
 
 def _check_meta(obj: Json) -> Iterator[str]:
     metadata = obj["metadata"]
-    name = metadata.get("name")
-    if not name:
+    if not metadata.get("name"):
         yield "metadata.name: Required value: name or generateName is required"
-    elif len(str(name)) > _LONGEST_NAME or not _NAME.match(str(name)):
-        yield f'metadata.name: Invalid value: "{name}": {_NAME_RULE}'
     for field in ("annotations", "labels"):
         values = metadata.get(field)
         if values is not None and not (
@@ -179,44 +135,3 @@ def _check_pod(pod: Json) -> Iterator[str]:
             elif name in seen:
                 yield f'{path}.name: Duplicate value: "{name}"'
             seen.add(name or "")
-            yield from _check_resources(container.get("resources") or {}, f"{path}.resources")
-
-
-def _check_resources(resources: Json, path: str) -> Iterator[str]:
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    for name, value in sorted(limits.items()):
-        yield from _check_quantity(name, value, f"{path}.limits[{name}]")
-    for name, value in sorted(requests.items()):
-        field = f"{path}.requests[{name}]"
-        yield from _check_quantity(name, value, field)
-        if name in limits:
-            asked, limit = as_number(value), as_number(limits[name])
-            if is_extended(name) and asked != limit:
-                yield (
-                    f'{field}: Invalid value: "{value}": '
-                    f"must be equal to {name} limit of {limits[name]}"
-                )
-            elif asked > limit:
-                yield (
-                    f'{field}: Invalid value: "{value}": '
-                    f"must be less than or equal to {name} limit of {limits[name]}"
-                )
-        elif is_extended(name):
-            yield (
-                f"{path}.limits[{name}]: Required value: "
-                "Limit must be set for non overcommitable resources"
-            )
-
-
-def _check_quantity(name: str, value: str, field: str) -> Iterator[str]:
-    number = as_number(value)
-    if number < 0:
-        yield f'{field}: Invalid value: "{value}": must be greater than or equal to 0'
-    if is_extended(name) and number.denominator != 1:
-        yield f'{field}: Invalid value: "{value}": must be an integer'
-
-
-def is_extended(name: str) -> bool:
-    """Return whether a resource is one that Kubernetes itself knows nothing about."""
-    domain, slash, _ = name.partition("/")
-    return bool(slash) and not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io"))

@@ -49,15 +49,13 @@ class Webhook:
     Attributes:
         name: as error messages quote it.
         mutating: whether it may patch.
-        url: where to call it; for a service ``https://NAME.NAMESPACE.svc:PORT/PATH``.
+        url: where to call it; a service by its name, which nothing resolves.
         ca_bundle: base64 PEM the server certificate is verified with; empty for the system's.
         timeout_s: seconds to wait for its answer.
         fails_open: failurePolicy ``Ignore``.
-        has_side_effects: whether a dry run must not reach it.
         rules: it wants requests that meet any of these.
         namespace_selector: conditions on the labels of the object's namespace.
         object_selector: conditions on the labels of the object, old or new.
-        review_versions: the AdmissionReview versions it speaks.
     """
 
     name: str
@@ -66,11 +64,9 @@ class Webhook:
     ca_bundle: str
     timeout_s: int
     fails_open: bool
-    has_side_effects: bool
     rules: tuple[Rule, ...]
     namespace_selector: tuple[Requirement, ...]
     object_selector: tuple[Requirement, ...]
-    review_versions: tuple[str, ...]
 
     def wants(
         self,
@@ -125,11 +121,9 @@ def _parse(webhook: Json, *, mutating: bool) -> Webhook:
         ca_bundle=client.get("caBundle") or "",
         timeout_s=webhook.get("timeoutSeconds") or _DEFAULT_TIMEOUT_S,
         fails_open=webhook.get("failurePolicy") == "Ignore",
-        has_side_effects=webhook.get("sideEffects") not in ("None", "NoneOnDryRun"),
         rules=tuple(parse_rule(rule) for rule in webhook.get("rules") or ()),
         namespace_selector=parse_label_selector(webhook.get("namespaceSelector")),
         object_selector=parse_label_selector(webhook.get("objectSelector")),
-        review_versions=tuple(webhook.get("admissionReviewVersions") or ()),
     )
 
 
@@ -137,9 +131,7 @@ def _url(client: Json) -> str:
     if client.get("url"):
         return str(client["url"])
     service = client["service"]
-    host = f"{service['name']}.{service['namespace']}.svc"
-    path = str(service.get("path") or "/").lstrip("/")
-    return f"https://{host}:{service.get('port') or 443}/{path}"
+    return f"https://{service['name']}.{service['namespace']}.svc{service.get('path') or '/'}"
 
 
 def parse_rule(rule: Json) -> Rule:

@@ -4,49 +4,27 @@ Pure: a generator of the calls to make, as in ``devices``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Reply, Step, Steps
 from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected
 from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Pod, requests_of
 
-UNEXPECTED = "UnexpectedAdmissionError"
-
-_MESSAGES: Mapping[str, str] = {
-    "NodeAffinity": (
-        "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
-    ),
-    "OutOfcpu": "Node didn't have enough resource: cpu, requested: 1000, used: 0, capacity: 0",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """What becomes the status of a pod that was refused.
-
-    Attributes:
-        reason: ``status.reason``.
-        message: ``status.message``.
-    """
-
-    reason: str
-    message: str
+_NODE_AFFINITY = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """What the admission handlers know of the node.
+    """What the predicates know of the node.
 
     Attributes:
         allocatable: extended resources as last published; what is missing is not checked.
-        labels: for node selectors.
         others: the pods that are alive, without the one to admit.
     """
 
-    allocatable: Mapping[str, int] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    others: tuple[Pod, ...] = ()
+    allocatable: Mapping[str, int]
+    others: tuple[Pod, ...]
 
 
 def in_order(batch: Iterable[Pod], random: Random) -> list[Pod]:
@@ -60,38 +38,39 @@ def in_order(batch: Iterable[Pod], random: Random) -> list[Pod]:
     return sorted(shuffled, key=lambda pod: pod.created)
 
 
-def rejection(error: AdmissionFailure) -> Rejection:
-    """Word a refusal as the kubelet does (K9)."""
+def status_of(error: AdmissionFailure) -> dict[str, str]:
+    """Return the status of a pod that is refused, in the kubelet's words (K9)."""
     if isinstance(error, Rejected):
-        return Rejection(error.reason, f"Pod was rejected: {error}")
-    return Rejection(
-        UNEXPECTED, f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
-    )
+        reason, message = error.reason, f"Pod was rejected: {error}"
+    else:
+        reason = "UnexpectedAdmissionError"
+        message = f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
+    return {"phase": "Failed", "reason": reason, "message": message}
 
 
 def admit(pod: Pod, devices: Devices, active: ActivePods, view: Callable[[], NodeView]) -> Steps:
     """Take a pod through the admission handlers, in the order of the kubelet.
 
-    The device manager comes before the predicates (node affinity, resources), so a pod
-    that these refuse has called the plugins already, and gives its devices back.
+    The device manager comes before the predicates, so a pod that these refuse has called the
+    plugins already, and gives its devices back.
 
     Raises:
-        AdmissionFailure: the pod is refused, see :func:`rejection`.
+        AdmissionFailure: the pod is refused, see :func:`status_of`.
     """
     if REJECT in pod.annotations:
-        raise _asked_for(pod.annotations[REJECT])
+        raise Rejected(pod.annotations[REJECT], _NODE_AFFINITY)
     steps = _allocate_all(pod, devices, active)
     fail_after = pod.seconds(FAIL_AFTER)
     if fail_after is not None:
         steps = _failing(steps, devices, int(fail_after))
     yield from steps
     if REJECT_AFTER in pod.annotations:
-        raise _asked_for(pod.annotations[REJECT_AFTER])
+        raise Rejected(pod.annotations[REJECT_AFTER], _NODE_AFFINITY)
     check_predicates(pod, view(), {r: len(ids) for r, ids in devices.allocated.items()})
 
 
 def check_predicates(pod: Pod, view: NodeView, allocated: Mapping[str, int]) -> None:
-    """Refuse what does not belong or does not fit on the node.
+    """Refuse what does not fit on the node.
 
     Args:
         pod: the pod to admit.
@@ -113,12 +92,6 @@ def check_predicates(pod: Pod, view: NodeView, allocated: Mapping[str, int]) -> 
                 f"Node didn't have enough resource: {resource}, requested: {requested}, "
                 f"used: {used}, capacity: {capacity}",
             )
-    if any(view.labels.get(key) != value for key, value in pod.node_selector.items()):
-        raise _asked_for("NodeAffinity")
-
-
-def _asked_for(reason: str) -> Rejected:
-    return Rejected(reason, _MESSAGES.get(reason, f"Pod refused by {reason}"))
 
 
 def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:

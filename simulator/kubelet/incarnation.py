@@ -7,24 +7,20 @@ import time
 from functools import partial
 from random import Random
 
-from simulator.client import Json
-from simulator.kubelet.admission import NodeView, admit, in_order, rejection
-from simulator.kubelet.api import NodeApi
+from simulator.client import ApiClient, Json
+from simulator.kubelet.admission import NodeView, admit, in_order, status_of
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import AdmissionFailure, Stopping
 from simulator.kubelet.lifecycle import PodWorkers
 from simulator.kubelet.manager import DeviceManager
 from simulator.kubelet.nodestatus import NodeStatus
-from simulator.kubelet.podmanager import PodManager
 from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import TERMINAL_PHASES, Pod
 from simulator.kubelet.runtime import Runtime
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.source import Change, Op, PodSource
-from simulator.kubelet.staticpods import create_mirror
 from simulator.kubelet.status import StatusManager
 from simulator.kubelet.trace import Trace
-from simulator.kubelet.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
 
@@ -46,21 +42,19 @@ class Incarnation:
     def __init__(
         self,
         settings: Settings,
-        api: NodeApi | None,
+        api: ApiClient | None,
         runtime: Runtime,
         trace: Trace,
         random: Random,
     ) -> None:
         self._settings = settings
-        self._api = api
         self._runtime = runtime
         self._trace = trace
         self._random = random
         self.stopping = threading.Event()
         self._lock = threading.Lock()
-        self._pods = PodManager()
+        self._pods: dict[str, Pod] = {}
         self._leaving: dict[str, Pod] = {}  # gone from the API, containers still end (K20)
-        self._static: dict[str, Pod] = {}
         self._changes: queue.Queue[Change] = queue.Queue()
         self._ready = False
         self._node_changed = threading.Event()
@@ -75,13 +69,12 @@ class Incarnation:
         self.node = NodeStatus(
             api,
             settings.node_name,
-            settings.labels,
             self.manager.counts,
             every=settings.node_status_s,
             changed=self._node_changed,
             stop=self.stopping,
         )
-        self._statuses = StatusManager(api, self._shadow, self.stopping)
+        self._statuses = StatusManager(api, self.stopping)
         self.workers = PodWorkers(
             settings,
             self.manager,
@@ -91,7 +84,6 @@ class Incarnation:
             clock=time.time,
             stopping=self.stopping,
         )
-        self._mirrors = WorkQueue("mirrors", self._make_mirror, threads=1)
         self.pod_resources: PodResourcesServer | None = None
         if settings.pod_resources_socket is not None:
             self.pod_resources = PodResourcesServer(
@@ -100,6 +92,7 @@ class Incarnation:
                 rate=settings.list_rate,
                 burst=settings.list_burst,
             )
+        self._source = PodSource(api, settings.node_name, self.deliver) if api else None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -108,13 +101,11 @@ class Incarnation:
         self.manager.start(self._runtime.running())
         if self.pod_resources is not None:
             self.pod_resources.start()
-        self._statuses.start()
-        self.workers.start()
-        self._mirrors.start()
+        self._statuses.queue.start()
+        self.workers.queue.start()
         loops = [("sync", self._sync_loop), ("node", self.node.run)]
-        if self._api is not None:
-            source = PodSource(self._api, self._settings.node_name, self.deliver, self.stopping)
-            loops.append(("pods-source", source.run))
+        if self._source is not None:
+            loops.append(("pods-source", self._source.run))
         for name, loop in loops:
             thread = threading.Thread(target=loop, name=name, daemon=True)
             self._threads.append(thread)
@@ -128,33 +119,32 @@ class Incarnation:
         """
         self.stopping.set()
         self._node_changed.set()
+        if self._source is not None:
+            self._source.stop()
         self.deliver(Change(Op.UPDATE, ()))  # wakes the sync loop
         deadline = time.monotonic() + _JOIN_S
-        for work in (self._statuses, self.workers, self._mirrors):
-            work.stop()
+        queues = (self._statuses.queue, self.workers.queue)
+        for each in queues:
+            each.stop()
         self.manager.stop(leave_socket=leave_sockets)
         if self.pod_resources is not None:
             self.pod_resources.stop(leave_socket=leave_sockets)
-        for work in (self._statuses, self.workers, self._mirrors):
-            work.join(deadline - time.monotonic())
+        for each in queues:
+            each.join(deadline - time.monotonic())
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def deliver(self, change: Change) -> None:
-        """Hand a batch to the sync loop."""
-        self._changes.put(change)
-
-    def mirror(self, pod: Pod, delay: float) -> None:
-        """Show a static pod to the API server after *delay* seconds."""
-        with self._lock:
-            self._static[pod.uid] = pod
-        self._mirrors.add(pod.uid, delay)
+        """Hand a batch to the sync loop, without mirrors: the static pods themselves run here."""
+        pods = tuple(pod for pod in change.pods if not pod.mirror)
+        self._changes.put(Change(change.op, pods))
 
     def find(self, full_name: str) -> Pod | None:
-        """Find a pod by ``namespace/name``."""
+        """Find the newest pod of a ``namespace/name``."""
         with self._lock:
-            return self._pods.named(full_name)
+            newest_first = reversed(self._pods.values())
+            return next((pod for pod in newest_first if pod.full_name == full_name), None)
 
     def pods(self) -> tuple[Pod, ...]:
         """Return all pods of the node: static ones too, and those that still end (K20)."""
@@ -203,12 +193,9 @@ class Incarnation:
 
     def _add(self, pod: Pod) -> None:
         with self._lock:
-            self._pods.put(pod)  # before admission: List shows a pod while it is admitted (K3)
-            static = self._pods.static_of(pod) if pod.mirror else None
-        if pod.mirror:
-            if static is not None:
-                self._statuses.retry(static.uid)
-            return
+            self._pods[pod.uid] = (
+                pod  # before admission: List shows a pod while it is admitted (K3)
+            )
         if not self.workers.termination_requested(pod.uid) and pod.phase not in TERMINAL_PHASES:
             try:
                 self.manager.run(
@@ -216,22 +203,15 @@ class Incarnation:
                     lambda devices, active: admit(pod, devices, active, partial(self._view, pod)),
                 )
             except AdmissionFailure as failure:
-                refused = rejection(failure)
-                self._trace.add(
-                    "reject", pod, error=refused.message, detail={"reason": refused.reason}
-                )
-                self._statuses.set(
-                    pod,
-                    {"phase": "Failed", "reason": refused.reason, "message": refused.message},
-                )
+                status = status_of(failure)
+                self._trace.add("reject", pod, error=status["message"])
+                self._statuses.set(pod, dict(status))
                 return
         self.workers.update(pod)
 
     def _update(self, pod: Pod) -> None:
         with self._lock:
-            self._pods.put(pod)
-        if pod.mirror:
-            return
+            self._pods[pod.uid] = pod
         if pod.deleting and self.workers.known_terminated(pod.uid):
             self._statuses.remove(pod)  # it finished by itself, and is deleted now
         elif pod.deleting or not self._refused(pod):
@@ -242,15 +222,13 @@ class Incarnation:
         return pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
 
     def _remove(self, pod: Pod) -> None:
-        stays = self._settings.removed_pods_stay and not pod.mirror and not self._inactive(pod)
+        stays = self._settings.removed_pods_stay and not self._inactive(pod)
         if stays:  # asked to end before it leaves the lists: no instant at which it is in none
             self.workers.update(pod, removed=True)
         with self._lock:
             if stays:
                 self._leaving[pod.uid] = pod
-            self._pods.drop(pod)
-        if pod.mirror:
-            return
+            self._pods.pop(pod.uid, None)
         if not stays:
             self.workers.update(pod, removed=True)
         if self.workers.known_terminated(pod.uid):
@@ -265,7 +243,7 @@ class Incarnation:
     def _all(self) -> tuple[Pod, ...]:
         """Return all pods, with those that are gone from the API and still end (K20)."""
         with self._lock:
-            pods, leaving = self._pods.all(), tuple(self._leaving.values())
+            pods, leaving = tuple(self._pods.values()), tuple(self._leaving.values())
         ended = {pod.uid for pod in leaving if not self.workers.ending(pod.uid)}
         if ended:
             with self._lock:
@@ -284,20 +262,9 @@ class Incarnation:
 
     def _view(self, pod: Pod) -> NodeView:
         others = tuple(each for each in self._active() if each.uid != pod.uid)
-        return NodeView(self.node.allocatable(), self.node.labels, others)
+        return NodeView(self.node.allocatable(), others)
 
     def _list(self) -> list[tuple[Pod, PodHoldings]]:
         if self._settings.active_pods_only:
             return self.manager.listed(self._active())
         return self.manager.listed(self._all())
-
-    def _shadow(self, pod: Pod) -> Pod | None:
-        with self._lock:
-            return self._pods.shadow(pod)
-
-    def _make_mirror(self, uid: str) -> float | None:
-        with self._lock:
-            pod = self._static[uid]
-        if self.stopping.is_set():
-            raise Stopping
-        return None if self._api is None else create_mirror(self._api, pod)

@@ -72,19 +72,7 @@ class PodWorkers:
         self._stopping = stopping
         self._lock = threading.Lock()
         self._works: dict[str, _Work] = {}
-        self._queue = WorkQueue("pods", self._sync, threads=settings.pod_workers)
-
-    def start(self) -> None:
-        """Begin to work."""
-        self._queue.start()
-
-    def stop(self) -> None:
-        """Begin nothing more."""
-        self._queue.stop()
-
-    def join(self, timeout: float) -> None:
-        """Wait for what is under way."""
-        self._queue.join(timeout)
+        self.queue = WorkQueue("pods", self._sync, threads=settings.pod_workers)
 
     def update(self, pod: Pod, *, removed: bool = False) -> None:
         """Take a pod as it should be now.
@@ -101,7 +89,7 @@ class PodWorkers:
             work.pod = pod
             work.removed |= removed
             work.terminating |= removed or pod.deleting or pod.phase in TERMINAL_PHASES
-        self._queue.add(pod.uid)
+        self.queue.add(pod.uid)
 
     def termination_requested(self, uid: str) -> bool:
         """Return whether the pod is to end, and known to this kubelet."""
@@ -124,7 +112,7 @@ class PodWorkers:
     def restart(self, uid: str, container: str) -> None:
         """Let a container crash; it is started again with what it had (K12)."""
         self._runtime.finish(uid, container, _FAILED)
-        self._queue.add(uid)
+        self.queue.add(uid)
 
     def forget(self, uid: str) -> None:
         """Drop a pod that is gone everywhere."""

@@ -218,11 +218,6 @@ class DeviceManager:
             self._devices.update_allocated(self._active())
             return [(pod, snapshot(self._devices.pods, pod.uid)) for pod in pods]
 
-    def holdings(self) -> dict[str, PodHoldings]:
-        """Copy what all pods hold, ended ones included until somebody sweeps."""
-        with self._lock:
-            return {uid: snapshot(self._devices.pods, uid) for uid in self._devices.pods}
-
     def active_holdings(self) -> dict[str, PodHoldings]:
         """Copy what the pods that are alive hold."""
         with self._lock:

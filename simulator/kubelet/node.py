@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.demand import ContainerKind
-from simulator.client import Json
-from simulator.kubelet.api import NodeApi
+from simulator.client import ApiClient, Json
 from simulator.kubelet.dice import dice
 from simulator.kubelet.incarnation import Incarnation
 from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import Pod, parse_pod
 from simulator.kubelet.runtime import Runtime
-from simulator.kubelet.settings import Mirror, Settings
+from simulator.kubelet.settings import Settings
 from simulator.kubelet.source import Change, Op
 from simulator.kubelet.staticpods import static_pod
 from simulator.kubelet.trace import Trace
@@ -45,11 +44,11 @@ class Kubelet:
 
     Args:
         settings: how it is set up.
-        api: the API server, ``ApiClient`` for one; ``None`` when pods are only delivered by
+        api: the API server; ``None`` when pods are only delivered by
             hand (:meth:`add_pods`) and nobody is told of statuses.
     """
 
-    def __init__(self, settings: Settings, api: NodeApi | None = None) -> None:
+    def __init__(self, settings: Settings, api: ApiClient | None = None) -> None:
         self.settings = settings
         self._api = api
         self.trace = Trace(settings.trace_path)
@@ -140,12 +139,11 @@ class Kubelet:
         """Deliver that the API server has these pods no more."""
         self.life.deliver(Change(Op.REMOVE, tuple(parse_pod(each) for each in objects)))
 
-    def add_static_pod(self, manifest: Json, *, mirror: Mirror = "now") -> str:
-        """Run a pod from a manifest on the node, whatever the API server knows.
+    def add_static_pod(self, manifest: Json) -> str:
+        """Run a pod from a manifest on the node; the API server gets no mirror of it.
 
         Args:
             manifest: a pod; its name gets the node's name appended.
-            mirror: when the API server shows it: at once, ``late``, or never.
 
         Returns:
             The pod's UID.
@@ -155,15 +153,8 @@ class Kubelet:
         """
         pod = static_pod(manifest, self.settings.node_name)
         self._static[pod.uid] = pod
-        life = self.life
-        life.deliver(Change(Op.ADD, (pod,)))
-        if mirror != "never":
-            life.mirror(pod, self.settings.mirror_delay_s if mirror == "late" else 0.0)
+        self.life.deliver(Change(Op.ADD, (pod,)))
         return pod.uid
-
-    def remove_static_pod(self, uid: str) -> None:
-        """Take a static pod's manifest away."""
-        self.life.deliver(Change(Op.REMOVE, (self._static.pop(uid),)))
 
     def restart_container(self, namespace: str, name: str, container: str) -> None:
         """Let a container crash and be started again (K12).

@@ -5,12 +5,12 @@ import threading
 from collections.abc import Callable, Mapping
 
 from contract.quantity import parse_quantity
-from simulator.client import ApiError, Json
-from simulator.kubelet.api import NODES, NodeApi
+from simulator.client import ApiClient, ApiError, Json
 from simulator.kubelet.pods import is_extended
 
 _log = logging.getLogger(__name__)
 
+NODES = "/api/v1/nodes"
 _RETRY_S = 0.25
 _OWN: Mapping[str, str] = {
     "cpu": "64",
@@ -28,7 +28,6 @@ class NodeStatus:
     Args:
         api: ``None`` when nobody is told.
         name: the node's.
-        labels: set when the node is registered first.
         counts: gives (capacity, allocatable) of extended resources.
         every: seconds between reports when nothing changes.
         changed: set by whoever knows that the counts may have changed, or to end.
@@ -37,9 +36,8 @@ class NodeStatus:
 
     def __init__(  # noqa: PLR0913 - collaborators, each a word for itself
         self,
-        api: NodeApi | None,
+        api: ApiClient | None,
         name: str,
-        labels: Mapping[str, str],
         counts: Counts,
         *,
         every: float,
@@ -48,23 +46,12 @@ class NodeStatus:
     ) -> None:
         self._api = api
         self._name = name
-        self._labels = {
-            "kubernetes.io/hostname": name,
-            "kubernetes.io/os": "linux",
-            "kubernetes.io/arch": "amd64",
-            **labels,
-        }
         self._counts = counts
         self._every = every
         self._stop = stop
         self._changed = changed
         self._registered = False
         self._published: dict[str, int] = {}
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The node's labels as the API server last showed them."""
-        return self._labels
 
     def allocatable(self) -> dict[str, int]:
         """Return what the node was last said to have, or has by now if that is more.
@@ -82,16 +69,14 @@ class NodeStatus:
         """Report until stopped."""
         while not self._stop.is_set():
             self._changed.clear()
-            pause = self._every
             try:
                 self._report()
             except ApiError as error:
                 _log.info("node status waits", extra={"node": self._name, "reason": str(error)})
                 self._registered = False
-                pause = _RETRY_S
-                self._stop.wait(pause)
-                continue
-            self._changed.wait(pause)
+                self._stop.wait(_RETRY_S)
+            else:
+                self._changed.wait(self._every)
 
     def _report(self) -> None:
         if not self._registered:
@@ -107,15 +92,14 @@ class NodeStatus:
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
             "nodeInfo": {"kubeletVersion": "v1.36.2"},
         }
-        node = self._api.patch(f"{NODES}/{self._name}/status", {"status": status})
-        self._labels = dict((node.get("metadata") or {}).get("labels") or self._labels)
+        self._api.patch(f"{NODES}/{self._name}/status", {"status": status})
 
     def _register(self) -> None:
         if self._api is not None:
             node: Json = {
                 "apiVersion": "v1",
                 "kind": "Node",
-                "metadata": {"name": self._name, "labels": dict(self._labels)},
+                "metadata": {"name": self._name, "labels": {"kubernetes.io/hostname": self._name}},
             }
             try:
                 self._api.create(NODES, node)

@@ -1,7 +1,7 @@
 """How a simulated kubelet is set up, and where it can be made to misbehave."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -9,8 +9,6 @@ from simulator.kubelet.numa import NumaHint, no_hint
 from simulator.kubelet.podresources import BURST, RATE
 from simulator.kubelet.pods import Pod
 from simulator.kubelet.topology import TopologyPolicy
-
-Mirror: TypeAlias = Literal["now", "late", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +62,10 @@ class Settings:
         endpoint_grace_s: how long a plugin that went away is remembered.
         plugin_wait_s: after a restart, how long the first pods wait for the plugins of the
             checkpoint; the real one waits only as long as its node informer takes.
-        labels: of the node.
         init_run_s: an init container runs for a random time between these.
         grace_s: a deleted pod ends after a random time between these.
         start_retry_s: until a container whose start failed is tried again; 10 in the real one.
         pod_workers: how many pods are started or ended at once; the real one has no limit.
-        mirror_delay_s: after how long a mirror pod comes that is ``late``.
         node_status_s: how often the node is reported when nothing changes.
         hook: see :data:`Hook`.
     """
@@ -90,11 +86,9 @@ class Settings:
     overtaken_writes: float = 0.0
     endpoint_grace_s: float = 300.0
     plugin_wait_s: float = 0.0
-    labels: Mapping[str, str] = field(default_factory=dict)
     init_run_s: tuple[float, float] = (0.01, 0.05)
     grace_s: tuple[float, float] = (0.01, 0.05)
     start_retry_s: float = 0.5
     pod_workers: int = 12
-    mirror_delay_s: float = 1.0
     node_status_s: float = 10.0
     hook: Hook = no_hook

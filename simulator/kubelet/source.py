@@ -1,21 +1,17 @@
 """Where pods come from: list, then watch; what changed is handed on, one batch at a time."""
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from common.backoff import Backoff
-from simulator.client import ApiError, Json
-from simulator.kubelet.api import PODS, NodeApi
+from simulator.client import ApiClient, Json
 from simulator.kubelet.errors import InvalidPod
 from simulator.kubelet.pods import Pod, parse_pod
+from simulator.reflector import Reflector
 
+PODS = "/api/v1/pods"
 _log = logging.getLogger(__name__)
-
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
 
 
 class Op(Enum):
@@ -76,69 +72,42 @@ class PodStore:
 
 
 class PodSource:
-    """Keeps a list and watch going, over outages and 410s, until stopped.
+    """Follows the pods of one node.
 
     Args:
-        api: the API server.
+        client: the API server.
         node_name: whose pods.
         deliver: takes each batch, in order; it may block.
-        stop: ends it.
     """
 
     def __init__(
-        self,
-        api: NodeApi,
-        node_name: str,
-        deliver: Callable[[Change], None],
-        stop: threading.Event,
+        self, client: ApiClient, node_name: str, deliver: Callable[[Change], None]
     ) -> None:
-        self._api = api
-        self._selector = f"spec.nodeName={node_name}"
         self._deliver = deliver
-        self._stop = stop
         self._store = PodStore()
+        self._reflector = Reflector(
+            client,
+            PODS,
+            on_list=self._listed,
+            on_event=self._happened,
+            selector=f"spec.nodeName={node_name}",
+        )
 
     def run(self) -> None:
-        """List and watch until stopped."""
-        pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        version = ""
-        while not self._stop.is_set():
-            try:
-                if not version:
-                    version = self._list()
-                version = self._watch(version)
-                # A server that ends every watch at once must not be asked in a tight loop.
-                pauses.reset()
-                self._stop.wait(pauses.next())
-            except ApiError as error:
-                if error.status == 410:
-                    version = ""
-                    continue
-                _log.warning(
-                    "no pods from the API server",
-                    extra={"selector": self._selector, "reason": str(error)},
-                )
-                self._stop.wait(pauses.next())
+        """List and watch until :meth:`stop`."""
+        self._reflector.run()
 
-    def _list(self) -> str:
-        listed = self._api.list(PODS, fieldSelector=self._selector, resourceVersion="0")
-        self._emit(self._store.replace(_pods(listed["items"])))
-        return str(listed["metadata"]["resourceVersion"])
+    def stop(self) -> None:
+        """End."""
+        self._reflector.stop()
 
-    def _watch(self, version: str) -> str:
-        events = self._api.watch(
-            PODS, resource_version=version, field_selector=self._selector, stop=self._stop
-        )
-        for event in events:
-            if self._stop.is_set():
-                break
-            version = event.resource_version
-            if event.type == "BOOKMARK":
-                continue
-            for pod in _pods([event.object]):
-                drop = event.type == "DELETED"
-                self._emit(self._store.drop(pod) if drop else self._store.put(pod))
-        return version
+    def _listed(self, objects: Iterable[Json]) -> None:
+        self._emit(self._store.replace(_pods(objects)))
+
+    def _happened(self, kind: str, obj: Json) -> None:
+        for pod in _pods([obj]):
+            drop = kind == "DELETED"
+            self._emit(self._store.drop(pod) if drop else self._store.put(pod))
 
     def _emit(self, changes: Iterable[Change]) -> None:
         for change in changes:

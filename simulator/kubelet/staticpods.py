@@ -3,15 +3,9 @@
 import copy
 import hashlib
 import json
-import logging
 
-from simulator.client import ApiError, Json
-from simulator.kubelet.api import NodeApi
+from simulator.client import Json
 from simulator.kubelet.pods import CONFIG_HASH, MIRROR, Pod, parse_pod
-
-_log = logging.getLogger(__name__)
-
-_RETRY_S = 0.25
 
 
 def static_pod(manifest: Json, node_name: str) -> Pod:
@@ -47,15 +41,3 @@ def mirror_of(pod: Pod) -> Json:
         CONFIG_HASH: pod.uid,
     }
     return {"apiVersion": "v1", "kind": "Pod", **obj}
-
-
-def create_mirror(api: NodeApi, pod: Pod) -> float | None:
-    """Create the mirror; answer in how many seconds to try again, ``None`` when done."""
-    try:
-        api.create(f"/api/v1/namespaces/{pod.namespace}/pods", mirror_of(pod))
-    except ApiError as error:
-        if error.status == 409:
-            return None
-        _log.info("mirror pod waits", extra={"pod": pod.full_name, "reason": str(error)})
-        return _RETRY_S
-    return None

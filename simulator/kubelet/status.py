@@ -2,11 +2,9 @@
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.client import ApiError, Json
-from simulator.kubelet.api import NodeApi
+from simulator.client import ApiClient, ApiError, Json
 from simulator.kubelet.errors import Stopping
 from simulator.kubelet.pods import TERMINAL_PHASES, Pod
 from simulator.kubelet.workqueue import WorkQueue
@@ -31,36 +29,16 @@ class StatusManager:
 
     Args:
         api: ``None`` when nobody is told.
-        shadow: gives the pod the API server knows for ours: itself, or the mirror of a
-            static pod; ``None`` when there is none to write to.
         stopping: once set, nothing is written any more.
     """
 
-    def __init__(
-        self,
-        api: NodeApi | None,
-        shadow: Callable[[Pod], Pod | None],
-        stopping: threading.Event,
-    ) -> None:
+    def __init__(self, api: ApiClient | None, stopping: threading.Event) -> None:
         self._api = api
-        self._shadow = shadow
         self._stopping = stopping
         self._lock = threading.Lock()
         self._wanted: dict[str, _Wanted] = {}
         self._written: dict[str, _Wanted] = {}
-        self._queue = WorkQueue("status", self._write, threads=_THREADS)
-
-    def start(self) -> None:
-        """Begin to write."""
-        self._queue.start()
-
-    def stop(self) -> None:
-        """Write nothing more."""
-        self._queue.stop()
-
-    def join(self, timeout: float) -> None:
-        """Wait for writes under way."""
-        self._queue.join(timeout)
+        self.queue = WorkQueue("status", self._write, threads=_THREADS)
 
     def set(self, pod: Pod, status: Json) -> None:
         """Remember a status; a pod that has ended stays ended."""
@@ -69,7 +47,7 @@ class StatusManager:
             if before is not None and (before.gone or _ended(before.status)):
                 return
             self._wanted[pod.uid] = _Wanted(pod, status)
-        self._queue.add(pod.uid)
+        self.queue.add(pod.uid)
 
     def phase(self, uid: str) -> str | None:
         """Return the phase last set; ``None`` when none was."""
@@ -92,13 +70,7 @@ class StatusManager:
         with self._lock:
             before = self._wanted.get(pod.uid)
             self._wanted[pod.uid] = _Wanted(pod, {} if before is None else before.status, gone=True)
-        self._queue.add(pod.uid)
-
-    def retry(self, uid: str) -> None:
-        """Write again: there is a shadow now that was not there before."""
-        with self._lock:
-            self._written.pop(uid, None)
-        self._queue.add(uid)
+        self.queue.add(pod.uid)
 
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a pod the API server no longer has."""
@@ -111,22 +83,19 @@ class StatusManager:
             raise Stopping
         with self._lock:
             wanted, written = self._wanted.get(uid), self._written.get(uid)
-        if wanted is None or wanted == written or self._api is None:
+        if wanted is None or wanted == written or self._api is None or wanted.pod.static:
             return None
-        shadow = self._shadow(wanted.pod)
+        pod = wanted.pod
         try:
+            # With the UID, a pod of the same name that came after is left alone.
             if wanted.gone:
-                if shadow is not None:
-                    self._api.delete(shadow.path, grace_period_seconds=0, uid=shadow.uid)
-            elif shadow is not None:
-                # With the UID, a pod of the same name that came after is left alone.
-                patch = {"metadata": {"uid": shadow.uid}, "status": wanted.status}
-                self._api.patch(f"{shadow.path}/status", patch)
+                self._api.delete(pod.path, grace_period_seconds=0, uid=pod.uid)
+            else:
+                patch = {"metadata": {"uid": pod.uid}, "status": wanted.status}
+                self._api.patch(f"{pod.path}/status", patch)
         except ApiError as error:
             if error.status not in (404, 409, 422):
-                _log.info(
-                    "pod status waits", extra={"pod": wanted.pod.full_name, "reason": str(error)}
-                )
+                _log.info("pod status waits", extra={"pod": pod.full_name, "reason": str(error)})
                 return _RETRY_S
         with self._lock:
             self._written[uid] = wanted

@@ -7,7 +7,6 @@ container it makes a call.
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,25 +19,22 @@ class TraceEvent:
     """One line of the trace.
 
     Attributes:
-        seq: counts up, over restarts of the kubelet too.
         ms: since the trace began; of a call, when it was made.
         unix_ms: the same as unix time, for comparing with what other processes saw.
         event: ``rpc``, ``start`` (a container starts, with what it received), ``reject``,
             ``end`` (a pod ended, its devices are free), ``kubelet`` (it started).
         rpc: the method, of an ``rpc``.
         resource: the resource asked for.
-        size: how many are asked for in a preferred call.
+        size: how many devices are asked for.
         available: how many were offered in a preferred call.
         must_include: the IDs that had to be in the answer.
         ids: the IDs sent to the plugin, or the IDs it preferred.
         pod_uid, namespace, pod, container: for whom, truly.
         took_ms: how long the plugin took.
         error: what the plugin answered instead, or why a pod was refused.
-        containers: the pod's containers in order of admission: name, kind, limits.
         detail: whatever else the event carries.
     """
 
-    seq: int
     ms: float
     unix_ms: float
     event: str
@@ -54,7 +50,6 @@ class TraceEvent:
     container: str = ""
     took_ms: float = 0.0
     error: str = ""
-    containers: tuple[dict[str, Any], ...] = ()
     detail: dict[str, Any] = field(default_factory=dict)
 
 
@@ -63,30 +58,22 @@ class Trace:
 
     Args:
         path: JSON lines; an existing file is continued.
-        clock: monotonic seconds.
     """
 
-    def __init__(
-        self, path: Path | None = None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        self._clock = clock
-        self._began = clock()
+        self._began = time.monotonic()
         self._began_unix_ms = time.time() * 1000
         self._lock = threading.Lock()
         self._events: list[TraceEvent] = []
-        self._next = 0
-        if path is not None and path.exists():
-            with path.open(encoding="utf-8") as file:
-                self._next = sum(1 for _ in file)
 
     def now(self) -> float:
         """Milliseconds since the trace began."""
-        return round((self._clock() - self._began) * 1000, 3)
+        return round((time.monotonic() - self._began) * 1000, 3)
 
     def add(
         self, event: str, pod: Pod | None = None, *, at: float | None = None, **fields: Any
-    ) -> TraceEvent:
+    ) -> None:
         """Append an event.
 
         Args:
@@ -96,26 +83,14 @@ class Trace:
             fields: the rest of :class:`TraceEvent`.
         """
         if pod is not None:
-            fields |= {
-                "pod_uid": pod.uid,
-                "namespace": pod.namespace,
-                "pod": pod.name,
-                "containers": tuple(
-                    {"name": each.name, "kind": each.kind.value, "limits": dict(each.limits)}
-                    for each in pod.containers
-                ),
-            }
+            fields |= {"pod_uid": pod.uid, "namespace": pod.namespace, "pod": pod.name}
         with self._lock:
             ms = self.now() if at is None else at
-            written = TraceEvent(
-                self._next, ms, round(self._began_unix_ms + ms, 3), event, **fields
-            )
-            self._next += 1
+            written = TraceEvent(ms, round(self._began_unix_ms + ms, 3), event, **fields)
             self._events.append(written)
             if self._path is not None:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(written), separators=(",", ":")) + "\n")
-        return written
 
     @property
     def events(self) -> tuple[TraceEvent, ...]:

@@ -6,19 +6,18 @@ what it writes is dropped.
 """
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc
 
-from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import AnnotationWriter, DecisionLog
 from agent.allocator.model.tickets import DeviceTable
 from agent.kubelet.server import Calls, DevicePluginService
 from common.kubelet_api import deviceplugin_pb2 as pb
-from contract.allocation import Allocation, Evidence
+from contract.allocation import Allocation
 from contract.resource import Resource
 
 CUT = "error reading from server: EOF"
@@ -83,56 +82,24 @@ class Death:
             self.come()
 
 
-class MortalJournal:
-    """A :class:`agent.allocator.model.ports.DecisionLog` that a dead agent writes nothing into."""
+class _Muted:
+    """Passes calls on to *log* until *death* has come."""
 
-    def __init__(self, decision_log: DecisionLog, death: Death) -> None:
-        self._decision_log = decision_log
+    def __init__(self, log: DecisionLog, death: Death) -> None:
+        self._log = log
         self._death = death
 
-    def decided(
-        self,
-        call: str,
-        ref: ContainerRef,
-        resource: Resource,
-        evidence: Evidence,
-        ids: Collection[str],
-    ) -> None:
-        """Report that a call was settled."""
-        if not self._death.dead.is_set():
-            self._decision_log.decided(call, ref, resource, evidence, ids)
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def report(*args: Any) -> None:
+            if not self._death.dead.is_set():
+                getattr(self._log, name)(*args)
 
-    def refused(
-        self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
-    ) -> None:
-        """Report that a call was refused."""
-        if not self._death.dead.is_set():
-            self._decision_log.refused(call, ref, resource, size, reason)
+        return report
 
-    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
-        """Report that a scheduler's choice did not fit."""
-        if not self._death.dead.is_set():
-            self._decision_log.replaced(ref, chosen, cards)
 
-    def corrected(self, correction: Correction) -> None:
-        """Report that a guess was wrong."""
-        if not self._death.dead.is_set():
-            self._decision_log.corrected(correction)
-
-    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
-        """Report that a container started without proof."""
-        if not self._death.dead.is_set():
-            self._decision_log.unproven(ref, ids, reason)
-
-    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        """Places were chosen while the wishes of the pod's author were not known."""
-        if not self._death.dead.is_set():
-            self._decision_log.unadvised(ref, resource, ids)
-
-    def podresources_unavailable(self, reason: str) -> None:
-        """Report that the record could not be had."""
-        if not self._death.dead.is_set():
-            self._decision_log.podresources_unavailable(reason)
+def mortal_log(log: DecisionLog, death: Death) -> DecisionLog:
+    """Return a decision log into which a dead agent writes nothing."""
+    return cast(DecisionLog, _Muted(log, death))
 
 
 class MortalOutbox:

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from agent.allocator.allocator import Allocator
@@ -14,6 +13,7 @@ from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
+from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
 from agent.host.state_file import StateFile
@@ -39,7 +39,7 @@ from simulator.node.digest import Digest
 from simulator.node.judge import Admission, judge
 from simulator.node.life import AgentLife
 from simulator.node.limits import Running, wrong_limits
-from simulator.node.mortal import Death, MortalJournal, MortalOutbox, MortalService
+from simulator.node.mortal import Death, MortalOutbox, MortalService, mortal_log
 from simulator.node.options import NodeOptions
 from simulator.node.pods import PodsInMemory
 from simulator.node.record import NoRecord
@@ -123,12 +123,7 @@ class Node:
             self.wait_until_offered()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End everything and remove the folder."""
         self.end_agent()
         self.kubelet.stop()
@@ -161,7 +156,6 @@ class Node:
         """Delete a pod; it is gone from the API once it has ended."""
         manifest = self.manifests[uid]
         manifest["metadata"]["deletionTimestamp"] = "2025-01-15T08:01:00Z"
-        self.pods.delete(uid)
         self.kubelet.update_pods(manifest)
 
     def remove(self, uid: str) -> None:
@@ -172,7 +166,7 @@ class Node:
 
     def add_static(self, manifest: Json) -> str:
         """Put a static pod on the node and give its UID; :meth:`mirror` shows it to the API."""
-        uid = self.kubelet.add_static_pod(manifest, mirror="never")
+        uid = self.kubelet.add_static_pod(manifest)
         self._static[uid] = manifest
         return uid
 
@@ -350,7 +344,7 @@ class Node:
             store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletLife(self.kubelet_dir).current,
             writer=writer,
-            decision_log=MortalJournal(self._options.decision_log(self.diary), death),
+            decision_log=mortal_log(self._options.decision_log(self.diary), death),
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
@@ -366,9 +360,9 @@ class Node:
         self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self.agent.start()
 
-    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer | None, Lifecycle]:
+    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, Lifecycle]:
         if not self._options.limits:
-            return None, Lifecycle()
+            return NoEnforcement(), Lifecycle()
         vcuda = Vcuda(
             state_dir=self.state,
             processes=Cgroups(),

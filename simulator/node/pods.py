@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.allocator.model.pod_view import Key, PodView
 from agent.errors import Unavailable
-from agent.kubernetes_api.pod_parser import is_complete, parse_pod
+from agent.kubernetes_api.pod_parser import parse_pod
 from contract.allocation import Allocation
 from contract.names import Names
 
@@ -56,16 +56,11 @@ class PodsInMemory:
 
     def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
         """Be the annotation writer: what is recorded on a pod shows in it from now on."""
-        complete = is_complete(view.demand, allocations)
-        self._change(view.id.uid, assigned=complete, annotated=allocations)
+        self._change(view.id.uid, annotated=allocations)
 
     def end(self, uid: str) -> None:
         """Show a pod as ended: it has, or the kubelet has rejected it."""
         self._change(uid, terminal=True)
-
-    def delete(self, uid: str) -> None:
-        """Show a pod as being deleted."""
-        self._change(uid, deleting=True)
 
     def run(self, uid: str) -> None:
         """Show a pod as running."""

@@ -1,106 +1,51 @@
-"""The parts of a KubeSchedulerConfiguration that this scheduler knows. Pure.
+"""The parts of a KubeSchedulerConfiguration that are simulated. Pure.
 
-Decoded strictly, as kube-scheduler does it, so that a fragment which it would refuse is
-refused here too. ``pkg/scheduler/apis/config/validation`` has the rules and their words.
+Decoded strictly: what kube-scheduler would refuse, or decide otherwise than this one, is refused.
 """
 
-import base64
-import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from simulator.manifests import Json
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?P<unit>ns|us|µs|ms|s|m|h)")
-_DEFAULT_TIMEOUT_S = 5.0
-_IGNORED = frozenset(
-    {"apiVersion", "kind", "metadata", "leaderElection", "clientConnection", "parallelism"}
-    | {"enableProfiling", "enableContentionProfiling", "delayCacheUntilActive"}
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """``tlsConfig`` of an extender; data takes precedence over files."""
-
-    insecure: bool = False
-    server_name: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    ca_file: str = ""
-    cert_data: bytes = b""
-    key_data: bytes = b""
-    ca_data: bytes = b""
-
-    @property
-    def has_ca(self) -> bool:
-        """Whether an authority is named."""
-        return bool(self.ca_file or self.ca_data)
+_IGNORED = ("apiVersion", "kind", "clientConnection", "leaderElection")
+_VERBS = ("filterVerb", "prioritizeVerb", "bindVerb")
+_SECONDS = re.compile(r"([0-9]+)s")
 
 
 @dataclass(frozen=True, slots=True)
 class ExtenderSettings:
-    """One entry of ``extenders``.
+    """The entry of ``extenders``.
 
     Attributes:
-        url_prefix: what verbs are appended to.
-        filter_verb: empty where the extender does not filter.
-        prioritize_verb: empty where it gives no scores.
-        bind_verb: empty where it does not bind.
+        url: what verbs are appended to, without a slash at its end.
         weight: what its scores are multiplied by.
-        enable_https: without an authority in *tls* then nothing is verified.
-        tls: how to reach it; ``None`` for Go's defaults.
-        timeout_s: seconds for a whole call.
-        node_cache_capable: it gets and gives names instead of whole nodes.
-        managed: resources that make a pod its business; none means all pods.
-        ignored: those of *managed* that the scheduler itself must not check.
-        ignorable: a failure of it does not stop a pod.
+        managed: resources that make a pod its business.
+        ca_file: who has signed its certificate; empty for http.
+        server_name: whose certificate it must be, where that is not the URL's host.
+        timeout_s: between two bytes of an answer.
+        filter_verb, prioritize_verb, bind_verb: empty for what it does not do.
     """
 
-    url_prefix: str
+    url: str
+    weight: int
+    managed: frozenset[str]
+    ca_file: str = ""
+    server_name: str = ""
+    timeout_s: float = 5.0
     filter_verb: str = ""
     prioritize_verb: str = ""
     bind_verb: str = ""
-    weight: int = 0
-    enable_https: bool = False
-    tls: TlsSettings | None = None
-    timeout_s: float = _DEFAULT_TIMEOUT_S
-    node_cache_capable: bool = False
-    managed: frozenset[str] = frozenset()
-    ignored: frozenset[str] = frozenset()
-    ignorable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """What a scheduler is told.
+    """What a scheduler is told: the ``schedulerName`` of its pods, and its extender, if any."""
 
-    Attributes:
-        extenders: in the order of the file.
-        names: pods with one of these in ``spec.schedulerName`` are its own.
-        percentage: ``percentageOfNodesToScore``; 0 lets the cluster's size decide.
-        initial_backoff_s: seconds after the first failed attempt.
-        max_backoff_s: seconds, the longest wait.
-        scored: resources that NodeResourcesFit scores by, and their weights.
-        most_allocated: prefer full nodes to empty ones.
-    """
-
-    extenders: Sequence[ExtenderSettings] = ()
     names: frozenset[str] = frozenset({"default-scheduler"})
-    percentage: int = 0
-    initial_backoff_s: float = 1.0
-    max_backoff_s: float = 10.0
-    scored: Sequence[tuple[str, int]] = (("cpu", 1), ("memory", 1))
-    most_allocated: bool = False
-
-    @property
-    def ignored(self) -> frozenset[str]:
-        """Resources that the scheduler itself does not check."""
-        return frozenset().union(*(each.ignored for each in self.extenders))
+    extender: ExtenderSettings | None = None
 
 
 def parse_configuration(document: Json) -> SchedulerSettings:
@@ -111,123 +56,50 @@ def parse_configuration(document: Json) -> SchedulerSettings:
     """
     _expect(document.get("kind") == "KubeSchedulerConfiguration", "kind: not a configuration")
     _expect(document.get("apiVersion") == API_VERSION, f"apiVersion: must be {API_VERSION}")
-    known = {"extenders", "profiles", "percentageOfNodesToScore"}
-    known |= {"podInitialBackoffSeconds", "podMaxBackoffSeconds"}
-    _known(document, known | _IGNORED, "")
-    extenders = [
-        _extender(each, f"extenders[{index}]")
-        for index, each in enumerate(document.get("extenders") or ())
-    ]
-    _check_together(extenders)
+    _known(document, (*_IGNORED, "extenders", "profiles"), "")
+    extenders = document.get("extenders") or []
+    _expect(len(extenders) <= 1, "extenders: more than one is not simulated")
     profiles = document.get("profiles") or [{}]
-    scored, most = _scoring(profiles)
-    defaults = SchedulerSettings()
+    for each in profiles:
+        _known(each, ("schedulerName",), "profiles[].")
     return SchedulerSettings(
-        extenders=tuple(extenders),
         names=frozenset(each.get("schedulerName", "default-scheduler") for each in profiles),
-        percentage=document.get("percentageOfNodesToScore") or 0,
-        initial_backoff_s=document.get("podInitialBackoffSeconds", defaults.initial_backoff_s),
-        max_backoff_s=document.get("podMaxBackoffSeconds", defaults.max_backoff_s),
-        scored=scored or defaults.scored,
-        most_allocated=most,
+        extender=_extender(extenders[0], "extenders[0].") if extenders else None,
     )
-
-
-def parse_duration(text: str) -> float:
-    """Read a duration as Go writes it, such as ``1m30s``, in seconds.
-
-    Raises:
-        ValueError: it is none.
-    """
-    parts = list(_DURATION.finditer(text))
-    if text == "0":
-        return 0.0
-    _expect(bool(parts) and "".join(map(str, (p.group() for p in parts))) == text, _no(text))
-    return sum(float(part["number"]) * _UNITS[part["unit"]] for part in parts)
-
-
-def _no(text: object) -> str:
-    return f"time: invalid duration {text!r}"
 
 
 def _extender(entry: Json, at: str) -> ExtenderSettings:
-    known = {"urlPrefix", "filterVerb", "prioritizeVerb", "bindVerb", "weight", "enableHTTPS"}
-    known |= {"tlsConfig", "httpTimeout", "nodeCacheCapable", "managedResources", "ignorable"}
-    _expect("preemptVerb" not in entry, f"{at}.preemptVerb: preemption is not simulated")
-    _known(entry, known, f"{at}.")
-    managed = entry.get("managedResources") or []
-    for index, each in enumerate(managed):
-        _known(each, {"name", "ignoredByScheduler"}, f"{at}.managedResources[{index}].")
+    known = ("urlPrefix", "weight", "enableHTTPS", "tlsConfig", "httpTimeout", "nodeCacheCapable")
+    _known(entry, (*known, *_VERBS, "managedResources", "ignorable"), at)
+    _expect(entry.get("nodeCacheCapable") is True, f"{at}nodeCacheCapable: only true is simulated")
+    _expect(not entry.get("ignorable"), f"{at}ignorable: only false is simulated")
     weight = entry.get("weight", 0)
     _expect(
         not entry.get("prioritizeVerb") or weight > 0,
-        f"{at}.weight: Invalid value: {weight}: must have a positive weight applied to it",
+        f"{at}weight: Invalid value: {weight}: must have a positive weight applied to it",
     )
-    tls = entry.get("tlsConfig")
+    managed = entry.get("managedResources") or []
+    for each in managed:
+        _known(each, ("name",), f"{at}managedResources[].")
+    tls = entry.get("tlsConfig") or {}
+    _known(tls, ("serverName", "caFile"), f"{at}tlsConfig.")
+    timeout = _SECONDS.fullmatch(entry.get("httpTimeout", "5s"))
+    if timeout is None:
+        raise ValueError(f"{at}httpTimeout: only whole seconds are simulated")
     return ExtenderSettings(
-        url_prefix=entry.get("urlPrefix", ""),
+        url=entry["urlPrefix"].rstrip("/"),
+        weight=weight,
+        managed=frozenset(each["name"] for each in managed),
+        ca_file=tls.get("caFile", ""),
+        server_name=tls.get("serverName", ""),
+        timeout_s=float(timeout[1]),
         filter_verb=entry.get("filterVerb", ""),
         prioritize_verb=entry.get("prioritizeVerb", ""),
         bind_verb=entry.get("bindVerb", ""),
-        weight=weight,
-        enable_https=entry.get("enableHTTPS", False),
-        tls=None if tls is None else _tls(tls, f"{at}.tlsConfig."),
-        timeout_s=parse_duration(entry.get("httpTimeout", "0")) or _DEFAULT_TIMEOUT_S,
-        node_cache_capable=entry.get("nodeCacheCapable", False),
-        managed=frozenset(each["name"] for each in managed),
-        ignored=frozenset(each["name"] for each in managed if each.get("ignoredByScheduler")),
-        ignorable=entry.get("ignorable", False),
     )
 
 
-def _tls(entry: Json, at: str) -> TlsSettings:
-    files = {"certFile": "cert_file", "keyFile": "key_file", "caFile": "ca_file"}
-    data = {"certData": "cert_data", "keyData": "key_data", "caData": "ca_data"}
-    _known(entry, {*files, *data, "insecure", "serverName"}, at)
-    fields: dict[str, Any] = {name: entry.get(key, "") for key, name in files.items()}
-    for key, name in data.items():
-        try:
-            fields[name] = base64.b64decode(entry.get(key, ""), validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"{at}{key}: illegal base64 data: {error}") from error
-    return TlsSettings(
-        insecure=entry.get("insecure", False), server_name=entry.get("serverName", ""), **fields
-    )
-
-
-def _check_together(extenders: Sequence[ExtenderSettings]) -> None:
-    binders = sum(bool(each.bind_verb) for each in extenders)
-    _expect(
-        binders <= 1,
-        f"extenders: Invalid value: found {binders} extenders implementing bind: "
-        "only one extender can implement bind",
-    )
-    seen: set[str] = set()
-    for index, each in enumerate(extenders):
-        for name in sorted(each.managed):
-            _expect(
-                name not in seen,
-                f"extenders[{index}].managedResources: Invalid value: {name}: "
-                "duplicate extender managed resource name",
-            )
-        seen |= each.managed
-
-
-def _scoring(profiles: Sequence[Json]) -> tuple[Sequence[tuple[str, int]], bool]:
-    """Return the resources and weights of NodeResourcesFit, and whether it prefers full nodes."""
-    for profile in profiles:
-        for plugin in profile.get("pluginConfig") or ():
-            if plugin.get("name") != "NodeResourcesFit":
-                continue
-            strategy = (plugin.get("args") or {}).get("scoringStrategy") or {}
-            resources = [
-                (each["name"], each.get("weight", 1)) for each in strategy.get("resources") or ()
-            ]
-            return tuple(resources), strategy.get("type") == "MostAllocated"
-    return (), False
-
-
-def _known(entry: Mapping[str, object], known: frozenset[str] | set[str], at: str) -> None:
+def _known(entry: Json, known: Collection[str], at: str) -> None:
     for key in entry:
         _expect(key in known, f'strict decoding error: unknown field "{at}{key}"')
 

@@ -1,156 +1,156 @@
-"""One extender, as ``pkg/scheduler/extender.go`` calls it (fact K25).
+"""One extender, as ``pkg/scheduler/extender.go`` calls it (K25): JSON over HTTP.
 
 Payloads have capitalised keys and no omitted fields; answers are read as Go reads them:
 keys in any case, unknown ones ignored.
 """
 
+import http.client
+import json
+import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from simulator.client import Json
-from simulator.scheduler.cache import NodeInfo
+from simulator.kubelet.pods import Pod
 from simulator.scheduler.configuration import ExtenderSettings
-from simulator.scheduler.endpoint import Endpoint, ExtenderError
-from simulator.scheduler.fit import pod_containers
-
-MAX_EXTENDER_PRIORITY = 10
-"""What an extender's scores are scaled from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filtered:
-    """What an extender said of nodes.
-
-    Attributes:
-        nodes: those that are left. Whole nodes that an extender gave back come without the
-            pods on them: NodeResourcesFit then scores each as idle.
-        failed: reasons by node.
-        unresolvable: reasons by node, where fewer pods on it would not help.
-    """
-
-    nodes: Sequence[NodeInfo]
-    failed: Mapping[str, str]
-    unresolvable: Mapping[str, str]
+class ExtenderError(Exception):
+    """An extender could not be asked, or its answer is not usable."""
 
 
 class Extender:
-    """Calls one extender. Safe to share between threads."""
+    """Calls one extender; safe to share between threads.
+
+    Raises:
+        ValueError: the URL is none, or an https one without a usable authority.
+    """
 
     def __init__(self, settings: ExtenderSettings) -> None:
-        """Prepare the calls.
+        self._settings = settings
+        self._url = urlsplit(settings.url)
+        self._context: ssl.SSLContext | None = None
+        if self._url.scheme not in ("http", "https") or not self._url.hostname:
+            raise ValueError(f"urlPrefix: not a URL: {settings.url!r}")
+        if self._url.scheme == "https":
+            try:
+                self._context = ssl.create_default_context(cafile=settings.ca_file)
+            except OSError as error:
+                raise ValueError(f"tlsConfig.caFile: {error}: {settings.ca_file}") from error
 
-        Raises:
-            ValueError: the settings cannot be used.
-        """
-        self.settings = settings
-        self._endpoint = Endpoint(settings)
+    @property
+    def binds(self) -> bool:
+        """Whether it makes the bindings of its pods itself."""
+        return bool(self._settings.bind_verb)
 
-    def close(self) -> None:
-        """Close connections."""
-        self._endpoint.close()
+    def is_interested(self, pod: Pod) -> bool:
+        """Return whether a container asks for a managed resource; with none, all pods are its."""
+        managed = self._settings.managed
+        return not managed or any(not managed.isdisjoint(each.limits) for each in pod.containers)
 
-    def is_interested(self, pod: Json) -> bool:
-        """Return whether a container asks for a managed resource."""
-        managed = self.settings.managed
-        return not managed or any(
-            not managed.isdisjoint(resources.get(kind) or ())
-            for resources in (each.get("resources") or {} for each in pod_containers(pod))
-            for kind in ("requests", "limits")
-        )
-
-    def filter(self, pod: Json, nodes: Sequence[NodeInfo]) -> Filtered:
-        """Ask which nodes are left.
+    def filter(self, pod: Pod, nodes: Sequence[str]) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Return the nodes that are left, and why others are not, by node.
 
         Raises:
             ExtenderError: it did not answer, or says that something went wrong.
         """
-        if not self.settings.filter_verb:
-            return Filtered(nodes, {}, {})
-        result = _object(self._endpoint.post(self.settings.filter_verb, self._args(pod, nodes)))
-        if result.get("error"):
-            raise ExtenderError(str(result["error"]))
-        return Filtered(
-            self._left(result, nodes),
-            result.get("failednodes") or {},
-            result.get("failedandunresolvablenodes") or {},
-        )
+        if not self._settings.filter_verb:
+            return nodes, {}
+        answer = self._post(self._settings.filter_verb, _arguments(pod, nodes))
+        left = answer.get("nodenames") or []
+        for name in left:
+            if name not in nodes:
+                raise ExtenderError(
+                    f'extender "{self._settings.url}" claims a filtered node "{name}" '
+                    "which is not found in the input node list"
+                )
+        reasons = answer.get("failednodes") or {}
+        return left, reasons | (answer.get("failedandunresolvablenodes") or {})
 
-    def prioritize(self, pod: Json, nodes: Sequence[NodeInfo]) -> Mapping[str, int]:
-        """Ask for scores, and multiply them by the weight.
+    def prioritize(self, pod: Pod, nodes: Sequence[str]) -> Mapping[str, int]:
+        """Return scores by node, times the weight.
 
         Raises:
             ExtenderError: it did not answer.
         """
-        if not self.settings.prioritize_verb:
+        if not self._settings.prioritize_verb:
             return {}
-        answer = self._endpoint.post(self.settings.prioritize_verb, self._args(pod, nodes))
+        answer = self._send(self._settings.prioritize_verb, _arguments(pod, nodes))
         if not isinstance(answer, list):
             raise ExtenderError(f"prioritize: not a list: {answer!r}")
-        scores: dict[str, int] = {}
-        for each in map(_object, answer):
-            score, host = each.get("score", 0), each.get("host", "")
-            if not isinstance(score, int):
-                raise ExtenderError(f"prioritize: not a whole number: {score!r}")
-            scores[host] = scores.get(host, 0) + score * self.settings.weight
-        return scores
+        scores = map(_lowered, answer)
+        return {each["host"]: each["score"] * self._settings.weight for each in scores}
 
-    def bind(self, pod: Json, node: str) -> None:
+    def bind(self, pod: Pod, node: str) -> None:
         """Let it bind a pod.
 
         Raises:
             ExtenderError: it did not, or did not answer.
         """
-        metadata = pod["metadata"]
-        arguments = {
-            "PodName": metadata["name"],
-            "PodNamespace": metadata["namespace"],
-            "PodUID": metadata["uid"],
-            "Node": node,
-        }
-        result = _object(self._endpoint.post(self.settings.bind_verb, arguments))
-        if result.get("error"):
-            raise ExtenderError(str(result["error"]))
+        who = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid}
+        self._post(self._settings.bind_verb, {**who, "Node": node})
 
-    def _args(self, pod: Json, nodes: Sequence[NodeInfo]) -> Json:
-        names, listed = None, None
-        if self.settings.node_cache_capable:
-            names = [each.name for each in nodes]
-        else:
-            listed = {"metadata": {}, "items": [_as_cached(each.node) for each in nodes]}
-        return {"Pod": _as_cached(pod), "Nodes": listed, "NodeNames": names}
+    def _post(self, verb: str, body: Json) -> Json:
+        answer = _lowered(self._send(verb, body))
+        if answer.get("error"):
+            raise ExtenderError(str(answer["error"]))
+        return answer
 
-    def _left(self, result: Json, nodes: Sequence[NodeInfo]) -> Sequence[NodeInfo]:
-        if self.settings.node_cache_capable and result.get("nodenames") is not None:
-            known = {each.name: each for each in nodes}
-            for name in result["nodenames"]:
-                if name not in known:
-                    raise ExtenderError(
-                        f'extender "{self.settings.url_prefix}" claims a filtered node "{name}" '
-                        "which is not found in the input node list"
-                    )
-            return [known[name] for name in result["nodenames"]]
-        listed = result.get("nodes")
-        return [NodeInfo(each) for each in (listed or {}).get("items") or ()]
+    def _send(self, verb: str, body: Json) -> Any:
+        url = f"{self._settings.url}/{verb}"
+        connection = self._connection()
+        try:
+            connection.request(
+                "POST",
+                f"{self._url.path}/{verb}",
+                json.dumps(body).encode(),
+                {"Content-Type": "application/json"},
+            )
+            answer = connection.getresponse()
+            content = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise ExtenderError(f'Post "{url}": {error or type(error).__name__}') from error
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            raise ExtenderError(f"failed {verb} with extender at URL {url}, code {answer.status}")
+        try:
+            return json.loads(content)
+        except ValueError as error:
+            raise ExtenderError(f"{url}: not JSON: {error}") from error
+
+    def _connection(self) -> http.client.HTTPConnection:
+        host, port = self._url.hostname or "", self._url.port
+        if self._context is None:
+            return http.client.HTTPConnection(host, port, timeout=self._settings.timeout_s)
+        return _NamedConnection(host, port, self._settings, self._context)
 
 
-def _as_cached(obj: Json) -> Json:
-    """Copy an object as a scheduler's cache has it: without kind and without managed fields."""
-    metadata = {key: value for key, value in obj["metadata"].items() if key != "managedFields"}
-    kept = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
-    return {**kept, "metadata": metadata}
+class _NamedConnection(http.client.HTTPSConnection):
+    """A connection to a host whose certificate may have another name (``serverName``)."""
+
+    def __init__(
+        self, host: str, port: int | None, settings: ExtenderSettings, context: ssl.SSLContext
+    ) -> None:
+        super().__init__(host, port, timeout=settings.timeout_s)
+        self._tls = context
+        self._name = settings.server_name or host
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
 
 
-def _object(answer: Any) -> Json:
+def _arguments(pod: Pod, nodes: Sequence[str]) -> Json:
+    """Make the arguments; a pod in a scheduler's cache has no kind and no managed fields."""
+    metadata = pod.manifest["metadata"]
+    kept = {k: v for k, v in pod.manifest.items() if k not in ("kind", "apiVersion")}
+    kept["metadata"] = {k: v for k, v in metadata.items() if k != "managedFields"}
+    return {"Pod": kept, "Nodes": None, "NodeNames": list(nodes)}
+
+
+def _lowered(answer: Any) -> Json:
     if not isinstance(answer, dict):
         raise ExtenderError(f"not an object: {answer!r}")
     return {key.lower(): value for key, value in answer.items()}
-
-
-def in_order(settings: Sequence[ExtenderSettings]) -> list[Extender]:
-    """Make the extenders, those that may be ignored last, as kube-scheduler does.
-
-    Raises:
-        ValueError: the settings of one cannot be used.
-    """
-    return [Extender(each) for each in sorted(settings, key=lambda each: each.ignorable)]

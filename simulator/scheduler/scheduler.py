@@ -1,212 +1,290 @@
-"""Binding pods to nodes, several at once and each after a delay of its own.
+"""Pods get nodes: by counts, and by what an extender says where there is one.
 
-So pods are bound in another order than they were created in, which is what a node agent
-must be able to live with. Without extenders; :mod:`simulator.scheduler.extended` has them.
+One thread decides. Several bind, each after a delay of its own, so pods are bound in another
+order than they were created in: a node agent must be able to live with that. What the API server
+has not got yet is assumed, and takes room. After any change all pods that wait are tried again.
 """
 
+import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from random import Random
 
 from simulator.client import ApiClient, ApiError, Json
-from simulator.scheduler.binding import post_binding
-from simulator.scheduler.fit import fitting_nodes, node_of, pod_requests, used_by_node, waits
-from simulator.scheduler.reflector import Reflector
+from simulator.kubelet.pods import TERMINAL_PHASES, Pod, parse_pod, requests_of
+from simulator.reflector import Reflector
+from simulator.scheduler.configuration import SchedulerSettings
+from simulator.scheduler.extender import Extender, ExtenderError
+from simulator.scheduler.fit import reasons_against
+
+_log = logging.getLogger(__name__)
 
 _PODS = "/api/v1/pods"
 _NODES = "/api/v1/nodes"
-_RETRY_S = 0.1
+_RETRY_S = 1.0
 _JOIN_S = 15.0
-_REFUSED = (404, 409)
+
+_Used = Mapping[str, Counter[str]]
+"""What is taken on each node, by extended resource."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A pod on its way to a node: it takes room there before the API server knows."""
+class Unschedulable(Exception):
+    """No node is left; the message counts the reasons as kube-scheduler does."""
 
-    pod: Json
-    node: str
+    def __init__(self, nodes: int, reasons: Iterable[str]) -> None:
+        counts = Counter(reasons)
+        told = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+        super().__init__(f"0/{nodes} nodes are available:" + (f" {told}." if told else ""))
 
 
 class Scheduler:
-    """Binds what fits, and tries the rest again whenever something changes.
+    """Binds what fits, and tries the rest again.
 
     Args:
         client: the API server.
-        seed: of the choice among nodes and of the delays.
+        settings: which pods are its own, and its extender.
+        seed: of the choice among equal nodes and of the delays.
         workers: how many bindings are under way at once.
         max_delay: seconds, the longest delay before a binding.
-        clock: gives monotonic seconds.
+
+    Raises:
+        ValueError: the settings of the extender cannot be used.
     """
 
     def __init__(
         self,
         client: ApiClient,
+        settings: SchedulerSettings | None = None,
         *,
         seed: int = 0,
         workers: int = 8,
         max_delay: float = 0.05,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        settings = settings or SchedulerSettings()
         self._client = client
+        self._names = settings.names
+        self._extender = Extender(settings.extender) if settings.extender else None
         self._random = Random(seed)  # noqa: S311 - a simulation is to be repeatable
         self._workers = workers
         self._max_delay = max_delay
-        self._clock = clock
         self._changed = threading.Condition()
-        self._generation = 0
-        self._pods: dict[str, Json] = {}
+        self._changes = 0
+        self._pods: dict[str, Pod] = {}
         self._nodes: dict[str, Json] = {}
-        self._plans: dict[str, _Plan] = {}
+        self._not_listed = {_PODS, _NODES}
+        self._assumed: dict[str, str] = {}
         self._not_before: dict[str, float] = {}
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._reflectors = (
+            Reflector(client, _PODS, on_list=self._all_pods, on_event=self._pod),
+            Reflector(client, _NODES, on_list=self._all_nodes, on_event=self._node),
+        )
+        loops = (self._schedule, *(each.run for each in self._reflectors))
+        self._threads = [threading.Thread(target=each, daemon=True) for each in loops]
 
     def start(self) -> None:
         """Begin; returns at once."""
-        pods = Reflector(self._client, _PODS, on_list=self._replace_pods, on_event=self._pod_event)
-        nodes = Reflector(
-            self._client, _NODES, on_list=self._replace_nodes, on_event=self._node_event
-        )
-        self._threads = [
-            threading.Thread(target=pods.run, args=(self._stop,), name="scheduler-pods"),
-            threading.Thread(target=nodes.run, args=(self._stop,), name="scheduler-nodes"),
-            threading.Thread(target=self._schedule, name="scheduler"),
-        ]
         for thread in self._threads:
-            thread.daemon = True
             thread.start()
 
     def stop(self) -> None:
         """End; returns when no binding is under way any more."""
         self._stop.set()
-        self._notify()
+        for each in self._reflectors:
+            each.stop()
+        with self._changed:
+            self._count_change()
         for thread in self._threads:
             thread.join(_JOIN_S)
 
-    def run(self, stop: threading.Event) -> None:
-        """Work until *stop* is set, for a process of its own."""
-        self.start()
-        stop.wait()
-        self.stop()
+    def choose(self, pod: Pod, nodes: Sequence[Json], used: _Used) -> str:
+        """Return the node for *pod*: the extender's best, by chance among equals.
+
+        Raises:
+            Unschedulable: there is none.
+            ExtenderError: the extender did not say which fit.
+        """
+        against = {_name(each): reasons_against(each, pod, used[_name(each)]) for each in nodes}
+        left: Sequence[str] = [name for name, reasons in against.items() if not reasons]
+        refused: Mapping[str, str] = {}
+        scores: Mapping[str, int] = {}
+        if self._extender and left and self._extender.is_interested(pod):
+            left, refused = self._extender.filter(pod, left)
+            if len(left) > 1:
+                scores = self._scores(self._extender, pod, left)
+        if not left:
+            reasons = [reason for each in against.values() for reason in each]
+            raise Unschedulable(len(nodes), [*reasons, *refused.values()])
+        best = max(scores.get(name, 0) for name in left)
+        return self._random.choice([name for name in left if scores.get(name, 0) == best])
+
+    def _scores(self, extender: Extender, pod: Pod, nodes: Sequence[str]) -> Mapping[str, int]:
+        try:
+            return extender.prioritize(pod, nodes)
+        except ExtenderError as error:  # as kube-scheduler: others decide then
+            _log.info("an extender gives no scores", extra={"reason": str(error)})
+            return {}
 
     def _schedule(self) -> None:
         with ThreadPoolExecutor(self._workers, thread_name_prefix="binder") as binders:
             seen = -1
             while not self._stop.is_set():
                 with self._changed:
-                    if seen == self._generation:
+                    if seen == self._changes:
                         self._changed.wait(self._until_retry())
-                    seen = self._generation
-                    plans = self._make_plans()
-                for key, plan, delay in plans:
-                    binders.submit(self._bind, key, plan, delay)
+                    seen = self._changes
+                    nodes = [self._nodes[name] for name in sorted(self._nodes)]
+                    waiting, used = self._waiting(), self._used()
+                for pod in waiting:
+                    if self._stop.is_set():
+                        return
+                    self._decide(pod, nodes, used, binders)
 
-    def _make_plans(self) -> list[tuple[str, _Plan, float]]:
-        """Decide for every pod that waits, in the order of creation."""
-        used = used_by_node(
-            [(node_of(pod), pod) for pod in self._pods.values() if node_of(pod)]
-            + [(plan.node, plan.pod) for plan in self._plans.values()]
-        )
-        now = self._clock()
+    def _decide(
+        self, pod: Pod, nodes: Sequence[Json], used: _Used, binders: ThreadPoolExecutor
+    ) -> None:
+        try:
+            node = self.choose(pod, nodes, used)
+        except Unschedulable as error:
+            self._tell(pod, "Unschedulable", str(error))
+        except ExtenderError as error:
+            self._failed(pod, str(error))
+        else:
+            with self._changed:
+                self._assumed[pod.uid] = node
+            used[node].update(requests_of(pod))
+            binders.submit(self._bind, pod, node, self._random.uniform(0, self._max_delay))
+
+    def _waiting(self) -> list[Pod]:
+        """Return the pods to decide about, the oldest first; none before all is known."""
+        if self._not_listed:
+            return []
+        now = time.monotonic()
         # What is due now is tried now; if there is no room, only a change helps.
-        self._not_before = {key: due for key, due in self._not_before.items() if due > now}
-        made = []
-        for key, pod in sorted(self._pods.items(), key=_queue_order):
-            if key in self._plans or not waits(pod) or key in self._not_before:
-                continue
-            nodes = fitting_nodes(pod, self._nodes.values(), used)
-            if not nodes:
-                continue
-            plan = _Plan(pod, self._random.choice(nodes))
-            self._plans[key] = plan
-            used.setdefault(plan.node, Counter()).update(pod_requests(pod))
-            made.append((key, plan, self._random.uniform(0, self._max_delay)))
-        return made
+        self._not_before = {
+            uid: due for uid, due in self._not_before.items() if due > now and uid in self._pods
+        }
+        return [
+            pod
+            for pod in sorted(
+                self._pods.values(), key=lambda each: (each.created, each.full_name, each.uid)
+            )
+            if not _node_of(pod)
+            and pod.uid not in self._assumed
+            and pod.uid not in self._not_before
+            and not pod.deleting
+            and pod.phase not in TERMINAL_PHASES
+            and pod.manifest["spec"].get("schedulerName", "default-scheduler") in self._names
+        ]
+
+    def _used(self) -> _Used:
+        used = {name: Counter[str]() for name in self._nodes}
+        for pod in self._pods.values():
+            node = _node_of(pod) or self._assumed.get(pod.uid)
+            if node in used and pod.phase not in TERMINAL_PHASES:
+                used[node].update(requests_of(pod))
+        return used
 
     def _until_retry(self) -> float | None:
         """Return the seconds until a pod is due again; nothing due, nothing to wait for."""
         if not self._not_before:
             return None
-        return max(min(self._not_before.values()) - self._clock(), 0.0)
+        return max(min(self._not_before.values()) - time.monotonic(), 0.0)
 
-    def _bind(self, key: str, plan: _Plan, delay: float) -> None:
+    def _bind(self, pod: Pod, node: str, delay: float) -> None:
         if self._stop.wait(delay):
             return
         try:
-            post_binding(self._client, plan.pod, plan.node)
-        except ApiError as error:
-            self._give_up(key, plan, retry=error.status not in _REFUSED)
-        else:
-            self._bound(key, plan)
-
-    def _bound(self, key: str, plan: _Plan) -> None:
-        """Count the pod on its node from now on, though the watch may show it only later."""
-        with self._changed:
-            known = self._pods.get(key)
-            if known is not None and not node_of(known):
-                self._pods[key] = {**known, "spec": {**known["spec"], "nodeName": plan.node}}
-            self._plans.pop(key, None)
-
-    def _give_up(self, key: str, plan: _Plan, *, retry: bool) -> None:
-        """Free the room. A pod that was refused is gone or bound: the watch will tell."""
-        with self._changed:
-            if self._plans.get(key) is plan:
-                del self._plans[key]
-            # Also after a refusal, in case it was for a reason that passes.
-            self._not_before[key] = self._clock() + (_RETRY_S if retry else 5 * _RETRY_S)
-            self._generation += 1
-            self._changed.notify_all()
-
-    def _replace_pods(self, pods: Iterable[Json]) -> None:
-        with self._changed:
-            self._pods = {pod["metadata"]["uid"]: pod for pod in pods}
-            self._forget_missing()
-        self._notify()
-
-    def _pod_event(self, kind: str, pod: Json) -> None:
-        key = pod["metadata"]["uid"]
-        with self._changed:
-            if kind == "DELETED":
-                self._pods.pop(key, None)
-                self._forget_missing()
-            elif node_of(pod) or not node_of(self._pods.get(key, {})):
-                # An older event does not unbind what this scheduler has bound meanwhile.
-                self._pods[key] = pod
-        self._notify()
-
-    def _forget_missing(self) -> None:
-        self._not_before = {k: v for k, v in self._not_before.items() if k in self._pods}
-
-    def _replace_nodes(self, nodes: Iterable[Json]) -> None:
-        with self._changed:
-            self._nodes = {node["metadata"]["name"]: node for node in nodes}
-        self._notify()
-
-    def _node_event(self, kind: str, node: Json) -> None:
-        with self._changed:
-            if kind == "DELETED":
-                self._nodes.pop(node["metadata"]["name"], None)
+            if self._extender and self._extender.binds and self._extender.is_interested(pod):
+                self._extender.bind(pod, node)
             else:
-                self._nodes[node["metadata"]["name"]] = node
-        self._notify()
+                self._client.create(f"{pod.path}/binding", _binding(pod, node))
+        except (ApiError, ExtenderError) as error:
+            self._failed(pod, str(error))
 
-    def _notify(self) -> None:
+    def _failed(self, pod: Pod, message: str) -> None:
+        """Free the room, and try again a little later, for a reason that may pass."""
         with self._changed:
-            self._generation += 1
-            self._changed.notify_all()
+            self._assumed.pop(pod.uid, None)
+            self._not_before[pod.uid] = time.monotonic() + _RETRY_S
+            self._count_change()
+            known = self._pods.get(pod.uid)
+        # It may be gone, or bound by a call whose answer was lost.
+        if known is not None and not _node_of(known):
+            self._tell(known, "SchedulerError", message)
+
+    def _tell(self, pod: Pod, reason: str, message: str) -> None:
+        """Write on a pod why it has no node, unless it says so already."""
+        told = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+        found = (pod.manifest.get("status") or {}).get("conditions") or ()
+        if any(told.items() <= each.items() for each in found):
+            return
+        others = [each for each in found if each.get("type") != "PodScheduled"]
+        patch = {"metadata": {"uid": pod.uid}, "status": {"conditions": [*others, told]}}
+        try:
+            self._client.patch(f"{pod.path}/status", patch)
+        except ApiError as error:
+            _log.info("no condition written", extra={"pod": pod.full_name, "reason": str(error)})
+
+    # What the reflectors tell
+
+    def _all_pods(self, pods: Iterable[Json]) -> None:
+        with self._changed:
+            self._pods = {}
+            for each in pods:
+                self._keep(parse_pod(each))
+            self._assumed = {k: v for k, v in self._assumed.items() if k in self._pods}
+            self._not_listed.discard(_PODS)
+            self._count_change()
+
+    def _pod(self, kind: str, obj: Json) -> None:
+        pod = parse_pod(obj)
+        with self._changed:
+            if kind == "DELETED":
+                self._pods.pop(pod.uid, None)
+                self._assumed.pop(pod.uid, None)
+            else:
+                self._keep(pod)
+            self._count_change()
+
+    def _keep(self, pod: Pod) -> None:
+        self._pods[pod.uid] = pod
+        if _node_of(pod):
+            self._assumed.pop(pod.uid, None)
+
+    def _all_nodes(self, nodes: Iterable[Json]) -> None:
+        with self._changed:
+            self._nodes = {_name(each): each for each in nodes}
+            self._not_listed.discard(_NODES)
+            self._count_change()
+
+    def _node(self, kind: str, node: Json) -> None:
+        with self._changed:
+            self._nodes.pop(_name(node), None)
+            if kind != "DELETED":
+                self._nodes[_name(node)] = node
+            self._count_change()
+
+    def _count_change(self) -> None:
+        self._changes += 1
+        self._changed.notify_all()
 
 
-def _queue_order(item: tuple[str, Json]) -> tuple[str, str, str, str]:
-    key, pod = item
-    metadata = pod["metadata"]
-    return (
-        metadata.get("creationTimestamp", ""),
-        metadata.get("namespace", ""),
-        metadata["name"],
-        key,
-    )
+def _binding(pod: Pod, node: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+
+
+def _name(obj: Json) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def _node_of(pod: Pod) -> str:
+    return pod.manifest["spec"].get("nodeName") or ""

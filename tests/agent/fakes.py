@@ -22,10 +22,11 @@ from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.pods import kubelet_uid
+from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Unavailable
 from agent.injection.inject import Injection
 from agent.kubelet.checkpoint import FILE_NAME as CHECKPOINT
@@ -48,7 +49,7 @@ NAMES = Names()
 RESOURCES = {NAMES.core: CORE, NAMES.memory: MEMORY}
 CORE_FIRST, MEMORY_FIRST = (CORE, MEMORY), (MEMORY, CORE)
 MIB = 1 << 20
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 _uids = itertools.count(1)
 
@@ -279,19 +280,17 @@ class FakeRecord:
         containers = self.entries.setdefault(view.id, {})
         containers.setdefault(container, {})[resource] = frozenset(held)
 
-    def list(self, *, within: float) -> Snapshot:
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
         self.asked += 1
         if self.away:
             raise Unavailable(self.away)
-        return Snapshot(
-            tuple(
-                ListedPod(
-                    pod.namespace,
-                    pod.name,
-                    tuple(ListedContainer(name, dict(held)) for name, held in containers.items()),
-                )
-                for pod, containers in self.entries.items()
+        return tuple(
+            ListedPod(
+                pod.namespace,
+                pod.name,
+                tuple(ListedContainer(name, dict(held)) for name, held in containers.items()),
             )
+            for pod, containers in self.entries.items()
         )
 
 
@@ -444,7 +443,7 @@ class Node:
             writer=self.writer,
             decision_log=self.decides_to(),
             answer=self._answer,
-            enforcer=self.enforcer,
+            enforcer=self.enforcer or NoEnforcement(),
             unhealthy=lambda uuid: self.ill.get(uuid, ""),
             policy=self.policy,
             strict=self.strict,
@@ -774,7 +773,7 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
         asked = ("vmemory", NAMES.memory, memory), ("vcore", NAMES.core, cores)
         for stem, resource, size in asked:
             with plugin(self.path_of(stem)) as stub:
-                offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices
+                offered = next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S))).devices
                 taken = {
                     each
                     for containers in self.pods.values()
@@ -843,18 +842,20 @@ def ask_preferred(stub: rpc.DevicePluginStub, ids: Sequence[str], size: int) -> 
     """Call ``GetPreferredAllocation`` for one container."""
     asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
     request = pb.PreferredAllocationRequest(container_requests=[asked])
-    return list(stub.GetPreferredAllocation(request, timeout=20).container_responses[0].deviceIDs)
+    return list(
+        stub.GetPreferredAllocation(request, timeout=DEADLINE_S).container_responses[0].deviceIDs
+    )
 
 
 def ask_allocate(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> Any:
     """Call ``Allocate`` for one container."""
     request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
-    return stub.Allocate(request, timeout=20).container_responses[0]
+    return stub.Allocate(request, timeout=DEADLINE_S).container_responses[0]
 
 
 def ask_prestart(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> None:
     """Call ``PreStartContainer``."""
-    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=20)
+    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=DEADLINE_S)
 
 
 # --- an HTTP server that says what a test wants ----------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.fakes import eventually
+from tests.agent.fakes import DEADLINE_S, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +49,7 @@ def test_a_killed_agent_is_started_again_and_ends_with_its_keeper(tmp_path: Path
         subprocess.run(["kill", "-KILL", *_pids(tmp_path)], check=True)
         eventually(lambda: len(_pids(tmp_path)) == 2, "it runs again")
         keeper.send_signal(signal.SIGTERM)
-        assert keeper.wait(60) == 0
+        assert keeper.wait(DEADLINE_S) == 0
         assert keeper.stderr is not None
         (line,) = (json.loads(each) for each in keeper.stderr)
     assert (line["message"], line["how"]) == ("the agent has died", "SIGKILL")
@@ -59,12 +59,12 @@ def test_a_killed_agent_is_started_again_and_ends_with_its_keeper(tmp_path: Path
 @pytest.mark.parametrize("status", [0, 2])
 def test_one_that_ends_by_itself_is_not_started_again(tmp_path: Path, status: int) -> None:
     with _kept(tmp_path, f"import sys; sys.exit({status})") as keeper:
-        assert keeper.wait(60) == status
+        assert keeper.wait(DEADLINE_S) == status
 
 
 def test_one_that_dies_again_and_again_is_left_to_the_kubelet(tmp_path: Path) -> None:
     with _kept(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)") as keeper:
-        assert keeper.wait(60) == 1
+        assert keeper.wait(DEADLINE_S) == 1
         assert keeper.stderr is not None
         assert len(keeper.stderr.readlines()) == 3
 

@@ -20,7 +20,7 @@ from agent.cards.source import look
 from agent.errors import SettingsError
 from agent.settings import Settings
 from simulator.api.server import kubeconfig_for
-from tests.agent.fakes import FakeKubelet, Scripted, eventually, write_cards
+from tests.agent.fakes import DEADLINE_S, FakeKubelet, Scripted, eventually, write_cards
 from tests.agent.nvml_node import Node, build, unload, uuid
 
 ROOT = Path(__file__).parents[2]
@@ -268,13 +268,13 @@ def process(flags: Mapping[str, str], log: Path) -> Iterator[subprocess.Popen[by
             yield started
         finally:
             started.kill()
-            started.communicate(timeout=20)
+            started.communicate(timeout=DEADLINE_S)
 
 
 def ended_cleanly(agent: subprocess.Popen[bytes], log: Path) -> None:
     """A signal ends it in time; every line of its log is JSON."""
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(20) == 0
+    assert agent.wait(DEADLINE_S) == 0
     assert [json.loads(line)["message"] for line in log.read_text().splitlines()][-1] == "stopped"
 
 

@@ -7,7 +7,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
 from certs.errors import InvalidCertificate
-from certs.issue import Issued, KeyPair, check_authorities, issue, make_authority, sign_serving
+from certs.issue import Issued, KeyPair, check_authorities, issue, make_authority
 from certs.names import parse_subject
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
@@ -73,32 +73,6 @@ def test_serials_and_the_names_of_authorities_differ() -> None:
     certificates = [_load(each) for made in (one, other) for each in (made.authority, made.serving)]
     assert len({each.serial_number for each in certificates}) == 4
     assert certificates[0].subject != certificates[2].subject
-
-
-def test_private_keys_do_not_show_in_repr(issued: Issued) -> None:
-    assert "PRIVATE" not in repr(issued)
-
-
-def test_an_authority_that_cannot_sign_is_refused(issued: Issued, rsa_key: bytes) -> None:
-    good = issued.authority
-    other = make_authority(now=NOW, days=1)
-    table = {
-        "authority: not a PEM certificate": KeyPair(b"", good.key),
-        "authority: not an unencrypted PEM private key": KeyPair(good.certificate, b"junk"),
-        "authority: its key must be an elliptic-curve key": KeyPair(good.certificate, rsa_key),
-        "authority: certificate and key do not belong together": KeyPair(
-            good.certificate, other.key
-        ),
-    }
-    for message, authority in table.items():
-        with pytest.raises(InvalidCertificate) as caught:
-            sign_serving(authority, SUBJECT, now=NOW)
-        assert str(caught.value) == message
-
-
-def test_a_bundle_of_an_old_and_a_new_authority_counts_two(issued: Issued) -> None:
-    newer = make_authority(now=NOW, days=1)
-    assert check_authorities(issued.authority.certificate + newer.certificate) == 2
 
 
 def test_what_is_no_bundle_of_authorities_is_refused(issued: Issued) -> None:

@@ -63,15 +63,3 @@ def test_a_mistake_is_one_line_and_an_exit_status(
     assert main([each for each in arguments if each != "OUT"] + out) == status
     assert _error(capsys).startswith(message)
     assert not (tmp_path / "out").exists()
-
-
-def test_flags_are_read_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GPU_TURNSTILE_CERTS_OUT", str(tmp_path))
-    monkeypatch.setenv("GPU_TURNSTILE_CERTS_DNS", "one two.svc")
-    monkeypatch.setenv("GPU_TURNSTILE_CERTS_IP", "127.0.0.1")
-    monkeypatch.setenv("GPU_TURNSTILE_CERTS_DAYS", "5")
-    assert main(["issue"]) == 0
-    monkeypatch.setenv("GPU_TURNSTILE_CERTS_FORCE", "true")
-    assert main(["issue"]) == 0

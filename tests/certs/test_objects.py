@@ -21,27 +21,10 @@ from certs.objects import (
     with_authority,
     with_serving,
     with_stamp,
-    with_trusted,
     write_stamp,
 )
-from certs.reading import read_certificate
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
-
-
-def test_what_is_written_is_read(issued: Issued) -> None:
-    authority = read_certificate(issued.authority.certificate)
-    obj = with_authority(new_secret("a", "n", Purpose.AUTHORITY), issued.authority)
-    found = parse_secret("a", Purpose.AUTHORITY, obj)
-    assert (found.origin, found.pair) == (Origin.OURS, issued.authority)
-    assert found.certificate == authority
-    obj = with_serving(
-        new_secret("s", "n", Purpose.SERVING), issued.serving, trusted=(authority,), now=NOW
-    )
-    found = parse_secret("s", Purpose.SERVING, obj)
-    assert (found.origin, found.pair, found.since) == (Origin.OURS, issued.serving, NOW)
-    assert found.trusted == (authority,)
-    assert parse_secret("s", Purpose.SERVING, with_trusted(obj, ())).trusted == ()
 
 
 def test_what_others_have_added_to_a_secret_is_kept(issued: Issued) -> None:
@@ -134,13 +117,13 @@ def test_a_patch_spares_the_annotations_there_are(
     ]
 
 
-def test_a_stamp_is_never_before_what_it_dates() -> None:
-    assert write_stamp(NOW) == "2030-01-02T03:04:05Z"
-    assert write_stamp(NOW.replace(microsecond=1)) == "2030-01-02T03:04:06Z"
-
-
 @given(st.one_of(st.none(), st.text(), st.integers(), st.just("2030-01-01T00:00:00")))
 def test_an_annotation_that_is_no_time_dates_nothing(text: object) -> None:
     obj: Json = {"metadata": {"annotations": {SERVING_SINCE: text}}}
     since = parse_secret("s", Purpose.SERVING, obj).since
     assert since is None or since.tzinfo is not None
+
+
+def test_a_stamp_is_never_before_what_it_dates() -> None:
+    assert write_stamp(NOW) == "2030-01-02T03:04:05Z"
+    assert write_stamp(NOW.replace(microsecond=1)) == "2030-01-02T03:04:06Z"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from certs.errors import InvalidCertificate
 from certs.issue import Issued, KeyPair, issue, make_authority, sign_serving
 from certs.names import parse_subject
-from certs.reading import is_issued_by, read_bundle, read_certificate, read_pair, write_bundle
+from certs.reading import is_issued_by, read_bundle, read_certificate, read_pair
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -45,12 +45,6 @@ def test_a_serving_certificate_ends_with_its_authority() -> None:
     authority = make_authority(now=NOW, days=3)
     serving = sign_serving(authority, parse_subject(["a"], [], 90), now=NOW + timedelta(days=1))
     assert read_certificate(serving.certificate).not_after == NOW + timedelta(days=3)
-
-
-def test_a_bundle_is_read_and_written(issued: Issued) -> None:
-    one = read_certificate(issued.authority.certificate)
-    other = read_certificate(make_authority(now=NOW, days=1).certificate)
-    assert read_bundle(write_bundle([one, other])) == (one, other)
 
 
 def test_of_a_bundle_only_authorities_are_read_and_each_once(issued: Issued) -> None:

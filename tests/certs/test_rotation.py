@@ -96,19 +96,6 @@ def test_an_installation_needs_no_waiting_and_writes_each_object_once() -> None:
     assert len(world.cluster.writes) == 4  # a second run writes nothing
 
 
-def test_only_the_bundles_and_one_annotation_of_a_configuration_change() -> None:
-    world = World()
-    world.cluster.configurations[MUTATING]["metadata"]["annotations"] = {"a/b": "c"}
-    before = configuration()
-    world.run()
-    after = world.cluster.configurations[MUTATING]
-    assert after["metadata"]["annotations"].pop("a/b") == "c"
-    assert list(after["metadata"].pop("annotations")) == ["gpu-turnstile/bundle-changed"]
-    for each in after["webhooks"]:
-        del each["clientConfig"]["caBundle"]
-    assert after["webhooks"] == before["webhooks"]
-
-
 def test_a_serving_certificate_is_renewed_at_two_thirds_under_the_same_authority() -> None:
     world = installed()
     authority, first = world.authority(), world.serving()
@@ -172,13 +159,6 @@ def test_waiting_is_done_in_one_run_if_asked_for() -> None:
     assert isinstance(world.run(until=old.renew_at + timedelta(hours=1)), Done)
     assert world.authority() != old
     assert timedelta() <= world.clock.now - old.renew_at - SETTLE - GRACE <= timedelta(minutes=1)
-
-
-def test_waiting_ends_in_time() -> None:
-    world = at(_renew_both)
-    start = world.clock.now
-    assert isinstance(world.run(until=start + timedelta(seconds=60)), Wait)
-    assert world.clock.now <= start + timedelta(seconds=60)
 
 
 def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_certificate() -> None:
@@ -471,25 +451,6 @@ def test_damage_of_any_kind_at_any_phase_is_repaired(
     world.run_to_the_end()
     assert world.accepted_now()
     assert isinstance(world.run(), Done)
-
-
-def test_a_lost_authority_is_replaced_without_a_moment_of_distrust() -> None:
-    world = installed()
-    serving = world.serving()
-    del world.cluster.secrets[CA]
-    found = world.run()
-    assert isinstance(found, Wait)
-    assert world.serving() == serving
-    assert world.accepted_now()
-    world.run_to_the_end()
-
-
-def test_changed_names_are_served_at_once_under_an_authority_trusted_long_since() -> None:
-    world = installed()
-    world.clock.now += timedelta(days=1)
-    world.settings = rotation(dns=("hook.example.com",))
-    assert isinstance(world.run(), Done)
-    assert world.serving().names == {"hook.gpu.svc", "hook.example.com"}
 
 
 @pytest.mark.parametrize("name", [CA, TLS])

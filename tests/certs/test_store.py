@@ -1,4 +1,3 @@
-import base64
 import os
 import stat
 import threading
@@ -22,13 +21,6 @@ def _contents(directory: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def newer() -> Issued:
     return issue(parse_subject(["newer"], [], 1), now=datetime.now(UTC))
-
-
-def test_four_files_are_written_into_a_directory_made_for_them(
-    issued: Issued, tmp_path: Path
-) -> None:
-    store.write(tmp_path / "a" / "b", issued)
-    assert list(_contents(tmp_path / "a" / "b")) == NAMES
 
 
 def test_a_key_is_private_from_the_moment_its_file_exists(
@@ -60,28 +52,10 @@ def test_a_key_is_private_from_the_moment_its_file_exists(
     }
 
 
-@pytest.mark.parametrize("there", NAMES)
-def test_nothing_is_overwritten_without_force(issued: Issued, tmp_path: Path, there: str) -> None:
-    (tmp_path / there).write_bytes(b"mine")
-    with pytest.raises(StoreError) as caught:
-        store.write(tmp_path, issued)
-    assert str(caught.value) == f"{tmp_path} already has {there}: give --force to replace"
-    assert _contents(tmp_path) == {there: b"mine"}
-
-
 def test_a_dangling_link_counts_as_there(issued: Issued, tmp_path: Path) -> None:
     (tmp_path / "tls.key").symlink_to(tmp_path / "nowhere")
     with pytest.raises(StoreError, match=r"already has tls\.key"):
         store.write(tmp_path, issued)
-
-
-def test_force_replaces_all_four(issued: Issued, newer: Issued, tmp_path: Path) -> None:
-    store.write(tmp_path, issued)
-    before = _contents(tmp_path)
-    store.write(tmp_path, newer, force=True)
-    after = _contents(tmp_path)
-    assert list(after) == NAMES
-    assert not set(before.values()) & set(after.values())
 
 
 def test_force_replaces_a_link_and_not_the_file_it_points_to(
@@ -178,13 +152,6 @@ def test_a_directory_in_the_place_of_a_file_is_refused_even_with_force(
     assert [path.name for path in tmp_path.iterdir()] == ["tls.key"]
 
 
-def test_the_bundle_is_the_authority_in_base64_on_one_line(issued: Issued, tmp_path: Path) -> None:
-    store.write(tmp_path, issued)
-    bundle = store.read_ca_bundle(tmp_path)
-    assert "\n" not in bundle
-    assert base64.b64decode(bundle, validate=True) == issued.authority.certificate
-
-
 def test_a_bundle_that_is_none_is_refused_with_its_path(issued: Issued, tmp_path: Path) -> None:
     path = tmp_path / "ca.crt"
     with pytest.raises(StoreError) as missing:
@@ -194,3 +161,10 @@ def test_a_bundle_that_is_none_is_refused_with_its_path(issued: Issued, tmp_path
     with pytest.raises(InvalidCertificate) as junk:
         store.read_ca_bundle(tmp_path)
     assert str(junk.value) == f"{path}: not a PEM certificate"
+
+
+def test_four_files_are_written_into_a_directory_made_for_them(
+    issued: Issued, tmp_path: Path
+) -> None:
+    store.write(tmp_path / "a" / "b", issued)
+    assert list(_contents(tmp_path / "a" / "b")) == NAMES

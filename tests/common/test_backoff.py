@@ -25,8 +25,3 @@ def test_who_draws_another_number_waits_another_time(first: float, second: float
     one, other = spread(10.0, lambda: first), spread(10.0, lambda: second)
     assert (one < other) == (10.0 * (1 + 0.5 * first) < 10.0 * (1 + 0.5 * second))
     assert 10.0 <= one <= 15.0
-
-
-def test_a_hundred_programs_do_not_come_back_together() -> None:
-    """Each has a source of randomness of its own, seeded by the system."""
-    assert len({Backoff(1.0, 60.0).next() for _ in range(100)}) > 90

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.logs import FIELDS, TRACE, JsonFormatter, configure, encode
+from common.logs import FIELDS, TRACE, JsonFormatter, configure
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("agent", "certs", "simulator", "webhook")
@@ -52,13 +52,6 @@ def test_a_line_carries_the_message_and_its_fields() -> None:
         },
         separators=(",", ":"),
     )
-
-
-def test_a_line_written_without_a_record_looks_the_same() -> None:
-    record = logging.makeLogRecord(
-        {"name": "x", "levelname": "INFO", "msg": "m", "created": 1.5, "process": 7, "uid": "u"}
-    )
-    assert encode(1.5, "info", "x", 7, "m", {"uid": "u"}) == JsonFormatter().format(record)
 
 
 def test_a_line_of_an_exception_is_still_one_line() -> None:
@@ -124,17 +117,6 @@ def _calls() -> list[tuple[str, ast.Call]]:
         and isinstance(node.func, ast.Attribute)
         and ast.unparse(node.func.value) in {"log", "_log"}
     ]
-
-
-def test_values_are_fields_and_never_part_of_a_message() -> None:
-    """Who looks for a message finds all lines of its kind."""
-    calls = _calls()
-    assert {place.partition("/")[0] for place, _ in calls} == set(PROGRAMS)
-    for place, call in calls:
-        assert isinstance(call.func, ast.Attribute)
-        own = 2 if call.func.attr == "log" else 1
-        assert len(call.args) == own, place
-        assert not isinstance(call.args[own - 1], ast.JoinedStr | ast.BinOp), place
 
 
 def test_no_field_has_the_name_of_one_that_every_line_has() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.errors import ContractError, Fault, FieldError, InvalidDemand, quote
+from contract.errors import quote
 
 
 @pytest.mark.parametrize(
@@ -39,13 +39,3 @@ def test_a_value_is_quoted_on_one_bounded_line(value: object, quoted: str) -> No
 def test_a_quote_never_breaks_the_line_nor_floods_it(value: object) -> None:
     assert quote(value).isprintable()
     assert len(quote(value)) <= 64 * 12 + 5  # a pair of escapes for each astral character
-
-
-def test_an_invalid_demand_tells_all_findings_in_one_line() -> None:
-    first = FieldError("a", Fault.INVALID, "must be 1", "r", "2")
-    second = FieldError("b", Fault.REQUIRED, "say it", "r")
-    error = InvalidDemand(iter([first, second]))
-    assert error.errors == (first, second)
-    assert str(error) == "a: Invalid value: 2: must be 1; b: Required value: say it"
-    assert isinstance(error, ContractError)
-    assert isinstance(error, ValueError)

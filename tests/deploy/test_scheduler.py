@@ -9,7 +9,7 @@ import yaml
 from certs.__main__ import cli as certs
 from contract.names import Names
 from scheduler.__main__ import cli as scheduler
-from simulator.scheduler.configuration import ExtenderSettings, parse_configuration
+from simulator.scheduler.configuration import parse_configuration
 from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
 from tests.deploy.manifests import (
@@ -43,42 +43,39 @@ def _configuration() -> Json:
     return found
 
 
-def _extender(configuration: Json) -> ExtenderSettings:
-    (found,) = parse_configuration(configuration).extenders
+def _extender(configuration: Json) -> Json:
+    """Its one entry; no field of the file is misspelt."""
+    parse_configuration(configuration)
+    found: Json
+    (found,) = configuration["extenders"]
     return found
 
 
 @pytest.mark.parametrize("which", ["fragment", "own"])
 def test_a_kube_scheduler_calls_all_verbs_by_names_and_never_goes_on_without(which: str) -> None:
     found = _extender(FRAGMENT if which == "fragment" else _configuration())
-    assert (found.filter_verb, found.prioritize_verb, found.bind_verb) == (
-        "filter",
-        "prioritize",
-        "bind",
-    )
+    verbs = [found[f"{each}Verb"] for each in ("filter", "prioritize", "bind")]
+    assert verbs == ["filter", "prioritize", "bind"]
     # Whole nodes would make kube-scheduler score each as idle (K25).
-    assert found.node_cache_capable
-    assert found.weight == 1
-    assert not found.ignorable
-    assert found.ignored == set()
+    assert found["nodeCacheCapable"] is True
+    assert found["weight"] == 1
+    assert found["ignorable"] is False
 
 
 def test_the_clusters_own_scheduler_asks_about_gpu_pods_alone() -> None:
-    assert _extender(FRAGMENT).managed == {Names().core}
+    assert _extender(FRAGMENT)["managedResources"] == [{"name": Names().core}]
     assert parse_configuration(FRAGMENT).names == {"default-scheduler"}
 
 
 def test_both_believe_a_certificate_of_the_extender_and_no_other() -> None:
     fragment, own = _extender(FRAGMENT), _extender(_configuration())
-    assert fragment.tls is not None
-    assert own.tls is not None
     # Not by the host's name, which only the cluster's DNS knows.
-    assert fragment.tls.server_name == SERVER
-    assert own.url_prefix == f"https://{SERVER}"
+    assert fragment["tlsConfig"]["serverName"] == SERVER
+    assert own["urlPrefix"] == f"https://{SERVER}"
     spec = pod_specs(_objects())["Deployment/gpu-turnstile-kube-scheduler"]
     mounts = {each["name"]: each["mountPath"] for each in containers(spec)[0]["volumeMounts"]}
     (secret,) = (each for each in spec["volumes"] if "secret" in each)
-    assert own.tls.ca_file == f"{mounts[secret['name']]}/ca.crt"
+    assert own["tlsConfig"]["caFile"] == f"{mounts[secret['name']]}/ca.crt"
     assert secret["secret"] == {
         "secretName": "gpu-turnstile-scheduler-tls",
         "items": [{"key": "ca.crt", "path": "ca.crt"}],

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from agent.allocator.model.podresources import Snapshot
+from agent.allocator.model.podresources import ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from contract.allocation import Allocation, decode_allocations
@@ -107,12 +107,12 @@ class Ground:
         """Read the kubelet's own record: (pod, container) -> device IDs."""
         return {
             (pod.name, container.name): dict(container.held)
-            for pod in self._snapshot().pods
+            for pod in self._pods()
             if pod.namespace == self.cluster.namespace
             for container in pod.containers
         }
 
-    def _snapshot(self) -> Snapshot:
+    def _pods(self) -> tuple[ListedPod, ...]:
         deadline = time.monotonic() + 30
         while True:
             try:

@@ -302,7 +302,7 @@ def test_no_more_plugins_of_a_resource_are_followed_than_a_bound(
 def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
     running: Node, plugin: MakePlugin
 ) -> None:
-    """Whatever it is that kills it comes again with each asking."""
+    """Whatever it is that kills it comes again whenever it is asked."""
     over = threading.Event()
 
     def restart() -> None:

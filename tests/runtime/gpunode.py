@@ -7,7 +7,6 @@ answered; the container that it believes to run is started here through the CRI.
 import json
 import os
 import secrets
-import shutil
 import stat
 import threading
 import uuid
@@ -75,7 +74,6 @@ class GpuNode:
         self._runtime = runtime
         self._changes = settings
         self._stack = ExitStack()
-        self._agent: Agent | None = None
         self._pods: dict[str, Pod] = {}
         self._starts: dict[tuple[str, str], int] = {}
         self._held_back = ""
@@ -105,10 +103,13 @@ class GpuNode:
             )
             self._kubelet.start()
             stack.callback(self._kubelet.stop)
-            self.settings = replace(self._settings(kubeconfig), **self._changes)
-            stack.callback(self.stop_agent)
+            agent = Agent(replace(self._settings(kubeconfig), **self._changes))
+            stack.callback(agent.stop)
             stack.callback(self._remove_pods)
-            self.start_agent()
+            agent.start()
+            eventually(lambda: agent.registered, "the agent has registered")
+            whole = {NAMES.core: 100 * len(self.devices), NAMES.memory: 32 * len(self.devices)}
+            eventually(lambda: self._kubelet.capacity()[1] == whole, "the kubelet has the cards")
             self._stack = stack.pop_all()
         return self
 
@@ -121,64 +122,26 @@ class GpuNode:
         """End all, the pods first."""
         self._stack.close()
 
-    def start_agent(self) -> None:
-        """Start an agent, the first or the next one."""
-        self.stop_agent()
-        agent = self._agent = Agent(self.settings)
-        agent.start()
-        eventually(lambda: agent.registered, "the agent has registered")
-        whole = {NAMES.core: 100 * len(self.devices), NAMES.memory: 32 * len(self.devices)}
-        eventually(lambda: self._kubelet.capacity()[1] == whole, "the kubelet has the cards")
-
-    def stop_agent(self) -> None:
-        """End the agent; containers and the kubelet stay."""
-        if self._agent is not None:
-            self._agent.stop()
-            self._agent = None
-
-    def wipe_state(self) -> None:
-        """Lose everything that agents wrote."""
-        shutil.rmtree(self.settings.state_dir)
-
-    def sweep(self) -> None:
-        """Have the agent do now what it does every minute: remove what was for pods now gone."""
-        assert self._agent is not None
-        assert self._agent._session is not None
-        allocator = self._agent._session.allocator
-        allocator.refresh()
-        allocator.sweep()
-
     # --- pods --------------------------------------------------------------------------
 
-    def admit(
-        self, name: str, *asks: tuple[int, int], annotations: Mapping[str, str] | None = None
-    ) -> str:
-        """Create a pod, and wait until the kubelet has started all of it; gives its UID.
-
-        Args:
-            name: its name.
-            asks: cores and memory blocks of its containers ``c0``, ``c1``, ...
-            annotations: what its author writes.
-        """
-        uid = self.create(name, *asks, annotations=annotations)
-        for index in range(len(asks)):
-            self.wait_for_start(uid, f"c{index}")
+    def admit(self, name: str, asked: tuple[int, int]) -> str:
+        """Create a pod, and wait until the kubelet has started all of it; gives its UID."""
+        uid = self.create(name, asked)
+        self.wait_for_start(uid, "c0")
         return uid
 
     def create(
-        self,
-        name: str,
-        *asks: tuple[int, int],
-        init: tuple[int, int] | None = None,
-        annotations: Mapping[str, str] | None = None,
+        self, name: str, asked: tuple[int, int], *, init: tuple[int, int] | None = None
     ) -> str:
-        """Create a pod, with an init container ``init`` where told; gives its UID."""
-        wanted = [*asks, init] if init else asks
-        manifest = make_manifest(name, *wanted, annotations=annotations)
+        """Create a pod of a container ``c0``, with an init container ``init`` where told.
+
+        Both are given as cores and memory blocks. Gives the pod's UID.
+        """
+        manifest = make_manifest(name, *([asked, init] if init else [asked]))
         containers = manifest["spec"]["containers"]
         for each in containers:
-            asked = each["resources"]["limits"]
-            each["resources"]["limits"] = {key: asked[key] for key in asked if asked[key] != "0"}
+            limits = each["resources"]["limits"]
+            each["resources"]["limits"] = {key: limits[key] for key in limits if limits[key] != "0"}
         if init:
             manifest["spec"]["initContainers"] = [containers.pop() | {"name": "init"}]
         return str(self.api.create(PODS, manifest)["metadata"]["uid"])
@@ -197,18 +160,9 @@ class GpuNode:
         if (moment.what, moment.container) == ("PreStartContainer", self._held_back):
             self._go_on.wait(60)
 
-    def run(
-        self,
-        name: str,
-        cores: int,
-        memory: int,
-        *,
-        annotations: Mapping[str, str] | None = None,
-        volumes: Mapping[str, Path] | None = None,
-    ) -> Inside:
+    def run(self, name: str, cores: int, memory: int) -> Inside:
         """Create a pod of one container and start that."""
-        uid = self.admit(name, (cores, memory), annotations=annotations)
-        return self.start(name, uid, volumes=volumes)
+        return self.start(name, self.admit(name, (cores, memory)))
 
     def run_without_cards(self, name: str, *, volumes: Mapping[str, Path] | None = None) -> Inside:
         """Start a container of a pod that asks for no card: nobody is asked about it."""

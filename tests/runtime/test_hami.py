@@ -47,23 +47,3 @@ def test_the_shared_file_alone_is_written_to(node: GpuNode) -> None:
         for script in (f"echo x >{path}", f"chmod 777 {path}"):
             assert "Read-only file system" in inside.refused(script)
         assert "busy" in inside.refused(f"rm {path}")
-
-
-def test_equal_pods_and_a_container_started_again_have_shared_files_of_their_own(
-    node: GpuNode,
-) -> None:
-    uids = [node.admit(name, (50, 8)) for name in ("a", "b")]
-    both = [node.start(name, uid) for name, uid in zip(("a", "b"), uids, strict=True)]
-    for number, inside in enumerate(both):
-        inside.sh(f"echo {number} >{SHARED}")
-    assert [inside.sh(f"cat {SHARED}") for inside in both] == ["0\n", "1\n"]
-    again = node.restart("a", uids[0], both[0])
-    assert again.sh(f"cat {SHARED}") == ""
-    again.sh(f"echo 2 >{SHARED}")
-    assert both[1].sh(f"cat {SHARED}") == "1\n"
-
-
-def test_whole_cards_have_no_limit_whatever_memory_is_asked_for(node: GpuNode) -> None:
-    for inside in (node.run("a", 100, 16), node.run("b", 100, 0)):
-        assert limits(inside) == {}
-        assert PRELOAD not in inside.mounts()

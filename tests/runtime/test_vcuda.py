@@ -1,10 +1,9 @@
 """vcuda's directory and its registration, seen from inside of containers."""
 
-import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -15,7 +14,6 @@ from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.settings import EnforcementMode
 from tests.agent.builders import BLOCK
-from tests.agent.fakes import NAMES, eventually
 from tests.runtime.conftest import MakeNode
 from tests.runtime.gpunode import GpuNode, bus_id
 from tests.runtime.pods import Inside
@@ -83,14 +81,6 @@ def test_a_container_finds_its_limits_before_it_asks(node: GpuNode) -> None:
     assert inside.list(ETC) == ["pids.config", "vcuda.config", "vcuda.sock"]
 
 
-def test_a_soft_limit_and_a_whole_card_are_told_apart(node: GpuNode) -> None:
-    soft_uid = node.admit("soft", (30, 8), annotations={NAMES.core_limit: "70"})
-    whole_uid = node.admit("whole", (100, 0))
-    soft, whole = node.start("soft", soft_uid), node.start("whole", whole_uid)
-    assert limits(soft) == replace(of_share(soft_uid, 30, 8), hard_limit=False, limit=70)
-    assert limits(whole) == replace(of_share(whole_uid, 100, 0, card=1), enable=False)
-
-
 def test_root_in_a_container_cannot_write_there(node: GpuNode) -> None:
     uid = node.admit("a", (30, 8))
     inside = node.start("a", uid)
@@ -145,21 +135,6 @@ def test_registering_from_inside_writes_limits_and_the_host_pids(node: GpuNode) 
         assert limits(inside, form.folder) == of_share(uid, 30, 8)
 
 
-def test_who_claims_to_be_another_is_refused_at_its_own_door(node: GpuNode) -> None:
-    uid, other_uid = node.admit("a", (30, 8)), node.admit("b", (30, 8))
-    inside, other = node.start("a", uid), node.start("b", other_uid)
-    for refs in (
-        {"pod_uid": other_uid},
-        {"container_name": "c1"},
-        {"container_id": other.id},
-        {"container_id": f"../{other.id}"},
-        {"bus_id": bus_id(1)},
-    ):
-        with refused():
-            register(inside, **refs)
-    assert inside.list(ETC) == other.list(ETC) == ["pids.config", "vcuda.config", "vcuda.sock"]
-
-
 def test_another_container_is_refused_though_it_has_the_directory(node: GpuNode) -> None:
     """The worst of cases: its pod mounts the host's folder by hand."""
     uid = node.admit("a", (30, 8))
@@ -187,33 +162,7 @@ def test_another_container_is_refused_though_it_has_the_directory(node: GpuNode)
     register(inside)
 
 
-def test_a_link_in_the_directory_is_not_followed(node: GpuNode, tmp_path: Path) -> None:
-    """Nobody can make one there, but for a pod that mounts the host's folder by hand."""
-    uid = node.admit("a", (30, 8))
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    inside = node.start("a", uid, volumes={"/own": files_on_host(node, uid)})
-    inside.sh(f"ln -s {victim} /own/{inside.id} && ln -sf {victim}/pids.config /own/pids.config")
-    for refs in ({"container_id": inside.id}, {"container_name": "c0"}):
-        with contextlib.suppress(grpc.RpcError):
-            register(inside, **refs)
-    assert list(victim.iterdir()) == []
-
-
 # --- over time ------------------------------------------------------------------------------
-
-
-def test_after_a_restart_of_the_agent_the_same_container_registers_again(node: GpuNode) -> None:
-    uid = node.admit("a", (30, 8))
-    inside = node.start("a", uid)
-    register(inside)
-    node.start_agent()
-    assert limits(inside) == limits(inside, f"{ETC}/{inside.id}") == of_share(uid, 30, 8)
-    inside.sh("sleep 1000 >/dev/null 2>&1 &")
-    stay = inside.host_pids()
-    register(inside, container_name="c0")
-    assert len(stay) == 3
-    assert stay <= pids(inside)
 
 
 def test_a_container_that_is_started_again_has_the_ticket_and_files_of_its_own(
@@ -254,19 +203,6 @@ def test_an_init_container_and_its_successor_have_one_ticket_and_each_its_limits
         register(inside, container_id=init.id)
 
 
-def test_a_killed_agents_disk_is_wiped_and_the_container_is_started_again(node: GpuNode) -> None:
-    """The kubelet still mounts the path it was once answered (fact K12)."""
-    uid = node.admit("a", (30, 8))
-    first = node.start("a", uid)
-    node.stop_agent()
-    node.wipe_state()
-    node.start_agent()
-    second = node.restart("a", uid, first)
-    assert limits(second) == of_share(uid, 30, 8)
-    register(second, container_name="c0")
-    assert second.main_pid() in pids(second)
-
-
 def test_equal_pods_started_at_once_never_see_each_others_directory(node: GpuNode) -> None:
     names = ("a", "b", "c", "d")
 
@@ -289,18 +225,6 @@ def test_equal_pods_started_at_once_never_see_each_others_directory(node: GpuNod
         assert not pids(inside, f"{ETC}/{inside.id}") & others
 
 
-def test_the_containers_of_one_pod_never_see_each_others_directory(node: GpuNode) -> None:
-    uid = node.admit("a", (30, 4), (30, 4))
-    both = [node.start("a", uid, name) for name in ("c0", "c1")]
-    for inside in both:
-        register(inside)
-    for inside, name in zip(both, ("c0", "c1"), strict=True):
-        assert limits(inside).container_name == name
-        assert inside.list(ETC) == [inside.id, "pids.config", "vcuda.config", "vcuda.sock"]
-    with refused():
-        register(both[0], container_name="c1")
-
-
 def test_whoever_lingers_never_sees_what_its_successor_gets(make_node: MakeNode) -> None:
     node = make_node(1, enforcement=EnforcementMode.VCUDA)
     old_uid = node.admit("old", (99, 8))
@@ -321,19 +245,3 @@ def test_whoever_lingers_never_sees_what_its_successor_gets(make_node: MakeNode)
     with pytest.raises((grpc.RpcError, ConnectionError)):
         register(old)
     assert old.id not in new.list(ETC)
-
-
-def test_a_directory_goes_when_its_pod_is_gone(node: GpuNode) -> None:
-    uid, kept_uid = node.admit("a", (30, 8)), node.admit("b", (30, 8))
-    kept = node.start("b", kept_uid)
-    path = files_on_host(node, uid)
-    node.delete("a", uid)
-
-    def removed() -> bool:
-        node.sweep()
-        return not path.exists()
-
-    eventually(removed, "the directory is removed")
-    assert files_on_host(node, kept_uid).exists()
-    assert limits(kept) == of_share(kept_uid, 30, 8)
-    register(kept)

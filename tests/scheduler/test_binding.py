@@ -129,12 +129,6 @@ def test_a_binding_names_pod_uid_node_and_the_cards_of_each_container(stage: Sta
     assert (stage.state.assumed, stage.free()) == (0, [(0, 30), (20, 23)])
 
 
-def test_the_policy_and_the_authors_wish_choose_the_card(stage: Stage) -> None:
-    stage.create("b", (40, 4), node="n1", annotations=hint("1"))
-    stage.create("a", (30, 4), annotations={NAMES.gpu_policy: "spread"})
-    assert stage.bind() == "0: 0"
-
-
 def test_what_fits_no_more_is_refused_in_words_and_nothing_is_sent(stage: Stage) -> None:
     stage.create("a", (60, 4))
     for index in ("0", "1"):
@@ -143,13 +137,6 @@ def test_what_fits_no_more_is_refused_in_words_and_nothing_is_sent(stage: Stage)
     assert stage.refused(node="n9") == "node n9 is not known"
     assert (stage.api.bindings, stage.results) == ([], ["refused", "refused"])
     assert stage.bind(node="n2") == "0: 0"
-
-
-def test_two_pods_do_not_get_the_same_cores(stage: Stage) -> None:
-    for name in ("a", "b", "c"):
-        stage.create(name, (60, 4))
-    assert [stage.bind("a"), stage.bind("b")] == ["0: 0", "0: 1"]
-    assert stage.refused("c") == "node n1: no card has 60 cores and 4 blocks free"
 
 
 def test_a_pod_that_the_watch_has_not_shown_is_asked_for(stage: Stage) -> None:

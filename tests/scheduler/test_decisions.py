@@ -35,17 +35,6 @@ def fill(state: State, node: str, cores: int = 50, name: str = "old") -> None:
     state.put_pod(make_pod(f"{name}-{node}", (cores, 4), node=node, annotations=hint("0")))
 
 
-def test_every_node_that_fits_is_returned_in_the_order_asked(
-    state: State, decisions: Decisions
-) -> None:
-    fill(state, "n1")
-    assert decisions.filter(POD, ["n4", "n3", "n2", "n1"]) == Filtered(
-        ("n2",),
-        {"n4": "the node is not known yet", "n1": FULL},
-        {"n3": "no inventory of cards: no agent has written gpu-cards"},
-    )
-
-
 def test_a_decision_lasts_as_long_as_the_room(
     state: State, decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

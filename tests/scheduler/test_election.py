@@ -172,22 +172,6 @@ def test_an_answer_that_is_lost_is_found_by_the_next_step(
     assert one.leads_for() == DURATION
 
 
-def test_who_comes_second_to_make_it_follows(leases: FakeLeases, clock: FakeClock) -> None:
-    one, two = replica("one", leases, clock), replica("two", leases, clock)
-    one.step()
-    made, leases.lease = leases.lease, None
-    get = leases.get_lease
-
-    def late(namespace: str, name: str) -> Json | None:
-        found = get(namespace, name)
-        leases.lease = made
-        return found
-
-    leases.get_lease = late  # type: ignore[method-assign]
-    two.step()
-    assert two.leads_for() == 0
-
-
 @pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseTransitions": "many"}])
 def test_a_lease_that_nobody_holds_is_taken_whatever_is_in_it(
     leases: FakeLeases, clock: FakeClock, spec: object
@@ -247,3 +231,19 @@ def test_at_no_time_two_may_bind(events: list[tuple[int, str] | float]) -> None:
                 others = [until[other] for other in range(3) if other != number]
                 assert all(clock.now >= other for other in others)
                 until[number] = max(until[number], clock.now + BIND_SECONDS)
+
+
+def test_who_comes_second_to_make_it_follows(leases: FakeLeases, clock: FakeClock) -> None:
+    one, two = replica("one", leases, clock), replica("two", leases, clock)
+    one.step()
+    made, leases.lease = leases.lease, None
+    get = leases.get_lease
+
+    def late(namespace: str, name: str) -> Json | None:
+        found = get(namespace, name)
+        leases.lease = made
+        return found
+
+    leases.get_lease = late  # type: ignore[method-assign]
+    two.step()
+    assert two.leads_for() == 0

@@ -1,6 +1,7 @@
 """One replica put together in this process: threads, readiness, and its process."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -100,6 +101,14 @@ def test_the_worker_serves_the_replica_and_ends_it(settings: Settings) -> None:
     ended = client.get("/readyz")
     assert ended.text == "shutting down\n"
     assert ended.headers["Connection"] == "close"  # the next connection finds the leader
+    master.end()
+
+
+def test_the_worker_asks_for_the_certificate_of_the_client_ca(settings: Settings) -> None:
+    files = replace(settings.files, client_ca=settings.files.cert)
+    master = Master(replace(settings, files=files), Certificate(settings.files))
+    client = client_of(master.load())
+    assert client.post("/filter", json={}).status_code == 403
     master.end()
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from common.serving.asgi import Adapter
 from common.serving.environ import VERIFIED
-from common.serving.tls import Change
 from placement.scoring import Policy
 from scheduler import app as module
 from scheduler.app import create_app
@@ -194,22 +193,6 @@ def test_without_its_certificate_nobody_is_answered_but_probes() -> None:
     assert answer.status_code == 200
 
 
-def test_readiness_says_why_not(stage: Stage) -> None:
-    stage.ready = "shutting down"
-    answer = stage.client.get("/readyz")
-    assert (answer.status_code, answer.text) == (503, "shutting down\n")
-    assert stage.client.get("/healthz").status_code == 200
-
-
-def test_metrics_are_shown(stage: Stage) -> None:
-    stage.metrics.certificate(Change.NONE, 7.0)
-    stage.metrics.observe("leader", "1 while this replica binds.", lambda: 1.0)
-    answer = stage.client.get("/metrics")
-    assert answer.content_type.startswith("text/plain; version=0.0.4")
-    for line in ("leader 1.0", "certificate_expiry_timestamp_seconds 7.0", 'build_info{python="'):
-        assert f"gpu_turnstile_scheduler_{line}" in answer.text
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status", "text"),
     [
@@ -226,15 +209,6 @@ def test_other_paths_and_methods_are_refused(
     answer = stage.app.test_client().open(f"http://localhost{path}", method=method)
     assert (answer.status_code, answer.text) == (status, text)
     assert ("Allow" in answer.headers) == (status == 405)
-
-
-def test_a_route_that_fails_otherwise_tells_nothing(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Metrics, "render", lambda _: 1 / 0)
-    answer = stage.client.get("/metrics")
-    assert answer.status_code == 500
-    assert answer.text == "internal error, see the log of the scheduler extender\n"
 
 
 _scalars = st.none() | st.booleans() | st.integers(-1, 200) | st.sampled_from(["", "a", "30"])

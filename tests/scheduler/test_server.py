@@ -4,55 +4,44 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import trustme
 
 from agent.kubernetes_api.pod_parser import parse_pod as parse_for_the_agent
+from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
+from tests.webhook.serving import DEADLINE, JSON, Running, free_port
 
 ROOT = Path(__file__).parents[2]
-DEADLINE = 90
 PODS = "/api/v1/namespaces/default/pods"
 SLICE = "/apis/discovery.k8s.io/v1/namespaces/gpu-turnstile/endpointslices/slice"
 
 
-@dataclass
-class Replica:
-    process: subprocess.Popen[bytes]
-    port: int
-    folder: Path
-    log: Path
-
-    def connect(self, context: ssl.SSLContext | None = None) -> http.client.HTTPSConnection:
-        context = context or ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
-        return http.client.HTTPSConnection("localhost", self.port, context=context, timeout=30)
+class Replica(Running):
+    """One of the extender's processes."""
 
     def ask(
         self, path: str, document: object = None, context: ssl.SSLContext | None = None
     ) -> tuple[int, str]:
-        with contextlib.closing(self.connect(context)) as connection:
+        with contextlib.closing(self.http(context)) as connection:
             if document is None:
                 connection.request("GET", path)
             else:
-                headers = {"Content-Type": "application/json"}
-                connection.request("POST", path, json.dumps(document), headers)
+                connection.request("POST", path, json.dumps(document), JSON)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
 
@@ -64,25 +53,15 @@ class Replica:
     def binds(self) -> bool:
         return self.answers("/metrics", "gpu_turnstile_scheduler_leader 1.0")
 
-    def wait(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while not holds():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
-            time.sleep(0.05)
-
     def kill(self) -> None:
         """Die with the worker, at once."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(DEADLINE)
 
 
-def certificates(folder: Path, days: int = 7) -> None:
-    issued = issue(parse_subject(["localhost"], [], days), now=datetime.now(UTC))
-    folder.mkdir(exist_ok=True)
-    (folder / "ca.crt").write_bytes(issued.authority.certificate)
-    (folder / "tls.crt").write_bytes(issued.serving.certificate)
-    (folder / "tls.key").write_bytes(issued.serving.key)
+def certificates(folder: Path) -> None:
+    issued = issue(parse_subject(["localhost"], [], 7), now=datetime.now(UTC))
+    store.write(folder, issued, force=True)
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +88,7 @@ def admin(server: ApiServer) -> Iterator[ApiClient]:
 
 @contextlib.contextmanager
 def running(server: ApiServer, folder: Path, name: str, *options: str) -> Iterator[Replica]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     kubeconfig, log = folder / f"{name}.kubeconfig", folder / f"{name}.log"
     kubeconfig.write_text(kubeconfig_for(server.url))
     tls = folder / "tls"
@@ -246,7 +223,7 @@ def test_a_killed_leader_costs_no_pod_and_no_card_twice(
 
 
 def _stays_open(replica: Replica) -> bool:
-    with contextlib.closing(replica.connect()) as connection:
+    with contextlib.closing(replica.http()) as connection:
         connection.request("GET", "/healthz")
         return connection.getresponse().getheader("Connection") != "close"
 
@@ -268,24 +245,3 @@ def _overfull(admin: ApiClient, prefix: str, cores: int) -> dict[tuple[str, str]
         key = (pod["spec"]["nodeName"], card)
         used[key] = used.get(key, 0) + cores
     return {key: each for key, each in used.items() if each > 100}
-
-
-def test_only_clients_with_a_certificate_are_answered_and_a_new_pair_is_served(
-    server: ApiServer, tmp_path: Path
-) -> None:
-    tls, authority = tmp_path / "tls", trustme.CA()
-    certificates(tls)
-    authority.cert_pem.write_to_path(tmp_path / "clients.crt")
-    options = ("--lease", "", "--client-ca", str(tmp_path / "clients.crt"))
-    with running(server, tmp_path, "three", *options) as replica:
-        args = {"Pod": make_pod("a"), "NodeNames": ["x"], "Nodes": None}
-        assert replica.ask("/filter", args)[0] == 403
-        context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
-        authority.issue_cert("kube-scheduler").configure_cert(context)
-        status, text = replica.ask("/filter", args, context)
-        assert (status, json.loads(text)["NodeNames"]) == (200, ["x"])
-        renewed = tmp_path / "renewed"
-        certificates(renewed)
-        for name in ("tls.key", "tls.crt", "ca.crt"):
-            shutil.copy(renewed / name, tls / name)
-        replica.wait(lambda: replica.answers("/readyz", "ok"))

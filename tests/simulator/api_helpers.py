@@ -87,13 +87,6 @@ class Hook:
             "webhooks": [entry | webhook],
         }
 
-    def service(self, name: str = "hook", namespace: str = "gpu") -> Json:
-        """Make the clientConfig of a service."""
-        return {
-            "service": {"name": name, "namespace": namespace, "path": "/review"},
-            "caBundle": self.ca_bundle,
-        }
-
 
 def rule(*resources: str, operations: Sequence[str] = ("CREATE",)) -> Json:
     """Make a rule about core resources."""

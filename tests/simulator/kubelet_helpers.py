@@ -1,11 +1,9 @@
-"""A small device plugin, a small API server and pods, for the tests of the kubelet."""
+"""A small device plugin and pods, for the tests of the kubelet."""
 
 import contextlib
-import copy
 import itertools
 import queue
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,15 +17,14 @@ from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import deviceplugin_pb2_grpc as pb_grpc
 from common.kubelet_api import podresources_pb2 as lister_pb
 from common.kubelet_api import podresources_pb2_grpc as lister_grpc
-from simulator.client import ApiError, Json, PatchKind, WatchEvent
-from simulator.kubelet.api import NodeApi
+from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 
 CORE, MEMORY = "example.com/core", "example.com/memory"
 
 
-def wait_for(condition: Callable[[], Any], timeout: float = 20.0, what: str = "") -> Any:
+def wait_for(condition: Callable[[], Any], timeout: float = 90.0, what: str = "") -> Any:
     """Wait until *condition* is truthy, and give what it gave."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):
@@ -200,158 +197,6 @@ def refusing(context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
 
 
-class FakeApi:
-    """Pods and nodes in memory, behind the protocol the kubelet uses."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._version = itertools.count(1)
-        self.pods: dict[str, Json] = {}
-        self.nodes: dict[str, Json] = {}
-        self.patches: list[tuple[str, Json]] = []
-        self.down = False
-        self.expired = False
-        self._watchers: list[queue.Queue[WatchEvent | None]] = []
-        self.watches = 0
-
-    def put(self, obj: Json, *, event: str = "ADDED") -> Json:
-        with self._lock:
-            obj = copy.deepcopy(obj)
-            obj["metadata"]["resourceVersion"] = str(next(self._version))
-            if event != "DELETED":
-                self.pods[_key(obj)] = obj
-            for watcher in self._watchers:
-                watcher.put(WatchEvent(event, copy.deepcopy(obj)))
-            return obj
-
-    def break_watches(self, *, expired: bool = False) -> None:
-        with self._lock:
-            self.expired = expired
-            for watcher in self._watchers:
-                watcher.put(None)
-
-    def mark_deleted(self, key: str) -> None:
-        with self._lock:
-            obj = copy.deepcopy(self.pods[key])
-            obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            self.put(obj, event="MODIFIED")
-
-    def force_delete(self, key: str) -> None:
-        with self._lock:
-            self.put(self.pods.pop(key), event="DELETED")
-
-    def get(self, path: str, **query: str) -> Json:
-        self._check()
-        with self._lock:
-            try:
-                return copy.deepcopy(self._at(path))
-            except KeyError as error:
-                raise ApiError(404, "NotFound", path) from error
-
-    def list(self, path: str, **query: str) -> Json:
-        self._check()
-        with self._lock:
-            return {
-                "metadata": {"resourceVersion": str(next(self._version))},
-                "items": copy.deepcopy([*self.pods.values()]),
-            }
-
-    def create(self, path: str, obj: Json, **query: str) -> Json:
-        self._check()
-        with self._lock:
-            if path.endswith("/nodes"):
-                if obj["metadata"]["name"] in self.nodes:
-                    raise ApiError(409, "AlreadyExists", path)
-                self.nodes[obj["metadata"]["name"]] = copy.deepcopy(obj)
-                return obj
-            obj = copy.deepcopy(obj)
-            obj["metadata"]["uid"] = f"api-{next(self._version)}"
-            return self.put(obj)
-
-    def patch(self, path: str, patch: Json, *, kind: PatchKind = "merge") -> Json:
-        self._check()
-        with self._lock:
-            target = path.removesuffix("/status")
-            self.patches.append((path, patch))
-            try:
-                obj = self._at(target)
-            except KeyError as error:
-                raise ApiError(404, "NotFound", path) from error
-            if patch.get("metadata", {}).get("uid", obj["metadata"].get("uid")) != obj[
-                "metadata"
-            ].get("uid"):
-                raise ApiError(409, "Conflict", path)
-            status = obj.setdefault("status", {})
-            for key, value in patch["status"].items():
-                status[key] = value
-            if "/pods/" in target:
-                self.put(obj, event="MODIFIED")
-            return copy.deepcopy(obj)
-
-    def delete(
-        self, path: str, *, grace_period_seconds: int | None = None, uid: str | None = None
-    ) -> Json:
-        self._check()
-        with self._lock:
-            try:
-                obj = self._at(path)
-            except KeyError as error:
-                raise ApiError(404, "NotFound", path) from error
-            if uid is not None and obj["metadata"]["uid"] != uid:
-                raise ApiError(409, "Conflict", path)
-            self.force_delete(_key(obj))
-            return obj
-
-    def watch(
-        self,
-        path: str,
-        *,
-        resource_version: str,
-        field_selector: str = "",
-        stop: threading.Event | None = None,
-    ) -> Iterator[WatchEvent]:
-        self._check()
-        self.watches += 1
-        if self.expired:
-            self.expired = False
-            raise ApiError(410, "Expired", "too old resource version")
-        events: queue.Queue[WatchEvent | None] = queue.Queue()
-        with self._lock:
-            for obj in self.pods.values():  # what came since the list
-                if int(obj["metadata"]["resourceVersion"]) > int(resource_version):
-                    events.put(WatchEvent("ADDED", copy.deepcopy(obj)))
-            self._watchers.append(events)
-        return self._events(events, stop or threading.Event())
-
-    def _events(
-        self, events: queue.Queue[WatchEvent | None], stop: threading.Event
-    ) -> Iterator[WatchEvent]:
-        try:
-            while not stop.is_set():
-                with contextlib.suppress(queue.Empty):
-                    event = events.get(timeout=0.05)
-                    if event is None:
-                        return
-                    yield event
-        finally:
-            with self._lock:
-                self._watchers.remove(events)
-
-    def _check(self) -> None:
-        if self.down:
-            raise ApiError(0, "Unreachable", "down")
-
-    def _at(self, path: str) -> Json:
-        parts = path.strip("/").split("/")
-        if "nodes" in parts:
-            return self.nodes[parts[-1]]
-        return self.pods[f"{parts[-3]}/{parts[-1]}"]
-
-
-def _key(obj: Json) -> str:
-    return f"{obj['metadata'].get('namespace', 'default')}/{obj['metadata']['name']}"
-
-
 _uids = itertools.count(1)
 
 
@@ -390,7 +235,7 @@ def pod(
 class Node:
     """A kubelet on a temporary directory, with plugins."""
 
-    def __init__(self, directory: Path, api: NodeApi | None = None, **knobs: Any) -> None:
+    def __init__(self, directory: Path, api: ApiClient | None = None, **knobs: Any) -> None:
         self.directory = directory
         told: dict[str, Any] = {
             "pod_resources_socket": directory / "pr.sock",
@@ -482,7 +327,7 @@ class Node:
 
 
 @contextlib.contextmanager
-def node(api: NodeApi | None = None, **knobs: Any) -> Iterator[Node]:
+def node(api: ApiClient | None = None, **knobs: Any) -> Iterator[Node]:
     """A running node; its directory is short, socket paths have 107 bytes at most."""
     with tempfile.TemporaryDirectory(prefix="kl") as name:
         built = Node(Path(name), api, **knobs)

@@ -2,13 +2,13 @@
 
 import base64
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trustme
 
-from simulator.api.server import ApiServer, Settings
+from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
 from tests.simulator.api_helpers import (
     CORE,
@@ -23,17 +23,6 @@ from tests.simulator.api_helpers import (
 )
 
 ANNOTATE = {"op": "add", "path": "/metadata/annotations", "value": {"stamp": "1"}}
-
-
-@pytest.fixture
-def warnings() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def client(server: ApiServer, warnings: list[str]) -> Iterator[ApiClient]:
-    with ApiClient(server.url, on_warning=warnings.append) as connected:
-        yield connected
 
 
 Apply = Callable[[str], Hook]
@@ -90,7 +79,6 @@ def test_a_review_says_what_the_request_is(
 @pytest.mark.parametrize(
     ("status", "code_and_reason", "message"),
     [
-        ({"code": 422, "message": "no"}, (422, ""), "denied the request: no"),
         (
             {"code": 403, "message": "no", "reason": "Forbidden"},
             (403, "Forbidden"),
@@ -110,20 +98,6 @@ def test_a_denial_is_worded_as_the_real_server_words_it(
         assert (error.status, error.reason) == code_and_reason
         assert error.message == f'admission webhook "hook.example.com" {message}'
     assert client.list(PODS)["items"] == []
-
-
-def test_warnings_reach_the_user_with_a_denial(
-    server: ApiServer, client: ApiClient, hook: Hook, warnings: list[str]
-) -> None:
-    other = hook.configuration("Validating")
-    hook.respond = lambda request: {
-        "uid": request["uid"],
-        "allowed": not hook.reviews[1:],
-        "warnings": ["first"] if not hook.reviews[1:] else [],
-    }
-    server.apply(hook.configuration(), other)
-    failure(client)
-    assert warnings == ["first"]
 
 
 def test_a_binding_goes_through_admission_and_brings_annotations(
@@ -159,31 +133,12 @@ def test_updates_and_deletions_are_reviewed_with_the_old_object(
 @pytest.mark.parametrize(
     ("selection", "called"),
     [
-        ({"rules": [rule("pods")]}, True),
-        ({"rules": [rule("*")]}, True),
-        ({"rules": [rule("pods/*")]}, True),
         ({"rules": [rule("*/*")]}, True),
         ({"rules": [rule("pods/status")]}, False),
-        ({"rules": [rule("services")]}, False),
         ({"rules": [rule("pods", operations=["UPDATE"])]}, False),
-        ({"rules": [rule("pods", operations=["*"])]}, True),
         ({"rules": [rule("pods") | {"scope": "Cluster"}]}, False),
         ({"rules": [rule("pods") | {"apiGroups": ["apps"]}]}, False),
         ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "x"}}}, False),
-        (
-            {
-                "namespaceSelector": {
-                    "matchExpressions": [
-                        {
-                            "key": "kubernetes.io/metadata.name",
-                            "operator": "NotIn",
-                            "values": ["kube-system"],
-                        }
-                    ]
-                }
-            },
-            True,
-        ),
         ({"objectSelector": {"matchLabels": {"app": "demo"}}}, True),
         ({"objectSelector": {"matchLabels": {"app": "other"}}}, False),
     ],
@@ -239,32 +194,11 @@ def test_a_certificate_of_another_authority_is_not_trusted(
     assert hook.reviews == []
 
 
-@pytest.mark.parametrize(("certified", "trusted"), [("hook.gpu.svc", True), ("other.svc", False)])
-def test_a_service_is_held_to_its_own_name(
-    authority: trustme.CA, certified: str, trusted: bool
-) -> None:
-    with running_hook(authority, certified) as hook:
-        services = {"hook.gpu.svc": ("127.0.0.1", hook.port)}
-        with ApiServer(Settings(services=services)) as server, ApiClient(server.url) as client:
-            server.apply(hook.configuration(clientConfig=hook.service()))
-            if trusted:
-                client.create(PODS, pod())
-                client.create(PODS, pod("q"))
-            else:
-                assert "certificate is not valid for 'hook.gpu.svc'" in failure(client).message
-        assert len(hook.reviews) == 2 * trusted
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         (b"not json", "invalid character in the response"),
-        (b"[]", "expected webhook response of admission.k8s.io/v1"),
         (b'{"kind":"Pod","apiVersion":"v1"}', "got v1, Kind=Pod"),
-        (
-            b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}',
-            "webhook response was absent",
-        ),
         (
             b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"x"}}',
             'got "x"',
@@ -305,16 +239,3 @@ def test_a_patch_waits_for_no_other_and_loses_nothing(
     release.set()
     slow.join()
     assert client.get(f"{PODS}/p")["metadata"]["annotations"] == {"slow": "1", "quick": "1"}
-
-
-def test_configurations_are_never_reviewed(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    everything = {"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}
-    hook.respond = deny(message="nothing works")
-    server.apply(hook.configuration(rules=[everything]))
-    failure(client)
-    client.delete(
-        "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hook-mutating"
-    )
-    client.create(PODS, pod())

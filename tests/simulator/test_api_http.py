@@ -45,56 +45,12 @@ def test_a_pod_is_stored_as_the_real_server_would_write_it_back(client: ApiClien
     assert (stored["kind"], stored["metadata"]["namespace"]) == ("Pod", "default")
 
 
-LIMIT = f"spec.containers[0].resources.limits[{CORE}]"
-REQUEST = f"spec.containers[0].resources.requests[{CORE}]"
-INVALID_RESOURCES: dict[str, Json] = {
-    # requests are made equal to limits first, so they break the rule too
-    f'[{LIMIT}: Invalid value: "1500m": must be an integer, '
-    f'{REQUEST}: Invalid value: "1500m": must be an integer]': {"limits": {CORE: "1.5"}},
-    f'[{LIMIT}: Invalid value: "-1": must be greater than or equal to 0, '
-    f'{REQUEST}: Invalid value: "-1": must be greater than or equal to 0]': {
-        "limits": {CORE: "-1"}
-    },
-    f'{REQUEST}: Invalid value: "4": must be equal to {CORE} limit of 5': {
-        "limits": {CORE: "5"},
-        "requests": {CORE: "4"},
-    },
-    'spec.containers[0].resources.requests[cpu]: Invalid value: "2": '
-    "must be less than or equal to cpu limit of 1": {
-        "limits": {"cpu": "1"},
-        "requests": {"cpu": "2"},
-    },
-    f"{LIMIT}: Required value: Limit must be set for non overcommitable resources": {
-        "requests": {CORE: "4"}
-    },
-}
-
-
-@pytest.mark.parametrize(("finding", "resources"), INVALID_RESOURCES.items())
-def test_resources_that_break_a_rule_are_refused(
-    client: ApiClient, finding: str, resources: Json
-) -> None:
-    invalid = pod()
-    invalid["spec"]["containers"][0]["resources"] = resources
-    with pytest.raises(ApiError) as raised:
-        client.create(PODS, invalid)
-    assert refused(raised) == (422, "Invalid", f'Pod "p" is invalid: {finding}')
-
-
 def test_a_patch_of_another_object_of_that_name_conflicts(client: ApiClient) -> None:
     client.create(PODS, pod())
     with pytest.raises(ApiError) as raised:
         client.patch(f"{PODS}/p", {"metadata": {"uid": "other", "labels": {"a": "b"}}})
     assert raised.value.status == 409
     assert "UID in precondition: other" in raised.value.message
-
-
-def test_the_spec_of_a_pod_is_fixed(client: ApiClient) -> None:
-    client.create(PODS, pod())
-    with pytest.raises(ApiError) as raised:
-        client.patch(f"{PODS}/p", {"spec": {"nodeName": "n1"}})
-    assert raised.value.status == 422
-    assert "pod updates may not change fields other than" in raised.value.message
 
 
 def test_status_and_the_rest_are_written_apart(client: ApiClient) -> None:
@@ -185,7 +141,7 @@ def test_the_official_client_lists_watches_patches_and_records(
     assert kinds[0] == "MODIFIED"
     assert set(kinds[1:]) == {"BOOKMARK"}
     event = kubernetes.client.CoreV1Event(
-        metadata=kubernetes.client.V1ObjectMeta(generate_name="p."),
+        metadata=kubernetes.client.V1ObjectMeta(name="p.1"),
         involved_object=kubernetes.client.V1ObjectReference(kind="Pod", name="p"),
         reason="Refused",
         message="no room",
@@ -219,6 +175,19 @@ def test_requests_are_recorded_in_the_terms_of_rbac(server: ApiServer, client: A
     ]
     assert server.requests[0].user_agent == "gpu-turnstile-simulator"
     assert server.requests[0].namespace == "default"
+
+
+def test_a_watch_from_an_expired_version_is_an_error_410(
+    server: ApiServer, client: ApiClient
+) -> None:
+    client.create(PODS, pod())
+    server.expire_history()
+    with (
+        client.watch("/api/v1/pods", resource_version="1") as watch,
+        pytest.raises(ApiError) as raised,
+    ):
+        next(watch)
+    assert (raised.value.status, raised.value.reason) == (410, "Expired")
 
 
 def test_the_cache_of_one_resource_can_lag(server: ApiServer, client: ApiClient) -> None:

@@ -1,12 +1,8 @@
-import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from simulator.api.patching import InvalidPatch, apply_json_patch, apply_merge_patch
-from tests.examples import share
 
 # The examples of RFC 7386, appendix A, whose target and result are objects.
 RFC_7386 = [
@@ -28,29 +24,6 @@ def test_merge_patches_follow_the_examples_of_the_rfc(
     target: dict[str, Any], patch: dict[str, Any], result: dict[str, Any]
 ) -> None:
     assert apply_merge_patch(target, patch) == result
-
-
-_KEYS = st.text("abc", min_size=1, max_size=2)
-_OBJECTS = st.dictionaries(
-    _KEYS,
-    st.recursive(
-        st.one_of(st.integers(), st.text(max_size=2), st.lists(st.integers(), max_size=2)),
-        lambda inner: st.dictionaries(_KEYS, inner, max_size=3),
-        max_leaves=8,
-    ),
-    max_size=3,
-)
-
-
-@settings(max_examples=share(30))
-@given(target=_OBJECTS, patch=_OBJECTS)
-def test_a_merge_patch_applied_twice_is_applied_once(
-    target: dict[str, Any], patch: dict[str, Any]
-) -> None:
-    before = copy.deepcopy(target)
-    once = apply_merge_patch(target, patch)
-    assert apply_merge_patch(once, patch) == once
-    assert target == before, "the object that is patched stays as it is"
 
 
 def test_a_json_patch_applies_and_leaves_the_original() -> None:

@@ -1,8 +1,5 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from contract.quantity import parse_quantity
 from simulator.api.quantities import NOT_A_QUANTITY, InvalidQuantity, canonical
 
 
@@ -45,13 +42,3 @@ def test_what_is_no_quantity_is_refused(written: object) -> None:
     with pytest.raises(InvalidQuantity) as raised:
         canonical(written)
     assert str(raised.value) == NOT_A_QUANTITY
-
-
-@given(
-    number=st.integers(-(10**12), 10**12),
-    suffix=st.sampled_from(["", "m", "k", "M", "G", "Ki", "Mi", "Gi", "e3", "E2"]),
-)
-def test_the_canonical_form_is_the_same_number_and_stable(number: int, suffix: str) -> None:
-    once = canonical(f"{number}{suffix}")
-    assert parse_quantity(once) == parse_quantity(f"{number}{suffix}")
-    assert canonical(once) == once

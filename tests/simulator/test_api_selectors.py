@@ -1,6 +1,4 @@
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from simulator.api.selectors import (
     InvalidSelector,
@@ -84,13 +82,3 @@ def test_a_label_selector_object_matches(selector: dict[str, object], matches: b
 def test_an_unknown_operator_is_refused() -> None:
     with pytest.raises(InvalidSelector, match='"Like" is not a valid label selector operator'):
         parse_label_selector({"matchExpressions": [{"key": "a", "operator": "Like"}]})
-
-
-_WORDS = st.text("abcxyz0123456789", min_size=1, max_size=5)
-
-
-@given(labels=st.dictionaries(_WORDS, _WORDS, max_size=4), key=_WORDS, value=_WORDS)
-def test_equal_and_unequal_are_opposites(labels: dict[str, str], key: str, value: str) -> None:
-    obj = {"metadata": {"labels": labels}}
-    assert by_labels(f"{key}={value}")(obj) is not by_labels(f"{key}!={value}")(obj)
-    assert by_labels(f"{key}={value}")(obj) is (labels.get(key) == value)

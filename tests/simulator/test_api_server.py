@@ -1,11 +1,5 @@
-import gc
-import socket
 import ssl
-import threading
-import time
-from contextlib import suppress
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 import trustme
@@ -31,41 +25,6 @@ def test_a_refused_outage_resets_connections_and_keeps_port_and_objects(
     server.set_outage(Outage.NONE)
     assert server.url == url
     assert len(client.list(PODS)["items"]) == 1
-
-
-def test_connections_made_while_it_stops_listening_are_reset_too() -> None:
-    def connect(address: tuple[str, int], made: list[socket.socket], over: threading.Event) -> None:
-        with suppress(OSError):
-            while not over.is_set():
-                made.append(socket.create_connection(address, 1))
-                if len(made) > 30:
-                    made.pop(0).close()
-
-    def answers(connection: socket.socket) -> bool:
-        connection.settimeout(0.05)
-        try:
-            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n")
-            return bool(connection.recv(1))
-        except OSError:
-            return False
-
-    for _ in range(4):
-        made: list[socket.socket] = []
-        over = threading.Event()
-        with ApiServer() as server:
-            url = urlsplit(server.url)
-            address = (str(url.hostname), int(url.port or 0))
-            client = threading.Thread(target=connect, args=(address, made, over))
-            client.start()
-            while len(made) < 5:
-                time.sleep(0.001)
-            server.set_outage(Outage.REFUSED)
-            over.set()
-            client.join()
-            assert not any(answers(each) for each in made)
-        for each in made:
-            each.close()
-    gc.collect()  # a socket of the server that nobody closed warns here
 
 
 def test_an_unavailable_server_answers_503(server: ApiServer, client: ApiClient) -> None:

@@ -19,7 +19,7 @@ from simulator.manifests import Json
 
 NAMES = Names()
 PODS = 28
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(name="cluster", scope="module")
@@ -61,7 +61,7 @@ def _settled(cluster: Cluster, burst: list[Json]) -> list[Json]:
             for each in pods()
         )
 
-    cluster.wait("pods settle", settled, within=90)
+    cluster.wait("pods settle", settled, within=300)
     return pods()
 
 

@@ -42,19 +42,6 @@ HOLDING = Holding(
 CHECKPOINT = Checkpoint({"u": {"c": {"example.com/r": HOLDING}}}, {"example.com/r": ("a", "b")})
 
 
-def test_the_file_has_the_shape_of_the_kubelets_own() -> None:
-    data = json.loads(encode(CHECKPOINT))
-    [entry] = data["Data"]["PodDeviceEntries"]
-    assert set(data) == {"Data", "Checksum"}
-    assert data["Data"]["RegisteredDevices"] == {"example.com/r": ["a", "b"]}
-    assert (entry["PodUID"], entry["ContainerName"], entry["ResourceName"]) == (
-        "u",
-        "c",
-        "example.com/r",
-    )
-    assert entry["DeviceIDs"] == {"-1": ["a"], "1": ["b"]}
-
-
 def test_the_checksum_is_over_what_the_kubelet_prints_of_its_structures() -> None:
     """So computed it was that of every file of a real kubelet of 1.36.2, the empty one too."""
     holding = Holding(("b", "a"), Answer(cdi=("x",)), {1: ("b",), -1: ("a",)})
@@ -102,7 +89,7 @@ texts = st.text(max_size=8)
         max_size=3,
     )
 )
-def test_any_books_survive_the_file(pods: dict[str, PodHoldings]) -> None:
+def test_what_is_written_is_read(pods: dict[str, PodHoldings]) -> None:
     assert decode(encode(Checkpoint(pods, {}))).pods == pods
 
 
@@ -323,7 +310,7 @@ def test_k34_the_uid_of_a_static_pod_is_not_that_of_its_mirror() -> None:
         n.plug()
         manifest = pod("static", container("c", 1))
         del manifest["metadata"]["uid"]
-        uid = n.kubelet.add_static_pod(manifest, mirror="never")
+        uid = n.kubelet.add_static_pod(manifest)
         n.wait_idle()
         assert len(uid) == 32  # a hash of its configuration, no UUID
         assert set(written(n)) == {uid}

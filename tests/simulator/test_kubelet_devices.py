@@ -1,4 +1,4 @@
-"""The device manager's books, without any I/O."""
+"""The state of the device manager, without any I/O."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from contract.demand import ContainerKind
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import AllocateCall, Devices, Options, PreferCall, SaveBooks, Step
-from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
+from simulator.kubelet.errors import AdmissionFailure, CallFailed
 from simulator.kubelet.numa import Device, NumaHint, no_hint
-from simulator.kubelet.pods import Container, Pod, requests_of
+from simulator.kubelet.pods import Container, Pod
 from tests.examples import share
 
 R, S = "example.com/r", "example.com/s"
@@ -103,22 +103,6 @@ def test_without_alignment_the_plugin_is_asked_even_when_exactly_enough_are_free
 NUMA = {"r0": (0,), "r1": (0,), "r2": (1,), "r3": (1,), "r4": (1,)}
 
 
-def test_with_alignment_only_aligned_devices_are_offered() -> None:
-    driver = Driver(make(6, nodes=NUMA, hint=lambda uid, name: {1}))
-    [prefer, allocate, _] = driver.admit(a_pod(main(r=2)))
-    assert isinstance(prefer, PreferCall)
-    assert set(prefer.available) == {"r2", "r3", "r4"}
-    assert isinstance(allocate, AllocateCall)
-    assert set(allocate.ids) < {"r2", "r3", "r4"}
-
-
-def test_with_alignment_no_preferred_call_is_made_when_exactly_the_aligned_ones_fit() -> None:
-    driver = Driver(make(6, nodes=NUMA, hint=lambda uid, name: {1}))
-    [allocate, _] = driver.admit(a_pod(main(r=3)))
-    assert isinstance(allocate, AllocateCall)
-    assert set(allocate.ids) == {"r2", "r3", "r4"}
-
-
 def test_with_too_few_aligned_ones_these_must_be_included_in_the_preference() -> None:
     driver = Driver(make(6, nodes=NUMA, hint=lambda uid, name: {0}))
     [prefer, allocate, _] = driver.admit(a_pod(main(r=3)))
@@ -128,24 +112,6 @@ def test_with_too_few_aligned_ones_these_must_be_included_in_the_preference() ->
     assert isinstance(allocate, AllocateCall)
     # the rest from devices on other nodes before those on none
     assert set(allocate.ids) - {"r0", "r1"} < {"r2", "r3", "r4"}
-
-
-def test_devices_of_an_init_container_are_reused_without_a_preferred_call() -> None:
-    driver = Driver(make())
-    pod = a_pod(Container("i", INIT, {R: 3}), main("c", r=2))
-    steps = driver.admit(pod)
-    assert calls(steps) == ["PreferCall", "AllocateCall", "SaveBooks", "AllocateCall", "SaveBooks"]
-    assert driver.held(container="c") < driver.held(container="i")
-
-
-def test_reused_devices_that_do_not_suffice_must_be_included() -> None:
-    driver = Driver(make())
-    pod = a_pod(Container("i", INIT, {R: 2}), main("c", r=3))
-    prefer = driver.admit(pod)[3]
-    assert isinstance(prefer, PreferCall)
-    assert set(prefer.must_include) == driver.held(container="i")
-    assert (prefer.size, len(prefer.available)) == (3, 6)
-    assert driver.held(container="i") < driver.held(container="c")
 
 
 def test_a_sidecar_keeps_what_it_took_over_from_an_init_container() -> None:
@@ -241,47 +207,6 @@ def test_a_refusal_is_worded_as_the_kubelet_words_it(
     assert str(caught.value) == text
 
 
-def test_a_list_while_a_call_is_in_flight_makes_the_devices_look_free_if_a_pod_just_ended() -> None:
-    """K15."""
-    driver = Driver(make())
-    driver.admit(a_pod(main(r=1), uid="ends"))
-    driver.active.add("u1")
-    pod = a_pod(main(r=2))
-    steps = driver.devices.allocate(pod.uid, pod.containers[0], driver.alive)
-    next(steps)
-    in_flight = steps.send(())
-    assert isinstance(in_flight, AllocateCall)
-    driver.active.remove("ends")
-    driver.devices.update_allocated(driver.alive())  # what List does
-    assert not driver.devices.allocated.get(R)
-    steps.send(Answer())
-    assert driver.held() == set(in_flight.ids)
-    driver.admit(a_pod(main(r=6), uid="u2"))
-    assert driver.held("u2") > driver.held("u1")
-
-
-def test_prestart_names_the_containers_devices() -> None:
-    driver = Driver(make())
-    driver.admit(a_pod(main(r=3)))
-    assert set(driver.devices.devices_to_prestart("u1", "c", R) or ()) == driver.held()
-
-
-def test_prestart_is_skipped_when_the_plugin_does_not_want_it() -> None:
-    driver = Driver(make())
-    driver.devices.connected(R, Options())
-    assert driver.devices.devices_to_prestart("u1", "c", R) is None
-
-
-def test_prestart_of_a_container_without_devices_fails() -> None:
-    with pytest.raises(StartFailure) as caught:
-        make().devices_to_prestart("u1", "c", R)
-    assert str(caught.value) == (
-        "no devices found allocated in local cache for pod u1, container c, resource example.com/r"
-    )
-    with pytest.raises(StartFailure, match="endpoint not found in cache"):
-        make().devices_to_prestart("u1", "c", "example.com/none")
-
-
 Limits: TypeAlias = dict[str, int]
 Shape: TypeAlias = tuple[list[tuple[ContainerKind, Limits]], list[Limits]]
 counts_of = st.fixed_dictionaries({}, optional={R: st.integers(1, 4), S: st.integers(1, 4)})
@@ -342,13 +267,3 @@ def test_no_device_is_ever_in_two_live_pods_and_holdings_match_requests(
                 for id_ in held[resource].ids
             )
             assert set(lasting.values()) <= {1}
-
-
-def test_a_pod_needs_the_larger_of_start_up_and_running() -> None:
-    pod = a_pod(
-        Container("i", INIT, {R: 5}),
-        Container("s", SIDECAR, {R: 2}),
-        Container("j", INIT, {R: 4}),
-        main("c", r=3),
-    )
-    assert requests_of(pod) == {R: 6}  # sidecar 2 and init j 4

@@ -4,37 +4,9 @@ import socket
 
 import pytest
 
-from contract.allocation import Allocation, Evidence
-from simulator.node.mortal import CUT, AgentDies, Death, InCall, MortalOutbox, no_hook
-from tests.agent.fakes import asks, eventually, make_pod
+from simulator.node.mortal import CUT, AgentDies, InCall
+from tests.agent.fakes import eventually
 from tests.situations.build import a_node, a_pod, gpu, said_to, uid_of
-
-GOT = {"main": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)}
-
-
-class Written:
-    """A :class:`agent.allocator.model.ports.AnnotationWriter`."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def put(self, view: object, allocations: dict[str, Allocation]) -> None:
-        self.names.append(str(getattr(view, "id", "")))
-
-
-@pytest.mark.parametrize("waits", [False, True])
-def test_what_a_killed_agent_has_not_written_is_never_written(waits: bool) -> None:
-    written, death = Written(), Death(no_hook)
-    writer = MortalOutbox(written, death, waits=waits)
-    writer.put(make_pod("a", asks(30, 8)), GOT)
-    assert written.names == ([] if waits else ["default/a"])
-    writer.write()
-    assert written.names == ["default/a"]
-    writer.put(make_pod("b", asks(30, 8)), GOT)
-    death.come()
-    writer.put(make_pod("c", asks(30, 8)), GOT)
-    writer.write()
-    assert written.names == (["default/a"] if waits else ["default/a", "default/b"])
 
 
 def test_a_killed_agent_leaves_sockets_on_which_nobody_listens() -> None:

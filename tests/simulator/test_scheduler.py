@@ -1,28 +1,42 @@
+"""The scheduler: what fits, that no room is given twice, and what K25 says of extenders."""
+
+import json
+import re
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract.names import Names
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
-from simulator.scheduler.fit import fitting_nodes, pod_requests
+from simulator.fleet import SHIPPED
+from simulator.kubelet.pods import Pod, parse_pod, requests_of
+from simulator.manifests import read_manifests
+from simulator.scheduler.configuration import API_VERSION, SchedulerSettings, parse_configuration
+from simulator.scheduler.fit import reasons_against
 from simulator.scheduler.scheduler import Scheduler
 from tests.simulator.api_helpers import CORE, PODS, eventually, node, pod
 
-Start = Callable[..., Scheduler]
+GPU = {CORE: "30"}
+NODES = "/api/v1/nodes"
 
 
-def asking(count: int, *, sidecar: bool = False) -> Json:
-    container: Json = {"name": "c", "resources": {"limits": {CORE: str(count)}}}
+def parsed(made: Json) -> Pod:
+    made["metadata"] |= {"uid": made["metadata"]["name"], "namespace": "default"}
+    return parse_pod(made)
+
+
+def asking(name: str, count: int, *, sidecar: bool = False) -> Json:
+    container: Json = {"name": name, "resources": {"limits": {CORE: str(count)}}}
     return container | ({"restartPolicy": "Always"} if sidecar else {})
-
-
-def shaped(init: list[Json], main: list[Json]) -> Json:
-    return {"metadata": {"name": "p"}, "spec": {"initContainers": init, "containers": main}}
 
 
 @given(
@@ -37,38 +51,50 @@ def test_the_need_is_the_peak_of_a_simulated_run(
         peak = max(peak, running + count)
         running += count if sidecar else 0
     peak = max(peak, running + sum(main))
-    made = shaped([asking(c, sidecar=s) for c, s in init], [asking(c) for c in main])
-    assert pod_requests(made)[CORE] == peak
+    made = pod()
+    made["spec"] = {
+        "initContainers": [asking(f"i{n}", c, sidecar=s) for n, (c, s) in enumerate(init)],
+        "containers": [asking(f"c{n}", c) for n, c in enumerate(main)],
+    }
+    assert requests_of(parsed(made)).get(CORE, 0) == peak
 
 
 @pytest.mark.parametrize(
-    ("changes", "fits"),
+    ("changes", "reasons"),
     [
-        ({}, True),
-        ({"status": {"allocatable": {CORE: "39"}}}, False),
-        ({"status": {"allocatable": {}}}, False),
-        ({"status": {}}, False),
-        ({"spec": {"unschedulable": True}}, False),
+        ({}, []),
+        ({"status": {"allocatable": {CORE: "39"}}}, [f"Insufficient {CORE}"]),
+        ({"status": {}}, [f"Insufficient {CORE}"]),
+        ({"spec": {"unschedulable": True}}, ["node(s) were unschedulable"]),
+        (
+            {"metadata": {"name": "n1", "labels": {"zone": "b"}}},
+            ["node(s) didn't match Pod's node affinity/selector"],
+        ),
     ],
 )
-def test_a_node_needs_room(changes: Json, fits: bool) -> None:
-    candidate = node(core="40") | changes
-    assert fitting_nodes(pod(limits={CORE: "40"}), [candidate], {}) == (["n1"] if fits else [])
+def test_a_node_needs_room(changes: Json, reasons: list[str]) -> None:
+    candidate = node(core="45") | {"metadata": {"name": "n1", "labels": {"zone": "a"}}} | changes
+    wants = parsed(pod(limits={CORE: "40"}, nodeSelector={"zone": "a"}))
+    assert list(reasons_against(candidate, wants, {CORE: 5})) == reasons
+
+
+Start = Callable[..., Scheduler]
 
 
 @pytest.fixture
-def start(client: ApiClient) -> Iterator[Start]:
+def start(server: ApiServer) -> Iterator[Start]:
     running: list[Scheduler] = []
+    with ApiClient(server.url) as own:
 
-    def start_one(**options: Any) -> Scheduler:
-        scheduler = Scheduler(client, **{"max_delay": 0.01, **options})
-        scheduler.start()
-        running.append(scheduler)
-        return scheduler
+        def start_one(settings: SchedulerSettings | None = None, **options: Any) -> Scheduler:
+            scheduler = Scheduler(own, settings, **{"max_delay": 0.01, **options})
+            scheduler.start()
+            running.append(scheduler)
+            return scheduler
 
-    yield start_one
-    for scheduler in running:
-        scheduler.stop()
+        yield start_one
+        for scheduler in running:
+            scheduler.stop()
 
 
 def bound(client: ApiClient) -> dict[str, str]:
@@ -80,15 +106,23 @@ def bound(client: ApiClient) -> dict[str, str]:
     }
 
 
-def test_a_node_is_never_overbooked(server: ApiServer, client: ApiClient, start: Start) -> None:
+def condition(client: ApiClient, name: str = "p") -> Json:
+    found = client.get(f"{PODS}/{name}")["status"].get("conditions") or []
+    return next((each for each in found if each["type"] == "PodScheduled"), {})
+
+
+def test_no_room_is_given_twice(server: ApiServer, client: ApiClient, start: Start) -> None:
     server.apply(node(core=100))
     start(workers=8, max_delay=0.05)
     with ThreadPoolExecutor(8) as threads:
-        for _ in threads.map(
-            lambda i: client.create(PODS, pod(f"p{i}", limits={CORE: "30"})), range(10)
-        ):
+        for _ in threads.map(lambda i: client.create(PODS, pod(f"p{i}", limits=GPU)), range(10)):
             pass
     eventually(lambda: len(bound(client)) == 3, "what fits is bound")
+    waiting = next(f"p{number}" for number in range(10) if f"p{number}" not in bound(client))
+    eventually(lambda: condition(client, waiting).get("reason") == "Unschedulable", "told")
+    assert condition(client, waiting)["message"] == (
+        f"0/1 nodes are available: 1 Insufficient {CORE}."
+    )
     # one more only when one has ended
     first = min(bound(client))
     client.patch(f"{PODS}/{first}/status", {"status": {"phase": "Succeeded"}})
@@ -110,3 +144,207 @@ def test_an_outage_is_survived(
     server.set_outage(Outage.NONE)
     client.create(PODS, pod("late"))
     eventually(lambda: len(bound(client)) == 11, "all bound")
+
+
+# --- with an extender -----------------------------------------------------------------
+
+
+@dataclass
+class FakeExtender:
+    """What it says to each verb, and what it was asked."""
+
+    port: int = 0
+    answers: dict[str, Callable[[Json], object]] = field(default_factory=dict)
+    calls: list[tuple[str, Json]] = field(default_factory=list)
+
+    def asked(self, verb: str) -> list[Json]:
+        return [arguments for each, arguments in self.calls if each == verb]
+
+    def settings(self, **changes: Any) -> SchedulerSettings:
+        entry = {
+            "urlPrefix": f"http://127.0.0.1:{self.port}/scheduler/",
+            "filterVerb": "filter",
+            "nodeCacheCapable": True,
+            "managedResources": [{"name": CORE}],
+        }
+        return parse_configuration(configuration(entry | changes))
+
+
+def configuration(*extenders: Json, **changes: Any) -> Json:
+    kind = {"apiVersion": API_VERSION, "kind": "KubeSchedulerConfiguration"}
+    return {**kind, "extenders": list(extenders), **changes}
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeExtender]:
+    made = FakeExtender(answers={"filter": lambda asked: {"NodeNames": asked["NodeNames"]}})
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            verb = self.path.removeprefix("/scheduler/")
+            made.calls.append((verb, arguments))
+            self.send_response(200 if verb in made.answers else 404)
+            self.end_headers()
+            if verb in made.answers:
+                self.wfile.write(json.dumps(made.answers[verb](arguments)).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Keep the tests' output clean."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        made.port = listening.server_port
+        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield made
+        listening.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(("left", "asked"), [(["n1"], 0), (["n1", "n2"], 1)])
+def test_k25_prioritize_is_skipped_when_one_node_is_left(
+    client: ApiClient,
+    start: Start,
+    fake: FakeExtender,
+    left: list[str],
+    asked: int,
+) -> None:
+    client.create(NODES, node("n1", core="100"))
+    client.create(NODES, node("n2", core="100"))
+    fake.answers |= {
+        "filter": lambda _: {"NodeNames": left, "FailedNodes": {}},
+        "prioritize": lambda _: [{"Host": "n1", "Score": 1}, {"Host": "n2", "Score": 0}],
+    }
+    start(fake.settings(prioritizeVerb="prioritize", weight=1))
+    client.create(PODS, pod(limits=GPU))
+    eventually(lambda: bound(client) == {"p": "n1"}, "bound to the better one")
+    assert len(fake.asked("prioritize")) == asked
+    (arguments,) = fake.asked("filter")
+    assert arguments["Nodes"] is None
+    assert arguments["NodeNames"] == ["n1", "n2"]
+    assert "kind" not in arguments["Pod"], "a pod in a scheduler's cache has none"
+
+
+NODE, OTHER = f"{NODES}/n1", f"{PODS}/other"
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        (NODE, {"metadata": {"annotations": {"tencent.com/gpu-cards": "less"}}}),
+        (f"{NODE}/status", {"status": {"allocatable": {CORE: "99"}}}),
+        (OTHER, {"metadata": {"annotations": {"some": "record"}}}),
+        (f"{OTHER}/status", {"status": {"phase": "Succeeded"}}),
+    ],
+)
+def test_k25_a_pod_that_an_extender_rejected_is_tried_again_on_any_event(
+    client: ApiClient,
+    start: Start,
+    fake: FakeExtender,
+    path: str,
+    change: Json,
+) -> None:
+    client.create(NODES, node("n1", core="100"))
+    client.create(PODS, pod("other", nodeName="n1"))
+    fake.answers["filter"] = lambda _: {
+        "NodeNames": [],
+        "FailedNodes": {"n1": "full"},
+        "FailedAndUnresolvableNodes": {"n1": "no card of that type"},
+    }
+    start(fake.settings())
+    client.create(PODS, pod(limits=GPU))
+    eventually(lambda: condition(client).get("reason") == "Unschedulable", "rejected")
+    assert condition(client)["message"] == "0/1 nodes are available: 1 no card of that type."
+    eventually(lambda: len(fake.asked("filter")) == 2, "its own condition was an event, too")
+    fake.answers["filter"] = lambda asked: {"NodeNames": asked["NodeNames"]}
+    client.patch(path, change)
+    eventually(lambda: bound(client).get("p") == "n1", "bound")
+
+
+def test_k25_an_extender_binds_the_pods_that_ask_for_its_resource_and_no_others(
+    client: ApiClient, start: Start, fake: FakeExtender
+) -> None:
+    client.create(NODES, node("n1", core="30"))
+
+    def bind(asked: Json) -> Json:
+        if len(fake.asked("bind")) == 1:
+            return {"Error": "no card has 30 cores free"}
+        target = {"apiVersion": "v1", "kind": "Node", "name": asked["Node"]}
+        client.create(f"{PODS}/{asked['PodName']}/binding", {"metadata": {}, "target": target})
+        return {"Error": ""}
+
+    fake.answers["bind"] = bind
+    start(fake.settings(bindVerb="bind"))
+    uid = client.create(PODS, pod(limits=GPU))["metadata"]["uid"]
+    eventually(lambda: condition(client).get("reason") == "SchedulerError", "refused once")
+    assert condition(client)["message"] == "no card has 30 cores free"
+    client.create(PODS, pod("plain"))
+    eventually(lambda: bound(client) == {"p": "n1", "plain": "n1"}, "both bound")
+    who = {"PodName": "p", "PodNamespace": "default", "PodUID": uid, "Node": "n1"}
+    assert fake.asked("bind") == [who, who]
+    assert {each["Pod"]["metadata"]["name"] for each in fake.asked("filter")} == {"p"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (None, "failed filter with extender at URL http://{}/filter, code 404"),
+        ({"Error": "not ready"}, "not ready"),
+        (
+            {"NodeNames": ["other"]},
+            (
+                'extender "http://{}" claims a filtered node "other" '
+                "which is not found in the input node list"
+            ),
+        ),
+        ([], "not an object: []"),
+    ],
+)
+def test_an_extender_that_fails_stops_a_pod(
+    client: ApiClient,
+    start: Start,
+    fake: FakeExtender,
+    answer: object,
+    error: str,
+) -> None:
+    client.create(NODES, node("n1", core="100"))
+    fake.answers = {} if answer is None else {"filter": lambda _: answer}
+    start(fake.settings())
+    client.create(PODS, pod(limits=GPU))
+    eventually(lambda: condition(client).get("reason") == "SchedulerError", "told")
+    assert condition(client)["message"] == error.format(f"127.0.0.1:{fake.port}/scheduler")
+    assert bound(client) == {}
+
+
+# --- its configuration ----------------------------------------------------------------
+
+
+def test_what_is_installed_is_read() -> None:
+    (document,) = read_manifests(SHIPPED)
+    settings = parse_configuration(document)
+    assert settings.names == {"default-scheduler"}
+    assert settings.extender is not None
+    assert settings.extender.managed == {Names().core}
+    assert settings.extender.server_name == "gpu-turnstile-scheduler.gpu-turnstile.svc"
+    assert settings.extender.timeout_s == 5
+
+
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ({"urlprefix": ""}, 'strict decoding error: unknown field "extenders[0].urlprefix"'),
+        ({"tlsConfig": {"ca": ""}}, 'unknown field "extenders[0].tlsConfig.ca"'),
+        ({"managedResources": [{"resource": CORE}]}, 'managedResources[].resource"'),
+        (
+            {"prioritizeVerb": "prioritize"},
+            "extenders[0].weight: Invalid value: 0: must have a positive weight applied to it",
+        ),
+        ({"nodeCacheCapable": False}, "extenders[0].nodeCacheCapable: only true is simulated"),
+        ({"ignorable": True}, "extenders[0].ignorable: only false is simulated"),
+        ({"httpTimeout": "5"}, "extenders[0].httpTimeout: only whole seconds are simulated"),
+    ],
+)
+def test_what_is_misspelt_or_not_simulated_is_refused(entry: Json, error: str) -> None:
+    whole = {"urlPrefix": "http://127.0.0.1:1", "nodeCacheCapable": True} | entry
+    with pytest.raises(ValueError, match=re.escape(error)):
+        parse_configuration(configuration(whole))

@@ -1,6 +1,5 @@
 """Pods, nodes and checks of the situation tests."""
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from simulator.kubelet.trace import TraceEvent
 from simulator.node.judge import Admission, Verdict
 from simulator.node.node import Node
 from simulator.node.options import NodeOptions
+from tests.agent.fakes import eventually
 
 Json = dict[str, Any]
 
@@ -173,7 +173,4 @@ def cards_of(node: Node, uid: str, container: str = "") -> set[str]:
 
 def wait_for(condition: Callable[[], object]) -> None:
     """Wait until *condition* is truthy."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, condition
-        time.sleep(0.005)
+    eventually(condition, str(condition))

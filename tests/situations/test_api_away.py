@@ -6,7 +6,6 @@ short: an outage lasts until it was noticed several times over by everything tha
 """
 
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,8 +20,7 @@ from agent.kubernetes_api import client as api_module
 from common.apiserver import follower
 from contract.allocation import Allocation, Evidence, decode_allocations
 from simulator.api.faults import Outage
-from simulator.api.operations import Call
-from simulator.api.resources import PODS, Target
+from simulator.api.resources import PODS
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ServerSettings
 from simulator.cards import cards_file
@@ -30,7 +28,7 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
 from simulator.kubelet.staticpods import mirror_of
 from simulator.manifests import write_yaml
-from tests.agent.fakes import Scripted, eventually, make_settings, short_dir
+from tests.agent.fakes import DEADLINE_S, Scripted, eventually, make_settings, short_dir
 from tests.situations.build import NAMES, Json, a_pod, gpu, sidecar, uid_of
 
 
@@ -67,17 +65,17 @@ class Site:
 
     @contextmanager
     def agent(self) -> Iterator[Agent]:
-        """Run an agent that the kubelet knows; it ends within seconds, whatever is away."""
+        """Run an agent that the kubelet knows; it ends, whatever is away."""
         agent = Agent(self.settings)
         agent.start()
         try:
             eventually(lambda: all(self._offered()), "both resources are offered")
             yield agent
         finally:
-            began = time.monotonic()
             agent.stop()
-            assert time.monotonic() - began < 4
-            assert not any(thread.is_alive() for thread in agent.threads)
+            for each in agent.threads:
+                each.join(DEADLINE_S)
+                assert not each.is_alive(), each.name
             eventually(lambda: not any(self._offered()), "the kubelet sees that it is gone")
 
     def _offered(self) -> list[int]:
@@ -96,13 +94,6 @@ class Site:
         found = self.server._store.find(PODS, "default", name)
         assert found is not None
         return found
-
-    def remove(self, name: str) -> None:
-        """Delete a pod for good."""
-        assert self.server._operations is not None
-        target = Target(PODS, "default", name)
-        options: Json = {"gracePeriodSeconds": 0}
-        self.server._control(self.server._operations.delete(target, options, Call()))
 
     def recorded(self, name: str) -> dict[str, Allocation]:
         """What the agent has written to a pod."""
@@ -251,7 +242,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         site.admit(late[0])
         static = a_pod("static", gpu("c0", 10, 5), stamped=False)
         del static["metadata"]["uid"]
-        uid = site.kubelet.add_static_pod(static, mirror="never")
+        uid = site.kubelet.add_static_pod(static)
         eventually(lambda: (uid, "c0") in site.kubelet.running(), "the static pod runs")
         site.admit(known, late[1])
         site.outlast()
@@ -298,40 +289,6 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
     assert len(set(holders)) == len(holders)
 
 
-def test_a_pod_that_was_deleted_or_replaced_meanwhile_is_given_up(site: Site) -> None:
-    """404 and 409; the successor of the same name gets its own record, once it is served."""
-    with site.agent() as agent:
-        gone, replaced, staying = (
-            site.create(a_pod(name, gpu("c0", 10, memory), at=memory))
-            for name, memory in (("gone", 2), ("replaced", 3), ("staying", 4))
-        )
-        eventually(lambda: len(agent.pods.views()) == 3, "the agent knows the pods")
-        site.server.set_outage(Outage.REFUSED)
-        site.admit(gone, replaced, staying)
-        site.outlast()
-        site.remove("gone")
-        site.remove("replaced")
-        successor = site.create(a_pod("replaced", gpu("c0", 20, 6), at=9))
-        site.server.set_outage(Outage.NONE)
-        eventually(lambda: site.recorded("staying"), "what is left is written")
-        eventually(lambda: agent.pending() == 0, "the others are given up")
-        assert site.recorded("replaced") == {}
-        site.kubelet.remove_pods(gone, replaced)
-        site.admit(successor)
-        eventually(lambda: site.recorded("replaced"), "the successor's own is written")
-    site.check_calls()
-    for each in (staying, successor):
-        site.check_record(each)
-    reasons = {
-        each.__dict__["reason"]
-        for each in site.log.records
-        if each.getMessage() == "allocation not written"
-    }
-    assert len(reasons) == 2
-    assert any('"gone" not found' in each for each in reasons)
-    assert any("Precondition failed: UID" in each for each in reasons)
-
-
 def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,9 +304,7 @@ def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
             eventually(lambda: all(site._offered()), "both resources are offered")
             site.admit(pod)
         finally:
-            began = time.monotonic()
             agent.stop()
-            assert time.monotonic() - began < 6
             silent.hang.set()
     site.check_calls()
     assert {path.partition("?")[0] for _, path in silent.requests} >= {

@@ -21,9 +21,7 @@ from tests.situations.build import (
 )
 
 
-def crowd(
-    count: int, *, seed: int, seconds: int = 1, containers: Sequence[int] = (1, 1, 1, 2, 5)
-) -> list[Json]:
+def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5)) -> list[Json]:
     """Pods of some containers, most equal in cores; stamps in another order than creation."""
     random = Random(seed)
     places = random.sample(range(count), count)
@@ -35,7 +33,6 @@ def crowd(
                 for each in range(random.choice(containers))
             ),
             at=places[number],
-            created=f"2025-01-15T08:00:{number * seconds // count:02}Z",
         )
         for number in range(count)
     ]
@@ -80,27 +77,6 @@ def test_a_hundred_pods_in_one_batch_are_all_named_rightly() -> None:
         assert min(orders.values()) > len(first) / 3
         turns = {each.event.pod_uid: None for each in node.admissions()}
         assert list(turns) != list(map(uid_of, pods))
-
-
-def test_batches_that_arrive_while_others_are_admitted_are_named_rightly() -> None:
-    random = Random(0)
-    pods = crowd(30, seed=0, seconds=3)
-    left = random.sample(pods, len(pods))
-    with a_node(cards=4, memory="32Gi") as node:
-        while left:
-            size = random.choice((1, 2, 5, 10))
-            node.bind(*left[:size])
-            del left[:size]
-        node.settle()
-        assert_all_seen(node, pods)
-
-
-def test_pods_that_differ_in_nothing_but_their_names_are_told_apart() -> None:
-    pods = [a_pod(f"p-{each}", *(gpu(f"c{one}", 2, 2) for one in range(3))) for each in range(10)]
-    with a_node(seed=4, cards=4) as node:
-        node.bind(*pods)
-        node.settle()
-        assert_all_seen(node, pods)
 
 
 def test_pods_that_the_watch_has_not_told_of_are_named_rightly_by_one_get_each() -> None:

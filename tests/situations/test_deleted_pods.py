@@ -17,7 +17,6 @@ from tests.situations.build import (
     assert_right,
     assert_sound,
     calls_of,
-    cards_of,
     gpu,
     said_to,
     uid_of,
@@ -102,24 +101,6 @@ def test_a_pod_deleted_at_any_step_of_its_admission(number: int, when: str, call
         assert_next_is_right_and_all_is_free_again(node)
 
 
-@pytest.mark.parametrize("delete", WAYS_TO_DELETE.values(), ids=WAYS_TO_DELETE)
-def test_a_deletion_that_the_watch_has_not_told_of_changes_no_answer(delete: Delete) -> None:
-    """Between the two resources of its first container."""
-    hook = AtStep("victim", 1, "after", "Allocate")
-    with a_node(kubelet={"hook": hook}) as node:
-
-        def unseen() -> None:
-            node.pods.hang()
-            delete(node, "uid-victim")
-
-        hook.do = unseen
-        node.bind(victim())
-        wait_for(lambda: ended(node, "uid-victim"))
-        assert [each.verdict.value for each in calls_of(node, "uid-victim")] == ["right"] * 4
-        node.sweep()
-        assert_next_is_right_and_all_is_free_again(node)
-
-
 @dataclass
 class Gate:
     """A hook that holds the kubelet up at the first call for the pod *first*."""
@@ -146,20 +127,6 @@ def held_up(seed: int = 0) -> Iterator[tuple[Node, Gate]]:
             gate.open.set()
 
 
-@pytest.mark.parametrize("delete", WAYS_TO_DELETE.values(), ids=WAYS_TO_DELETE)
-def test_a_pod_deleted_between_bind_and_admission(delete: Delete) -> None:
-    """The kubelet has the news of both and reads them in order: it admits the pod first."""
-    with held_up() as (node, gate):
-        node.bind(victim())
-        delete(node, "uid-victim")
-        gate.open.set()
-        wait_for(lambda: ended(node, "uid-victim"))
-        assert [each.verdict.value for each in calls_of(node, "uid-victim")] == ["right"] * 4
-        node.remove("uid-first")
-        node.sweep()
-        assert_next_is_right_and_all_is_free_again(node)
-
-
 def test_a_pod_that_waits_is_not_confused_with_a_deleted_one_that_is_equal() -> None:
     """Three equal pods wait; the first and the last are deleted before their turn."""
     with held_up() as (node, gate):
@@ -172,28 +139,6 @@ def test_a_pod_that_waits_is_not_confused_with_a_deleted_one_that_is_equal() -> 
         node.settle()
         node.admit([a_pod("probe")])
         assert_right(node, "uid-v1", "uid-first", "uid-probe")
-        assert_sound(node)
-
-
-def test_a_pod_that_is_still_stopping_keeps_its_places() -> None:
-    with a_node(cards=1, kubelet={"grace_s": (30.0, 30.0)}) as node:
-        node.admit([a_pod("old", gpu("c0", 60, 20))])
-        node.delete("uid-old")
-        node.admit([a_pod("large", gpu("c0", 60, 8)), a_pod("small", gpu("c0", 40, 12))])
-        said = said_to(node, "uid-large")  # the kubelet's words, or ours if memory came first
-        assert "Requested: 60, Available: 40" in said or "40 of 60 cores free" in said
-        assert_right(node, "uid-small", "uid-old")
-        assert_sound(node)
-
-
-def test_what_a_pod_removed_by_force_held_is_free_once_it_has_ended_though_no_call_comes() -> None:
-    with a_node(kubelet={"grace_s": (0.5, 0.5)}) as node:
-        node.admit([a_pod("old", gpu("c0", 99, 1))])
-        cards = cards_of(node, "uid-old")
-        node.remove("uid-old")
-        node.admit([a_pod("new", gpu("c0", 99, 1), at=1)])
-        assert cards_of(node, "uid-new").isdisjoint(cards), "the old one has not ended yet"
-        wait_for(lambda: ended(node, "uid-old"))
         assert_sound(node)
 
 

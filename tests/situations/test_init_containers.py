@@ -5,15 +5,11 @@ The kubelet hands on what an ordinary init container had: silently where that is
 """
 
 from collections import Counter
-from functools import partial
 from random import Random
 
 import pytest
 
 from contract.allocation import Evidence
-from contract.demand import ContainerKind
-from placement.scoring import Policy
-from simulator.node.node import Node
 from tests.situations.build import (
     Json,
     a_node,
@@ -26,9 +22,7 @@ from tests.situations.build import (
     places_of,
     preferred_for,
     said_to,
-    sidecar,
     uid_of,
-    wait_for,
 )
 
 
@@ -69,46 +63,6 @@ def draw(name: str, random: Random) -> Json:
             each["restartPolicy"] = "Always"
     mains = [one(f"c{each}") for each in range(random.randint(1, 3))]
     return a_pod(name, *mains, init=early)
-
-
-def test_pods_of_every_shape_are_served_on_one_card_each() -> None:
-    """Alone on their cards: nothing excuses a refusal."""
-    silent = forced = 0
-    for part, policy in enumerate(Policy):
-        with a_node(seed=part, cards=4, memory="32Gi", policy=policy) as node:
-            for number in range(10):
-                pod = draw(f"p-{number}", Random(f"{policy}/{part}/{number}"))
-                uid = uid_of(pod)
-                node.admit([pod])
-                assert said_to(node, uid) == "", (part, number)
-                assert_right(node, uid)
-                assert_sound(node)
-                assert len(cards_of_chain(node, uid)) == 1, (part, number)
-                silent += any(each.evidence is Evidence.WITNESS for each in calls_of(node, uid))
-                forced += any(each.must_include for each in preferred_for(node, uid))
-                node.remove(uid)
-                wait_for(partial(not_held, node, uid))
-            assert node.diary.counts["corrected"] == 0
-            assert node.diary.counts["prefer by order"] == 0
-            assert node.diary.counts["allocate by order"] == 0
-    assert silent > 5
-    assert forced > 5
-
-
-def not_held(node: Node, uid: str) -> bool:
-    """A pod deleted by force keeps its places until its containers have ended (K20)."""
-    return not places_of(node, uid)
-
-
-def cards_of_chain(node: Node, uid: str) -> set[str]:
-    """The cards of a pod's first init container and of all that were handed its places."""
-    held = [each for each in node.kubelet.record() if each.pod_uid == uid]
-    first = next((each for each in held if each.kind is ContainerKind.INIT), None)
-    if first is None:
-        return {"none"}
-    places = {*first.ids}
-    handed = {each.container for each in held if places & {*each.ids}}
-    return {i.partition("::")[0] for each in held if each.container in handed for i in each.ids}
 
 
 def test_a_burst_of_every_shape_is_named_rightly() -> None:
@@ -165,30 +119,3 @@ def test_memory_handed_on_to_two_cards_is_counted_where_it_is() -> None:
         node.admit([a_pod("probe", gpu("c0", 10, 4))])
         assert_right(node, "uid-probe")
         assert node.miscounts() == []
-
-
-# --- after a restart of the agent: List does not show what init containers had (fact K4) ---
-
-
-@pytest.mark.parametrize(
-    ("init", "containers"),
-    [
-        pytest.param([gpu("init", 20, 8)], [gpu("c0", 20, 8)], id="all handed on"),
-        pytest.param([gpu("init", 5, 2)], [gpu("c0", 20, 8)], id="more than handed on"),
-        pytest.param(
-            [gpu("i0", 10, 4), sidecar("s", 10, 4), gpu("i1", 20, 8)],
-            [gpu("c0", 5, 2)],
-            id="a sidecar between",
-        ),
-    ],
-)
-def test_an_agent_that_restarts_counts_what_init_containers_had(
-    init: list[Json], containers: list[Json]
-) -> None:
-    with a_node() as node:
-        node.admit([a_pod("p", *containers, init=init)])
-        node.restart_agent()
-        assert node.miscounts() == []
-        node.admit([a_pod("probe", gpu("c0", 1, 1))])
-        assert_right(node, "uid-p", "uid-probe")
-        assert_sound(node)

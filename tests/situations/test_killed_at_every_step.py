@@ -24,7 +24,7 @@ from simulator.kubelet.errors import CrashHere
 from simulator.node.judge import Verdict
 from simulator.node.mortal import AgentDies, InCall
 from simulator.node.node import Node
-from tests.agent.fakes import eventually
+from tests.agent.fakes import DEADLINE_S, eventually
 from tests.situations.build import NAMES, a_node, a_pod, gpu, said_to, sidecar, uid_of
 from tests.situations.steps import START, Step, Trap, steps_of
 
@@ -149,7 +149,7 @@ class Case:
         self.trap.watch(uid_of(POD))
         self.trap.set(self.step, self.strike)
         node.bind(deepcopy(POD), deepcopy(BEHIND))
-        assert self.trap.done.wait(20), f"the pod never came to {self.step}"
+        assert self.trap.done.wait(DEADLINE_S), f"the pod never came to {self.step}"
         self.recover()
         node.wait_until_offered()
         node.settle()
@@ -199,7 +199,7 @@ class Case:
         if self.fault is Fault.BOTH:
             node.start_agent()
         if self.fault is Fault.LOST:
-            assert self.died.wait(20), "the agent never came to that call"
+            assert self.died.wait(DEADLINE_S), "the agent never came to that call"
         if self.fault in (Fault.AWAY, Fault.LOST):
             eventually(node.kubelet.idle, "the kubelet has come to all pods")
             node.kill_agent()
@@ -239,9 +239,10 @@ def known_of(node: Node) -> dict[str, Places]:
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, Places] = {}
-    for ref, places in node.agent.allocator.state.record.walk():
-        for resource, ids in places.items():
-            found.setdefault(ref.pod.uid, {})[ref.container, names[resource]] = ids
+    for pod in node.agent.allocator.record().pods:
+        for container, places in pod.held.items():
+            for resource, ids in places.items():
+                found.setdefault(pod.id.uid, {})[container, names[resource]] = ids
     return found
 
 
@@ -332,33 +333,3 @@ def test_after_a_kill_all_run_or_read_why_and_the_agent_knows_who_holds_what(
     with case.node:
         case.run()
         check(case)
-
-
-@pytest.mark.parametrize("fault", [Fault.AWAY, Fault.BOTH, Fault.BOTH_AGENT_FIRST], ids=str)
-def test_a_record_that_died_with_the_agent_is_written_though_no_other_pod_comes(
-    fault: Fault, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Nothing happens to the pod any more, so no call and no event of the watch is about it."""
-    with a_node(patches_wait=True, kubelet={"plugin_wait_s": 0.0}) as node:
-        node.admit([deepcopy(BEFORE)])
-        node.kill_agent()
-        if fault.kubelet:
-            node.kubelet.kill()
-        if fault is Fault.BOTH_AGENT_FIRST:
-            node.start_agent()
-            eventually(lambda: "registration failed" in caplog.text, "the agent waits")
-        if fault.kubelet:
-            node.start_kubelet()
-            eventually(lambda: held(node, uid_of(BEFORE)), "the kubelet knows the pod again")
-        if fault is not Fault.BOTH_AGENT_FIRST:
-            node.start_agent()
-        node.wait_until_offered()
-
-        def recorded() -> bool:
-            assert node.agent is not None
-            node.agent.allocator.refresh()  # as it does every few seconds
-            node.write_patches()
-            return {*node.pods.recorded(uid_of(BEFORE))} == {"c0"}
-
-        eventually(recorded, "the record is written", within=3)
-        assert known_of(node) == {uid_of(BEFORE): held(node, uid_of(BEFORE))}

@@ -118,17 +118,6 @@ def test_an_agent_killed_in_a_burst_leaves_everybody_its_own_limits(wiped: bool)
         assert_own_limits(node)
 
 
-def test_a_kubelet_that_restarts_brings_nobody_anothers_limits() -> None:
-    with a_limited_node() as node:
-        node.bind(*crowd(10, seed=6, prefix="a"))
-        wait_for(lambda: len(node.admissions()) > 8)
-        node.restart_kubelet()
-        node.wait_until_offered()
-        node.bind(*crowd(10, seed=7, prefix="b"))
-        node.settle()
-        assert_own_limits(node)
-
-
 def test_places_that_are_given_to_another_pod_bring_it_a_fresh_directory() -> None:
     given: set[tuple[str, str]] = set()
     with a_limited_node() as node:

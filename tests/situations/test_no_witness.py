@@ -1,22 +1,16 @@
 """Situation 6: the kubelet's record cannot be had; order takes over and says so."""
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 import agent.allocator.observer
 import agent.allocator.prestart_call
-from agent.errors import Unavailable
 from contract.allocation import Evidence
-from contract.resource import Resource
-from placement.scoring import Policy
-from simulator.kubelet.settings import Moment
 from simulator.node.diary import Diary
-from simulator.node.judge import Verdict
 from simulator.node.node import Node
 from tests.agent.fakes import eventually
 from tests.situations.build import (
@@ -34,9 +28,6 @@ from tests.situations.build import (
 
 Way = Callable[[Node], AbstractContextManager[None]]
 """A way for the record to be out of reach, for as long as the context lasts."""
-
-"""Half of what 32 calls of half a second take that wait for each other."""
-
 
 # --- the ways ---------------------------------------------------------------------------
 
@@ -135,55 +126,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- when the kubelet starts containers ---------------------------------------------------
 
 
-class Gate:
-    """A kubelet's hook that lets no container start until it is opened.
-
-    Args:
-        pods: come to PreStartContainer in turns then, a call each.
-    """
-
-    def __init__(self, *pods: str) -> None:
-        self.opened = threading.Event()
-        self._turn = threading.Condition()
-        self._order = list(pods) * len(Resource)
-
-    def __call__(self, moment: Moment) -> None:
-        if moment.what != "PreStartContainer":
-            return
-        if moment.when == "before":
-            assert self.opened.wait(60), "nobody opened the gate"
-        if moment.pod.name not in self._order:
-            return
-        with self._turn:
-            if moment.when == "after":
-                self._order.pop(0)
-                self._turn.notify_all()
-            else:
-                assert self._turn.wait_for(lambda: self._order[0] == moment.pod.name, 60)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.opened.set()
-
-
 def wait_until_admitted(node: Node) -> None:
     eventually(node.kubelet.idle, "the kubelet has come to every pod")
-
-
-def wait_until_seen(node: Node) -> None:
-    """Wait until the agent can ask again: its channel needs a moment to connect anew."""
-
-    def seen() -> bool:
-        assert node.agent is not None
-        try:
-            node.agent.channel.list(within=1.0)
-        except Unavailable:
-            return False
-        return True
-
-    eventually(seen, "the record is back")
 
 
 def some_pods() -> list[Json]:
@@ -224,61 +168,6 @@ def test_order_takes_over_and_says_so(way: Way, monkeypatch: pytest.MonkeyPatch)
         late = "PodResources: DEADLINE_EXCEEDED"  # on a busy machine, within so short a time
         known = [each for each in reasons if each.startswith(late) or each.startswith(WAYS[way])]  # noqa: PIE810 -- one may be several
         assert known == reasons
-
-
-@pytest.mark.parametrize("way", [absent, denied], ids=lambda way: way.__name__)
-def test_the_checkpoint_proves_each_start_meanwhile(
-    way: Way, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pods = some_pods()[:4]
-    with Gate() as gate, blind(way, cards=4, kubelet={"hook": gate}) as (node, blindness):
-        with monkeypatch.context() as hasty:
-            hasty.setattr(agent.allocator.observer, "LIST_WITHIN", 0.02)
-            for each in pods:
-                node.bind(each)
-                wait_until_admitted(node)
-        blindness.close()
-        wait_until_seen(node)
-        gate.opened.set()
-        node.settle()
-        assert_right(node, *map(uid_of, pods))
-        assert_sound(node)
-        starts = len(node.kubelet.trace.rpcs("PreStartContainer"))
-        assert node.diary.counts["prestart by record"] == starts
-        assert node.diary.counts["unproven"] == 0
-        assert node.diary.counts["corrected"] == 0
-        node.admit([a_pod("next", at=9)])
-        assert {*evidence_of(node, "uid-next")} == {Evidence.WITNESS}
-
-
-@pytest.mark.parametrize(("seed", "policy"), list(enumerate(Policy)))
-def test_a_wrong_guess_by_order_is_corrected_once_the_record_is_back(
-    seed: int, policy: Policy
-) -> None:
-    """The pod whose stamps come first is admitted last, to the same card or to another."""
-    first, second = a_pod("first", at=1), a_pod("second", at=2)
-    gate = Gate("first", "second")
-    with gate, blind(denied, seed=seed, policy=policy, kubelet={"hook": gate}) as (node, blindness):
-        node.pods.bind(first)
-        node.bind(second)
-        wait_until_admitted(node)
-        node.bind(first)
-        wait_until_admitted(node)
-        guesses = {each.verdict for each in node.admissions()}
-        assert Verdict.WRONG in guesses, "order cannot know better"
-        blindness.close()
-        gate.opened.set()
-        node.settle()
-        assert node.diary.counts["corrected"]
-        assert node.diary.refusals == []  # a start must not be vetoed for a guess of the agent's
-        assert node.differences() == []
-        assert node.double_grants() == 0
-        for uid in ("uid-first", "uid-second"):
-            assert {*evidence_of(node, uid)} == {Evidence.RECORD}
-        node.admit([a_pod("next", at=9)])
-        assert_right(node, "uid-next")
-        assert {*evidence_of(node, "uid-next")} == {Evidence.WITNESS}
-        assert node.miscounts() == []
 
 
 def test_a_pod_that_nobody_can_know_is_refused_and_the_next_one_is_fine() -> None:

@@ -87,21 +87,6 @@ def held(node: Node, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]
 # --- who comes first --------------------------------------------------------------------
 
 
-def test_an_agent_that_is_there_first_registers_once_there_is_a_kubelet() -> None:
-    """Not even the plugin directory exists."""
-    with a_node(boot=False) as node:
-        assert not node.plugin_dir.exists()
-        node.start_agent()
-        node.start_kubelet()
-        node.wait_until_offered()
-        pods = [a_pod(f"p{number}", at=number) for number in range(3)]
-        node.admit(pods)
-        assert_right(node, *map(uid_of, pods))
-        assert_sound(node)
-        assert node.diary.counts["prefer by witness"] == 6
-        assert node.diary.counts["prefer by order"] == 0
-
-
 @both_orders
 def test_stale_sockets_of_the_dead_are_in_nobodys_way(agent_first: bool) -> None:
     with a_node(boot=False) as node:

@@ -245,17 +245,6 @@ def test_a_burst_among_rejected_pods_in_one_batch_is_named_rightly() -> None:
         assert node.diary.counts["prefer by order"] == node.diary.counts["corrected"] == 0
 
 
-def test_places_of_a_rejected_pod_are_free_for_the_very_next_one() -> None:
-    """It had the whole card when another plugin failed; the next one needs it all."""
-    with a_node(cards=1) as node:
-        whole = a_pod("bad", gpu("c0", 100, 32), annotations={"simulator/fail-after": "2"})
-        node.admit([whole])
-        good = a_pod("good", gpu("c0", 100, 32))
-        node.admit([good])
-        assert_right(node, uid_of(good))
-        assert_sound(node)
-
-
 @pytest.mark.parametrize("memory", [8, 0], ids=["with memory", "without"])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_a_kubelet_frees_later_than_it_lists_is_not_where_memory_goes_first(

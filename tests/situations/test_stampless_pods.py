@@ -1,11 +1,10 @@
-"""Situation 5: pods without stamps, or with stamps that nobody of ours wrote."""
+"""Situation 5: pods without stamps: static pods, and those that never met the webhook."""
 
-import json
 from random import Random
 
 import pytest
 
-from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.allocation import Evidence
 from simulator.node.node import Node
 from tests.simulator.kubelet_helpers import FakePlugin
 from tests.situations.build import (
@@ -14,7 +13,6 @@ from tests.situations.build import (
     Json,
     a_node,
     a_pod,
-    assert_no_guess,
     assert_right,
     assert_sound,
     calls_of,
@@ -63,37 +61,6 @@ def test_a_static_pod_without_a_mirror_is_named_by_what_list_shows(seed: int) ->
         assert node.diary.counts["prefer by order"] == 4
         assert node.diary.counts["prefer by witness"] == 0
         assert node.diary.counts["unadvised"] == 4
-        assert_next_is_right(node)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_record_of_a_static_pod_is_written_once_its_mirror_is_there(seed: int) -> None:
-    with a_node(seed=seed) as node:
-        uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
-        node.settle()
-        assert_next_is_right(node)
-        mirror = node.mirror(uid)
-        assert evidence_of(node, mirror) == {Evidence.RECORD: 2}
-        assert_next_is_right(node, "second")
-        assert evidence_of(node, mirror) == {Evidence.RECORD: 2}
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_static_pod_whose_mirror_comes_during_its_admission_is_one_pod(seed: int) -> None:
-    """Named by its name first, by the mirror's UID then."""
-    steps: list[str] = []
-
-    def hook(moment: object) -> None:
-        at = str(getattr(moment, "when", "")), str(getattr(moment, "what", ""))
-        if at == ("after", "Allocate") and not steps:
-            steps.append(node.mirror(node.kubelet.life.pods()[0].uid))
-
-    with a_node(seed=seed, kubelet={"hook": hook}) as node:
-        uid = node.add_static(a_manifest("etcd", gpu("c0"), gpu("c1", 5, 2)))
-        node.settle()
-        [mirror] = steps
-        assert verdicts(node, uid) == ["right"] * 4
-        assert_no_guess(node, mirror)
         assert_next_is_right(node)
 
 
@@ -250,99 +217,3 @@ def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
         assert_right(node, "uid-second")
         assert node.miscounts() == []
         assert node.double_grants() == 0
-
-
-# --- foreign and malformed ------------------------------------------------------------------
-
-MALFORMED = (
-    "",
-    "yesterday",
-    "0",
-    "-1",
-    "1.7e18",
-    " 1736928000000000000 ",
-    "\N{FULLWIDTH DIGIT ONE}" * 19,
-    "9" * 40,
-    "2025-01-15T08:00:00Z",
-    "x" * 10_000,
-)
-BAD_RECORDS = (
-    "{",
-    "[]",
-    json.dumps({"c0": {"gpu": 0}}),
-    json.dumps({"c0": {"cards": [], "cores": -1, "memoryBlocks": 0, "evidence": "witness"}}),
-    "[" * 100_000,
-)
-
-
-def test_a_stamp_that_does_not_parse_changes_no_answer() -> None:
-    keys = (NAMES.predicate_time, NAMES.admission_order, NAMES.bind_order)
-    pods = [
-        a_pod(f"p-{number}", annotations={keys[number % 3]: text})
-        for number, text in enumerate(MALFORMED)
-    ]
-    pods += [
-        a_pod(f"all-{number}", annotations=dict.fromkeys((*keys, NAMES.predicate_node), text))
-        for number, text in enumerate(MALFORMED[:4])
-    ]
-    with a_node() as node:
-        node.bind(*pods)
-        node.settle()
-        assert_right(node, *map(uid_of, pods))
-        assert_next_is_right(node)
-        assert node.diary.counts["prefer by order"] == 0
-
-
-def test_a_record_that_does_not_parse_is_written_anew() -> None:
-    pods = [
-        a_pod(
-            f"p-{number}", annotations={NAMES.gpu_allocation: text, NAMES.gpu_assigned: "perhaps"}
-        )
-        for number, text in enumerate(BAD_RECORDS)
-    ]
-    with a_node() as node:
-        node.admit(pods)
-        assert_right(node, *map(uid_of, pods))
-        assert_next_is_right(node)
-
-
-def copied(name: str, *cards: str, cores: int = 10, at: int = 0) -> Json:
-    """A manifest copied from a running pod while there was no webhook to clean it."""
-    record = encode_allocations({"c0": Allocation(cards, cores, 4, Evidence.WITNESS)})
-    return a_pod(
-        name, at=at, annotations={NAMES.gpu_allocation: record, NAMES.gpu_assigned: "true"}
-    )
-
-
-CARDS = {
-    "a card of this node": ("GPU-11110000-5eed-4a2d-8c1f-000000000001",),
-    "a card of another node": ("GPU-of-another-node",),
-    "cards of both": ("GPU-of-another-node", "GPU-11110000-5eed-4a2d-8c1f-000000000001"),
-    "no card": (),
-}
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_record_copied_from_another_pod_is_not_believed(seed: int) -> None:
-    with a_node(seed=seed) as node:
-        for number, cards in enumerate(CARDS.values()):
-            node.admit([copied(f"p{number}", *cards)])
-            assert_right(node, f"uid-p{number}")
-            [recorded] = node.pods.recorded(f"uid-p{number}").values()
-            assert recorded.cards == ("GPU-00000000-5eed-4a2d-8c1f-000000000000",)
-            assert recorded.cores == 10
-        assert_next_is_right(node)
-
-
-def test_pods_with_copied_records_in_a_burst_are_named_rightly() -> None:
-    pods = [
-        copied(f"p-{each}", *CARDS["a card of this node"], at=each)
-        if each % 2
-        else a_pod(f"p-{each}", at=each)
-        for each in range(8)
-    ]
-    with a_node() as node:
-        node.bind(*pods)
-        node.settle()
-        assert_right(node, *map(uid_of, pods))
-        assert_next_is_right(node)

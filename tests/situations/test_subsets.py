@@ -138,23 +138,6 @@ def test_all_that_is_aligned_but_split_over_cards_is_refused_with_the_split(seed
 
 
 @every_seed
-def test_memory_that_fits_exactly_on_another_card_than_the_cores_is_refused(seed: int) -> None:
-    """The last cores are on one card and the last memory is on the other: nobody is asked."""
-    kubelet = {"preferred_when_exact": False}
-    with a_node(seed=seed, cards=2, kubelet=kubelet) as node:
-        fill(node, a=(100, 8), b=(90, 32))
-        node.admit([a_pod("torn", gpu("c0", 10, 24))])
-        assert preferred_for(node, "uid-torn") == []
-        assert said_to(node, "uid-torn") == (
-            f"{REFUSED}memory on {CARDS[0]}, but the container's cores are on {CARDS[1]}, {ENDS}"
-        )
-        end(node, "uid-b")
-        fill(node, next=(10, 24))
-        assert_right(node, "uid-a", "uid-next")
-        assert_sound(node)
-
-
-@every_seed
 def test_an_exact_fit_on_one_card_is_right_whichever_resource_comes_first(seed: int) -> None:
     """The last of a card: both resources fit exactly, neither is asked about."""
     kubelet = {"preferred_when_exact": False}

@@ -70,14 +70,3 @@ def test_cards_that_must_be_of_one_numa_node_are_or_the_pod_is_refused_in_words(
         assert_right(node, "uid-share", "uid-pair")
         assert {int(each[4]) for each in cards_of(node, "uid-pair")} == {2, 3}
         assert_sound(node)
-
-
-def test_what_spans_numa_nodes_needs_a_policy_that_lets_it() -> None:
-    with a_node(cards=4, numa=True, kubelet={"topology": "single-numa-node"}) as node:
-        node.admit([a_pod("p", gpu("c0", 300, 4))])
-        assert said_to(node, "uid-p") == (
-            "Pod was rejected: Resources cannot be allocated with Topology locality"
-        )
-    with a_node(cards=4, numa=True, kubelet={"topology": "best-effort"}) as node:
-        node.admit([a_pod("p", gpu("c0", 300, 4))])
-        assert_right(node, "uid-p")

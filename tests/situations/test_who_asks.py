@@ -4,12 +4,8 @@ from random import Random
 
 import pytest
 
-from contract.allocation import Evidence
-from placement.scoring import Policy
-from simulator.kubelet.settings import Moment
 from simulator.node.judge import Verdict
 from tests.situations.build import (
-    NAMES,
     Json,
     a_node,
     a_pod,
@@ -18,7 +14,6 @@ from tests.situations.build import (
     assert_sound,
     calls_of,
     cards_of,
-    evidence_of,
     gpu,
     plain,
     said_to,
@@ -26,7 +21,6 @@ from tests.situations.build import (
 )
 
 SEEDS = range(2)
-OTHER_CARD = "GPU-11110000-5eed-4a2d-8c1f-000000000001"
 
 
 @pytest.mark.parametrize("old_list", [False, True], ids=["1.34", "1.33"])
@@ -75,45 +69,6 @@ def test_a_pod_that_failed_between_its_resources_takes_no_call_of_others(seed: i
         assert_right(node, "uid-probe", *(each["metadata"]["uid"] for each in good))
         assert node.diary.refusals == []
         assert node.double_grants() == 0
-
-
-def wishes(uuid: str = OTHER_CARD) -> dict[str, str]:
-    return {f"{NAMES.domain}/use-gpu-uuid": uuid}
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_choice_that_broke_an_unknown_wish_is_told_and_the_start_is_vetoed(seed: int) -> None:
-    known: list[bool] = []
-
-    def hook(moment: Moment) -> None:
-        if moment.what == "PreStartContainer" and moment.pod.name == "p" and not known:
-            known.append(True)
-            node.pods.fail(0)
-            node.pods.catch_up()
-
-    with a_node(seed=seed, policy=Policy.SPREAD, kubelet={"hook": hook}) as node:
-        node.admit([a_pod("other", gpu("c0", 50, 8), annotations=wishes())])
-        node.pods.hang()
-        node.pods.fail(1_000)
-        node.bind(a_pod("p", annotations=wishes()))
-        wait_for(lambda: any(each.call == "prestart" for each in node.diary.refusals))
-        assert cards_of(node, "uid-p") != {OTHER_CARD}
-        assert node.diary.counts["unadvised"] == 2
-        vetoed = next(each for each in node.diary.refusals if each.call == "prestart")
-        assert "by use-gpu-uuid" in vetoed.reason
-        assert ("uid-p", "c0") not in node.kubelet.running()
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_without_list_a_pod_that_the_watch_has_not_told_of_is_looked_for(seed: int) -> None:
-    with a_node(seed=seed) as node:
-        node.kubelet.pod_resources.deny()
-        node.pods.hang()
-        node.admit([a_pod("p")])
-        assert said_to(node, "uid-p") == ""
-        assert [each.verdict for each in calls_of(node, "uid-p")] == [Verdict.RIGHT] * 2
-        assert node.diary.counts["prefer by order"] == 2
-        assert evidence_of(node, "uid-p") == {Evidence.RECORD: 1}  # proven when it started
 
 
 @pytest.mark.parametrize(("seed", "removed_pods_stay"), [(0, True), (1, False)])

@@ -1,18 +1,16 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
 import pytest
 
-from common.serving.answer import JSON, TEXT, Answer
+from common.serving.answer import JSON
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.access_log import AccessLog
 from webhook.admission.reviewer import Reviewer
-from webhook.errors import BadRequest
 from webhook.handler import Handler, Request
 
 Json = dict[str, Any]
@@ -65,11 +63,3 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
         "warnings": 0,
         "duration_ms": 2.5,
     }
-
-
-def test_a_body_that_cannot_be_read_is_its_senders_fault(handler: Handler) -> None:
-    def broken() -> bytes:
-        raise BadRequest("body: breaks off")
-
-    answer = handler.answer("/mutate/pods", replace(_asked({}), read_body=broken))
-    assert answer == Answer(HTTPStatus.BAD_REQUEST, TEXT, b"body: breaks off\n")

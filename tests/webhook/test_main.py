@@ -19,6 +19,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     return served
 
 
+PAIR = ("--cert", "c", "--key", "k")
 VALUES = {
     "port": "443",
     "host": "::1",
@@ -78,37 +79,19 @@ def test_every_flag_is_an_environment_variable(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "webhook: error: Missing option '--cert'"),
-        (["--cert", "c"], "webhook: error: Missing option '--key'"),
+        ([], "Missing option '--cert'"),
+        (["--cert", "c"], "Missing option '--key'"),
+        ([*PAIR, "--scheduler-name", "my scheduler"], "Invalid value for '--scheduler-name'"),
+        ([*PAIR, "--runtime-class", "NVIDIA"], "Invalid value for '--runtime-class'"),
         (
-            ["--cert", "c", "--key", "k", "--scheduler-name", "my scheduler"],
-            "webhook: error: Invalid value for '--scheduler-name'",
+            [*PAIR, "--default-memory", "proportional"],
+            "--default-memory proportional: needs --largest-card",
         ),
-        (
-            ["--cert", "c", "--key", "k", "--runtime-class", "NVIDIA"],
-            "webhook: error: Invalid value for '--runtime-class'",
-        ),
-        (
-            ["--cert", "c", "--key", "k", "--default-memory", "proportional"],
-            "webhook: error: --default-memory proportional: needs --largest-card",
-        ),
-        (
-            ["--cert", "c", "--key", "k", "--port", "0"],
-            "webhook: error: Invalid value for '--port'",
-        ),
-        (
-            ["--cert", "c", "--key", "k", "--workers", "no"],
-            "webhook: error: Invalid value for '--w",
-        ),
-        (
-            ["--cert", "c", "--key", "k", "--drain-delay", "16"],
-            "webhook: error: Invalid value for '--drain-delay'",
-        ),
-        (["--nonsense"], "webhook: error: No such option"),
-        (
-            ["--cert", "c", "--key", "k", "--domain", "A_b"],
-            'webhook: error: domain: Invalid value: "A_b": must be a lower-case DNS name',
-        ),
+        ([*PAIR, "--port", "0"], "Invalid value for '--port'"),
+        ([*PAIR, "--workers", "no"], "Invalid value for '--w"),
+        ([*PAIR, "--drain-delay", "16"], "Invalid value for '--drain-delay'"),
+        (["--nonsense"], "No such option"),
+        ([*PAIR, "--domain", "A_b"], 'domain: Invalid value: "A_b": must be a lower-case DNS name'),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(
@@ -116,7 +99,7 @@ def test_a_mistake_is_one_line_and_exit_status_2(
 ) -> None:
     assert command.main(arguments) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(message)
+    assert captured.err.startswith(f"webhook: error: {message}")
     assert (captured.err.count("\n"), captured.out, served) == (1, "", [])
 
 

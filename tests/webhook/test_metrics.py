@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from common.serving.tls import Change
 from webhook.metrics import Metrics
 
 PREFIX = "gpu_turnstile_webhook_"
@@ -74,14 +73,12 @@ def test_who_takes_the_place_of_a_dead_worker_counts_on_and_has_nothing_open(
     assert sorted(path.name for path in tmp_path.iterdir()) == files
 
 
-def test_build_and_certificate_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = Metrics()
-    metrics.certificate(Change.NONE, 5.0)
-    found = _samples(metrics.render().decode())
-    (build,) = (name for name in found if name.startswith("build_info"))
-    assert found[build] == 1
-    assert found["certificate_expiry_timestamp_seconds"] == 5
-    assert found['certificate_reloads_total{result="loaded"}'] == 0
+def test_a_worker_that_is_starting_fails_no_scrape(tmp_path: Path) -> None:
+    """The library makes a file empty, and fills it a moment later."""
+    for name in ("counter_1.db", "gauge_sum_1.db"):
+        (tmp_path / name).touch()
+    found = _worker(tmp_path, 0, 2)
+    assert found["connections"] == 2
 
 
 def test_a_copy_of_the_source_that_was_never_installed_has_no_version(

@@ -224,16 +224,22 @@ def _owner(metadata: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _status(status: Mapping[str, Any]) -> ContainerStatus:
-    state = status.get("state") or {}
+    state, name = status.get("state") or _EMPTY, status.get("name") or ""
+    restarts = status.get("restartCount") or 0
+    running = state.get("running")
+    if running and not status.get("lastState"):  # nearly all
+        return ContainerStatus(
+            name, "running", "", "", restarts, running.get("startedAt") or "", None
+        )
     kind = next((each for each in ("waiting", "running", "terminated") if state.get(each)), "")
     now = state.get(kind) or {}
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
     return ContainerStatus(
-        status.get("name") or "",
+        name,
         kind,
         clamp(now.get("reason")) if kind == "waiting" else "",
         clamp(now.get("message")) if kind == "waiting" else "",
-        status.get("restartCount") or 0,
+        restarts,
         now.get("startedAt") or "",
         Ending(
             clamp(ended.get("reason")),

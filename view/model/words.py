@@ -51,6 +51,7 @@ def gaps_in_words(gaps: Sequence[Gap]) -> list[str]:
     """
     if not gaps:
         return []
+    gaps = [*{(gap.what, gap.namespace, gap.some): gap for gap in reversed(gaps)}.values()][::-1]
     resources = ",".join(dict.fromkeys(gap.what for gap in gaps))
     role = "gpu-viewer"
     grant = (

@@ -130,7 +130,7 @@ def _shorten(page: Page, blocks: list[list[list[str]]], over: int) -> None:
     grids = [at for at, part in enumerate(page) if isinstance(part, Grid) and blocks[at]]
     for at in sorted(grids, key=lambda at: (page[at].keep, -at)):  # type: ignore[union-attr]  # grids
         gone, rows = 0, blocks[at]
-        while over > 0 and len(rows) > _LEAST_ROWS:
+        while over > 0 and len(rows) > (_LEAST_ROWS if page[at].keep else 1):  # type: ignore[union-attr]
             over += not gone
             over -= len(rows.pop())
             gone += 1

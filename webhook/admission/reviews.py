@@ -2,11 +2,11 @@
 
 import base64
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from common.strict_json import NotJson, decode_strictly
 from contract.errors import Fault, FieldError, quote
 from webhook.admission.patches import encode_patch
 from webhook.admission.verdicts import Verdict, bounded, cut
@@ -19,8 +19,6 @@ LARGEST_BODY = 8 * 2**20
 
 _LONGEST_UID = 128
 _LONGEST_OPERATION = 16
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_ESCAPE = b"\\u"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,10 @@ def decode_review(body: bytes) -> Review:
     """
     if len(body) > LARGEST_BODY:
         raise TooLarge(f"body: must be at most {LARGEST_BODY} bytes")
-    document = _decode_json(body)
+    try:
+        document = decode_strictly(body)
+    except NotJson as error:
+        raise BadRequest(str(error)) from error
     if not isinstance(document, dict):
         raise BadRequest(f"body: Invalid value: {quote(document)}: must be an {KIND}")
     for field, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
@@ -198,34 +199,7 @@ def _own_name(obj: Mapping[str, Any] | None) -> str:
 _CAUSES = {Fault.INVALID: "FieldValueInvalid", Fault.REQUIRED: "FieldValueRequired"}
 
 
-def _decode_json(body: bytes) -> object:
-    try:
-        text = body.decode("utf-8")
-        if text.startswith("\ufeff"):
-            raise BadRequest("body: is not JSON: Unexpected UTF-8 BOM")
-        document: object = _DECODER.decode(text)
-        # An escape may still smuggle in half a character, which no answer could repeat.
-        if _ESCAPE in body and _SURROGATE.search(body):
-            json.dumps(document, ensure_ascii=False).encode("utf-8")
-    except RecursionError as error:
-        raise BadRequest("body: is nested too deeply") from error
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"body: is not UTF-8: byte {error.start} is wrong") from error
-    except UnicodeEncodeError as error:
-        raise BadRequest("body: is not Unicode: it has half of a surrogate pair") from error
-    except json.JSONDecodeError as error:
-        raise BadRequest(f"body: is not JSON: {error}") from error
-    except ValueError as error:  # Python refuses to read integers of thousands of digits
-        raise BadRequest("body: is not JSON: it has a number too long to read") from error
-    return document
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise BadRequest(f"body: is not JSON: {name} is not a number")
-
-
-# Made once: json.loads and json.dumps make another for every call that has options.
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+# Made once: json.dumps makes another for every call that has options.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
+from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand, walk_containers
 from contract.names import Names
 from contract.wishes import read_wishes
 from webhook.admission.verdicts import short
@@ -80,16 +80,12 @@ def about_environment(spec: object, demand: PodDemand) -> Iterator[str]:
         spec: of a pod or of a template, possibly hostile.
         demand: the requests of its containers.
     """
-    if not isinstance(spec, dict):
-        return
-    asking = {each.name for each in demand.containers}
-    for field in ("initContainers", "containers"):
-        for container in _mappings(spec.get(field)):
-            name = container.get("name")
-            if not isinstance(name, str) or name not in asking:
-                continue
+    ours = {each.name for each in demand.containers}
+    for _, _, container in walk_containers(spec):
+        name = container.get("name")
+        if isinstance(name, str) and name in ours:
             for variable in _variables(container.get("env")):
-                yield (f"container {short(name)}: env {short(variable)} undoes what the node sets")
+                yield f"container {short(name)}: env {short(variable)} undoes what the node sets"
 
 
 def _variables(env: object) -> list[str]:
@@ -103,10 +99,3 @@ def _variables(env: object) -> list[str]:
         and each.startswith(_BEGINNINGS)
         and (each in _NODE_SETS or each.startswith(_NODE_SETS_PREFIX))
     ]
-
-
-def _mappings(listed: object) -> Iterator[dict[str, Any]]:
-    if isinstance(listed, list):
-        for each in listed:
-            if isinstance(each, dict):
-                yield each

@@ -2,29 +2,25 @@
 
 from collections.abc import Callable
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
-from common.serving.answer import TEXT, Answer
+from common.serving.answer import Answer
 from common.serving.app import Application, read_body
 from common.serving.environ import VERIFIED
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.errors import TooLarge
 from webhook.handler import INTERNAL, Handler, Request
-from webhook.metrics import Metrics
 
 
-def create_app(handler: Handler, *, is_ready: Callable[[], bool] = lambda: True) -> Application:
+def create_app(handler: Handler, *, is_ready: Callable[[], str] = lambda: "") -> Application:
     """Make the WSGI application.
 
     Args:
         handler: answers reviews.
-        is_ready: returns whether new requests are welcome.
+        is_ready: returns why new requests are not welcome; empty when they are.
     """
     app = Application(handler.refuse, INTERNAL)
-    app.add("/healthz", "GET", lambda _: _probe(ready=True))
-    app.add("/readyz", "GET", lambda _: _probe(ready=is_ready()))
-    app.add("/metrics", "GET", lambda _: _show(handler.metrics))
+    app.add_status(handler.metrics, is_ready=is_ready)
     for route in handler.routes:
         app.add(route, "POST", partial(_review, handler, route))
     return app
@@ -38,13 +34,3 @@ def _review(handler: Handler, route: str, environ: dict[str, Any]) -> Answer:
         verified=bool(environ.get(VERIFIED)),
     )
     return handler.answer(route, request)
-
-
-def _probe(*, ready: bool) -> Answer:
-    if ready:
-        return Answer(HTTPStatus.OK, TEXT, b"ok\n")
-    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"shutting down\n")
-
-
-def _show(metrics: Metrics) -> Answer:
-    return Answer(HTTPStatus.OK, metrics.content_type, metrics.render())

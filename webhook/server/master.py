@@ -46,14 +46,14 @@ def serve(settings: Settings) -> None:
 
 
 def make_app(
-    settings: Settings, metrics: Metrics, *, is_ready: Callable[[], bool] = lambda: True
+    settings: Settings, metrics: Metrics, *, is_ready: Callable[[], str] = lambda: ""
 ) -> Application:
     """Make the application of one process, with a writer of stamps of its own.
 
     Args:
         settings: of the operator.
         metrics: counts.
-        is_ready: returns whether new requests are welcome.
+        is_ready: returns why new requests are not welcome; empty when they are.
     """
     writer = writer_name(socket.gethostname(), secrets.token_hex(8))
     reviewer = Reviewer(
@@ -90,7 +90,7 @@ class Master(master.Master):
             drain_delay=settings.drain_delay,
         )
         hooks = {
-            "pre_fork": self._give_place,
+            "pre_fork": self._assign_place,
             "post_fork": self._share_metrics,
             "child_exit": self._free_place,
         }
@@ -105,10 +105,10 @@ class Master(master.Master):
 
     def load(self) -> Adapter:
         """Make the application of one worker; runs after the fork."""
-        app = make_app(self.settings, self.metrics, is_ready=lambda: not self.draining)
+        app = make_app(self.settings, self.metrics, is_ready=self.not_ready)
         return Adapter(app, self.metrics, largest=LARGEST_BODY, keeps=lambda: not self.draining)
 
-    def _give_place(self, _arbiter: Any, worker: Any) -> None:
+    def _assign_place(self, _arbiter: Any, worker: Any) -> None:
         """Assign the lowest place that no living worker has; runs in the master."""
         self._serves.refresh()
         taken = set(self._places.values())

@@ -60,9 +60,7 @@ class PodView:
         demand: its GPU containers in the kubelet's order of admission.
         position: where it stands in the kubelet's queue, as far as can be told.
         terminal: it has succeeded or failed; the kubelet will not admit it any more.
-        deleting: its deletion was asked for.
         running: the kubelet has said that it runs.
-        assigned: the agent has written its allocation annotation, and that is complete.
         annotated: what its allocation annotation says, by container name; of containers that ask
             for just that. Compared with what is to be written, never read as knowledge of who
             holds what.
@@ -80,9 +78,7 @@ class PodView:
     demand: PodDemand
     position: QueuePosition
     terminal: bool = False
-    deleting: bool = False
     running: bool = False
-    assigned: bool = False
     annotated: Mapping[str, Allocation] = field(default_factory=dict)
     wishes: Wishes = NO_WISHES
     chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the kubelet's ``List`` shows, as plain data."""
+"""What the kubelet's ``List`` shows, as plain data: an answer is a tuple of pods."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,10 +62,3 @@ class ListedPod:
             if each.name == container:
                 return each.held
         return {}
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One answer of ``List``."""
-
-    pods: tuple[ListedPod, ...]

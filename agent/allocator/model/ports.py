@@ -9,7 +9,7 @@ from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import Key, PodId, PodView
-from agent.allocator.model.podresources import Snapshot
+from agent.allocator.model.podresources import ListedPod
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 
@@ -64,7 +64,7 @@ class CheckpointSource(Protocol):
 class RecordSource(Protocol):
     """The kubelet's own record."""
 
-    def list(self, *, within: float) -> Snapshot:
+    def list(self, *, within: float) -> Sequence[ListedPod]:
         """Ask who holds what, within so many seconds.
 
         Raises:
@@ -114,7 +114,7 @@ class DecisionLog(Protocol):
         ...
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        """Places were chosen while the wishes of the pod's author were not known."""
+        """Report that places were chosen while the wishes of the pod's author were not known."""
         ...
 
     def podresources_unavailable(self, reason: str) -> None:
@@ -152,7 +152,7 @@ class Enforcer(Protocol):
         ...
 
     def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
-        """Return who of several is about to start, whom the same core places were given to.
+        """Of several containers that hold the same core places, return the one about to start.
 
         Ordinary init containers hand on theirs (fact K7), and ``PreStartContainer`` says no more
         than the places.

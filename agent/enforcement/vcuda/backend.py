@@ -84,7 +84,7 @@ class Vcuda:
         self._refresh_seconds = refresh_seconds
         self._server: VcudaServer | None = None
         self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._lists = threading.Thread(target=self._keep_listed, name="vcuda-pids", daemon=True)
         # A directory and its socket change together.
         self._lock = threading.Lock()
 
@@ -104,6 +104,7 @@ class Vcuda:
                 self._server = VcudaServer(self._manager.register, self._upstream)
             except OSError as error:
                 raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
+            self._relay.start()
             for each in tickets:
                 try:
                     self._listen(each.digest)
@@ -116,15 +117,12 @@ class Vcuda:
                 log.error(
                     "not recovered", extra={"ticket": ticket_socket.digest, "reason": str(error)}
                 )
-        for name, target in (("vcuda-relay", self._relay.run), ("vcuda-pids", self._keep_listed)):
-            thread = threading.Thread(target=target, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._lists.start()
 
     @property
     def alive(self) -> bool:
         """Whether what ``open`` started still runs."""
-        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+        return self._relay.alive and self._lists.is_alive()
 
     def close(self) -> None:
         """Stop serving; the directories stay, for containers outlive the agent."""
@@ -132,8 +130,8 @@ class Vcuda:
         self._relay.stop()
         if self._server is not None:
             self._server.stop()
-        for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+        if self._lists.is_alive():
+            self._lists.join(_JOIN_SECONDS)
 
     def _keep_listed(self) -> None:
         while not self._stop.wait(self._refresh_seconds):
@@ -179,12 +177,13 @@ class Vcuda:
         """Remove the directories of other pods than these; what cannot be is left for later."""
         with self._lock:
             try:
-                gone = self._dirs.keep(pods)
+                kept = {each.digest for each in self._dirs.keep(pods)}
             except EnforcementError as error:
                 log.warning("directories stay", extra={"reason": str(error)})
                 return
-            for each in gone:
-                self._relay.close(each.digest)
+            for each in self._relay.ticket_sockets():
+                if each.digest not in kept:
+                    self._relay.close(each.digest)
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
         """Listen at a ticket's socket, having done something in its directory; the lock is held."""
@@ -198,5 +197,5 @@ class Vcuda:
             self._relay.open(digest, folder, (owner.uid or str(owner)) if owner else "")
         except OSError as error:
             raise EnforcementError(
-                f"state-dir: cannot listen for this container: {os.strerror(error.errno or 0)}"
+                f"state-dir: cannot listen for this container: {error.strerror or 'no answer'}"
             ) from error

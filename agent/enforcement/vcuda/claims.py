@@ -25,7 +25,7 @@ _SHOWN = 80
 
 
 class Forbidden(Exception):
-    """This is not the container that the ticket belongs to, or it claims to be another."""
+    """The container does not hold this ticket, or claims to be another."""
 
 
 class NotYet(Exception):
@@ -88,7 +88,7 @@ def check_runtime(ref: ContainerCgroup, info: ContainerInfo | None) -> Container
 
 
 def check_record(entitlement: Entitlement, info: ContainerInfo) -> None:
-    """See that what the record has found by pod and name is of this very container."""
+    """Check that the record's entry, found by pod and name, is this container's."""
     pod, name = entitlement.ref.pod, entitlement.ref.container
     if entitlement.uid not in {"", info.pod_uid} or name != info.name:
         raise Forbidden(f"the record has {pod} {name} in its place")

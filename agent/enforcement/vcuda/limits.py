@@ -1,14 +1,21 @@
-"""What peers may use up: the limits, and one socket's account against them.
+"""Limits on what peers use: for a socket, a pod and in all, and how it is counted. Pure.
 
-No I/O here; the time is an argument.
+A connection costs descriptors, of which a process has so many. One pod may have many containers,
+each with a socket of its own, so bounds for each socket are not enough: they would let one pod,
+or a few, take what all others need in order to start.
 """
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
+
+_CONNECTION, _SOCKET = 3, 3
+"""Descriptors. Of a connection: the peer's, ours to the server and the server's. Of a ticket's
+socket: its directory, the socket, and a peer that waits for room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What peers may use up.
+    """Limits on what peers use.
 
     Attributes:
         socket: connections that are served at one ticket's socket at a time.
@@ -21,7 +28,6 @@ class Limits:
         seconds: how long one may last.
         burst: connections that may come to a socket at once.
         per_second: how many may come to a socket in the long run.
-        check: seconds between looks at whether the sockets are still there.
     """
 
     socket: int = 4
@@ -33,43 +39,58 @@ class Limits:
     seconds: float = 15.0
     burst: int = 64
     per_second: float = 16.0
-    check: float = 5.0
 
 
-@dataclass(slots=True)
-class Account:
-    """What the peers of one socket have used up: how many are there, and how many came."""
+class Turns:
+    """Limits how often peers connect to one socket: a burst at once, then so many a second."""
 
-    limits: Limits
-    now: float
-    """When it was last brought up to date."""
-    served: int = 0
-    turns: float = field(init=False)
-    """How many may come at once; below one the next waits."""
+    def __init__(self, limits: Limits) -> None:
+        self._gap = 1 / limits.per_second
+        self._ahead = (limits.burst - 1) * self._gap
+        self._next = 0.0
 
-    def __post_init__(self) -> None:
-        self.turns = float(self.limits.burst)
+    def take(self, now: float) -> float:
+        """Take the next turn; return the seconds until it comes."""
+        due = max(self._next, now)
+        self._next = due + self._gap
+        return max(due - self._ahead - now, 0.0)
 
-    def open(self, now: float) -> bool:
-        """Whether another may come."""
-        gained = (now - self.now) * self.limits.per_second
-        self.turns = min(self.turns + gained, float(self.limits.burst))
-        self.now = now
-        return not self._full() and self.turns >= 1
 
-    def came(self) -> None:
-        """Count one that came, whether or not it is served."""
-        self.turns -= 1
+class Shares:
+    """Counts the connections of each pod, and decides who gets the next."""
 
-    def failed(self) -> None:
-        """Delay the next connection: this one could not be accepted."""
-        self.turns = min(self.turns, 0.0)
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._served: Counter[str] = Counter()
 
-    def opens_at(self) -> float | None:
-        """Return when the next turn comes, where one is waited for."""
-        if self._full() or self.turns >= 1:
+    def may_enter(self, pod: str, sockets: int) -> bool:
+        """Return whether another connection of *pod* may be served, be it instead of another.
+
+        *sockets* is how many ticket sockets are listened at.
+        """
+        if self._served[pod] >= self._limits.pod:
+            return False
+        return self._served.total() < self._most(sockets) or bool(self.displaced(pod, sockets))
+
+    def displaced(self, pod: str, sockets: int) -> str | None:
+        """Return the pod that loses a connection to *pod*; ``None`` where none has to.
+
+        It is the one that has most; by name among equals. It must have more than *pod* will have.
+        """
+        if self._served.total() < self._most(sockets):
             return None
-        return self.now + (1 - self.turns) / self.limits.per_second
+        busiest = min(self._served, key=lambda each: (-self._served[each], each))
+        return busiest if self._served[busiest] > self._served[pod] + 1 else None
 
-    def _full(self) -> bool:
-        return self.served >= self.limits.socket
+    def entered(self, pod: str) -> None:
+        """Count a connection."""
+        self._served[pod] += 1
+
+    def left(self, pod: str) -> None:
+        """Count one connection less."""
+        self._served[pod] -= 1
+        self._served += Counter()  # those that have one still
+
+    def _most(self, sockets: int) -> int:
+        left = self._limits.files - self._limits.reserve - _SOCKET * sockets
+        return max(min(self._limits.overall, left // _CONNECTION), 1)

@@ -1,4 +1,4 @@
-"""The virtual manager: who registers, whether it may, and the files it then finds.
+"""Registrations: identifies the container, decides whether it may register, writes its files.
 
 Who registers is told by the connection (``relay``), the container runtime and the
 agent's record, and what it holds must be the very ticket at whose socket it came in. What of that
@@ -15,7 +15,7 @@ from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
 from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
-from agent.enforcement.vcuda.identification import Peer
+from agent.enforcement.vcuda.peers import Peer
 from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _LOOK_AGAIN = 0.1
 _RUNTIME_WITHIN = 4.0
 
-# How each is told: to whom counts, and in the log.
+# The result for the metric, and the log message.
 _FAILURES: dict[type[Exception], tuple[str, str]] = {
     Forbidden: ("refused", "registration refused"),
     NotYet: ("not-yet", "registration came too early"),
@@ -110,13 +110,14 @@ class VirtualManager:
         )
         entitlement = self._wait_for(info)
         proof.check_record(entitlement, info)
-        self._check_ticket(ticket_socket, entitlement)
+        if digest_of(entitlement.core_ids) != ticket_socket.digest:
+            raise Forbidden("it does not hold this ticket")
         bus_ids = [self._hardware.bus_ids(card) for card in entitlement.cores.cards]
         proof.check_claims(claims, info, bus_ids)
         config = replace(self._config(entitlement), pod_uid=info.pod_uid)
         folders = proof.folders_of(claims, ref, info)
         self.registrations.add(ref, ticket_socket, folders, config.encode())
-        self._adopt(ticket_socket, entitlement, info)
+        self._correct_owner(ticket_socket, entitlement, info)
         log.info(
             "registered",
             extra={
@@ -137,24 +138,15 @@ class VirtualManager:
             left -= _LOOK_AGAIN
         return entitlement
 
-    def _check_ticket(self, ticket_socket: TicketSocket, entitlement: Entitlement) -> None:
-        pod = entitlement.ref.pod
-        if entitlement.core_ids:
-            holds = digest_of(entitlement.core_ids) == ticket_socket.digest
-        else:  # which places it was handed nobody knows any more, only that they were its pod's
-            holds = bool(pod.uid) and self._dirs.owner(ticket_socket.digest) == pod
-        if not holds:
-            raise Forbidden("it does not hold this ticket")
-
-    def _adopt(
+    def _correct_owner(
         self, ticket_socket: TicketSocket, entitlement: Entitlement, info: ContainerInfo
     ) -> None:
-        """Write down whose the ticket has proven to be."""
+        """Make the proven pod the owner of the ticket's directory."""
         owner = entitlement.ref.pod
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)
-        with ticket_socket.lent() as folder:
-            self._dirs.adopt(ticket_socket.digest, folder, owner)
+        with ticket_socket.folder() as folder:
+            self._dirs.correct_owner(ticket_socket.digest, folder, owner)
 
     # --- a container is about to start ---------------------------------------------------
 

@@ -1,15 +1,80 @@
-"""Which process is at the far end of a unix socket, and whether it still is."""
+"""The peer of a connection: its process, and the container of that process.
+
+A process ID means something only while its process lives. Its container is read right after
+the connection was accepted, and counts only if the process that connected was still there
+afterwards: by a descriptor of that process where the kernel gives one (Linux 6.5), else by the
+time at which the process with that ID was started. Before 6.5 one gap stays: a process that hands
+its connection on and dies before it is accepted, while its ID goes to a process of another
+container. It gains nothing: the other container does not hold this ticket, and the ticket's
+limits are only ever written into the directory that the socket is in.
+"""
 
 import errno
+import logging
 import os
 import select
 import socket
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from agent.enforcement.vcuda.ticket_sockets import TicketSocket
+from agent.errors import Unavailable
+from agent.runtime.cgroups import CgroupError, ContainerCgroup
+
+log = logging.getLogger(__name__)
+
 _SO_PEERPIDFD = 77  # asm-generic/socket.h, Linux 6.5; Python has no name for it
 _UCRED = struct.Struct("iII")
+
+Identify = Callable[[int], ContainerCgroup | None]
+"""Tells the container of a process: :meth:`agent.runtime.cgroups.Cgroups.container_of`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The peer of a connection."""
+
+    ticket_socket: TicketSocket
+    """Where it came in."""
+    pid: int
+    """Its process, as this process numbers them."""
+    container: ContainerCgroup | None
+    """The container that process is in."""
+
+
+def identify_peer(
+    ticket_socket: TicketSocket, accepted: socket.socket, identify: Identify
+) -> Peer | None:
+    """Return the peer of a connection; ``None`` when it is gone or cannot be identified.
+
+    Raises:
+        OSError: the kernel does not tell its process.
+    """
+    pid = peer_pid(accepted)
+    if pid == 0:
+        log.error(
+            "a peer's process is not visible from here: the agent's pod needs hostPID: true",
+            extra={"ticket": ticket_socket.digest},
+        )
+        return None
+    with Presence(accepted, pid) as presence:
+        container = None
+        try:
+            container = identify(pid)
+        except (CgroupError, Unavailable) as error:
+            log.warning(
+                "a peer's container cannot be told",
+                extra={"ticket": ticket_socket.digest, "peer_pid": pid, "reason": str(error)},
+            )
+        if not presence.lasts():
+            log.info(
+                "a peer was gone at once", extra={"ticket": ticket_socket.digest, "peer_pid": pid}
+            )
+            return None
+    return Peer(ticket_socket, pid, container)
 
 
 def peer_pid(connection: socket.socket) -> int:
@@ -20,14 +85,10 @@ def peer_pid(connection: socket.socket) -> int:
 
 
 class Presence:
-    """Whether the process that connected is still the one that has its ID.
-
-    By a descriptor of that process where the kernel gives one; before Linux 6.5 by the time at
-    which the process with that ID was started.
-    """
+    """Whether the process that connected is still the one that has its ID."""
 
     def __init__(self, connection: socket.socket, pid: int, *, proc: Path = Path("/proc")) -> None:
-        """Take hold of the process that connected; *pid* is what ``peer_pid`` gave."""
+        """Open the process that connected; *pid* is what ``peer_pid`` returned."""
         self._stat = proc / str(pid) / "stat"
         self._pidfd = -1
         self._gone = False
@@ -46,7 +107,7 @@ class Presence:
             os.close(self._pidfd)
 
     def lasts(self) -> bool:
-        """Return whether what was read about the process meanwhile was read about that process."""
+        """Return whether the process has lived since this was made."""
         if self._pidfd >= 0:
             poll = select.poll()
             poll.register(self._pidfd, select.POLLIN)  # readable once it has ended

@@ -1,4 +1,4 @@
-"""What the virtual manager asks of the node."""
+"""The interfaces by which registrations read the node."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from agent.runtime.cri import ContainerInfo
 
 
 class Processes(Protocol):
-    """Tells containers and processes of this node apart.
+    """Maps processes of this node to containers, and back.
 
     Both raise ``CgroupError`` where what the kernel tells is not believed, and ``Unavailable``.
     """

@@ -1,4 +1,4 @@
-"""The containers that have registered: where the list of their processes is, and that it is true.
+"""The registered containers, and the lists of their processes, which are kept up to date.
 
 Everything at a socket is written under that socket's lock: a container that is replaced by its
 successor (an init container, or one that was started again) shares some files with it, and
@@ -48,7 +48,7 @@ class _Registered:
 
 
 class Registrations:
-    """Who has registered. Safe to share between threads."""
+    """The registered containers. Safe to share between threads."""
 
     def __init__(self, dirs: TicketDirs, processes: Processes) -> None:
         self._dirs = dirs
@@ -63,7 +63,7 @@ class Registrations:
         folders: frozenset[str],
         config: bytes,
     ) -> None:
-        """Write a proven container's files where it came in, and keep its list true.
+        """Write a proven container's files at its socket, and keep its list of processes current.
 
         It will look in *folders*; the empty one is the ticket's own.
 
@@ -104,7 +104,7 @@ class Registrations:
                 self._registered.setdefault(each.container_id, each)
 
     def refresh(self, ended: Callable[[str], bool]) -> None:
-        """List everybody's processes anew; forget who has *ended*, which may be unavailable."""
+        """Update all lists; forget containers that have *ended*, which may be unavailable."""
         with self._lock:
             for each in [each for each in self._registered.values() if each.ticket_socket.closed]:
                 del self._registered[each.container_id]
@@ -168,7 +168,7 @@ class Registrations:
         return registered
 
     def _relist(self, registered: _Registered) -> bool:
-        """List a container's processes; tell whether it has any, as far as can be told."""
+        """Update a container's list; return whether it has processes, or may have."""
         try:
             with registered.ticket_socket.writing:
                 if registered.ref is None:
@@ -188,7 +188,7 @@ class Registrations:
                 held = self._registered.get(registered.container_id) is registered
                 own = {each or PIDS_NAME for each in registered.folders}
             if held:
-                with registered.ticket_socket.lent() as folder:
+                with registered.ticket_socket.folder() as folder:
                     self._dirs.discard(folder, own)
                 with self._lock:
                     self._registered.pop(registered.container_id)
@@ -205,7 +205,7 @@ class Registrations:
     def _write(
         self, ticket_socket: TicketSocket, folders: Collection[str], files: dict[str, bytes]
     ) -> None:
-        with ticket_socket.lent() as folder:
+        with ticket_socket.folder() as folder:
             for each in sorted(folders):
                 self._dirs.write(folder, each, files)
 

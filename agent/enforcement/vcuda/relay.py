@@ -1,63 +1,91 @@
-"""The way from the tickets' ticket sockets to the gRPC server, on which it is noted who comes.
+"""Relays connections from the tickets' sockets to the gRPC server, and identifies the peers.
 
 gRPC's server cannot tell who its peers are. So this relay listens in every ticket's directory,
 asks the kernel for the process that connected, and passes the bytes on to one gRPC server, from
 a socket with a name that is never used twice. By that name, which the server calls the peer,
 :meth:`Relay.peer` tells the service who is calling, and at which ticket's socket.
 
-One thread serves all ticket sockets. What a peer can use up is bounded: bytes and seconds for
-one connection, connections at one socket (the next wait in the kernel's queue, so a container
-can only keep itself waiting) and at all ticket sockets of a pod, and how often they come.
+One thread with an event loop serves all ticket sockets; other threads have it do what they want.
+What a peer can use up is bounded (:mod:`agent.enforcement.vcuda.limits`): bytes and seconds for one
+connection, connections at one socket (the next wait in the kernel's queue, so a container can only
+keep itself waiting) and at all ticket sockets of a pod, and how often they come.
 """
 
+import asyncio
 import contextlib
 import logging
+import os
 import secrets
-import selectors
 import socket
 import threading
-import time
+from collections.abc import Coroutine
 from pathlib import Path
 
-from agent.enforcement.vcuda.identification import Identify, Peer, identify_peer
-from agent.enforcement.vcuda.limits import Account, Limits
-from agent.enforcement.vcuda.links import Link, connect
-from agent.enforcement.vcuda.listeners import Listener
-from agent.enforcement.vcuda.shares import Shares
+from agent.enforcement.vcuda.limits import Limits, Shares, Turns
+from agent.enforcement.vcuda.peers import Identify, Peer, identify_peer
 from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 
 log = logging.getLogger(__name__)
+
+_CHUNK = 16 * 1024
+_STOP_SECONDS = 3.0
+_CALL_SECONDS = 10.0
+
+
+class _Listener:
+    """A ticket's socket, and what its peers have used up. For the event loop's thread."""
+
+    def __init__(self, ticket_socket: TicketSocket, pod: str, limits: Limits) -> None:
+        self.ticket_socket = ticket_socket
+        self.pod = pod or ticket_socket.digest
+        self.turns = Turns(limits)
+        self.slots = asyncio.Semaphore(limits.socket)
+        self.accepting: asyncio.Task[None] | None = None
 
 
 class Relay:
     """Listens at the ticket sockets and passes connections on."""
 
-    def __init__(
-        self,
-        *,
-        upstream: Path,
-        identify: Identify,
-        limits: Limits,
-    ) -> None:
-        """Prepare; nothing is listened to yet. Nobody else may reach *upstream*."""
+    def __init__(self, *, upstream: Path, identify: Identify, limits: Limits) -> None:
+        """Prepare; nothing runs before :meth:`start`. Nobody else may reach *upstream*."""
         self._upstream = str(upstream)
         self._identify = identify
         self._limits = limits
+        self._thread = threading.Thread(target=self._run, name="vcuda-relay", daemon=True)
+        self._lock = threading.Lock()  # held while another thread waits for the event loop
+        self._running = False
+        self._peers: dict[str, Peer] = {}
+        # What follows is the event loop's.
+        self._loop: asyncio.AbstractEventLoop
+        self._stop = asyncio.Event()
+        self._left = asyncio.Event()  # set when a connection ends
         self._shares = Shares(limits)
+        self._listeners: dict[str, _Listener] = {}
+        self._connections: dict[asyncio.Task[None], _Listener] = {}
         self._prefix = f"gpu-turnstile-{secrets.token_hex(8)}-"
         self._count = 0
-        self._lock = threading.RLock()
-        self._selector = selectors.DefaultSelector()
-        self._listeners: dict[str, Listener] = {}
-        self._links: dict[Link, Listener] = {}
-        self._peers: dict[str, Peer] = {}
-        self._stopped = False
-        self._running = False
-        self._wake, self._woken = socket.socketpair()
-        self._woken.settimeout(0)
-        self._selector.register(self._woken, selectors.EVENT_READ, None)
 
-    # --- what others call ----------------------------------------------------------------
+    # --- what other threads call -----------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread; it serves until :meth:`stop`."""
+        self._loop = asyncio.new_event_loop()
+        self._running = True
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Close connections and sockets, and end the thread."""
+        with self._lock:
+            if not self._running:
+                return
+            self._running = False
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(_STOP_SECONDS)
 
     def open(self, digest: str, folder: int, pod: str = "") -> None:
         """Listen in a ticket's directory.
@@ -67,215 +95,192 @@ class Relay:
         Raises:
             OSError: a socket cannot be made there, or the directory is gone already.
         """
-        ticket_socket = TicketSocket(digest, folder)
         with self._lock:
-            before = self._listeners.get(digest)
-            if before is not None and before.ticket_socket.identity == ticket_socket.identity:
-                ticket_socket.close()
-                self._mend(before)
-            elif self._stopped:
-                ticket_socket.close()
+            if self._running:
+                self._wait_for(self._open(digest, folder, pod))
             else:
-                account = Account(self._limits, time.monotonic())
-                listener = Listener(ticket_socket, account, self._selector, pod)
-                if before is not None:
-                    self._end(before)
-                self._listeners[digest] = listener
-                self._attend(listener)
-        self._poke()
+                os.close(folder)
 
     def close(self, digest: str) -> None:
         """Stop listening at a socket, if it is listened at."""
         with self._lock:
-            listener = self._listeners.get(digest)
-            if listener is not None:
-                self._end(listener)
-        self._poke()
+            if self._running:
+                self._wait_for(self._close(digest))
 
     def ticket_sockets(self) -> tuple[TicketSocket, ...]:
         """Return the ticket sockets that are listened at."""
-        with self._lock:
-            return tuple(listener.ticket_socket for listener in self._listeners.values())
+        return tuple(listener.ticket_socket for listener in tuple(self._listeners.values()))
 
     def peer(self, address: str) -> Peer | None:
         """Return who is behind a connection, by what the gRPC server's ``context.peer()`` says."""
-        with self._lock:
-            return self._peers.get(address.removeprefix("unix-abstract:"))
+        return self._peers.get(address.removeprefix("unix-abstract:"))
 
-    def run(self) -> None:
-        """Serve until ``stop``."""
-        if not self._begin():
-            return
-        check_at = time.monotonic() + self._limits.check
-        while True:
-            wait = max(0.0, min(self._next_deadline(), check_at) - time.monotonic())
-            ready = self._selector.select(min(wait, self._limits.check))
-            with self._lock:
-                if self._stopped:
-                    break
-                for key, events in ready:
-                    self._serve(key.data, key.fd, events)
-                now = time.monotonic()
-                for link in [each for each in self._links if each.ends_at <= now]:
-                    ticket = self._links[link].ticket_socket.digest
-                    log.warning("a peer took too long", extra={"ticket": ticket})
-                    self._drop(link)
-                if now >= check_at:
-                    self._check()
-                    check_at = now + self._limits.check
-                for listener in self._listeners.values():
-                    self._attend(listener)
-        self._close()
+    def _wait_for(self, call: Coroutine[None, None, None]) -> None:
+        asyncio.run_coroutine_threadsafe(call, self._loop).result(_CALL_SECONDS)
 
-    def stop(self) -> None:
-        """End ``run``, and close everything."""
-        with self._lock:
-            self._stopped = True
-            running = self._running
-        if running:
-            self._poke()
-        else:
-            self._close()
+    # --- the event loop ----------------------------------------------------------------------
 
-    # --- ticket sockets; the lock is held ---------------------------------------------------------
-
-    def _attend(self, listener: Listener) -> None:
-        """Let somebody in exactly while another connection may be served."""
-        room = self._shares.may_enter(listener.pod, len(self._listeners))
-        listener.attend(wanted=listener.account.open(time.monotonic()) and room)
-
-    def _check(self) -> None:
-        """See to it that all ticket sockets are listened at whose tickets last."""
-        for listener in tuple(self._listeners.values()):
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
-                self._mend(listener)
-            except FileNotFoundError:
-                pass
+                runner.run(self._serve())
+            finally:
+                self._running = False
+
+    async def _serve(self) -> None:
+        await self._stop.wait()
+        for listener in tuple(self._listeners.values()):
+            self._end(listener)
+
+    async def _open(self, digest: str, folder: int, pod: str) -> None:
+        before = self._listeners.get(digest)
+        if before is not None and before.ticket_socket.listens_in(folder):
+            os.close(folder)
+            return
+        listener = _Listener(TicketSocket(digest, folder), pod, self._limits)
+        if before is not None:
+            self._end(before)
+        self._listeners[digest] = listener
+        listener.accepting = self._loop.create_task(self._accept(listener))
+        listener.accepting.add_done_callback(self._accepting_ended)
+
+    async def _close(self, digest: str) -> None:
+        if digest in self._listeners:
+            self._end(self._listeners[digest])
+
+    def _accepting_ended(self, accepting: asyncio.Task[None]) -> None:
+        if not accepting.cancelled():  # asyncio logs why; it is not alive from here on
+            self._stop.set()
+
+    def _end(self, listener: _Listener) -> None:
+        del self._listeners[listener.ticket_socket.digest]
+        if listener.accepting is not None:
+            listener.accepting.cancel()
+        self._loop.remove_reader(listener.ticket_socket.listening)
+        listener.ticket_socket.close()
+        for connection in [each for each, at in self._connections.items() if at is listener]:
+            self._drop(connection)
+
+    # --- connections ---------------------------------------------------------------------------
+
+    async def _accept(self, listener: _Listener) -> None:
+        """Let one peer in after the other; those that are too many wait in the kernel's queue."""
+        while True:
+            await asyncio.sleep(listener.turns.take(self._loop.time()))
+            await listener.slots.acquire()
+            served = False
+            try:
+                accepted = await self._accepted(listener.ticket_socket.listening)
+                served = await self._let_in(listener, accepted)
+            except OSError as error:
+                log.warning("cannot accept", extra={"reason": str(error)})
+                await asyncio.sleep(1 / self._limits.per_second)
+            finally:
+                if not served:
+                    listener.slots.release()
+
+    async def _accepted(self, listening: socket.socket) -> socket.socket:
+        """Wait for a connection. A cancelled ``sock_accept`` may leave one open that it took."""
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                accepted, _ = listening.accept()
+                accepted.settimeout(0)
+                return accepted
+            ready = asyncio.Event()
+            self._loop.add_reader(listening, ready.set)
+            await ready.wait()  # if this is cancelled: who closes the socket removes the reader
+            self._loop.remove_reader(listening)
+
+    async def _let_in(self, listener: _Listener, accepted: socket.socket) -> bool:
+        """Identify a peer, wait for room, and connect it; return whether it is served."""
+        with contextlib.ExitStack() as held:
+            held.callback(accepted.close)
+            try:
+                peer = identify_peer(listener.ticket_socket, accepted, self._identify)
+                if peer is None:
+                    return False
+                while not self._shares.may_enter(listener.pod, len(self._listeners)):
+                    self._left.clear()
+                    await self._left.wait()
+                self._displace(listener.pod)
+                self._count += 1
+                name = f"{self._prefix}{self._count}"
+                server = held.enter_context(_connect(self._upstream, name))
             except OSError as error:
                 log.warning(
-                    "cannot listen again",
+                    "cannot pass a peer on",
                     extra={"ticket": listener.ticket_socket.digest, "reason": str(error)},
                 )
+                return False
+            sockets = held.pop_all()
+        self._peers[name] = peer  # before the server hears anything of it, and asks
+        connection = self._loop.create_task(self._pass_on(listener, accepted, server), name=name)
+        self._connections[connection] = listener
+        self._shares.entered(listener.pod)
+        connection.add_done_callback(lambda _ended: sockets.close())
+        connection.add_done_callback(self._drop)
+        return True
 
-    def _mend(self, listener: Listener) -> None:
-        """Listen anew where that is needed.
+    def _displace(self, pod: str) -> None:
+        """Where *pod* displaces another pod, end that pod's oldest connection."""
+        busiest = self._shares.displaced(pod, len(self._listeners))
+        if busiest is not None:
+            oldest = next(each for each, at in self._connections.items() if at.pod == busiest)
+            ticket = self._connections[oldest].ticket_socket.digest
+            log.warning("a peer gave way", extra={"ticket": ticket})
+            self._drop(oldest)
+
+    def _drop(self, connection: asyncio.Task[None]) -> None:
+        """End a connection, unless it has ended, and release its slot and share."""
+        listener = self._connections.pop(connection, None)
+        if listener is not None:
+            connection.cancel()
+            del self._peers[connection.get_name()]
+            self._shares.left(listener.pod)
+            listener.slots.release()
+            self._left.set()
+
+    async def _pass_on(
+        self, listener: _Listener, accepted: socket.socket, server: socket.socket
+    ) -> None:
+        """Copy what either side says to the other, until both have ended or one hangs up."""
+        try:
+            async with asyncio.timeout(self._limits.seconds), asyncio.TaskGroup() as both:
+                both.create_task(self._copy(accepted, server))
+                both.create_task(self._copy(server, accepted))
+        except* TimeoutError:
+            ticket = listener.ticket_socket.digest
+            log.warning("a peer took too long", extra={"ticket": ticket})
+        except* OSError:  # one side has hung up: there is nobody to tell
+            pass
+
+    async def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        """Copy bytes as fast as *sink* takes them, then the end of *source*.
 
         Raises:
-            FileNotFoundError: the directory is gone, and so is the socket now.
-            OSError: a socket cannot be made there.
+            OSError: a side has hung up, or has said more than it may.
         """
-        try:
-            if listener.mend():
-                ticket = listener.ticket_socket.digest
-                log.warning("a socket was gone: made again", extra={"ticket": ticket})
-        except FileNotFoundError:
-            self._end(listener)
-            raise
-        self._attend(listener)
+        left = self._limits.bytes
+        while data := await self._loop.sock_recv(source, _CHUNK):
+            left -= len(data)
+            if left < 0:
+                raise ConnectionAbortedError("a peer talks too much")
+            await self._loop.sock_sendall(sink, data)
+        sink.shutdown(socket.SHUT_WR)
 
-    def _end(self, listener: Listener) -> None:
-        del self._listeners[listener.ticket_socket.digest]
-        for link in [link for link, at in self._links.items() if at is listener]:
-            self._drop(link)
-        listener.close()
 
-    # --- connections; the lock is held ---------------------------------------------------
+def _connect(upstream: str, name: str) -> socket.socket:
+    """Connect to a server, which sees *name* (an abstract one) as its peer's.
 
-    def _serve(self, served: Listener | Link | None, fd: int, events: int) -> None:
-        if served is None:
-            with contextlib.suppress(BlockingIOError):
-                self._woken.recv(4096)
-        elif isinstance(served, Listener):
-            if served.attending:
-                self._attend(served)  # others came in since the selector was asked
-            if served.attending:
-                self._accept(served)
-        elif not served.closed:
-            try:
-                more = served.serve(fd, events)
-            except OSError:  # one side has hung up: there is nobody to tell
-                more = False
-            if not more:
-                self._drop(served)
-
-    def _accept(self, listener: Listener) -> None:
-        try:
-            accepted = listener.accept()
-        except OSError as error:
-            log.warning("cannot accept", extra={"reason": str(error)})
-            listener.account.failed()
-            return
-        if accepted is None:
-            return
-        listener.account.came()
-        try:
-            peer = identify_peer(listener.ticket_socket, accepted, self._identify)
-            if peer is not None:
-                self._pass_in(listener, accepted, peer)
-                return
-        except OSError as error:
-            log.warning(
-                "cannot pass a peer on",
-                extra={"ticket": listener.ticket_socket.digest, "reason": str(error)},
-            )
-        accepted.close()
-
-    def _pass_in(self, listener: Listener, accepted: socket.socket, peer: Peer) -> None:
-        """Connect a peer to the gRPC server, which must be able to ask for it by then."""
-        busiest = self._shares.gives_way(listener.pod, len(self._listeners))
-        if busiest is not None:
-            oldest = next(link for link, at in self._links.items() if at.pod == busiest)
-            log.warning(
-                "a peer gave way", extra={"ticket": self._links[oldest].ticket_socket.digest}
-            )
-            self._drop(oldest)
-        self._count += 1
-        name = f"{self._prefix}{self._count}"
-        self._peers[name] = peer
-        try:
-            link = Link(
-                self._selector,
-                (accepted, connect(self._upstream, name)),
-                name=name,
-                ends_at=time.monotonic() + self._limits.seconds,
-                most=self._limits.bytes,
-            )
-        except OSError:
-            del self._peers[name]
-            raise
-        self._links[link] = listener
-        listener.account.served += 1
-        self._shares.entered(listener.pod)
-
-    def _drop(self, link: Link) -> None:
-        listener = self._links.pop(link)
-        listener.account.served -= 1
-        self._shares.left(listener.pod)
-        del self._peers[link.name]
-        link.close()
-
-    # --- the loop ------------------------------------------------------------------------
-
-    def _begin(self) -> bool:
-        with self._lock:
-            self._running = not self._stopped
-            return self._running
-
-    def _next_deadline(self) -> float:
-        with self._lock:
-            due = [link.ends_at for link in self._links]
-            turns = [listener.account.opens_at() for listener in self._listeners.values()]
-        due += [turn for turn in turns if turn is not None]
-        return min(due, default=time.monotonic() + self._limits.check)
-
-    def _poke(self) -> None:
-        with contextlib.suppress(OSError):  # full: it will wake up anyway; closed: it has ended
-            self._wake.send(b".", socket.MSG_DONTWAIT)
-
-    def _close(self) -> None:
-        with self._lock:
-            for listener in tuple(self._listeners.values()):
-                self._end(listener)
-            self._selector.close()
-            self._wake.close()
-            self._woken.close()
+    Raises:
+        OSError: no descriptors are left, or the server is not there or too busy.
+    """
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.settimeout(0)
+        made.bind(f"\0{name}")
+        made.connect(upstream)
+    except OSError:
+        made.close()
+        raise
+    return made

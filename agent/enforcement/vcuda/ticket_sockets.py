@@ -5,7 +5,6 @@ the path, what is written for a peer still lands where that peer came in.
 """
 
 import contextlib
-import errno
 import os
 import socket
 import stat
@@ -15,57 +14,55 @@ from pathlib import Path
 
 from agent.errors import EnforcementError
 
-SOCKET = "vcuda.sock"
+_SOCKET = "vcuda.sock"
 _BESIDE = ".vcuda.sock.new"
 _QUEUE = 128
 
 
 class TicketSocket:
-    """One ticket's socket, and the directory that it is in."""
+    """One ticket's socket, listened at, and the directory that it is in."""
 
     def __init__(self, digest: str, folder: int) -> None:
-        """Take over *folder*, a descriptor of the directory."""
+        """Listen in *folder*, a descriptor of the directory, which is taken over.
+
+        Raises:
+            OSError: a socket cannot be made there; *folder* is closed.
+        """
         self.digest = digest
         self.writing = threading.Lock()
         """Held by whoever writes what its peers read."""
         self._folder = folder
         self._lock = threading.Lock()
         self._open = True
-        status = os.fstat(folder)
-        self.identity = status.st_dev, status.st_ino
+        try:
+            self.listening, self._made = _listen(folder)
+        except OSError:
+            os.close(folder)
+            raise
+
+    def listens_in(self, folder: int) -> bool:
+        """Return whether the socket in that directory is the one that was made here."""
+        return _identity(folder) == self._made
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[int]:
         """Lend a descriptor of the directory; it outlives the socket.
 
         Raises:
-            FileNotFoundError: the ticket's socket is closed: the ticket has ended.
+            EnforcementError: the ticket has ended, or no descriptors are left.
         """
         with self._lock:
             if not self._open:
-                raise FileNotFoundError(errno.ENOENT, "the ticket has ended")
-            lent = os.dup(self._folder)
+                raise EnforcementError("this container's ticket has ended")
+            try:
+                lent = os.dup(self._folder)
+            except OSError as error:
+                why = os.strerror(error.errno or 0)
+                raise EnforcementError(f"state-dir: cannot be opened: {why}") from error
         try:
             yield lent
         finally:
             os.close(lent)
-
-    @contextlib.contextmanager
-    def lent(self) -> Iterator[int]:
-        """Lend a descriptor as ``folder`` does, for what a pod's author may be told of.
-
-        Raises:
-            EnforcementError: the ticket has ended, or no descriptors are left.
-        """
-        with contextlib.ExitStack() as held:
-            try:
-                folder = held.enter_context(self.folder())
-            except FileNotFoundError as error:
-                raise EnforcementError("this container's ticket has ended") from error
-            except OSError as error:
-                why = os.strerror(error.errno or 0)
-                raise EnforcementError(f"state-dir: cannot be opened: {why}") from error
-            yield folder
 
     @property
     def closed(self) -> bool:
@@ -73,14 +70,15 @@ class TicketSocket:
         return not self._open
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Stop listening, and close the directory."""
+        self.listening.close()
         with self._lock:
             if self._open:
                 self._open = False
                 os.close(self._folder)
 
 
-def listen(folder: int) -> tuple[socket.socket, tuple[int, int] | None]:
+def _listen(folder: int) -> tuple[socket.socket, tuple[int, int] | None]:
     """Bind another name and rename: whoever connects meets the old socket or the new.
 
     By way of the descriptor, since a socket's path has room for 107 bytes only.
@@ -98,17 +96,16 @@ def listen(folder: int) -> tuple[socket.socket, tuple[int, int] | None]:
         finally:
             os.close(path)
         made.listen(_QUEUE)
-        os.rename(_BESIDE, SOCKET, src_dir_fd=folder, dst_dir_fd=folder)
-        return made, socket_identity(folder)
+        os.rename(_BESIDE, _SOCKET, src_dir_fd=folder, dst_dir_fd=folder)
+        return made, _identity(folder)
     except OSError:
         made.close()
         raise
 
 
-def socket_identity(folder: int) -> tuple[int, int] | None:
-    """Return the identity of a socket file."""
+def _identity(folder: int) -> tuple[int, int] | None:
     try:
-        status = os.stat(SOCKET, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(_SOCKET, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
     return (status.st_ino, status.st_ctime_ns) if stat.S_ISSOCK(status.st_mode) else None

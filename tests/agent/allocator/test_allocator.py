@@ -180,7 +180,7 @@ def test_an_allocation_that_a_dead_agent_has_not_written_is_written_though_no_ca
 ) -> None:
     """By the evidence that its file tells; after a new kubelet that file means nothing."""
     done = node.admitted(make_pod("done", asks(10, 2)))
-    node.pods.add(replace(done, assigned=True, annotated=node.writer.of(done)))
+    node.pods.add(replace(done, annotated=node.writer.of(done)))
     pod = node.admitted(make_pod("a", asks(30, 8), sidecar(10, 2)))
     if both:
         node.restart_kubelet()

@@ -12,7 +12,7 @@ from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
 from contract.wishes import Wishes
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import FakeEnforcer, Node, asks, init, make_pod
+from tests.agent.fakes import DEADLINE_S, FakeEnforcer, Node, asks, init, make_pod
 
 
 @pytest.fixture
@@ -139,16 +139,8 @@ def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer
     sweeper = threading.Thread(target=node.allocator.sweep)
     enforcer.meanwhile = sweeper.start
     node.allocator.allocate(CORE, chosen)
-    sweeper.join(10)
+    sweeper.join(DEADLINE_S)
     assert enforcer.kept == [{pod.id}]
-
-
-def test_without_an_enforcer_there_is_nothing_to_sweep_or_make() -> None:
-    node = Node(1)
-    pod = node.admitted(make_pod("p", asks(30, 4)))
-    node.start(pod)
-    node.allocator.sweep()
-    assert node.record.asked  # by the calls, not by the sweep
 
 
 def test_of_several_with_the_same_places_the_enforcer_says_who_starts(

@@ -69,7 +69,12 @@ def _read(
 
 def _held(record: Record) -> dict[str, frozenset[str]]:
     """The core places of all containers."""
-    return {ref.container: places[CORE] for ref, places in record.walk() if CORE in places}
+    return {
+        name: places[CORE]
+        for pod in record.pods
+        for name, places in pod.held.items()
+        if CORE in places
+    }
 
 
 @cases(

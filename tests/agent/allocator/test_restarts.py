@@ -41,19 +41,14 @@ def both_die(node: Node) -> None:
     agent_dies(node)
 
 
-def both_die_the_agent_first(node: Node) -> None:
-    agent_dies(node)
-    node.restart_kubelet()
-
-
 def agent_dies_unseen(node: Node) -> None:
     """The next agent is called before it has looked."""
     node.restart_agent()
 
 
 ANY = pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
+EITHER = pytest.mark.parametrize("dies", [nothing, both_die])
 AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
-KUBELET = pytest.mark.parametrize("dies", [kubelet_dies, both_die, both_die_the_agent_first])
 
 
 def serve(node: Node, pod: PodView, name: str, *resources: Resource) -> None:
@@ -214,43 +209,6 @@ def test_an_agent_without_a_file_goes_on_by_the_kubelets(node: Node) -> None:
 # --- the kubelet dies ---------------------------------------------------------------------
 
 
-@KUBELET
-def test_what_was_written_counts_though_a_new_kubelet_has_come_to_no_pod_yet(
-    node: Node, dies: Step
-) -> None:
-    """K11, K31: nothing of it is listed, and nothing of it is offered."""
-    pod = node.admitted(make_pod("a", init(40, 10), asks(30, 8)))
-    dies(node)
-    assert free(node) == {"GPU-0": 60, "GPU-1": 100}
-    node.admit(pod)
-    assert free(node) == {"GPU-0": 60, "GPU-1": 100}
-    node.start(pod)
-    assert node.decision_log.refs("prestart")[-2:] == ["a/main", "a/main"]
-    dies(node)
-    node.pods.remove(pod)
-    assert free(node) == {"GPU-0": 100, "GPU-1": 100}, "it ended while the kubelet was away"
-
-
-@KUBELET
-@pytest.mark.parametrize("served", [1, 2, 3])
-def test_a_new_kubelet_serves_again_what_its_predecessor_had_not_written(
-    node: Node, dies: Step, served: int
-) -> None:
-    """It knows nothing of half a container (K28), and its first calls may be for others."""
-    pod = node.begin(make_pod("a", init(30, 8), asks(40, 8)))
-    calls = [(each, resource) for each in pod.demand.containers for resource in (CORE, MEMORY)]
-    for container, resource in calls[:served]:
-        node.serve(pod, container, resource)
-    dies(node)
-    other = node.admitted(make_pod("other", asks(20, 4)))
-    node.admit(pod)
-    for view, name in ((other, "main"), (pod, "init"), (pod, "main")):
-        node.start(view, name)
-    assert set(node.decision_log.refs("prestart")) == {"other/main", "a/init", "a/main"}
-    assert not node.decision_log.refusals
-    is_true(node)
-
-
 def test_a_new_kubelet_without_list_is_served_by_order(node: Node) -> None:
     pod = node.begin(make_pod("a", init(30, 8), asks(20, 8)))
     serve(node, pod, "init")
@@ -294,8 +252,8 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
 @pytest.mark.parametrize("written", [False, True], ids=["K29", "written-since"])
 @pytest.mark.parametrize(
     "shape",
-    [(asks(20, 4),), (init(20, 4),), (init(30, 8), asks(20, 4))],
-    ids=["main", "init", "both"],
+    [(asks(20, 4),), (init(30, 8), asks(20, 4))],
+    ids=["main", "both"],
 )
 def test_a_pod_made_again_under_its_name_is_served_though_it_asks_for_something_else(
     node: Node, shape: tuple[ContainerDemand, ...], *, written: bool
@@ -316,34 +274,10 @@ def test_a_pod_made_again_under_its_name_is_served_though_it_asks_for_something_
     is_true(node)
 
 
-def test_a_pod_deleted_by_force_keeps_its_places_beside_its_successor(node: Node) -> None:
-    """K20: it is listed until its containers have ended; the API has forgotten it."""
-    older = node.admitted(make_pod("a", asks(30, 8)))
-    node.pods.remove(older)
-    newer = node.admitted(make_pod("a", asks(40, 8)))
-    assert node.decision_log.decisions[-1][1].pod == newer.id
-    assert free(node) == {"GPU-0": 30, "GPU-1": 100}
-    node.record.hide(older)
-    node.release(older)
-    assert free(node) == {"GPU-0": 60, "GPU-1": 100}
-    is_true(node)
-
-
-def test_a_pod_deleted_by_force_while_it_is_admitted_is_admitted_to_its_end(node: Node) -> None:
-    pod = node.begin(make_pod("a", asks(30, 8)))
-    serve(node, pod, "main", CORE)
-    node.pods.remove(pod)
-    node.bind(make_pod("a", asks(30, 8)))
-    serve(node, pod, "main", MEMORY)
-    assert node.decision_log.decisions[-1][1].pod == pod.id
-    node.start(pod)
-    assert not node.decision_log.corrections
-
-
 # --- refusals -----------------------------------------------------------------------------------
 
 
-@ANY
+@EITHER
 def test_a_pod_that_was_refused_half_way_holds_nothing_and_the_next_is_served(
     node: Node, dies: Step
 ) -> None:
@@ -365,31 +299,6 @@ def test_a_pod_that_was_refused_half_way_holds_nothing_and_the_next_is_served(
 
 
 # --- a checkpoint in mid-admission, late, damaged, foreign, gone ------------------------------
-
-
-@ANY
-@pytest.mark.parametrize("first", [CORE, MEMORY])
-@pytest.mark.parametrize("written", [False, True], ids=["K28", "K30"])
-def test_whoever_dies_within_a_container_it_is_served_to_its_end(
-    node: Node, dies: Step, first: Resource, *, written: bool
-) -> None:
-    """The file shows half of a container if a device list came, else our own file alone does."""
-    pod = node.begin(make_pod("a", init(30, 8), sidecar(10, 2), asks(40, 8)))
-    for name in ("init", "side", "main"):
-        serve(node, pod, name, first)
-        if written:
-            node.checkpoint.write()
-        dies(node)
-        node.show(pod)
-        for each in (first, *first.others):
-            if (pod.id, name, each) not in node.got:
-                serve(node, pod, name, each)
-                assert last(node)[0] == f"a/{name}"
-    for name in ("init", "side", "main"):
-        node.start(pod, name)
-    assert not node.decision_log.unproven_starts
-    assert not node.decision_log.refusals
-    is_true(node)
 
 
 @pytest.mark.parametrize("dies", [nothing, agent_dies])
@@ -426,7 +335,7 @@ def _reads_nothing_between(node: Node) -> None:
 
 
 @pytest.mark.parametrize("damage", [_reads_nothing, _reads_a_foreign_file, _reads_nothing_between])
-@ANY
+@EITHER
 def test_whatever_becomes_of_the_checkpoint_pods_are_served_by_list_and_order(
     node: Node, damage: Step, dies: Step
 ) -> None:

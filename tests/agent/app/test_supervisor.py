@@ -43,6 +43,13 @@ from tests.agent.fakes import (
 PODS = "/api/v1/namespaces/default/pods"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let calls wait longer for List and the API: an agent that is starved guesses."""
+    monkeypatch.setattr("agent.allocator.observer.LIST_WITHIN", DEADLINE_S)
+    monkeypatch.setattr("agent.kubernetes_api.client._GET_SECONDS", DEADLINE_S)
+
+
 @pytest.fixture
 def kubelet(folder: Path) -> Iterator[FakeKubelet]:
     with FakeKubelet(folder) as running:
@@ -76,7 +83,7 @@ def running(settings: Settings, **parts: Any) -> Iterator[Agent]:
 
 
 def page(agent: Agent, path: str) -> tuple[int, str]:
-    with urllib3.PoolManager(retries=False, timeout=10) as pool:
+    with urllib3.PoolManager(retries=False, timeout=DEADLINE_S) as pool:
         answer = pool.request("GET", f"http://127.0.0.1:{agent.http_port}{path}")
         return answer.status, answer.data.decode()
 

@@ -387,6 +387,3 @@ def test_after_a_good_session_the_first_try_comes_soon(clock: Clock, diary: Diar
     stop = CountedStop(3)
     make(Flaky(), clock, diary, Pace()).run(stop)
     assert stop.waited == [1, 1, 1]
-
-
-# --- stopping -----------------------------------------------------------------------------

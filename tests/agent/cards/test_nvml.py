@@ -21,14 +21,6 @@ UNLOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """Two sound cards."""
-    made = Node(tmp_path / "node")
-    monkeypatch.setenv("NVML_STUB", str(made.path))
-    return made
-
-
-@pytest.fixture
 def library(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
     """NVML; a test that leaves a session or an event set open fails."""
     loaded = load(monkeypatch, tmp_path)

@@ -1,5 +1,5 @@
 from agent.cards.health import Probe
-from agent.cards.inventory import CardFault, Discovery
+from agent.cards.inventory import Discovery
 from agent.cards.source import StaticSource, look, none_served
 from tests.agent.builders import device_table
 from tests.agent.nvml_node import Node
@@ -26,7 +26,4 @@ def test_a_node_without_a_card_to_serve_says_why(node: Node) -> None:
 def test_a_node_without_any_card_says_so() -> None:
     assert none_served(Discovery(device_table(0).inventory)) == (
         "no card can be served: the node has none"
-    )
-    assert none_served(Discovery(device_table(0).inventory, "", (CardFault(0, None, "lost"),))) == (
-        "no card can be served: card 0: lost"
     )

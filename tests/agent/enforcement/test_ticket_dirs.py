@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
-from agent.enforcement.ticket_disk import is_leftover, is_name
+from agent.enforcement.ticket_disk import decode_owner
 from agent.errors import EnforcementError
 from tests.agent.builders import ids, pod_id
 
@@ -50,30 +51,23 @@ def tree(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
-DIGEST = "0123456789abcdef0123"
-
-
 @pytest.mark.parametrize(
-    ("name", "ticket", "leftover"),
+    "data",
     [
-        (DIGEST, True, False),
-        (f".new-{DIGEST}", False, True),
-        (f".gone-{DIGEST}-0", False, True),
-        (f".gone-{DIGEST}-123456789", False, True),
-        (f".gone-{DIGEST}", False, False),
-        (f".gone-{DIGEST}-", False, False),
-        (f".new-{DIGEST}\n", False, False),
-        (f"{DIGEST}\n", False, False),
-        (DIGEST.upper(), False, False),
-        (DIGEST[:-1], False, False),
-        ("..", False, False),
-        ("", False, False),
-        ("lost+found", False, False),
+        b"",
+        b'{"name": "a", "namesp',
+        b"[]",
+        b"1",
+        b'{"namespace": "n", "name": "a", "uid": "u", "more": ""}',
+        b'{"namespace": "n", "name": "a"}',
+        b'{"namespace": "n", "name": "a", "uid": 1}',
+        b'{"namespace": "", "name": "", "uid": "u"}',
+        b'{"namespace": "n", "name": "", "uid": "u"}',
+        b"\xff\xfe",
     ],
 )
-def test_names_are_ours_or_left_alone(name: str, ticket: bool, leftover: bool) -> None:
-    assert is_name(name) is ticket
-    assert is_leftover(name) is leftover
+def test_an_owner_that_does_not_parse_is_nobody(data: bytes) -> None:
+    assert decode_owner(data) is None
 
 
 def test_the_name_follows_from_the_places_in_any_order() -> None:
@@ -114,6 +108,40 @@ def test_another_pod_finds_a_fresh_directory_and_a_lingering_container_keeps_its
     os.close(mounted)
 
 
+NAMELESS = pod_id("a", "")
+
+
+@pytest.mark.parametrize(
+    ("owner", "pod", "kept"),
+    [
+        (A, A, True),
+        (A, B, False),
+        (A, pod_id("a", "another"), False),
+        (A, NAMELESS, True),
+        (NAMELESS, A, True),
+        (NAMELESS, NAMELESS, True),
+        (NAMELESS, B, False),
+        (A, pod_id("a", namespace="elsewhere"), False),
+    ],
+)
+def test_a_directory_is_kept_for_whom_it_may_have_been_made(
+    dirs: TicketDirs, owner: PodId, pod: PodId, kept: bool
+) -> None:
+    made = dirs.make(IDS, owner)
+    assert dirs.keep([pod, B._replace(name="c")]) == ((made,) if kept else ())
+    assert dirs.all() == ((made,) if kept else ())
+
+
+@pytest.mark.parametrize(("uid", "kept"), [("u", True), ("", False)])
+def test_a_pod_that_is_admitted_gets_what_was_surely_made_for_it_and_else_a_fresh_one(
+    dirs: TicketDirs, uid: str, kept: bool
+) -> None:
+    made = dirs.make(IDS, pod_id("a", uid))
+    (made.files / "kept").touch()
+    assert dirs.make(IDS, pod_id("a", uid)) == made
+    assert names(made.files) == (["kept"] if kept else [])
+
+
 @pytest.mark.parametrize(
     ("first", "second", "then"), [("", "u", "u"), ("u", "", "u"), ("", "", "")]
 )
@@ -127,14 +155,14 @@ def test_at_a_start_a_uid_that_is_not_known_is_no_difference(
     assert dirs.find(IDS) == TicketDir(made.digest, pod_id("a", then), made.files)
 
 
-def test_adopting_by_a_directory_that_was_replaced_leaves_its_successor_alone(
+def test_correcting_the_owner_of_a_directory_that_was_replaced_leaves_its_successor_alone(
     dirs: TicketDirs,
 ) -> None:
     """A container that lingers may be proven when its places are another pod's already."""
     made = dirs.make(IDS, A)
     folder = dirs.open(made.digest)
     dirs.make(IDS, B)
-    dirs.adopt(made.digest, folder, A)
+    dirs.correct_owner(made.digest, folder, A)
     os.close(folder)
     assert dirs.find(IDS) == TicketDir(made.digest, B, made.files)
 
@@ -144,15 +172,23 @@ def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
 ) -> None:
     made = dirs.make(IDS, A)
     digest = digest_of(OTHER_IDS)
-    for name in (f".new-{digest}", f".gone-{digest}-0", f".gone-{digest}-17"):
+    for name in (f".new-{digest}", f".gone-{digest}-0", f".gone-{digest}-123456789"):
         (root / name / "files").mkdir(parents=True)
     (root / digest).mkdir()  # no owner, no files
     (root / ("f" * 20)).write_text("a file")
     (root / "notes.txt").write_text("an admin's")
-    (root / "lost+found").mkdir()
-    (root / ".gone-x").mkdir()
+    others = [
+        "lost+found",
+        digest.upper(),
+        digest[:-1],
+        f"{digest}\n",
+        f".new-{digest}\n",
+        *(f".gone-{digest}{end}" for end in ("", "-", "-x", "-1234567890")),
+    ]
+    for name in others:
+        (root / name / "files").mkdir(parents=True)
     dirs.clean()
-    assert names(root) == sorted([".gone-x", "lost+found", made.digest, "notes.txt"])
+    assert names(root) == sorted([*others, made.digest, "notes.txt"])
 
 
 @pytest.mark.parametrize("call", [TicketDirs.make, TicketDirs.ensure])
@@ -280,10 +316,10 @@ def _write(dirs: TicketDirs) -> None:
         os.close(folder)
 
 
-def _adopt(dirs: TicketDirs) -> None:
+def _correct_owner(dirs: TicketDirs) -> None:
     folder = dirs.open(digest_of(IDS))
     try:
-        dirs.adopt(digest_of(IDS), folder, B)
+        dirs.correct_owner(digest_of(IDS), folder, B)
     finally:
         os.close(folder)
 
@@ -292,7 +328,7 @@ def _keep(dirs: TicketDirs) -> None:
     dirs.keep([B])
 
 
-@pytest.mark.parametrize("act", [_make, _write, _adopt, _keep])
+@pytest.mark.parametrize("act", [_make, _write, _correct_owner, _keep])
 def test_killed_at_any_step_the_next_agent_mends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[TicketDirs], None]
 ) -> None:

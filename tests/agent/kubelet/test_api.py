@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 import agent
-from agent.enforcement.vcuda.api import vcuda_pb2
-from agent.runtime.api import runtime_pb2
-from common.kubelet_api import deviceplugin_pb2, podresources_pb2
 
 pytestmark = pytest.mark.slow
 
@@ -52,10 +49,3 @@ def test_every_source_has_its_stubs_and_every_stub_its_source() -> None:
     expected = {each.with_name(f"{each.stem}{stub}") for each in SOURCES for stub in STUBS}
     stubs = [each for top in ("agent", "common", "tests") for each in ROOT.glob(f"{top}/**/*_pb2*")]
     assert {each.relative_to(ROOT) for each in stubs if each.suffix != ".pyc"} == expected
-
-
-def test_the_packages_are_those_of_the_wire() -> None:
-    """A method's path on the wire starts with them."""
-    modules = (runtime_pb2, deviceplugin_pb2, podresources_pb2, vcuda_pb2)
-    packages = [module.DESCRIPTOR.package for module in modules]
-    assert packages == ["runtime.v1", "v1beta1", "v1", "vcuda"]

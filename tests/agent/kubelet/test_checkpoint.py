@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.errors import CheckpointError
-from agent.kubelet.checkpoint import FILE_NAME, CheckpointFile, parse_checkpoint
+from agent.kubelet.checkpoint import FILE_NAME, CheckpointFile, CheckpointParser
 from simulator.kubelet import checkpoint as kubelets
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.numa import Holding
@@ -35,7 +35,8 @@ def text(*entries: Any) -> str:
 
 
 def parse(content: str | bytes) -> Checkpoint:
-    return parse_checkpoint(content, RESOURCES)
+    raw = content.encode() if isinstance(content, str) else content
+    return CheckpointParser(RESOURCES).parse(raw)
 
 
 @pytest.mark.parametrize(

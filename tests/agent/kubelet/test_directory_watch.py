@@ -12,7 +12,7 @@ from inotify_simple import INotify
 from agent.kubelet import directory_watch
 from agent.kubelet.directory_watch import DirectoryWatch
 
-LONG = 20.0
+LONG = 100.0
 """Longer than any test takes: a wait that ends by itself would be seen."""
 SOON = 0.2
 

@@ -2,17 +2,16 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod, Snapshot
+from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import NAMES, RESOURCES, FakeClock, FakeKubelet, eventually
+from tests.agent.fakes import DEADLINE_S, NAMES, RESOURCES, FakeClock, FakeKubelet, eventually
 
 
 @pytest.fixture
@@ -38,24 +37,22 @@ def test_entries_of_one_id_each_are_added_up(kubelet: FakeKubelet, record: PodRe
         "b": {},
     }
     kubelet.start()
-    assert record.list(within=10) == Snapshot(
-        (
-            ListedPod(
-                "default",
-                "a",
-                (
-                    ListedContainer(
-                        "one",
-                        {
-                            CORE: frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2"}),
-                            MEMORY: frozenset({"GPU-0::7", "GPU-0::8"}),
-                        },
-                    ),
-                    ListedContainer("two", {}),
+    assert record.list(within=DEADLINE_S) == (
+        ListedPod(
+            "default",
+            "a",
+            (
+                ListedContainer(
+                    "one",
+                    {
+                        CORE: frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2"}),
+                        MEMORY: frozenset({"GPU-0::7", "GPU-0::8"}),
+                    },
                 ),
+                ListedContainer("two", {}),
             ),
-            ListedPod("default", "b", ()),
-        )
+        ),
+        ListedPod("default", "b", ()),
     )
 
 
@@ -65,7 +62,7 @@ def test_an_answer_beyond_grpcs_default_size_is_read(
     long = "GPU-" + "0" * 50
     kubelet.pods = {"a": {"one": [(NAMES.core, [f"{long}::{n}"]) for n in range(50_000)]}}
     kubelet.start()
-    (pod,) = record.list(within=20).pods
+    (pod,) = record.list(within=DEADLINE_S)
     assert len(pod.containers[0].held[CORE]) == 50_000
 
 
@@ -74,7 +71,7 @@ def test_a_call_turned_away_by_the_rate_limit_is_made_again(
 ) -> None:
     kubelet.start()
     kubelet.turn_away = 3
-    assert record.list(within=10) == Snapshot(())
+    assert record.list(within=DEADLINE_S) == ()
     assert kubelet.listed == 4
 
 
@@ -82,12 +79,10 @@ def test_a_rate_limit_that_lasts_ends_at_the_deadline(
     kubelet: FakeKubelet, record: PodResources
 ) -> None:
     kubelet.start()
-    record.list(within=10)
+    record.list(within=DEADLINE_S)
     kubelet.turn_away = 1_000_000
-    began = time.monotonic()
     with pytest.raises(Unavailable) as error:
         record.list(within=0.3)
-    assert time.monotonic() - began < 3
     # Which of the two depends on whether the deadline falls into a call or a pause.
     assert str(error.value) in {
         "PodResources: rate limited until the deadline",
@@ -107,17 +102,13 @@ def test_a_kubelet_that_hangs_is_left_at_the_deadline(
 ) -> None:
     kubelet.start()
     kubelet.hang.clear()
-    began = time.monotonic()
     with pytest.raises(Unavailable, match=r"^PodResources: DEADLINE_EXCEEDED: "):
         record.list(within=0.3)
-    assert time.monotonic() - began < 3
 
 
 def test_an_absent_socket_is_told_at_once(kubelet: FakeKubelet, record: PodResources) -> None:
-    began = time.monotonic()
     with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
-        record.list(within=10)
-    assert time.monotonic() - began < 5
+        record.list(within=3600)
 
 
 def test_closing_ends_the_pause_between_tries(kubelet: FakeKubelet) -> None:
@@ -136,7 +127,7 @@ def test_closing_ends_the_pause_between_tries(kubelet: FakeKubelet) -> None:
     thread.start()
     eventually(lambda: kubelet.listed > 2, "it is asking")
     client.close()
-    thread.join(5)
+    thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert [type(error) for error in errors] == [Unavailable]
 
@@ -184,7 +175,7 @@ def test_while_the_socket_is_there_it_is_tried_until_somebody_listens(
         kubelet.pod_resources = socket_path.with_name("fresh.sock")
         kubelet.start_pod_resources()
         kubelet.pod_resources.replace(socket_path)  # it is there at any moment
-        assert answer.result(20) == Snapshot(())
+        assert answer.result(DEADLINE_S) == ()
     client.close()
 
 
@@ -198,7 +189,7 @@ def test_nobody_listens_for_longer_than_a_kubelet_takes_to_come(
         _tries(stale)
         stale.now += min(within, 0.6)
         with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
-            answer.result(20)
+            answer.result(DEADLINE_S)
     client.close()
 
 
@@ -211,7 +202,7 @@ def test_a_socket_whose_file_goes_is_not_waited_for(
         _tries(stale)
         kubelet.pod_resources.unlink()
         with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
-            answer.result(20)
+            answer.result(DEADLINE_S)
     client.close()
 
 
@@ -221,12 +212,12 @@ def test_entries_whose_bytes_were_seen_before_are_the_same_objects(
     """So it is known at once which pods are as they were; only the last answer is kept."""
     kubelet.pods = {"a": {"one": [(NAMES.core, ["GPU-0::0"])]}, "b": {"one": []}}
     kubelet.start()
-    first = record.list(within=10)
+    first = record.list(within=DEADLINE_S)
     kubelet.pods["b"] = {"one": [(NAMES.core, ["GPU-0::1"])]}
-    second = record.list(within=10)
-    assert second.pods[0] is first.pods[0]
-    assert second.pods[1] != first.pods[1]
+    second = record.list(within=DEADLINE_S)
+    assert second[0] is first[0]
+    assert second[1] != first[1]
     kubelet.pods["b"] = {"one": []}
-    third = record.list(within=10)
+    third = record.list(within=DEADLINE_S)
     assert third == first
-    assert third.pods[1] is not first.pods[1]
+    assert third[1] is not first[1]

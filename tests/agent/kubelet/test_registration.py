@@ -66,7 +66,7 @@ class Site:
         )
         for stem in STEMS:
             with plugin(self.kubelet.path_of(stem)) as stub:
-                stub.GetDevicePluginOptions(pb.Empty(), timeout=10)
+                stub.GetDevicePluginOptions(pb.Empty(), timeout=DEADLINE_S)
 
     def failures(self) -> list[str]:
         return [

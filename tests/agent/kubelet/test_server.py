@@ -19,6 +19,7 @@ from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import (
+    DEADLINE_S,
     FakeCalls,
     ask_allocate,
     ask_preferred,
@@ -120,7 +121,7 @@ def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
     service = DevicePluginService(resource=resource, table=make_table(3), calls=calls, numa=True)
     server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:
-        devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
+        devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S))).devices)
     server.stop()
     assert [each.ID for each in devices] == list(make_table(3).tickets(resource))
     assert len(devices) == count
@@ -138,7 +139,7 @@ def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
     service = DevicePluginService(resource=MEMORY, table=table, calls=calls)
     server = PluginServer(service, folder / "p.sock")
     with plugin(server.socket) as stub:
-        devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=20))).devices)
+        devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S))).devices)
         assert len(devices) == 9024
         every = [each.ID for each in devices]
         assert ask_preferred(stub, every, 9024) == every
@@ -175,7 +176,7 @@ def test_streams_that_the_kubelet_has_left_free_their_threads(
     """A kubelet that reconnects over and over must not use the threads up."""
     for _ in range(30):
         with plugin(running.socket) as stub:
-            next(iter(stub.ListAndWatch(pb.Empty(), timeout=20)))
+            next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S)))
     with plugin(running.socket) as stub:
         ask_allocate(stub, ["a"])
 
@@ -187,17 +188,17 @@ def test_a_call_in_flight_finishes_when_the_server_stops(
 
     def slowly(resource: Resource, device_ids: object) -> Answer:
         entered.set()
-        assert go_on.wait(20)
+        assert go_on.wait(DEADLINE_S)
         return Answer({"late": "yes"})
 
     monkeypatch.setattr(calls, "allocate", slowly)
     with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:
         answer = pool.submit(ask_allocate, stub, ["a"])
-        assert entered.wait(20)
-        stopped = pool.submit(running.stop, within=10)
+        assert entered.wait(DEADLINE_S)
+        stopped = pool.submit(running.stop, within=DEADLINE_S)
         go_on.set()
-        assert dict(answer.result(20).envs) == {"late": "yes"}
-        stopped.result(20)
+        assert dict(answer.result(DEADLINE_S).envs) == {"late": "yes"}
+        stopped.result(DEADLINE_S)
 
 
 def test_a_socket_file_left_by_a_dead_process_is_taken_over(folder: Path, calls: FakeCalls) -> None:

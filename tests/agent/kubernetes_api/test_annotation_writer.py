@@ -16,7 +16,7 @@ from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from contract.allocation import Allocation, Evidence
 from tests.agent.builders import patient
-from tests.agent.fakes import NAMES, FakeClock, asks, eventually, init, make_pod
+from tests.agent.fakes import DEADLINE_S, NAMES, FakeClock, asks, eventually, init, make_pod
 from tests.agent.threads import running
 from tests.examples import share
 
@@ -40,7 +40,7 @@ class FakePatchApi:
     def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
         self.at.append(time.monotonic())
         self.entered.set()
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(DEADLINE_S)
         if self.errors:
             raise self.errors.pop(0)
         self.patches.append((f"{namespace}/{name}", patch))
@@ -242,7 +242,7 @@ def test_an_allocation_that_comes_while_an_older_one_is_written_is_written_too(
     api.go_on.clear()
     with writing.running():
         writing.queue.put(view, LESS)
-        assert api.entered.wait(10)
+        assert api.entered.wait(DEADLINE_S)
         writing.queue.put(view, GOT)
         api.go_on.set()
         eventually(lambda: writing.queue.pending() == 0, "the newer one is written")

@@ -3,27 +3,23 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from agent.allocator.model.pod_view import PodId, PodView
+from agent.allocator.model.pod_view import PodId
 from agent.kubernetes_api.pod_parser import parse_pod
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.demand import Demand
-from contract.names import Names
 from contract.stamps import OrderStamp
 from contract.wishes import Wishes
-from tests.agent.builders import container, patient
-from tests.agent.fakes import NAMES as FAKE_NAMES
-from tests.agent.fakes import make_manifest
+from tests.agent.builders import cases, container
+from tests.agent.fakes import NAMES, make_manifest
 
-NAMES = Names()
 TIME = 1_700_000_000_000_000_000
 CREATED = 1_700_000_100_000_000_000
 BOUND = OrderStamp(TIME + 5, "bind", 1)
 ADMITTED = OrderStamp(TIME + 1, "create", 2)
 TWO = Allocation(("GPU-0", "GPU-1"), 200, 4, Evidence.WITNESS)
-RECORD = {"c0": Allocation(("GPU-0",), 50, 4, Evidence.WITNESS)}
+ONE = Allocation(("GPU-0",), 50, 4, Evidence.WITNESS)
+RECORD = {"c0": ONE}
 
 POD: dict[str, Any] = {
     "metadata": {
@@ -63,96 +59,63 @@ def test_a_stamped_pod_is_read() -> None:
     assert view.id == PodId("default", "p", "u-1")
     assert view.demand.containers == (container("c0", 50, 4),)
     assert view.position == (TIME + 5, BOUND.encode(), ADMITTED.encode(), CREATED, "u-1")
-    assert (view.terminal, view.deleting, view.assigned) == (False, False, False)
-    assert view.annotated == {}
-    assert view.faults == ()
+    assert (view.terminal, view.running, view.annotated, view.faults) == (False, False, {}, ())
 
 
 @pytest.mark.parametrize(
-    ("phase", "terminal"),
+    ("status", "terminal", "running"),
     [
-        ("Pending", False),
-        ("Running", False),
-        ("Unknown", False),
-        ("Succeeded", True),
-        ("Failed", True),
+        ({"phase": "Running"}, False, True),
+        ({"phase": "Unknown"}, False, False),
+        ({"phase": "Succeeded"}, True, False),
+        ({"phase": "Failed"}, True, False),
+        ({}, False, False),
+        (None, False, False),
     ],
 )
-def test_a_pod_that_has_ended_is_terminal(phase: str, terminal: bool) -> None:
-    assert parse_pod(POD | {"status": {"phase": phase}}, NAMES).terminal is terminal
-
-
-@pytest.mark.parametrize("status", [None, {}])
-def test_a_pod_without_a_status_has_not_ended(status: object) -> None:
-    assert not parse_pod(POD | {"status": status}, NAMES).terminal
-
-
-def test_a_pod_that_is_being_deleted_says_so() -> None:
-    pod = copy.deepcopy(POD)
-    pod["metadata"]["deletionTimestamp"] = "2023-11-14T22:16:00Z"
-    assert parse_pod(pod, NAMES).deleting
-
-
-@pytest.mark.parametrize(
-    ("text", "assigned"), [("true", True), ("false", False), ("True", False), (None, False)]
-)
-def test_only_true_says_that_the_allocation_is_written(text: str | None, assigned: bool) -> None:
-    pod = _pod(gpu_assigned=text, gpu_allocation=encode_allocations(RECORD))
-    assert parse_pod(pod, NAMES).assigned is assigned
-
-
-def test_an_assignment_without_a_record_is_none() -> None:
-    assert not parse_pod(_pod(gpu_assigned="true"), NAMES).assigned
-
-
-@pytest.mark.parametrize(
-    "written",
-    [
-        {"c0": Allocation(("GPU-0",), 49, 4, Evidence.WITNESS)},
-        {"c0": Allocation(("GPU-0",), 50, 5, Evidence.WITNESS)},
-        {"c0": Allocation((), 50, 4, Evidence.WITNESS)},
-        {"c0": Allocation(("GPU-0", "GPU-1"), 50, 4, Evidence.WITNESS)},
-        {"c1": RECORD["c0"]},
-    ],
-)
-def test_an_allocation_that_the_spec_contradicts_is_not_valid(
-    written: dict[str, Allocation],
+def test_its_phase_tells_whether_a_pod_runs_or_has_ended(
+    status: object, terminal: bool, running: bool
 ) -> None:
-    text = encode_allocations(written)
-    view = parse_pod(_pod(gpu_allocation=text, gpu_assigned="true"), NAMES)
-    (name,) = written
-    assert (view.annotated, view.assigned) == ({}, False)
-    (fault,) = view.faults
-    assert fault == (
+    view = parse_pod(POD | {"status": status}, NAMES)
+    assert (view.terminal, view.running) == (terminal, running)
+
+
+# --- allocations ----------------------------------------------------------------------
+
+
+@cases(
+    "written, limits, valid",
+    {
+        "what it asks for": (RECORD, (50, 4), ["c0"]),
+        "other cores": ({"c0": replace(ONE, cores=49)}, (50, 4), []),
+        "other memory": ({"c0": replace(ONE, memory_blocks=5)}, (50, 4), []),
+        "no card": ({"c0": replace(ONE, cards=())}, (50, 4), []),
+        "a share of two cards": ({"c0": replace(ONE, cards=TWO.cards)}, (50, 4), []),
+        "two cards": ({"c0": TWO}, (200, 4), ["c0"]),
+        "one card twice": ({"c0": replace(TWO, cards=("GPU-0", "GPU-0"))}, (200, 4), []),
+        "of no container": ({"other": ONE}, (50, 4), []),
+        "one that is valid, and one that is not": (RECORD | {"other": ONE}, (50, 4), ["c0"]),
+        "of one that asks for nothing": (RECORD, None, []),
+    },
+)
+def test_an_allocation_that_the_spec_contradicts_is_a_fault_and_none(
+    written: dict[str, Allocation], limits: tuple[int, int] | None, valid: list[str]
+) -> None:
+    """A manifest may bring it from another pod."""
+    pod = _pod(gpu_allocation=encode_allocations(written))
+    asked = dict(zip((NAMES.core, NAMES.memory), map(str, limits or ()), strict=False))
+    pod["spec"]["containers"][0]["resources"] = {"limits": asked} if asked else {}
+    view = parse_pod(pod, NAMES)
+    assert view.annotated == {name: written[name] for name in valid}
+    assert view.faults == tuple(
         f'metadata.annotations[tencent.com/gpu-allocation]: Invalid value: "{name}": '
         "must record what the container of this name asks for"
+        for name in written
+        if name not in valid
     )
 
 
-def test_a_card_that_is_named_twice_is_not_two_cards() -> None:
-    pod = _pod(gpu_allocation=encode_allocations({"c0": replace(TWO, cards=("GPU-0", "GPU-0"))}))
-    pod["spec"]["containers"][0]["resources"]["limits"] = {NAMES.core: "200", NAMES.memory: "4"}
-    assert parse_pod(pod, NAMES).annotated == {}
-    pod["metadata"]["annotations"][NAMES.gpu_allocation] = encode_allocations({"c0": TWO})
-    assert parse_pod(pod, NAMES).annotated == {"c0": TWO}
-
-
-def test_one_allocation_that_is_not_valid_does_not_take_others_with_it() -> None:
-    text = encode_allocations(RECORD | {"other": RECORD["c0"]})
-    view = parse_pod(_pod(gpu_allocation=text, gpu_assigned="true"), NAMES)
-    assert (view.annotated, view.assigned) == (RECORD, True)
-
-
-def test_a_pod_that_asks_for_no_gpu_has_no_record_whatever_it_says() -> None:
-    """It never meets the webhook, which would take these away."""
-    pod = _pod(
-        gpu_allocation=encode_allocations(RECORD),
-        gpu_assigned="true",
-    )
-    pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = "0"
-    del pod["spec"]["containers"][0]["resources"]
-    view = parse_pod(pod, NAMES)
-    assert (view.annotated, view.assigned, view.chosen) == ({}, False, {})
+# --- the queue ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -169,8 +132,7 @@ def test_a_missing_stamp_is_stood_in_for_by_the_best_time_known(
     missing: tuple[str, ...], time_ns: int
 ) -> None:
     view = parse_pod(_pod(**dict.fromkeys(missing)), NAMES)
-    assert view.position[0] == time_ns
-    assert view.faults == ()
+    assert (view.position.time_ns, view.faults) == (time_ns, ())
 
 
 @pytest.mark.parametrize("annotations", [None, {}])
@@ -181,10 +143,8 @@ def test_a_pod_without_stamps_stands_in_line_by_its_creation(annotations: object
 
 
 def test_a_pod_without_a_creation_time_is_read_all_the_same() -> None:
-    pod = {"metadata": {"name": "p", "namespace": "default"}}
-    view = parse_pod(pod, NAMES)
-    assert view.id == PodId("default", "p", "")
-    assert view.position == (0, "", "", 0, "")
+    view = parse_pod({"metadata": {"name": "p", "namespace": "default"}}, NAMES)
+    assert (view.id, view.position) == (PodId("default", "p", ""), (0, "", "", 0, ""))
     assert not view.demand
 
 
@@ -199,53 +159,96 @@ def test_pods_stand_in_line_by_bind_admission_creation_and_uid_in_that_order() -
     assert sorted(lines) == lines[::-1]
 
 
+# --- what does not parse --------------------------------------------------------------
+
 _STAMP_RULE = "must be 20 digits of ns, a writer and 8 digits of count, joined by '-'"
+_POLICY = (
+    f'metadata.annotations[{NAMES.gpu_policy}]: Invalid value: "fair": must be binpack or spread'
+)
+_INDICES = (
+    f'metadata.annotations[{NAMES.predicate_gpu_idx(0)}]: Invalid value: "{{}}": must be '
+    "card indices, comma-separated, such as 0,1"
+)
+
+
+@cases(
+    "changed, faults, time_ns",
+    {
+        "bind order": (
+            {"bind_order": "first"},
+            [f'order stamp: Invalid value: "first": {_STAMP_RULE}'],
+            TIME + 3,
+        ),
+        "admission order": (
+            {"admission_order": "0"},
+            [f'order stamp: Invalid value: "0": {_STAMP_RULE}'],
+            TIME + 5,
+        ),
+        "predicate time": (
+            {"bind_order": None, "predicate_time": "0"},
+            ['predicate time: Invalid value: "0": must be unix time in ns, decimal'],
+            TIME + 1,
+        ),
+        "a predicate time beside a bind order is not looked at": (
+            {"predicate_time": "x"},
+            [],
+            TIME + 5,
+        ),
+        "allocation": (
+            {"gpu_allocation": "[]"},
+            ["gpu-allocation: must be a JSON object"],
+            TIME + 5,
+        ),
+        "a wish": (
+            {"gpu_policy": "fair"},
+            [_POLICY],
+            TIME + 5,
+        ),
+        "several": (
+            {"bind_order": "x", "admission_order": "x", "predicate_time": "0"},
+            [
+                f'order stamp: Invalid value: "x": {_STAMP_RULE}',
+                f'order stamp: Invalid value: "x": {_STAMP_RULE}',
+                'predicate time: Invalid value: "0": must be unix time in ns, decimal',
+            ],
+            CREATED,
+        ),
+    },
+)
+def test_what_does_not_parse_is_a_fault_and_never_a_zero(
+    changed: dict[str, str | None], faults: list[str], time_ns: int
+) -> None:
+    view = parse_pod(_pod(**changed), NAMES)
+    assert (view.faults, view.position.time_ns) == (tuple(faults), time_ns)
+    assert (view.annotated, view.wishes) == ({}, Wishes())
 
 
 @pytest.mark.parametrize(
-    ("changed", "fault", "time_ns"),
+    ("text", "chosen"),
     [
-        (
-            {"bind_order": "first"},
-            f'order stamp: Invalid value: "first": {_STAMP_RULE}',
-            TIME + 3,
-        ),
-        (
-            {"admission_order": "0"},
-            f'order stamp: Invalid value: "0": {_STAMP_RULE}',
-            TIME + 5,
-        ),
-        (
-            {"bind_order": None, "predicate_time": "0"},
-            'predicate time: Invalid value: "0": must be unix time in ns, decimal',
-            TIME + 1,
-        ),
-        ({"gpu_allocation": "[]"}, "gpu-allocation: must be a JSON object", TIME + 5),
+        *[("1", {0: (1,)}), ("3,0", {0: (3, 0)}), ("2,2", {0: (2,)})],
+        *((text, {}) for text in ("", "one", "1,", "-1", "1, 2", "1" * 10)),
     ],
 )
-def test_a_stamp_that_does_not_parse_is_a_fault_and_never_a_zero(
-    changed: dict[str, str | None], fault: str, time_ns: int
+def test_what_a_scheduler_chose_is_read_or_told(
+    text: str, chosen: dict[int, tuple[int, ...]]
 ) -> None:
-    view = parse_pod(_pod(**changed), NAMES)
-    assert view.faults == (fault,)
-    assert view.position[0] == time_ns
-    assert view.annotated == {}
+    pod = _pod()
+    pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = text
+    view = parse_pod(pod, NAMES)
+    assert (view.chosen, view.faults) == (chosen, () if chosen else (_INDICES.format(text),))
 
 
-def test_every_fault_of_a_pod_is_told() -> None:
-    broken = dict.fromkeys(("bind_order", "admission_order", "predicate_time"), "x")
-    view = parse_pod(_pod(**broken, gpu_allocation="x"), NAMES)
-    assert len(view.faults) == 4
-    assert view.position == (CREATED, "", "", CREATED, "u-1")
+def test_what_the_agent_wrote_with_its_record_is_no_choice() -> None:
+    pod = _pod(gpu_allocation=encode_allocations(RECORD))
+    pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = "1"
+    assert parse_pod(pod, NAMES).chosen == {}
 
 
-def test_a_predicate_time_beside_a_bind_order_is_not_looked_at() -> None:
-    assert parse_pod(_pod(predicate_time="x"), NAMES).faults == ()
-
-
-def test_the_annotated_allocation_is_read() -> None:
-    view = parse_pod(_pod(gpu_allocation=encode_allocations(RECORD)), NAMES)
-    assert view.annotated == RECORD
+def test_what_its_author_wishes_is_read() -> None:
+    assert parse_pod(_pod(use_gpu_type="A100, H100"), NAMES).wishes == Wishes(
+        use_types=("a100", "h100")
+    )
 
 
 def test_a_demand_that_breaks_a_rule_is_read_as_far_as_it_goes() -> None:
@@ -255,72 +258,6 @@ def test_a_demand_that_breaks_a_rule_is_read_as_far_as_it_goes() -> None:
     assert parse_pod(pod, NAMES).demand.containers[0].demand == Demand(150, 0)
 
 
-_annotations = st.dictionaries(
-    st.sampled_from(
-        [
-            NAMES.bind_order,
-            NAMES.admission_order,
-            NAMES.predicate_time,
-            NAMES.gpu_assigned,
-            NAMES.gpu_allocation,
-        ]
-    ),
-    st.text(max_size=30) | st.sampled_from([BOUND.encode(), str(TIME), "{}", "[", "null"]),
-)
-
-
-@patient
-@given(_annotations)
-def test_no_annotation_however_hostile_raises(annotations: dict[str, str]) -> None:
-    pod = copy.deepcopy(POD)
-    pod["metadata"]["annotations"] = annotations
-    view = parse_pod(pod, NAMES)
-    assert view.position[0] > 0
-    assert all("\n" not in fault for fault in view.faults)
-
-
-# --- wishes and choices ---------------------------------------------------------------
-
-
-def test_what_its_author_wishes_is_read_and_what_is_wrong_in_it_told() -> None:
-    view = parse_pod(_pod(use_gpu_type="A100, H100", gpu_policy="fair"), NAMES)
-    assert view.wishes == Wishes(use_types=("a100", "h100"))
-    assert view.faults == (
-        (
-            f'metadata.annotations[{NAMES.gpu_policy}]: Invalid value: "fair": '
-            "must be binpack or spread"
-        ),
-    )
-
-
-def _chosen(text: str, **annotations: str) -> PodView:
-    pod = _pod(**annotations)
-    pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = text
-    return parse_pod(pod, NAMES)
-
-
-@pytest.mark.parametrize(("text", "expected"), [("1", (1,)), ("3,0", (3, 0)), ("2,2", (2,))])
-def test_what_a_scheduler_chose_is_read(text: str, expected: tuple[int, ...]) -> None:
-    view = _chosen(text)
-    assert (view.chosen, view.faults) == ({0: expected}, ())
-
-
-@pytest.mark.parametrize("text", ["", "one", "1,", "-1", "1, 2", "1" * 10])
-def test_a_choice_that_does_not_parse_is_a_fault_and_no_choice(text: str) -> None:
-    view = _chosen(text)
-    assert view.chosen == {}
-    assert view.faults == (
-        (
-            f'metadata.annotations[{NAMES.predicate_gpu_idx(0)}]: Invalid value: "{text}": must be '
-            "card indices, comma-separated, such as 0,1"
-        ),
-    )
-
-
-def test_what_the_agent_wrote_with_its_record_is_no_choice() -> None:
-    assert _chosen("1", gpu_allocation=encode_allocations(RECORD)).chosen == {}
-
-
 def test_all_containers_are_known_by_name_those_without_gpus_too() -> None:
     obj = make_manifest("p", (30, 8))
     obj["spec"]["containers"].append({"name": "plain"})
@@ -328,6 +265,16 @@ def test_all_containers_are_known_by_name_those_without_gpus_too() -> None:
         {"name": "proxy", "restartPolicy": "Always"},
         {"name": "setup"},
     ]
-    view = parse_pod(obj, FAKE_NAMES)
+    view = parse_pod(obj, NAMES)
     assert view.mains == {"c0", "plain"}
     assert view.sidecars == {"proxy"}
+
+
+@pytest.mark.parametrize(("mirror", "uid"), [(True, "hash"), (False, "u-1")])
+def test_the_kubelet_knows_a_static_pod_by_the_hash_of_its_manifest(mirror: bool, uid: str) -> None:
+    """K34. Anybody may write the hash, and nobody but a kubelet makes a mirror pod."""
+    pod = copy.deepcopy(POD)
+    pod["metadata"]["annotations"]["kubernetes.io/config.hash"] = "hash"
+    if mirror:
+        pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "x"
+    assert parse_pod(pod, NAMES).runtime_uid == uid

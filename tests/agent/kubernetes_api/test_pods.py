@@ -93,8 +93,6 @@ def known(cache: PodCache) -> set[str]:
 def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> Json:
     obj = make_manifest(name, (30, 8), uid=uid or f"uid-{name}")
     obj["metadata"]["resourceVersion"] = version
-    if "gpu_assigned" in annotations:  # it counts beside a complete allocation alone
-        annotations["gpu_allocation"] = RECORD
     obj["metadata"]["annotations"] = {
         f"{NAMES.domain}/{key.replace('_', '-')}": value for key, value in annotations.items()
     }
@@ -151,7 +149,7 @@ def test_a_list_tells_only_of_what_has_changed() -> None:
     api = FakePodApi(
         ([entry("a"), entry("b")], "3"),
         [Gone("")],
-        ([entry("a"), entry("b", gpu_assigned="true"), entry("c")], "7"),
+        ([entry("a"), entry("b", gpu_allocation=RECORD), entry("c")], "7"),
     )
     cache = cache_of(api)
     seen: list[str] = []
@@ -242,16 +240,16 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     api = FakePodApi(
         ([entry("a", "one")], "3"),
         [
-            ("MODIFIED", entry("a", "one", gpu_assigned="true")),
+            ("MODIFIED", entry("a", "one", gpu_allocation=RECORD)),
             ("DELETED", entry("a", "one")),
-            ("MODIFIED", entry("a", "two", gpu_assigned="true")),
+            ("MODIFIED", entry("a", "two", gpu_allocation=RECORD)),
         ],
     )
     api.pods["default", "a"] = entry("a", "two")
     cache = cache_of(api)
     api.steps.insert(1, lambda: cache.fetch("default", "a"))
     seen: list[tuple[str, bool]] = []
-    cache.subscribe(lambda view: seen.append((view.id.uid, view.assigned)))
+    cache.subscribe(lambda view: seen.append((view.id.uid, bool(view.annotated))))
     cache.run(api.over)
     assert seen == [("one", False), ("two", False), ("two", True)]
     assert {view.id.uid for view in cache.views()} == {"two"}
@@ -290,7 +288,7 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     cache.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
     assert cache.fetch("default", "a") == first[0]
     assert cache.views() is first
-    cache.apply("MODIFIED", entry("a", gpu_assigned="true"))
+    cache.apply("MODIFIED", entry("a", gpu_allocation=RECORD))
     second = cache.views()
     assert second is not first
     assert told == [first, second]
@@ -332,10 +330,13 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
 def test_a_list_beside_the_watch_brings_what_it_has_not_told_of_and_changes_nobody() -> None:
     api = FakePodApi(([entry("a")], "3"), [])
     cache = followed(api)
-    api.steps = [([entry("b"), entry("a", gpu_assigned="true")], "9"), ([], "10")]
+    api.steps = [([entry("b"), entry("a", gpu_allocation=RECORD)], "9"), ([], "10")]
     for _ in range(2):  # which pods are gone, the watch tells
         cache.refresh(within=1)
-        assert {view.id.name: view.assigned for view in cache.views()} == {"a": False, "b": False}
+        assert {view.id.name: bool(view.annotated) for view in cache.views()} == {
+            "a": False,
+            "b": False,
+        }
 
 
 @pytest.mark.parametrize("error", [Gone("too old"), Rejected(403, "no RBAC rule for list")])

@@ -73,14 +73,3 @@ def test_managed_fields_are_left_out_where_they_stand_as_an_api_server_writes_th
 def test_what_is_no_json_is_an_error(content: bytes) -> None:
     with pytest.raises(ValueError, match="Expecting"):
         decode_lean(content)
-
-
-def test_an_object_that_ends_with_its_metadata_keeps_what_follows_it() -> None:
-    items = [
-        {"metadata": {"name": "a", "managedFields": [{"manager": "x"}]}},
-        {"metadata": {"name": "b", "managedFields": [{"manager": "x"}]}, "spec": {}},
-    ]
-    assert [each["metadata"]["name"] for each in decode_lean(_encoded(items))["items"]] == [
-        "a",
-        "b",
-    ]

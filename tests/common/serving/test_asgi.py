@@ -118,15 +118,6 @@ def test_a_body_arrives_whole_or_is_refused_by_its_length(pieces: list[bytes]) -
         assert int(app.environ["CONTENT_LENGTH"]) > LARGEST
 
 
-def test_who_waits_to_send_a_body_too_large_need_not() -> None:
-    app, client = App(), FakeClient()
-    request = {**REQUEST, "CONTENT_LENGTH": "1001", "HTTP_EXPECT": "100-continue"}
-    start, answer = ask(app, b"asked for", request=request, client=client)
-    assert (app.environ["CONTENT_LENGTH"], client.kept) == ("1001", False)
-    assert answer["body"] == b""
-    assert (b"Connection", b"close") in start["headers"]
-
-
 def test_a_client_that_goes_away_is_not_answered() -> None:
     app, metrics = App(), NoMetrics()
     adapter = Adapter(app, metrics, largest=LARGEST)

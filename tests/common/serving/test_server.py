@@ -6,14 +6,14 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.common.serving.program import LARGEST
-from tests.webhook.serving import DEADLINE, free_port
+from tests.webhook.serving import DEADLINE, Running, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -23,33 +23,16 @@ CONNECTIONS = 12
 
 
 @dataclass
-class Server:
-    """One that runs."""
+class Server(Running):
+    """One that runs; it answers ``/late`` once *gate* is there."""
 
-    process: "subprocess.Popen[bytes]"
-    port: int
-    authority: Path
-    log: Path
     gate: Path
-
-    def plain(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=DEADLINE)
-
-    def connect(self) -> ssl.SSLSocket:
-        context = ssl.create_default_context(cafile=str(self.authority))
-        return context.wrap_socket(self.plain(), server_hostname="localhost")
 
     def count(self, metric: str) -> float:
         with self.connect() as client:
             client.sendall(GET)
             lines = _answer(client)[1].decode().splitlines()
         return sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(metric))
-
-    def wait(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE
-        while not holds():
-            assert time.monotonic() < deadline, self.log.read_text()[-4000:]
-            time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -63,7 +46,7 @@ def running(certificates: Path, directory: Path, *, patience: str = "all") -> It
             [*command, str(CONNECTIONS), str(gate), patience], stderr=stderr
         ) as process,
     ):
-        server = Server(process, port, certificates / "ca.crt", log, gate)
+        server = Server(process, port, certificates, log, gate)
 
         def listens() -> bool:
             with contextlib.suppress(OSError), server.connect():
@@ -231,14 +214,6 @@ def test_who_sends_too_much_reads_why(server: Server, framing: bytes) -> None:
         assert told.endswith(b"body: must be at most 1048576 bytes")
 
 
-def test_who_asks_before_sending_is_told_to_go_on(server: Server) -> None:
-    with server.connect() as client:
-        client.sendall(POST + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
-        assert client.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(b"abc")
-        assert _answer(client)[1] == b"3"
-
-
 def test_an_answer_that_waits_holds_up_nobody_else(server: Server) -> None:
     with server.connect() as one, server.connect() as other:
         one.sendall(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -283,21 +258,3 @@ def test_what_ends_leaves_nothing(server: Server) -> None:
     server.wait(lambda: server.count("test_connections ") == 1)
     assert server.count("test_requests_in_flight ") == 1
     assert "Traceback" not in server.log.read_text()
-
-
-def test_an_end_answers_what_waits_and_closes_what_is_idle(
-    certificates: Path, tmp_path: Path
-) -> None:
-    with running(certificates, tmp_path) as server, contextlib.ExitStack() as held:
-        idle, fresh, late = (held.enter_context(server.connect()) for _ in range(3))
-        idle.sendall(GET)
-        assert _answer(idle)
-        late.sendall(b"GET /late HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        server.wait(lambda: server.count("test_requests_in_flight ") == 2)
-        server.process.terminate()
-        assert _rest(idle) == b""
-        server.gate.touch()
-        head, body = _answer(late)
-        assert (b"Connection: close" in head, body) == (True, b"late")
-        assert _rest(fresh) == b""
-        assert server.process.wait(DEADLINE) == 0

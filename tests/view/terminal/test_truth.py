@@ -213,6 +213,11 @@ def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
     assert GRANT.format("pods,events") in text
 
 
+def test_what_is_unknown_is_said_once(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    gate.denied = {"list /api/v1/.*events"}  # of ours, of denials, and of the pod
+    assert run(capsys, "explain", "whole").out.count("Missing right: list events") == 1
+
+
 # --- 4: fit -----------------------------------------------------------------------------
 
 
@@ -521,7 +526,8 @@ def test_150_pods_that_wait_do_not_bury_the_nodes(
         assert run(capsys, "--all", "-n", "kube-public").out.count("kube-public/sweep-") == 150
     finally:
         with ApiClient(upstream.url) as admin:
-            admin.delete("/api/v1/namespaces/kube-public/pods")
+            for each in pods:
+                admin.delete(f"/api/v1/namespaces/kube-public/pods/{each['metadata']['name']}")
 
 
 def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits(

@@ -1,8 +1,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.names import Names
@@ -25,15 +23,6 @@ def _advise(
 )
 def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, largest: int) -> None:
     assert _advise(Demand(cores, memory), largest_card=largest) == []
-
-
-@given(st.integers(0, 2**31), st.integers(0, 2**31), st.integers(0, 2**20), st.text(max_size=300))
-def test_whatever_is_asked_for_lines_about_memory_are_few_and_nearly_fit(
-    cores: int, memory: int, largest: int, name: str
-) -> None:
-    lines = _advise(Demand(cores, memory), largest_card=largest, name=name)
-    assert len(lines) <= 3
-    assert all(len(line) <= 160 for line in lines)
 
 
 @pytest.mark.parametrize(

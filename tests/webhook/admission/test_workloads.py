@@ -96,11 +96,6 @@ def test_the_rules_of_pods_hold_with_the_path_from_the_root(
     assert _validate(_review(good, target=target, operation=operation)) == Verdict()
 
 
-def test_a_template_without_gpus_passes_whatever_it_is_annotated_with() -> None:
-    template = _template() | {"metadata": {"annotations": {"tencent.com/bind-order": "x"}}}
-    assert _validate(_review(_workload(TEMPLATE, template))) == Verdict()
-
-
 @pytest.mark.parametrize("broken", [None, [], "x", {"template": None}, {"template": {"spec": 5}}])
 def test_what_has_no_template_is_left_to_the_api_server(broken: object) -> None:
     assert _validate(_review({"spec": broken})) == Verdict()

@@ -29,7 +29,6 @@ class Upstream:
         self.hold = threading.Event()
         self.hold.set()
         self.open = 0
-        self.most = 0
         self._lock = threading.Lock()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -44,7 +43,6 @@ class Upstream:
     def _answer(self, connection: socket.socket, name: str) -> None:
         with self._lock:
             self.open += 1
-            self.most = max(self.most, self.open)
         with connection, contextlib.suppress(OSError):
             while data := connection.recv(65536):
                 self.hold.wait(20)
@@ -66,8 +64,7 @@ class RelaySite:
         self.folder = folder
         self.upstream = Upstream(folder / "up.sock")
         self.relay: Relay = Relay(upstream=folder / "up.sock", identify=identify, limits=limits)
-        self.thread = threading.Thread(target=self.relay.run, daemon=True)
-        self.thread.start()
+        self.relay.start()
 
     def ticket(self, digest: str, pod: str = "") -> Path:
         path = self.folder / digest
@@ -95,9 +92,8 @@ class RelaySite:
 
     def close(self) -> None:
         self.relay.stop()
-        self.thread.join(10)
         self.upstream.close()
-        assert not self.thread.is_alive()
+        assert not self.relay.alive
 
 
 def hear(connection: socket.socket, count: int) -> bytes:
@@ -124,7 +120,7 @@ def relays(folder: Path) -> Iterator[Callable[..., RelaySite]]:
         limits: Limits | None = None,
         identify: Callable[[int], ContainerCgroup | None] = of_pid,
     ) -> RelaySite:
-        made.append(RelaySite(folder, limits or Limits(check=0.05), identify))
+        made.append(RelaySite(folder, limits or Limits(seconds=60), identify))
         return made[-1]
 
     yield build

@@ -10,15 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.vcuda.config import decode, decode_pids
-from agent.enforcement.vcuda.limits import Limits
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
@@ -33,12 +30,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
 )
 
 ME = os.getpid()
-
-
-@pytest.fixture
-def site(folder: Path) -> Iterator[Site]:
-    with Site(folder, Limits(seconds=2, check=0.1)) as running:
-        yield running
 
 
 @pytest.fixture
@@ -101,25 +92,6 @@ def test_forged_names_pods_and_ids_get_nothing_and_change_nothing(
     assert (content(dir_a), content(dir_b)) == before
     assert code_of(site, dir_b, pod_uid=UID_B, container_name="main") == "OK"
     assert content(dir_a) == before[0]
-
-
-def test_the_same_name_with_another_uid_gets_nothing_of_its_predecessor(
-    site: Site, dir_a: Path
-) -> None:
-    served(site, dir_a)
-    mounted = os.open(dir_a, os.O_RDONLY | os.O_DIRECTORY)  # the predecessor lingers with it
-    again = PodId("default", "a", UID_B)
-    del site.entitled[UID_A, "main"]
-    assert site.admit(entitlement(again)) == dir_a
-    fresh = content(dir_a)
-    for ticket_dir in (
-        Path(f"/proc/self/fd/{mounted}"),
-        dir_a,
-    ):  # by its mount, and by a stolen path
-        with pytest.raises(grpc.RpcError):
-            site.register(ticket_dir)
-        assert content(dir_a) == fresh
-    os.close(mounted)
 
 
 _HANDS_ON = """

@@ -2,10 +2,10 @@
 
 import errno
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
 import pytest
 
 from agent.allocator.model.answer import Answer, Mount
@@ -87,6 +87,13 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
     assert names(site.state / "tickets") == []
 
 
+def test_a_ticket_whose_directory_others_have_removed_is_listened_at_no_more(site: Site) -> None:
+    ticket_dir = site.admit(entitlement())
+    shutil.rmtree(ticket_dir.parent)
+    site.vcuda.keep([POD_A])
+    assert site.vcuda._relay.ticket_sockets() == ()
+
+
 def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(
     site: Site, ticket_dir: Path
 ) -> None:
@@ -114,7 +121,7 @@ def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
         if not failed:
             failed.append(digest)
             os.close(folder)
-            raise OSError(errno.ENOSPC, "no space")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(relay, digest, folder, pod)
 
     with monkeypatch.context() as patch:
@@ -177,9 +184,9 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
 
 
 def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None:
-    (socket,) = (site.state / "vcuda").glob("server-*.sock")
-    assert socket.is_socket()
-    assert socket.parent.stat().st_mode & 0o777 == 0o700
+    (server,) = (site.state / "vcuda").glob("server-*.sock")
+    assert server.is_socket()
+    assert server.parent.stat().st_mode & 0o777 == 0o700
 
 
 # --- who starts, of several that were handed the same places -------------------------------
@@ -198,27 +205,6 @@ def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
     site.runtime.down = True  # then it is the one that stays
     assert site.vcuda.which(several).ref.container == "main"
     assert "who starts is guessed" in caplog.messages
-
-
-# --- what only the pod's annotation tells --------------------------------------------------
-
-
-def test_an_init_container_that_an_earlier_agent_served_registers_at_its_pods_socket(
-    site: Site,
-    ticket_dir: Path,
-) -> None:
-    site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
-    site.register(ticket_dir)
-    assert (ticket_dir / ID_A / "vcuda.config").exists()
-
-
-def test_it_does_not_register_at_another_pods_socket(site: Site) -> None:
-    site.run()
-    ticket_dir = site.admit(entitlement(POD_B))
-    site.put(ID_A, POD_A, ME)
-    site.entitled[POD_A.uid, "main"] = replace(entitlement(), core_ids=frozenset())
-    with pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"):
-        site.register(ticket_dir)
 
 
 def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> None:

@@ -1,54 +1,56 @@
-"""What a socket's peers may use up, by the clock of the test."""
+"""What the peers of sockets and pods may use up."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.enforcement.vcuda.limits import Account, Limits
-
-LIMITS = Limits(socket=2, burst=3, per_second=2.0)
+from agent.enforcement.vcuda.limits import Limits, Shares, Turns
 
 
 def test_a_burst_may_come_at_once_and_then_so_many_a_second() -> None:
-    account = Account(LIMITS, 100.0)
-    for _ in range(3):
-        assert account.open(100.0)
-        account.came()
-    assert not account.open(100.0)
-    assert account.opens_at() == 100.5
-    assert not account.open(100.4)
-    assert account.open(100.5)
-    account.came()
-    assert account.opens_at() == 101.0
-    assert account.open(1000.0)
-    assert account.turns == 3.0  # no more than a burst is saved up
-
-
-def test_a_full_socket_waits_for_no_turn_but_for_somebody_to_leave() -> None:
-    account = Account(LIMITS, 0.0)
-    account.served = 2
-    account.turns = 0.0
-    assert account.opens_at() is None
-    assert not account.open(10.0)
-    account.served = 1
-    assert account.open(10.0)
-    assert account.opens_at() is None
-
-
-def test_one_that_could_not_be_let_in_has_the_next_wait() -> None:
-    account = Account(LIMITS, 0.0)
-    account.failed()
-    assert account.opens_at() == 0.5
-    account.came()
-    account.failed()
-    assert account.opens_at() == 1.0  # what is owed already is not forgiven
+    turns = Turns(Limits(burst=3, per_second=2.0))
+    assert [turns.take(100.0) for _ in range(5)] == [0, 0, 0, 0.5, 1.0]
+    assert turns.take(102.0) == 0
+    assert [turns.take(1000.0) for _ in range(4)] == [0, 0, 0, 0.5]  # only a burst is saved up
 
 
 @given(st.lists(st.floats(0, 5), max_size=60))
 def test_in_the_long_run_no_more_come_than_may(gaps: list[float]) -> None:
-    account, now, came = Account(LIMITS, 0.0), 0.0, 0
-    for gap in gaps:
+    turns, now = Turns(Limits(burst=3, per_second=2.0)), 0.0
+    for count, gap in enumerate(gaps, 1):
         now += gap
-        if account.open(now):
-            account.came()
-            came += 1
-    assert came <= LIMITS.burst + LIMITS.per_second * now + 1e-6
+        now += turns.take(now)
+        assert count <= 3 + 2.0 * now + 1e-6
+
+
+def test_nobody_displaced_to_one_that_would_have_as_many() -> None:
+    shares = Shares(Limits(pod=9, overall=3))
+    for pod in ("a", "a", "b"):
+        shares.entered(pod)
+    assert shares.displaced("b", 0) is None
+    assert shares.displaced("c", 0) == "a"
+    shares.left("a")
+    assert shares.displaced("c", 0) is None  # there is room
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=60))
+def test_bounds_hold_and_who_has_nothing_is_let_in_while_somebody_has_two(
+    steps: list[tuple[str, bool]],
+) -> None:
+    limits = Limits(pod=3, overall=5)
+    shares, served = Shares(limits), dict.fromkeys("abcd", 0)
+    for pod, comes in steps:
+        if comes and shares.may_enter(pod, 0):
+            loser = shares.displaced(pod, 0)
+            if loser is not None:
+                assert loser != pod
+                shares.left(loser)
+                served[loser] -= 1
+            shares.entered(pod)
+            served[pod] += 1
+        elif not comes and served[pod]:
+            shares.left(pod)
+            served[pod] -= 1
+        assert max(served.values()) <= 3
+        assert sum(served.values()) <= 5
+        if max(served.values()) >= 2:
+            assert all(shares.may_enter(each, 0) for each, count in served.items() if not count)

@@ -14,6 +14,7 @@ from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.registrations import Registrations
+from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
@@ -29,6 +30,7 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     entitlement,
     limits,
     pids,
+    stub,
 )
 from tests.agent.fakes import eventually
 
@@ -52,7 +54,7 @@ def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, ticket_dir: P
     dirs = TicketDirs(site.state / "tickets")
     (held,) = dirs.all()
     folder = dirs.open(held.digest)
-    dirs.adopt(held.digest, folder, POD_B)
+    dirs.correct_owner(held.digest, folder, POD_B)
     os.close(folder)
     site.register(ticket_dir)
     assert dirs.all()[0].owner == POD_A
@@ -229,3 +231,19 @@ def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
     site.entitled[UID_A, "main"] = nameless
     site.register(ticket_dir, container_name="main")
     assert limits(ticket_dir) == CONFIG
+
+
+# --- the gRPC server ----------------------------------------------------------------------
+
+
+def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
+    with pytest.raises(OSError, match=r"^cannot bind "):
+        VcudaServer(lambda _address, _claims: None, folder / ("x" * 120))
+
+
+def test_a_large_message_is_refused(site: Site, ticket_dir: Path) -> None:
+    with pytest.raises(grpc.RpcError, match="RESOURCE_EXHAUSTED"):
+        site.register(ticket_dir, pod_uid="x" * 20_000)
+    with stub(ticket_dir) as client, pytest.raises(grpc.RpcError):
+        client.RegisterVDevice(api.VDeviceRequest(), timeout=5, metadata=[("x-a", "b" * 40_000)])
+    site.register(ticket_dir)

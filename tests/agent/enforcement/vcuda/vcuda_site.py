@@ -3,10 +3,14 @@
 A process of the test is put into a container by what the fake ``/proc`` says of its cgroup.
 """
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
+
+import grpc
 
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
@@ -14,6 +18,7 @@ from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
+from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
 from agent.enforcement.vcuda.limits import Limits
@@ -22,7 +27,6 @@ from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids
-from tests.agent.enforcement.vcuda.client import stub
 
 UID_A = "aaaaaaaa-0000-4000-8000-000000000001"
 UID_B = "bbbbbbbb-0000-4000-8000-000000000002"
@@ -85,10 +89,28 @@ def listed(folder: Path, *expected: int) -> Callable[[], bool]:
     return lambda: pids(folder) == expected
 
 
+@contextlib.contextmanager
+def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
+    """Connect to the socket of a ticket, and name it as the authority."""
+    options = (
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.default_authority", "/etc/vcuda/vcuda.sock"),
+    )
+    folder = os.open(ticket_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with grpc.insecure_channel(
+            f"unix:/proc/self/fd/{folder}/vcuda.sock", options=options
+        ) as channel:
+            yield rpc.VCUDAServiceStub(channel)
+    finally:
+        os.close(folder)
+
+
 class Site:
     """A node with vcuda, of which each part can be asked and changed."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.proc = folder / "proc"
         self.mount = folder / "cgroup"
@@ -99,7 +121,7 @@ class Site:
         self.runtime = FakeRuntime()
         self.entitled: dict[tuple[str, str], Entitlement] = {}
         self.results: list[str] = []
-        self.limits = limits or Limits(check=0.1)
+        self.limits = Limits(seconds=60)
         self.vcuda = self.make()
 
     def make(self) -> Vcuda:

@@ -1,10 +1,13 @@
 """A copy of a collection that follows the API server through whatever happens to it."""
 
+import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from common.backoff import Backoff
-from simulator.client import ApiClient, ApiError, Json
+from simulator.client import ApiClient, ApiError, Json, Watch
+
+_log = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 2.0
@@ -19,6 +22,7 @@ class Reflector:
         path: the collection.
         on_list: gets all objects, of every list.
         on_event: gets the type and object of every change.
+        selector: of fields, such as ``spec.nodeName=n1``.
     """
 
     def __init__(
@@ -26,40 +30,54 @@ class Reflector:
         client: ApiClient,
         path: str,
         *,
-        on_list: Callable[[Iterable[Json]], None],
+        on_list: Callable[[Sequence[Json]], None],
         on_event: Callable[[str, Json], None],
+        selector: str = "",
     ) -> None:
         self._client = client
         self._path = path
         self._on_list = on_list
         self._on_event = on_event
+        self._selector = selector
+        self._stopped = threading.Event()
+        self._watch: Watch | None = None
 
-    def run(self, stop: threading.Event) -> None:
-        """Follow the collection until *stop* is set."""
+    def stop(self) -> None:
+        """End :meth:`run`, a watch under way too."""
+        self._stopped.set()
+        if self._watch is not None:
+            self._watch.close()
+
+    def run(self) -> None:
+        """Follow the collection until :meth:`stop`."""
         pauses, version = Backoff(_FIRST_WAIT_S, _LONGEST_WAIT_S), ""
-        while not stop.is_set():
+        while not self._stopped.is_set():
             try:
-                if not version:
-                    version = self._list()
-                version = self._watch(version, stop)
+                version = self._follow(version or self._list())
                 # A server that ends every watch at once must not be asked in a tight loop.
                 pauses.reset()
-                stop.wait(pauses.next())
+                self._stopped.wait(pauses.next())
             except ApiError as error:
                 # A watch that broke off goes on where it was; one that expired starts over.
                 if error.status == _GONE:
                     version = ""
                     continue
-                stop.wait(pauses.next())
+                _log.info("not followed", extra={"path": self._path, "reason": str(error)})
+                self._stopped.wait(pauses.next())
 
     def _list(self) -> str:
-        found = self._client.list(self._path)
+        query = {"fieldSelector": self._selector} if self._selector else {}
+        found = self._client.list(self._path, resourceVersion="0", **query)
         self._on_list(found["items"])
         return str(found["metadata"]["resourceVersion"])
 
-    def _watch(self, version: str, stop: threading.Event) -> str:
-        with self._client.watch(self._path, resource_version=version, stop=stop) as watch:
-            for event in watch:
+    def _follow(self, version: str) -> str:
+        with self._client.watch(
+            self._path, resource_version=version, field_selector=self._selector
+        ) as self._watch:
+            if self._stopped.is_set():  # before stop() could see this watch
+                return version
+            for event in self._watch:
                 version = event.resource_version
                 if event.type != "BOOKMARK":
                     self._on_event(event.type, event.object)

@@ -1,4 +1,4 @@
-"""The kubelet's side of the node path: messages made beforehand, ``List`` and the checkpoint.
+"""The kubelet's side of plugins: their registration and calls, ``List`` and the checkpoint.
 
 Nothing here decides or checks: what is timed should be the plugin, so requests are
 serialized before the clock starts, answers are left unparsed where nobody needs them, and
@@ -7,20 +7,22 @@ checksum included.
 """
 
 import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
+from typing import Self
 
 import grpc
 
 from agent.allocator.model.pod_view import PodView
 from bench.load import Load
 from common.kubelet_api import deviceplugin_pb2 as api
+from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from common.kubelet_api import podresources_pb2
 from contract.names import Names
 from contract.resource import Resource
@@ -34,8 +36,9 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", _MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MESSAGE_BYTES),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
 )
-_START_S = 30.0
+WITHIN_S = 60.0
 _GIVEN = {
     Resource.CORE: Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}),
     Resource.MEMORY: Answer(),
@@ -43,7 +46,7 @@ _GIVEN = {
 
 
 class PluginFailed(Exception):
-    """A plugin's process did not come up; the message ends with its log."""
+    """A plugin's process did not come up, or does not do what it should."""
 
 
 class KubeletRecord:
@@ -135,93 +138,121 @@ class KubeletRecord:
         return self._answer
 
 
-class Plugin:
-    """One plugin's process, and its two channels."""
+class Calls:
+    """One plugin's socket; of a call the work on its messages is not timed."""
 
-    def __init__(self, name: str, load: Load, folder: Path) -> None:
-        """Start it and wait until it serves.
+    def __init__(self, socket: Path) -> None:
+        """Dial; what is called first waits until somebody answers."""
+        self._channel = grpc.insecure_channel(f"unix:{socket}", options=_OPTIONS)
 
-        Raises:
-            PluginFailed: it does not.
-        """
-        self.name = name
-        self._log = folder / f"{name}.log"
-        self._free = {resource: shuffled(load.table().tickets(resource)) for resource in Resource}
-        command = (
-            f"-m bench.plugins --plugin {name} --cards {load.cards} --live {load.live} "
-            f"--arriving {load.arriving} --folder {folder}"
+    def devices(self) -> Iterator[list[str]]:
+        """Return each list of devices that the plugin sends."""
+        for each in rpc.DevicePluginStub(self._channel).ListAndWatch(
+            api.Empty(), wait_for_ready=True
+        ):
+            yield [device.ID for device in each.devices]
+
+    def prefer(self, available: Sequence[str], size: int) -> tuple[float, tuple[str, ...]]:
+        """Ask for a preference; return seconds and IDs."""
+        asked = api.ContainerPreferredAllocationRequest(
+            available_deviceIDs=available, allocation_size=size
         )
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(  # noqa: S603 -- our own program
-                [sys.executable, *command.split()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=Path(__file__).parents[1],
-                text=True,
-            )
-        if self._read() != "serving":
-            self.process.kill()
-            self.process.wait()
-            raise PluginFailed(f"{name}: {self._log.read_text(encoding='utf-8')[-2000:]}")
-        self._channels = {
-            resource: grpc.insecure_channel(
-                f"unix:{folder / f'{name}-{resource.value}.sock'}", options=_OPTIONS
-            )
-            for resource in Resource
-        }
-        for channel in self._channels.values():
-            grpc.channel_ready_future(channel).result(timeout=_START_S)
-
-    def take(self, resource: Resource, ids: Sequence[str]) -> None:
-        """Record that the kubelet has given places away."""
-        gone = set(ids)
-        self._free[resource] = [each for each in self._free[resource] if each not in gone]
-
-    def prefer(self, resource: Resource, size: int) -> tuple[float, tuple[str, ...]]:
-        """Ask for a preference; give seconds and IDs."""
-        request = api.PreferredAllocationRequest(
-            container_requests=[
-                api.ContainerPreferredAllocationRequest(
-                    available_deviceIDs=self._free[resource], allocation_size=size
-                )
-            ]
-        )
-        took, answer = self._call(resource, "GetPreferredAllocation", request.SerializeToString())
+        request = api.PreferredAllocationRequest(container_requests=[asked])
+        took, answer = self._call("GetPreferredAllocation", request.SerializeToString())
         parsed = api.PreferredAllocationResponse.FromString(answer)
         return took, tuple(parsed.container_responses[0].deviceIDs)
 
-    def allocate(self, resource: Resource, ids: Sequence[str]) -> float:
-        """Allocate; give seconds."""
-        request = api.AllocateRequest(
-            container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
-        )
-        return self._call(resource, "Allocate", request.SerializeToString())[0]
+    def allocate(self, ids: Sequence[str]) -> float:
+        """Allocate; return seconds."""
+        asked = api.ContainerAllocateRequest(devices_ids=ids)
+        request = api.AllocateRequest(container_requests=[asked])
+        return self._call("Allocate", request.SerializeToString())[0]
 
-    def prestart(self, resource: Resource, ids: Sequence[str]) -> float:
-        """Start a container; give seconds."""
+    def prestart(self, ids: Sequence[str]) -> float:
+        """Start a container; return seconds."""
         request = api.PreStartContainerRequest(devices_ids=ids)
-        return self._call(resource, "PreStartContainer", request.SerializeToString())[0]
+        return self._call("PreStartContainer", request.SerializeToString())[0]
 
-    def stop(self) -> tuple[int, float]:
-        """End it; return how often it would have read from the API, and the CPU seconds it took."""
-        for channel in self._channels.values():
-            channel.close()
-        answer, _ = self.process.communicate("", timeout=_START_S)
-        self.process.wait(_START_S)
-        reads, cpu = answer.split()
-        return int(reads), float(cpu)
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
 
-    def _call(self, resource: Resource, method: str, request: bytes) -> tuple[float, bytes]:
-        call = self._channels[resource].unary_unary(
+    def _call(self, method: str, request: bytes) -> tuple[float, bytes]:
+        call = self._channel.unary_unary(
             f"/v1beta1.DevicePlugin/{method}", request_serializer=None, response_deserializer=None
         )
         began = time.perf_counter()
-        answer: bytes = call(request, timeout=_START_S)
+        answer: bytes = call(request, timeout=WITHIN_S, wait_for_ready=True)
         return time.perf_counter() - began, answer
 
-    def _read(self) -> str:
-        return self.process.stdout.readline().strip() if self.process.stdout else ""
+
+class Kubelet(rpc.RegistrationServicer):
+    """Takes registrations, and keeps the list of each plugin open.
+
+    Attributes:
+        registered: the resources whose plugins have registered.
+        plugins: by resource, once the plugin has sent its devices.
+        devices: the IDs, by resource.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Prepare; nothing listens yet."""
+        self._folder = folder
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        self._lists: list[Iterator[list[str]]] = []
+        self.registered: set[str] = set()
+        self.plugins: dict[str, Calls] = {}
+        self.devices: dict[str, list[str]] = {}
+
+    def __enter__(self) -> Self:
+        """Listen where plugins register."""
+        rpc.add_RegistrationServicer_to_server(self, self._server)
+        self._server.add_insecure_port(f"unix:{self._folder / 'kubelet.sock'}")
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        for each in self.plugins.values():
+            each.close()
+        self._server.stop(0).wait(5)
+
+    def Register(  # noqa: N802 -- the protocol's name
+        self,
+        request: api.RegisterRequest,
+        context: grpc.ServicerContext,  # noqa: ARG002 -- gRPC's
+    ) -> api.Empty:
+        """Take a plugin, and watch its devices once it is answered."""
+        self.registered.add(request.resource_name)
+        calls = Calls(self._folder / request.endpoint)
+        threading.Thread(target=self._watch, args=(request.resource_name, calls)).start()
+        return api.Empty()
+
+    def _watch(self, name: str, calls: Calls) -> None:
+        lists = calls.devices()
+        with suppress(grpc.RpcError):
+            self.devices[name] = next(lists)
+            self._lists.append(lists)  # stays open
+            self.plugins[name] = calls
+
+
+def wait(
+    condition: Callable[[], bool],
+    what: str,
+    process: "subprocess.Popen[bytes] | None" = None,
+) -> None:
+    """Wait until *condition* holds.
+
+    Raises:
+        PluginFailed: *process* has died, or it does not come to hold.
+    """
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        if process is not None and process.poll() is not None:
+            raise PluginFailed(f"the agent has died with status {process.returncode}")
+        if time.monotonic() > deadline:
+            raise PluginFailed(f"not within {WITHIN_S:g} s: {what}")
+        time.sleep(0.001)
 
 
 def shuffled(ids: Iterable[str]) -> list[str]:

@@ -1,0 +1,100 @@
+"""A cluster that stands still: an API server that only lists, page by page."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+Json = dict[str, Any]
+
+_WATCHED_S = 300.0
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Objects of one kind: how many, and each by its number."""
+
+    count: int
+    make: Callable[[int], Json]
+
+    def page(self, first: int, limit: int = _PAGE) -> bytes:
+        """Encode a page as the API server does."""
+        last = min(first + limit, self.count)
+        more = {"continue": str(last)} if last < self.count else {}
+        page = {
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": "7", **more},
+            "items": [self.make(number) for number in range(first, last)],
+        }
+        return json.dumps(page, separators=(",", ":")).encode()
+
+    def encoded(self) -> "Encoded":
+        """Encode all pages now."""
+        return Encoded([self.page(first) for first in range(0, self.count, _PAGE)])
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Pages that were encoded before they are asked for, of the usual size."""
+
+    pages: Sequence[bytes]
+
+    def page(self, first: int, _limit: int) -> bytes:
+        """Return the page that begins with an object."""
+        return self.pages[first // _PAGE]
+
+
+_NOTHING = Listing(0, lambda _number: {})
+
+
+@contextmanager
+def listing(
+    objects: Mapping[str, Listing | Encoded],
+    heard: Callable[[str, int], None] = lambda _url, _size: None,
+) -> Iterator[str]:
+    """Serve lists by resource, and watches in which nothing happens; hand over the URL.
+
+    Args:
+        objects: by resource, or by path; of any other there are none.
+        heard: told of each request, and how many bytes the answer has.
+    """
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            query = {key: values[0] for key, values in parse_qs(url.query).items()}
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            if query.get("watch"):
+                heard(self.path, 0)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                over.wait(_WATCHED_S)
+                return
+            first, limit = int(query.get("continue", "0")), int(query.get("limit", _PAGE))
+            resource = url.path if url.path in objects else url.path.rpartition("/")[2]
+            body = objects.get(resource, _NOTHING).page(first, limit)
+            heard(self.path, len(body))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        over.set()
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,47 @@
+"""JSON as others send it, read strictly: whatever is wrong with it is told in one line."""
+
+import json
+import re
+from typing import NoReturn
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPE = b"\\u"
+
+
+class NotJson(Exception):
+    """The bytes are no JSON that can be used; the text is one line for their sender."""
+
+
+def decode_strictly(body: bytes) -> object:
+    """Decode the body of a request.
+
+    Raises:
+        NotJson: it is no JSON, or holds what no answer could repeat.
+    """
+    try:
+        text = body.decode("utf-8")
+        if text.startswith("\ufeff"):
+            raise NotJson("body: is not JSON: Unexpected UTF-8 BOM")
+        document: object = _DECODER.decode(text)
+        # An escape may still smuggle in half a character, which no answer could repeat.
+        if _ESCAPE in body and _SURROGATE.search(body):
+            json.dumps(document, ensure_ascii=False).encode("utf-8")
+    except RecursionError as error:
+        raise NotJson("body: is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise NotJson(f"body: is not UTF-8: byte {error.start} is wrong") from error
+    except UnicodeEncodeError as error:
+        raise NotJson("body: is not Unicode: it has half of a surrogate pair") from error
+    except json.JSONDecodeError as error:
+        raise NotJson(f"body: is not JSON: {error}") from error
+    except ValueError as error:  # Python refuses to read integers of thousands of digits
+        raise NotJson("body: is not JSON: it has a number too long to read") from error
+    return document
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise NotJson(f"body: is not JSON: {name} is not a number")
+
+
+# Made once: json.loads makes another for every call that has options.
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)

@@ -1,0 +1,77 @@
+"""After a wrong guess the next call is not guessed wrongly for its sake."""
+
+import pytest
+
+from agent.allocator.model.pod_view import PodView
+from contract.resource import Resource
+from tests.agent.builders import CORE, MEMORY
+from tests.agent.fakes import Node, asks, make_pod
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def last(node: Node) -> str:
+    """Which pod and container the last call was taken to be for."""
+    _, ref, _, _, _ = node.decision_log.decisions[-1]
+    return f"{ref.pod.name}/{ref.container}"
+
+
+def call(node: Node, resource: Resource, size: int) -> list[str]:
+    """Make both calls for a container whose pod nobody names; return its places."""
+    chosen = node.prefer(resource, size)
+    node.allocator.allocate(resource, chosen)
+    return chosen
+
+
+def without_list(node: Node, *pods: PodView) -> None:
+    node.bind(*pods)
+    node.record.away = "rate limited"
+
+
+def test_the_turn_before_counts_again_and_the_pod_that_was_guessed_is_the_last_to_be_tried(
+    node: Node,
+) -> None:
+    """The newest of two newcomers is the likeliest; ``List`` shows that it was the other one."""
+    node.admitted(make_pod("before", asks(10, 2)))
+    asking = node.begin(make_pod("asking", asks(30, 8)))
+    node.begin(make_pod("newest", asks(30, 8)))
+    chosen = call(node, CORE, 30)
+    assert last(node) == "newest/main"
+    node.took(asking, asking.demand.containers[0], CORE, chosen)
+    node.prefer(MEMORY, 8)
+    assert last(node) == "asking/main"
+
+
+def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Node) -> None:
+    """They were another pod's, which the kubelet has rejected since; there is no ``List``."""
+    without_list(node, make_pod("first", asks(30, 8)), make_pod("second", asks(30, 8)))
+    call(node, CORE, 30)
+    node.prefer(CORE, 30)
+    assert node.decision_log.refs("prefer") == ["first/main"] * 2
+
+
+def test_a_guess_is_given_up_where_it_leaves_no_container_that_can_be_asking(node: Node) -> None:
+    """The places were a pod's that nobody knew, and are its own still."""
+    without_list(node, make_pod("known", asks(30, 8)))
+    chosen = call(node, CORE, 30)
+    free = [each for each in node.free[CORE] if each not in chosen]
+    node.prefer(CORE, 30, among=free)
+    assert node.decision_log.refs("prefer") == ["known/main"] * 2
+
+
+def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_shows() -> None:
+    """The kubelet had offered it: whoever had it has ended (R2), though the API shows that pod."""
+    node = Node(1)
+    ended = node.admitted(make_pod("ended", asks(60, 4)))
+    node.restart_agent()
+    node.record.hide(ended)
+    node.release(ended)
+    node.begin(make_pod("a", asks(60, 4)))
+    chosen = node.prefer(CORE, 60)
+    node.restart_agent()
+    node.allocator.refresh()
+    node.allocator.allocate(CORE, chosen)
+    assert last(node) == "a/main"

@@ -35,12 +35,12 @@ class Answer(NamedTuple):
     """The answer to one question.
 
     Attributes:
-        count: how many there are.
+        number: how many there are.
         lines: the most important ones.
         more: how many lines are left out.
     """
 
-    count: int
+    number: int
     lines: tuple[Line, ...]
     more: int
 

@@ -87,7 +87,10 @@ class Filter:
         """Read the parameters of a request; what makes no sense chooses everything."""
         start = query.get("from", "")
         return cls(
-            *(query.get(each, "").strip()[:_LONGEST] for each in _TEXTS),
+            query.get("search", "").strip()[:_LONGEST],
+            query.get("namespace", "")[:_LONGEST],
+            query.get("model", "")[:_LONGEST],
+            query.get("node", "").strip()[:_LONGEST],
             Show(_one_of(Show, query.get("show", ""))),
             Sort(_one_of(Sort, query.get("sort", ""))),
             Paint(_one_of(Paint, query.get("paint", ""))),
@@ -146,7 +149,6 @@ class Filter:
         return urlencode({key: int(v) if v is True else v for key, v in written.items()})
 
 
-_TEXTS = ("search", "namespace", "model", "node")
 _WRITTEN = {"start": "from"}
 
 

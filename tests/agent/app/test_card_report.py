@@ -124,6 +124,18 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         eventually(lambda: told().items() >= expected.items(), "they are told")
         assert told()['card_cores_used{card="GPU-1"}'] == 90
         assert told()['card_memory_used_bytes{card="GPU-0"}'] == 5 * GIB
+        # What the page makes of it, of who wastes.
+        ledger = Ledger()
+        cluster = ClusterState(settings.names)
+        cluster.put_node(admin.get("/api/v1/nodes/n1"))
+        for name in ("a", "b"):
+            cluster.put_pod(admin.get(f"{PODS}/{name}"))
+        use = read_use("n1", parse_samples(page(measuring)[1]))
+        for at in (1000.0, 1036.0):
+            ledger.take(cluster.report(), {"n1": use}, at)
+        wasted = {each.pod: each for each in ledger.state(By.POD).accounts}
+        assert (wasted["a"].held, wasted["a"].used, wasted["a"].idle_hours) == (0.3, 0.9, 0)
+        assert (wasted["b"].held, wasted["b"].used, wasted["b"].idle_hours) == (1, 0, 0.01)
         held = 4 * block // (1 << 20)
         text = (
             "container c0: uses 90 cores of GPU-0 and holds 30; "

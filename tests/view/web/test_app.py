@@ -21,7 +21,7 @@ from view.model.pod_report import known_by
 from view.model.reports import Freshness, Gap, NodeReport, PodStory
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
-from view.web import markup
+from view.web import figures
 from view.web.app import INTERNAL, create_app
 from view.web.editions import EMPTY, next_edition
 from view.web.feed import Feed
@@ -433,13 +433,13 @@ def test_rows_are_written_once_for_as_long_as_nothing_changes(
     shown: Shown, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    real = markup.figures.kinds
+    real = figures.kinds
 
     def write(node: NodeReport) -> str:
         written.append(node.name)
         return real(node)
 
-    monkeypatch.setattr(markup.figures, "kinds", write)
+    monkeypatch.setattr(figures, "kinds", write)
     client = create_app(shown, feed, hosts=Hosts(), metrics=Metrics()).test_client()
     shown.fill(make_node("n1"), make_node("n2"), held_pod("a", "p", ("n1", 0, 10, 1)))
     for _ in range(2):

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
 from contract.inventory import NodeCard, NodeCards, encode_inventory
@@ -299,6 +301,10 @@ def test_colours_can_be_chosen_and_stay(page: Page, driver: WebDriver) -> None:
     assert ask(driver, back) == light
 
 
+def _says(button: WebElement, text: str) -> bool:
+    return button.text == text
+
+
 def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
     driver.execute_cdp_cmd(
         "Browser.grantPermissions",
@@ -310,7 +316,7 @@ def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
     for each in buttons:
         text = each.text
         each.click()
-        eventually(lambda each=each: each.text == "Copied", "it is copied")
+        eventually(partial(_says, each, "Copied"), "it is copied")
         told.append(
             (
                 text,

@@ -474,8 +474,10 @@ def test_blocks_of_yaml_are_yaml_and_name_what_is_there() -> None:
     assert f"image: {second['name']}:{second['newTag']}" in deployment
     # Both proxies lead to the page, and what is asked of the API server is the page's Service.
     (oauth2_proxy,) = sidecar["spec"]["template"]["spec"]["containers"]
-    for proxy in (oauth2_proxy, rbac_proxy):
-        assert "--upstream=http://127.0.0.1:8480" in {each.rstrip("/") for each in proxy["args"]}
+    for each_proxy in (oauth2_proxy, rbac_proxy):
+        assert "--upstream=http://127.0.0.1:8480" in {
+            each.rstrip("/") for each in each_proxy["args"]
+        }
     assert ("service", asked["authorization"]["resourceAttributes"]["name"]) in objects()
     # What kube-scheduler reads is what is mounted into its pod.
     (argument,) = kubeadm["scheduler"]["extraArgs"]

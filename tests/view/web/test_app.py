@@ -27,6 +27,7 @@ from view.web.editions import EMPTY, next_edition
 from view.web.feed import Feed
 from view.web.filters import PAGE
 from view.web.hosts import Hosts
+from view.web.links import Dashboard
 from view.web.metrics import Metrics
 
 EVIL = """"'><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"""
@@ -472,3 +473,33 @@ def test_use_is_shown_beside_what_is_held_where_it_is_measured(
     assert page.count('class="used"') == 2
     assert "35 cores" not in client.get("/pods/vision/train-resnet-1").text
     assert "<td>30 cores, 9 GiB</td>" in client.get("/pods/vision/train-resnet-0").text
+
+
+def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
+    shown: Shown, client: FlaskClient
+) -> None:
+    assert "nothing has been counted yet" in client.get("/use").text
+    shown.fill(*cluster())
+    uses = ContainerUse("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
+    measured = {"a100-1": NodeUse("a100-1", measured=True, containers=(uses,))}
+    for at in (1000.0, 1036.0):
+        shown.ledger.take(shown.edition.report, measured, at)
+    page = text_of(client.get("/use?by=pod&namespace=vision").text)
+    assert "Since the page started at 1970-01-01 00:16:40 UTC" in page
+    assert "and is not measured now" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
+    assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
+    assert "finetune-70b" not in page
+    table = client.get("/use.csv?by=pod&namespace=vision")
+    assert table.headers["Content-Disposition"] == 'attachment; filename="gpus-by-pod.csv"'
+    rows = table.text.splitlines()
+    assert rows[1].startswith("vision,,train-resnet-0,0.6,0.15,0.0,0.006,0.006,0.004")
+    assert rows[2].startswith("vision,,detect-canary,0.4,,0.0,0.004,0.0,,")
+
+
+def test_a_pods_page_leads_to_the_dashboard_of_the_operator(shown: Shown, feed: Feed) -> None:
+    link = Dashboard("https://grafana.example/d/x?pod={pod}&node={node}")
+    app = create_app(shown, feed, hosts=Hosts(), metrics=Metrics(), dashboard=link)
+    shown.fill(*cluster())
+    page = app.test_client().get("/pods/vision/train-resnet-0").text
+    assert 'href="https://grafana.example/d/x?pod=train-resnet-0&amp;node=a100-1"' in page

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTOS := $(wildcard common/*/*.proto agent/*/api/*.proto agent/*/*/api/*.proto tests/runtime/api/*.proto)
 
-.PHONY: help demo page test test-fast check bench gpu e2e pictures release proto format clean
+.PHONY: help demo page test test-fast check bench gpu e2e pictures image release version proto format clean
 
 help:
 	@echo "make demo       the whole way of a GPU pod on a simulated node, under a minute (V=1: all of it)"
@@ -17,7 +17,8 @@ help:
 	@echo "make gpu        checks on a real GPU; says what it skips where there is none"
 	@echo "make e2e        tests against the real cluster of KUBECONFIG"
 	@echo "make pictures   those of docs/images, with Chromium"
-	@echo "make release    fill dist/: wheel, kubectl-gpu, krew's manifest, one YAML an overlay, checksums"
+	@echo "make image      the image, with docker, podman or buildah (IMAGE=, PLATFORMS=, PUSH=1)"
+	@echo "make release    fill dist/: wheel, kubectl-gpu, krew's manifest, one YAML an overlay, chart, checksums"
 	@echo "make format     format and fix what ruff can"
 	@echo "make proto      generate the gRPC stubs again"
 
@@ -56,6 +57,15 @@ bench: $(STAMP)
 release: $(STAMP)
 	$(BIN)/python -m release $(if $(IMAGE),--image $(IMAGE)) \
 	  $(if $(PROXY_IMAGE),--proxy-image $(PROXY_IMAGE)) $(if $(URL),--url $(URL))
+
+# Of several names in IMAGE the first is built and the others are further tags.
+image: $(STAMP)
+	@$(BIN)/python -m release.image $(foreach each,$(or $(IMAGE),gpu-turnstile),--name $(each)) \
+	  $(foreach each,$(PLATFORMS),--platform $(each)) $(if $(PUSH),--push) \
+	  $(if $(BUILDER),--builder $(BUILDER))
+
+version:
+	@sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml
 
 gpu: $(STAMP)
 	@$(BIN)/python -m bench.gpu

@@ -67,7 +67,8 @@ class Settings:
         use_period: seconds between two measurements.
 
     Raises:
-        SettingsError: a path is too long for a socket, or a period too short.
+        SettingsError: a path is too long for a socket, a period too short, or settings contradict
+            each other.
     """
 
     node_name: str
@@ -126,6 +127,30 @@ class Settings:
             parse_directory(flag, str(path))  # containers find what is there: no relative path
         if self.host_root != HOST_ROOT:
             parse_directory("host-root", str(self.host_root))
+        if self.enforcement is EnforcementMode.VCUDA:
+            self._check_vcuda()
+
+    def _check_vcuda(self) -> None:
+        """Refuse vcuda where containers would not find its library, and nothing would hold."""
+        if self.inject is not Injection.NODES:
+            raise SettingsError(
+                f"enforcement: Invalid value: {quote(self.enforcement)}: must be used with "
+                f"--inject {Injection.NODES}, found --inject {self.inject}: containers would find "
+                "the runtime's driver files, not vcuda-controller's, and nothing would hold them "
+                "to their shares"
+            )
+        if self.driver_dir is None:
+            raise SettingsError(
+                f"enforcement: Invalid value: {quote(self.enforcement)}: must be used with "
+                "--driver-dir, found none: containers would not find vcuda-controller's library, "
+                "and nothing would hold them to their shares"
+            )
+        if self.driver_dir.container != DRIVER_IN_CONTAINER:
+            raise SettingsError(
+                f"driver-dir: Invalid value: {quote(self.driver_dir.container)}: must be "
+                f"{DRIVER_IN_CONTAINER} in the container with --enforcement {self.enforcement}: "
+                "vcuda-controller's library looks for its client there"
+            )
 
     @property
     def lays_out_driver(self) -> bool:

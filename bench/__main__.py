@@ -12,6 +12,7 @@ import click
 from bench import (
     attribution,
     footprint,
+    libraries,
     nodepath,
     overview,
     placement,
@@ -39,6 +40,7 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     footprint.NAME: footprint.run,
     overview.NAME: overview.run,
     use.NAME: use.run,
+    libraries.NAME: libraries.run,
     proxy.NAME: proxy.run,
     soak.NAME: soak.run,
     webhook.NAME: webhook.run,

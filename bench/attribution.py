@@ -13,7 +13,8 @@ from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.pods import Pods
 from agent.allocator.record import Seen, read_record
 from agent.allocator.resolver import Request as ResolverRequest
-from agent.allocator.resolver import Turn, resolve
+from agent.allocator.resolver import resolve
+from agent.allocator.turn import Turn
 from agent.errors import ResolutionError
 from bench.recording import RECORDING, Burst, Recorded, load_burst
 from bench.result import Goal, Result, Table

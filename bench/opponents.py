@@ -11,9 +11,8 @@ from flask import Flask, Response
 from common.logs import configure
 from contract.names import Names
 from contract.stamps import Stamper
-from webhook.admission.reviewer import Reviewer
-from webhook.handler import Handler
-from webhook.server.app import create_app
+from webhook.admission.routes import make_routes
+from webhook.app import Handler, create_app
 
 OURS = "webhook"
 BARE = "flask-gthread"
@@ -64,4 +63,4 @@ def ours() -> Flask:
     """Make our application."""
     configure()
     stamp = Stamper(clock=time.time_ns, writer="bench").next
-    return create_app(Handler(Reviewer(names=Names(), stamp=stamp)))
+    return create_app(Handler(make_routes(names=Names(), stamp=stamp)))

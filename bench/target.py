@@ -15,10 +15,9 @@ from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.access_log import AccessLog
 from webhook.admission.options import DefaultMemory, Options
-from webhook.admission.reviewer import Reviewer
 from webhook.admission.reviews import LARGEST_BODY
-from webhook.handler import Handler
-from webhook.server.app import create_app
+from webhook.admission.routes import make_routes
+from webhook.app import Handler, create_app
 
 _TURNS = 12
 """Of the event loop, after which whatever has arrived is answered."""
@@ -32,12 +31,12 @@ class Target:
     """The part of a worker behind its sockets."""
 
     def __init__(self) -> None:
-        reviewer = Reviewer(
+        routes = make_routes(
             names=Names(),
             stamp=lambda: OrderStamp(1_700_000_000_000_000_000, "fuzz", 0),
             options=Options(largest_card=96, default_memory=DefaultMemory.PROPORTIONAL),
         )
-        handler = Handler(reviewer, access=AccessLog(len))
+        handler = Handler(routes, access=AccessLog(len))
         self._metrics = handler.metrics
         self._loop = asyncio.new_event_loop()
         config = Config()

@@ -9,6 +9,6 @@ read at one moment (:mod:`certs.observing`), and the phases (:mod:`certs.rotatio
 I/O is in :mod:`certs.store`, :mod:`certs.cluster` (the API server) and :mod:`certs.replicas`
 (the webhooks) only.
 
-Banned: imports from the rest of the project but ``common``. It must run alone, in a Job,
+Banned: imports from the rest of the project but ``common``. It must run alone, in a pod of its own,
 under an account that may touch two Secrets, the ``caBundle`` of its webhooks and nothing else.
 """

@@ -1,6 +1,7 @@
 """``python -m certs``: the command line."""
 
 import logging
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -19,8 +20,8 @@ from certs.names import parse_subject
 from certs.observing import Served, observe
 from certs.replicas import parse_replicas
 from certs.report import as_json, as_table
-from certs.rotation import Surroundings, rotate
-from certs.settings import LONGEST_SECONDS, Flags, Settings, parse_settings
+from certs.rotation import Environment, Log, rotate
+from certs.settings import LONGEST_SECONDS, Settings, parse_settings
 from common.commandline import flag, run
 from common.logs import configure
 
@@ -132,6 +133,11 @@ _ROTATION_FLAGS = (
         help="Keep the two Secrets and no caBundle, for a server that API servers do not call.",
         is_flag=True,
     ),
+    _flag(
+        "component",
+        help="Label app.kubernetes.io/component of both Secrets, by which they are deleted.",
+        default="certs",
+    ),
     _flag("force", help="Take over Secrets that somebody else made.", is_flag=True),
     click.option(
         "--kubeconfig",
@@ -151,23 +157,38 @@ def _rotation_flags(command: Callable[..., None]) -> Callable[..., None]:
 @_rotation_flags
 @_flag("wait", help="Stay until nothing is left to do.", is_flag=True)
 @_flag("timeout", help="Seconds after which --wait leaves the rest.", type=int, default=1800)
-def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given: Any) -> None:
+@_flag("every", help="Seconds after which to look again, for ever; with --wait.", type=int)
+def rotate_command(
+    *, wait: bool, timeout: int, every: int | None, kubeconfig: Path | None, **given: Any
+) -> None:
     """Keep the Secrets of the webhook and the caBundle of its configurations.
 
     Makes what is missing, renews what has spent two thirds of its life, and changes one
     thing after the other so that every API server accepts every webhook at any time. Ends
     where time has to pass: the next run goes on from there. Safe to run at any time, twice
     at once, and after a run that was killed. Every step is a line of JSON on standard error.
+    With --every it goes on until SIGTERM or an error, and repairs what is deleted meanwhile.
     """
     settings, served = _parse(given)
     if not 0 <= timeout <= LONGEST_SECONDS:
         raise InvalidField("timeout", timeout, f"must be 0 to {LONGEST_SECONDS} seconds")
+    if every is not None and not (wait and 1 <= every <= LONGEST_SECONDS):
+        raise InvalidField("every", every, f"must be 1 to {LONGEST_SECONDS} seconds, with --wait")
     configure()
-    around = Surroundings(_now, _sleep, served, _say)
-    until = _now() + timedelta(seconds=timeout) if wait else None
+    log: Log = _report
+    if every is not None:
+        log = _unless_repeated(log)
+        # The first process of a container is not ended by a signal that it does not handle.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    env = Environment(_now, _sleep, served, log)
     try:
         cluster = ApiCluster(settings.namespace, kubeconfig)
-        rotate(cluster, settings, around, until=until)
+        while True:
+            until = _now() + timedelta(seconds=timeout) if wait else None
+            rotate(cluster, settings, env, until=until)
+            if every is None:
+                break
+            _sleep(timedelta(seconds=every))
     except CertsError as error:
         _log.error("rotation failed", extra={"reason": str(error)})
         raise click.exceptions.Exit(1) from error
@@ -179,21 +200,34 @@ def rotate_command(*, wait: bool, timeout: int, kubeconfig: Path | None, **given
 def status_command(*, output: str, kubeconfig: Path | None, **given: Any) -> None:
     """Show what is there, when it is renewed and what is done next; changes nothing."""
     settings, _ = _parse(given)
-    observed = observe(ApiCluster(settings.namespace, kubeconfig), settings).observed
+    observed = observe(ApiCluster(settings.namespace, kubeconfig), settings)
     write = as_json if output == "json" else as_table
     click.echo(write(observed, settings.policy, _now()))
 
 
 def _parse(given: dict[str, Any]) -> tuple[Settings, Callable[[], Served]]:
     replicas = given.pop("replicas") or ""
-    settings = parse_settings(Flags(asks=bool(replicas), **given))
+    settings = parse_settings(asks=bool(replicas), **given)
     if not replicas:
-        return settings, dict
+        return settings, dict  # nobody is asked
     return settings, parse_replicas(replicas, settings.subject.dns[0]).served
 
 
-def _say(message: str, /, **fields: object) -> None:
+def _report(message: str, /, **fields: object) -> None:
     _log.info(message, extra=fields)
+
+
+def _unless_repeated(log: Log) -> Log:
+    """Leave out a step that is the same as the one before."""
+    before: tuple[str, dict[str, object]] | None = None
+
+    def told(message: str, /, **fields: object) -> None:
+        nonlocal before
+        if (message, fields) != before:
+            before = message, fields
+            log(message, **fields)
+
+    return told
 
 
 def _now() -> datetime:

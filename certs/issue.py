@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.errors import InvalidCertificate
 from certs.names import Subject
 
 SKEW = timedelta(minutes=5)
@@ -117,29 +116,6 @@ def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyP
         .add_extension(identifier, critical=False)
     )
     return _pair(builder.sign(issuer_key, hashes.SHA256()), key)
-
-
-def check_authorities(pem: bytes) -> None:
-    """Check that *pem* holds authorities, and nothing else.
-
-    Raises:
-        InvalidCertificate: a client could not use *pem* as what it trusts.
-    """
-    try:
-        certificates = x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
-        raise InvalidCertificate("not a PEM certificate") from error
-    for certificate in certificates:
-        if not is_authority(certificate):
-            raise InvalidCertificate("not the certificate of an authority (CA:TRUE is missing)")
-
-
-def is_authority(certificate: x509.Certificate) -> bool:
-    """Return whether a certificate may sign others."""
-    try:
-        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except x509.ExtensionNotFound:
-        return False
 
 
 def _begin(

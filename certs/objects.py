@@ -7,7 +7,7 @@ together with what it dates, so that one write can never come without the other.
 import base64
 import binascii
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ Json: TypeAlias = dict[str, Any]
 
 LABEL = "app.kubernetes.io/managed-by"
 LABEL_VALUE = "gpu-turnstile-certs"
+PART_OF, COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 SERVING_SINCE = "gpu-turnstile/serving-since"
 BUNDLE_CHANGED = "gpu-turnstile/bundle-changed"
 INJECTORS = (
@@ -65,6 +66,7 @@ class Secret:
         problem: why there is no pair.
         trusted: the authorities in ``ca.crt`` of the Secret that the webhook mounts.
         since: when its certificate was written; ``None`` when that is not known.
+        obj: the Secret as it was read, with its key; empty when it is not there.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Secret:
     problem: str = ""
     trusted: tuple[Certificate, ...] = ()
     since: datetime | None = None
+    obj: Json = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def parse_secret(name: str, purpose: Purpose, obj: Json | None) -> Secret:
     if purpose is Purpose.SERVING:
         trusted = _bundle(data.get("ca.crt"))
     since = _stamp(annotations.get(SERVING_SINCE))
-    return Secret(name, origin, pair, certificate, problem, trusted, since)
+    return Secret(name, origin, pair, certificate, problem, trusted, since, obj)
 
 
 def parse_configuration(kind: Kind, name: str, obj: Json) -> Configuration:
@@ -170,13 +173,17 @@ def parse_configuration(kind: Kind, name: str, obj: Json) -> Configuration:
     )
 
 
-def new_secret(name: str, namespace: str, purpose: Purpose) -> Json:
-    """Make a Secret that holds nothing yet."""
+def new_secret(name: str, namespace: str, purpose: Purpose, component: str = "certs") -> Json:
+    """Make a Secret that holds nothing yet, with the labels by which *component* is deleted."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": purpose.value[0],
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {PART_OF: "gpu-turnstile", COMPONENT: component},
+        },
     }
 
 

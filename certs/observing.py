@@ -81,26 +81,11 @@ Objects: TypeAlias = tuple[Json | None, ...]
 """Both Secrets, and all configurations in the order of the settings."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Snapshot:
-    """The objects at one moment; never shown, they hold keys.
-
-    Attributes:
-        authority: the Secret of the authority.
-        serving: the Secret that the webhook mounts.
-        observed: what they and the configurations say.
-    """
-
-    authority: Json | None
-    serving: Json | None
-    observed: Observed
-
-
-def observe(cluster: Cluster, settings: Settings) -> Snapshot:
+def observe(cluster: Cluster, settings: Settings) -> Observed:
     """Read everything as it was at one moment.
 
     Objects are read one by one, while another run may write: only what was the same in
-    two rounds was ever there together.
+    two rounds was surely there together.
 
     Raises:
         ClusterError: the API server refuses, or something is not what it should be.
@@ -128,20 +113,14 @@ def _version(obj: Json | None) -> tuple[str, str]:
     return str(metadata.get("uid", "")), str(metadata.get("resourceVersion", ""))
 
 
-def _parse(objects: Objects, settings: Settings) -> Snapshot:
+def _parse(objects: Objects, settings: Settings) -> Observed:
     authority, serving, *configurations = objects
     named = list(zip(settings.configurations, configurations, strict=True))
-    return Snapshot(
-        authority,
-        serving,
-        Observed(
-            parse_secret(settings.ca_secret, Purpose.AUTHORITY, authority),
-            parse_secret(settings.tls_secret, Purpose.SERVING, serving),
-            tuple(
-                parse_configuration(kind, name, obj)
-                for (kind, name), obj in named
-                if obj is not None
-            ),
-            tuple(f"{kind.value} {name}" for (kind, name), obj in named if obj is None),
+    return Observed(
+        parse_secret(settings.ca_secret, Purpose.AUTHORITY, authority),
+        parse_secret(settings.tls_secret, Purpose.SERVING, serving),
+        tuple(
+            parse_configuration(kind, name, obj) for (kind, name), obj in named if obj is not None
         ),
+        tuple(f"{kind.value} {name}" for (kind, name), obj in named if obj is None),
     )

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from certs.errors import InvalidCertificate
-from certs.issue import KeyPair, is_authority
+from certs.issue import KeyPair
 
 _BLOCK = re.compile(b"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 _UNREADABLE = (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
@@ -83,6 +83,21 @@ def write_bundle(certificates: Iterable[Certificate]) -> bytes:
     return b"".join(each.pem for each in certificates)
 
 
+def check_authorities(pem: bytes) -> None:
+    """Check that *pem* holds authorities, and nothing else.
+
+    Raises:
+        InvalidCertificate: a client could not use *pem* as what it trusts.
+    """
+    try:
+        certificates = x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise InvalidCertificate("not a PEM certificate") from error
+    for certificate in certificates:
+        if not _is_authority(certificate):
+            raise InvalidCertificate("not the certificate of an authority (CA:TRUE is missing)")
+
+
 def read_pair(pair: KeyPair) -> Certificate:
     """Read the certificate of a pair that belongs together.
 
@@ -118,9 +133,16 @@ def _read(certificate: x509.Certificate) -> Certificate:
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
         frozenset(_names(certificate)),
-        is_authority(certificate),
+        _is_authority(certificate),
         certificate.public_bytes(serialization.Encoding.PEM),
     )
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
 
 
 def _names(certificate: x509.Certificate) -> Iterable[str]:

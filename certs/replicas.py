@@ -1,4 +1,4 @@
-"""The certificates that are served, seen by a client: a name looked up, and handshakes."""
+"""The certificates that webhooks serve, read by a handshake with each."""
 
 import socket
 import ssl
@@ -15,13 +15,13 @@ _LARGEST_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Everybody behind a host name.
+    """All webhooks behind a host name.
 
     Attributes:
         host: a name that stands for the addresses of all webhooks, as that of a headless
             Service does.
         port: where each of them listens.
-        server_name: the name that is asked for in the handshake.
+        server_name: sent in the handshake (SNI).
     """
 
     host: str
@@ -29,7 +29,7 @@ class Replicas:
     server_name: str
 
     def served(self) -> Served:
-        """Shake hands with everybody; one that does not answer serves nothing we know of."""
+        """Return what each address serves; ``None`` where nobody answers."""
         return {address: self._shake(address) for address in self._addresses()}
 
     def _addresses(self) -> list[str]:

@@ -1,15 +1,15 @@
-"""A rotation: look, decide, do one thing, look again.
+"""The phases of a rotation, and the loop that reads the objects, decides, and does one thing.
 
 The phases, in the order that is safe at every point:
 
-1. an authority is stored (:class:`StoreAuthority`) that nobody uses yet;
-2. every configuration trusts it beside those before it, and so does ``ca.crt`` in the
-   Secret of the webhook (:class:`TrustIn`, :class:`TrustBeside`);
+1. an authority is stored that nobody uses yet (:class:`StoreAuthority`);
+2. every webhook configuration trusts it beside those before it, and so does ``ca.crt`` in the
+   Secret of the webhook (:class:`WriteCaBundle`, :class:`WriteCaCrt`);
 3. API servers are given time to see that (:class:`Wait`);
-4. the serving certificate is signed by it (:class:`StoreServing`);
-5. webhooks are given time to serve that, and then asked whether they do
+4. a serving certificate that it signed is stored (:class:`StoreServing`);
+5. webhooks are given time to serve that certificate, and then asked whether they do
    (:class:`Wait`, :class:`Ask`);
-6. nothing else is trusted any more (:class:`TrustIn`, :class:`TrustBeside`).
+6. the authorities before it are trusted no more (:class:`WriteCaBundle`, :class:`WriteCaCrt`).
 
 :func:`decide` is the whole of that: the objects and the time in, one action out. Nothing is
 remembered between two actions but what the cluster holds: a run that ended anywhere is
@@ -19,7 +19,7 @@ continued by the next, whoever starts it. :func:`rotate` is the loop around it.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from certs.errors import ClusterError, Conflict, Foreign
 from certs.issue import make_authority, sign_serving
@@ -39,7 +39,7 @@ from certs.objects import (
     with_trusted,
     write_stamp,
 )
-from certs.observing import Cluster, Observed, Served, Snapshot, observe
+from certs.observing import Cluster, Observed, Served, observe
 from certs.reading import Certificate, is_issued_by
 from certs.settings import Policy, Settings
 from common.backoff import Jitter, by_chance, pause_after
@@ -55,14 +55,12 @@ _CONFLICT_PAUSE_S = (0.1, 5.0)
 _LONGEST_NAP = timedelta(seconds=30)
 _MISSING_NAP = timedelta(seconds=5)
 
-_T = TypeVar("_T")
-
 
 # --- the actions: one write, or one reason to do nothing; the text is what is told of it ----
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class TakeOver:
     """Put our label on a Secret that somebody else made."""
 
     secret: Secret
@@ -82,8 +80,8 @@ class StoreAuthority:
 
 
 @dataclass(frozen=True, slots=True)
-class TrustIn:
-    """Let a webhook configuration trust *trusted* and nothing else."""
+class WriteCaBundle:
+    """Write *trusted* as the ``caBundle`` of a webhook configuration."""
 
     configuration: Configuration
     trusted: tuple[Certificate, ...]
@@ -93,8 +91,8 @@ class TrustIn:
 
 
 @dataclass(frozen=True, slots=True)
-class TrustBeside:
-    """Write *trusted* beside the serving certificate, for clients other than API servers."""
+class WriteCaCrt:
+    """Write *trusted* as ``ca.crt`` of the webhook's Secret, for clients other than API servers."""
 
     trusted: tuple[Certificate, ...]
 
@@ -115,7 +113,7 @@ class StoreServing:
 
 @dataclass(frozen=True, slots=True)
 class DateServing:
-    """Write down that the serving certificate is there, as nobody knows since when."""
+    """Date the serving certificate, where its Secret does not tell since when it is there."""
 
     def __str__(self) -> str:
         return "serving certificate: dated"
@@ -150,7 +148,9 @@ class Done:
         return f"nothing to do before {_minute(self.renewal)}"
 
 
-Step: TypeAlias = Adopt | StoreAuthority | TrustIn | TrustBeside | StoreServing | DateServing
+Step: TypeAlias = (
+    TakeOver | StoreAuthority | WriteCaBundle | WriteCaCrt | StoreServing | DateServing
+)
 Action: TypeAlias = Step | Ask | Wait | Done
 
 
@@ -171,7 +171,7 @@ def decide(
     """Return what to do next.
 
     Args:
-        observed: what there is.
+        observed: the objects.
         policy: what is wanted.
         now: the present.
         served: what the webhooks serve; ``None`` when they were not asked.
@@ -179,10 +179,10 @@ def decide(
     Raises:
         Foreign: something belongs to somebody else.
     """
-    _leave_injected(observed)
+    _refuse_injected(observed)
     for secret in (observed.authority, observed.serving):
         if secret.origin is Origin.FOREIGN:
-            return _adopted(secret, force=policy.force)
+            return _take_over(secret, force=policy.force)
     authority, serving = observed.authority.certificate, observed.serving.certificate
     if authority is None:
         return StoreAuthority(observed.authority.problem)
@@ -192,25 +192,25 @@ def decide(
     in_use = serving is not None and is_issued_by(serving, authority)
     if spent := _spent(authority, now, may_be_renewed=in_use and not urgent):
         return StoreAuthority(spent)
-    situation = _Situation(observed, policy, now, authority, others)
+    phases = _Phases(observed, policy, now, authority, others)
     return (
-        situation.trust()
-        or situation.switch(urgent=urgent)
-        or situation.wait_for_webhooks(served)
-        or situation.drop()
+        phases.trust()
+        or phases.switch(urgent=urgent)
+        or phases.wait_for_webhooks(served)
+        or phases.drop()
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Situation:
-    """The objects, once there is an authority that can be used.
+class _Phases:
+    """Phases 2 to 6: there is an authority that can be used.
 
     Attributes:
-        observed: what there is.
+        observed: the objects.
         policy: what is wanted.
         now: the present.
         authority: the one that is stored.
-        others: what is trusted beside it and can still be of use, in a fixed order.
+        others: the other authorities that are trusted and not expired, in a fixed order.
     """
 
     observed: Observed
@@ -220,7 +220,7 @@ class _Situation:
     others: tuple[Certificate, ...]
 
     def trust(self) -> Step | None:
-        """Let everybody trust the authority, and the one that signed what is served now."""
+        """Phase 2: trust the authority everywhere, and the one that signed what is served now."""
         serving = self.observed.serving.certificate
         needed = {self.authority.fingerprint}
         if serving is not None:
@@ -229,13 +229,13 @@ class _Situation:
         for each in self.observed.configurations:
             lacks = any(needed - _fingerprints(bundle) for bundle in each.bundles)
             if lacks or (each.bundles and not _is_stamp(each.changed, self.now)):
-                return TrustIn(each, trusted)
+                return WriteCaBundle(each, trusted)
         if serving is not None and needed - _fingerprints(self.observed.serving.trusted):
-            return TrustBeside(trusted)
+            return WriteCaCrt(trusted)
         return None
 
     def switch(self, *, urgent: bool) -> Action | None:
-        """Replace the serving certificate if there is a reason, once API servers accept it."""
+        """Phases 3 and 4: replace the serving certificate, once API servers accept a new one."""
         why = self._renewal()
         if not why:
             return None
@@ -246,7 +246,7 @@ class _Situation:
         return StoreServing((self.authority, *self.others), why)
 
     def wait_for_webhooks(self, served: Served | None) -> Action | None:
-        """Return what keeps authorities of before in use, if there are any."""
+        """Phase 5: wait until no webhook serves what one of the other authorities signed."""
         if not self.others:
             return None
         since = self.observed.serving.since
@@ -259,14 +259,14 @@ class _Situation:
         return Ask() if served is None else self._wait_for_late(served)
 
     def drop(self) -> Action:
-        """Leave nothing trusted but the authority."""
+        """Phase 6: trust the authority alone."""
         only = (self.authority,)
         for each in self.observed.configurations:
             if any(bundle != only for bundle in each.bundles):
-                return TrustIn(each, only)
+                return WriteCaBundle(each, only)
         serving = self.observed.serving
         if serving.trusted != only:
-            return TrustBeside(only)
+            return WriteCaCrt(only)
         found = (self.authority, serving.certificate)
         return Done(min(each.renew_at for each in found if each is not None))
 
@@ -298,7 +298,7 @@ class _Situation:
         return None
 
 
-def _leave_injected(observed: Observed) -> None:
+def _refuse_injected(observed: Observed) -> None:
     for configuration in observed.configurations:
         if configuration.injector:
             raise Foreign(
@@ -307,13 +307,13 @@ def _leave_injected(observed: Observed) -> None:
             )
 
 
-def _adopted(secret: Secret, *, force: bool) -> Adopt:
+def _take_over(secret: Secret, *, force: bool) -> TakeOver:
     if not force:
         raise Foreign(
             f"secret {secret.name}: was made by somebody else (it lacks our label {LABEL}): "
             "delete it, name another, or give --force to take it over"
         )
-    return Adopt(secret)
+    return TakeOver(secret)
 
 
 def _is_accepted(serving: Certificate, trusted: tuple[Certificate, ...], now: datetime) -> bool:
@@ -338,7 +338,7 @@ def _spent(authority: Certificate, now: datetime, *, may_be_renewed: bool) -> st
 
 
 def _others(observed: Observed, authority: Certificate, now: datetime) -> tuple[Certificate, ...]:
-    """Return what is trusted beside *authority* and can still be of use, in a fixed order."""
+    """Return the other authorities that are trusted and not expired, in a fixed order."""
     found = {each.fingerprint: each for each in _all_trusted(observed)}
     found.pop(authority.fingerprint, None)
     alive = (each for each in found.values() if now <= each.not_after)
@@ -346,7 +346,7 @@ def _others(observed: Observed, authority: Certificate, now: datetime) -> tuple[
 
 
 def _is_stamp(moment: datetime | None, now: datetime) -> bool:
-    """Return whether we can have written a stamp: none is from a future we should wait for."""
+    """Return whether we can have written a stamp: ours are not from the future."""
     return moment is not None and moment <= now + AHEAD
 
 
@@ -355,7 +355,7 @@ def _fingerprints(certificates: tuple[Certificate, ...]) -> set[str]:
 
 
 def _all_trusted(observed: Observed) -> Iterator[Certificate]:
-    """Return every authority that anybody trusts, doubles included."""
+    """Yield every authority that is trusted anywhere, doubles included."""
     for configuration in observed.configurations:
         for bundle in configuration.bundles:
             yield from bundle
@@ -365,7 +365,7 @@ def _all_trusted(observed: Observed) -> Iterator[Certificate]:
 # --- the loop -------------------------------------------------------------------------------
 
 
-class Say(Protocol):
+class Log(Protocol):
     """Writes a line to the log."""
 
     def __call__(self, message: str, /, **fields: object) -> None:
@@ -374,33 +374,33 @@ class Say(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The surroundings of a run beside the API server.
+class Environment:
+    """Clock, log, webhooks and randomness of a run.
 
     Attributes:
-        clock: gives the present.
-        sleep: waits for a time.
+        clock: returns the present.
+        sleep: waits for a duration.
         served: asks the webhooks what they serve.
-        say: takes each step.
-        jitter: source of randomness for pauses, so that two runs do not meet again.
+        log: writes each step.
+        jitter: source of randomness for pauses, so that two runs do not collide again.
     """
 
     clock: Callable[[], datetime]
     sleep: Callable[[timedelta], None]
     served: Callable[[], Served]
-    say: Say
+    log: Log
     jitter: Jitter = by_chance
 
 
 def rotate(
-    cluster: Cluster, settings: Settings, around: Surroundings, *, until: datetime | None = None
+    cluster: Cluster, settings: Settings, env: Environment, *, until: datetime | None = None
 ) -> Wait | Done:
-    """Do whatever can be done.
+    """Act until nothing is left to do, or time has to pass.
 
     Args:
-        cluster: where.
-        settings: what.
-        around: clock, sleep and the rest.
+        cluster: the API server.
+        settings: which objects, and when they are renewed.
+        env: clock, sleep, log.
         until: stay so long where time has to pass; ``None`` to leave that to the next run.
 
     Returns:
@@ -412,97 +412,104 @@ def rotate(
     conflicts, told = 0, ""
     while True:
         try:
-            observed, action = _step(cluster, settings, around)
+            observed, action = _step(cluster, settings, env)
         except Conflict as error:
             conflicts += 1
             if conflicts == _CONFLICTS:
                 raise
-            around.say("looking again", reason=str(error))
-            pause = pause_after(conflicts, *_CONFLICT_PAUSE_S, jitter=around.jitter)
-            around.sleep(timedelta(seconds=pause))
+            env.log("looking again", reason=str(error))
+            pause = pause_after(conflicts, *_CONFLICT_PAUSE_S, jitter=env.jitter)
+            env.sleep(timedelta(seconds=pause))
             continue
         conflicts = 0
         if not isinstance(action, Wait | Done):
             continue
-        now = around.clock()
+        now = env.clock()
         nap = _nap(action, observed, now)
         if until is None or not nap or now + nap > until:
             _need_all(observed)
-            _say(around, action)
+            _report(env, action)
             return action
         why = _why(action, observed)
         if why != told:
-            around.say("waiting", reason=why)
+            env.log("waiting", reason=why)
             told = why
-        around.sleep(nap)
+        env.sleep(nap)
 
 
 def _step(
-    cluster: Cluster, settings: Settings, around: Surroundings
+    cluster: Cluster, settings: Settings, env: Environment
 ) -> tuple[Observed, Step | Wait | Done]:
-    """Look, decide, and do it if it is something to do.
+    """Read the objects, decide, and carry out the decision if it is a step.
 
     Raises:
         Conflict: somebody else was faster.
         CertsError: the API server refuses, or what is there belongs to somebody else.
     """
-    snapshot = observe(cluster, settings)
-    now = around.clock()
-    action = decide(snapshot.observed, settings.policy, now=now)
+    observed = observe(cluster, settings)
+    now = env.clock()
+    action = decide(observed, settings.policy, now=now)
     if isinstance(action, Ask):
-        action = decide(snapshot.observed, settings.policy, now=now, served=around.served())
+        action = decide(observed, settings.policy, now=now, served=env.served())
     assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - tells mypy
     if not isinstance(action, Wait | Done):
-        _carry_out(action, snapshot, cluster, settings, now)
-        _say(around, action)
-    return snapshot.observed, action
+        _carry_out(action, observed, cluster, settings, now)
+        _report(env, action)
+    return observed, action
 
 
 def _carry_out(
-    step: Step, snapshot: Snapshot, cluster: Cluster, settings: Settings, now: datetime
+    step: Step, observed: Observed, cluster: Cluster, settings: Settings, now: datetime
 ) -> None:
-    """Make one write; it is refused if what it is based on has changed.
+    """Make one write; it is refused if the object has changed since it was read.
 
     Raises:
         Conflict: it has.
         ClusterError: the API server refuses.
     """
+    authority, serving = observed.authority, observed.serving
     match step:
         case StoreAuthority():
             pair = make_authority(now=now, days=settings.ca_days)
-            empty = new_secret(settings.ca_secret, settings.namespace, Purpose.AUTHORITY)
-            obj = with_authority(snapshot.authority or empty, pair)
-            _store(cluster, settings.ca_secret, snapshot.authority, obj)
-        case StoreServing():
-            pair = sign_serving(_there(snapshot.observed.authority.pair), settings.subject, now=now)
-            empty = new_secret(settings.tls_secret, settings.namespace, Purpose.SERVING)
-            obj = with_serving(snapshot.serving or empty, pair, trusted=step.trusted, now=now)
-            _store(cluster, settings.tls_secret, snapshot.serving, obj)
-        case Adopt():
-            name = step.secret.name
-            found = snapshot.authority if name == settings.ca_secret else snapshot.serving
-            cluster.replace_secret(name, with_label(_there(found)))
-        case TrustBeside():
-            obj = with_trusted(_there(snapshot.serving), step.trusted)
-            cluster.replace_secret(settings.tls_secret, obj)
+            obj = authority.obj or _empty(settings, authority.name, Purpose.AUTHORITY)
+            _store(cluster, authority, with_authority(obj, pair))
+        case StoreServing(trusted):
+            assert authority.pair is not None  # noqa: S101 - decide has looked
+            pair = sign_serving(authority.pair, settings.subject, now=now)
+            obj = serving.obj or _empty(settings, serving.name, Purpose.SERVING)
+            _store(cluster, serving, with_serving(obj, pair, trusted=trusted, now=now))
+        case TakeOver(secret):
+            _store(cluster, secret, with_label(secret.obj))
+        case WriteCaCrt(trusted):
+            _store(cluster, serving, with_trusted(serving.obj, trusted))
         case DateServing():
-            cluster.replace_secret(settings.tls_secret, with_stamp(_there(snapshot.serving), now))
-        case TrustIn():
-            target = step.configuration
-            patch = bundle_patch(target, step.trusted, now)
-            cluster.patch_configuration(target.kind, target.name, patch)
+            _store(cluster, serving, with_stamp(serving.obj, now))
+        case WriteCaBundle(configuration, trusted):
+            patch = bundle_patch(configuration, trusted, now)
+            cluster.patch_configuration(configuration.kind, configuration.name, patch)
 
 
-def _say(around: Surroundings, action: Step | Wait | Done) -> None:
+def _empty(settings: Settings, name: str, purpose: Purpose) -> Json:
+    return new_secret(name, settings.namespace, purpose, settings.component)
+
+
+def _store(cluster: Cluster, secret: Secret, obj: Json) -> None:
+    if secret.origin is Origin.ABSENT:
+        cluster.create_secret(obj)
+    else:
+        cluster.replace_secret(secret.name, obj)
+
+
+def _report(env: Environment, action: Step | Wait | Done) -> None:
     message, fields = _event(action)
-    around.say(message, **fields)
+    env.log(message, **fields)
 
 
 def _event(action: Step | Wait | Done) -> tuple[str, dict[str, object]]:
     """Return the message and the fields of the log line about *action*."""
     fields: dict[str, object]
     match action:
-        case Adopt(secret):
+        case TakeOver(secret):
             message, fields = "secret taken over", {"secret": secret.name}
         case StoreAuthority(why):
             message, fields = "new authority", {"reason": why}
@@ -510,32 +517,19 @@ def _event(action: Step | Wait | Done) -> tuple[str, dict[str, object]]:
             message, fields = "new serving certificate", {"reason": why}
         case DateServing():
             message, fields = "serving certificate dated", {}
-        case TrustIn(configuration, trusted):
+        case WriteCaBundle(configuration, trusted):
             message = "trust changed"
             fields = {
                 "configuration": str(configuration),
                 "trusts": [each.fingerprint for each in trusted],
             }
-        case TrustBeside(trusted):
+        case WriteCaCrt(trusted):
             message, fields = "ca.crt changed", {"trusts": [each.fingerprint for each in trusted]}
         case Wait(until, why):
             message, fields = "next step later", {"until": write_stamp(until), "reason": why}
         case Done(renewal):
             message, fields = "nothing to do", {"until": write_stamp(renewal)}
     return message, fields
-
-
-def _store(cluster: Cluster, name: str, before: Json | None, obj: Json) -> None:
-    if before is None:
-        cluster.create_secret(obj)
-    else:
-        cluster.replace_secret(name, obj)
-
-
-def _there(value: _T | None) -> _T:
-    if value is None:
-        raise Conflict("what was to be changed is gone")
-    return value
 
 
 def _nap(action: Wait | Done, observed: Observed, now: datetime) -> timedelta:

@@ -43,6 +43,7 @@ class Settings:
         subject: whom the serving certificate names, and for how long.
         ca_days: how long an authority is valid.
         policy: when what is done.
+        component: the label by which both Secrets are deleted.
     """
 
     namespace: str
@@ -52,67 +53,67 @@ class Settings:
     subject: Subject
     ca_days: int
     policy: Policy
+    component: str = "certs"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flags:
-    """The flags of the command line, not yet checked."""
-
-    namespace: str
-    ca_secret: str
-    tls_secret: str
-    service: str
-    dns: tuple[str, ...]
-    mutating: tuple[str, ...]
-    validating: tuple[str, ...]
-    days: int
-    ca_days: int
-    settle: int
-    grace: int
-    asks: bool
-    force: bool
-    secrets_only: bool = False
-
-
-def parse_settings(flags: Flags) -> Settings:
-    """Check the arguments of a person.
+def parse_settings(  # noqa: PLR0913 - one argument a flag
+    *,
+    namespace: str,
+    ca_secret: str,
+    tls_secret: str,
+    service: str,
+    dns: tuple[str, ...],
+    mutating: tuple[str, ...],
+    validating: tuple[str, ...],
+    days: int,
+    ca_days: int,
+    settle: int,
+    grace: int,
+    asks: bool,
+    force: bool,
+    secrets_only: bool = False,
+    component: str = "certs",
+) -> Settings:
+    """Check the flags of the command line.
 
     Raises:
         InvalidField: naming the field, the value and the rule.
     """
-    _check_name("namespace", flags.namespace)
-    _check_name("service", flags.service)
-    _check_name("ca-secret", flags.ca_secret)
-    _check_name("tls-secret", flags.tls_secret)
-    if flags.ca_secret == flags.tls_secret:
+    _check_name("namespace", namespace)
+    _check_name("service", service)
+    _check_name("ca-secret", ca_secret)
+    _check_name("tls-secret", tls_secret)
+    _check_name("component", component)
+    if ca_secret == tls_secret:
         raise InvalidField(
-            "tls-secret", flags.tls_secret, "must not be --ca-secret: webhooks are to see no CA key"
+            "tls-secret", tls_secret, "must not be --ca-secret: webhooks are to see no CA key"
         )
     configurations = (
-        *_configurations("mutating", Kind.MUTATING, flags.mutating),
-        *_configurations("validating", Kind.VALIDATING, flags.validating),
+        *_configurations("mutating", Kind.MUTATING, mutating),
+        *_configurations("validating", Kind.VALIDATING, validating),
     )
-    if flags.secrets_only:
+    if secrets_only:
         configurations = ()
-    subject = parse_subject([f"{flags.service}.{flags.namespace}.svc", *flags.dns], [], flags.days)
-    if not flags.days <= flags.ca_days <= LONGEST_DAYS:
-        rule = f"must be --days ({flags.days}) to {LONGEST_DAYS}"
-        raise InvalidField("ca-days", flags.ca_days, rule)
+    subject = parse_subject([f"{service}.{namespace}.svc", *dns], [], days)
+    if not days <= ca_days <= LONGEST_DAYS:
+        rule = f"must be --days ({days}) to {LONGEST_DAYS}"
+        raise InvalidField("ca-days", ca_days, rule)
     policy = Policy(
         frozenset(subject.dns),
-        _seconds("settle", flags.settle),
-        _seconds("grace", flags.grace),
-        flags.asks,
-        flags.force,
+        _seconds("settle", settle),
+        _seconds("grace", grace),
+        asks,
+        force,
     )
     return Settings(
-        flags.namespace,
-        flags.ca_secret,
-        flags.tls_secret,
+        namespace,
+        ca_secret,
+        tls_secret,
         configurations,
         subject,
-        flags.ca_days,
+        ca_days,
         policy,
+        component,
     )
 
 

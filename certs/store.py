@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from certs.errors import InvalidCertificate, StoreError
-from certs.issue import Issued, check_authorities
+from certs.issue import Issued
+from certs.reading import check_authorities
 
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVING_CERTIFICATE, SERVING_KEY = "tls.crt", "tls.key"

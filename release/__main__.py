@@ -5,17 +5,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from pathlib import Path
 
 import click
 
 from release.archives import sha256, write_tar
+from release.chart import write_chart
 from release.krew import manifest
 from release.manifests import NoKubectl, folders, render
 from release.onefile import write_onefile
+from release.sources import ROOT, commit_time
+from release.sources import version as own_version
 
-ROOT = Path(__file__).resolve().parents[1]
 _DOWNLOADS = "https://github.com/gpu-turnstile/gpu-turnstile/releases/download"
 _SUMS = "SHA256SUMS"
 
@@ -26,11 +27,10 @@ _SUMS = "SHA256SUMS"
 @click.option("--proxy-image", default="", help="Image of the proxy.  [default: as --image]")
 @click.option("--url", default="", help="Folder of the files on the web, for krew's manifest.")
 def main(out: Path, image: str, proxy_image: str, url: str) -> None:
-    """Fill a folder with wheel, kubectl-gpu, krew's manifest, rendered manifests and checksums."""
-    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or _commit_time())
+    """Fill a folder with wheel, kubectl-gpu, krew's manifest, manifests, chart and checksums."""
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or commit_time())
     os.umask(0o022)
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    version: str = tomllib.loads(text)["project"]["version"]
+    version = own_version()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     _build_wheel(out, epoch)
@@ -47,6 +47,14 @@ def main(out: Path, image: str, proxy_image: str, url: str) -> None:
         for name, folder in folders(ROOT / "deploy").items():
             rendered = render(folder, version=version, image=image, proxy_image=proxy_image)
             (out / f"{name}.yaml").write_text(rendered, encoding="utf-8")
+        write_chart(
+            out / f"gpu-turnstile-{version}.tgz",
+            ROOT / "deploy",
+            version=version,
+            image=image,
+            proxy_image=proxy_image,
+            epoch=epoch,
+        )
     except NoKubectl as error:
         missing = str(error)
     files = sorted(each for each in out.iterdir() if each.name != _SUMS)
@@ -55,7 +63,7 @@ def main(out: Path, image: str, proxy_image: str, url: str) -> None:
     for each in files:
         click.echo(f"{each.stat().st_size:>10}  {each}")
     if missing:
-        click.echo(f"release: error: no rendered manifests: {missing}", err=True)
+        click.echo(f"release: error: no rendered manifests and no chart: {missing}", err=True)
         sys.exit(1)
 
 
@@ -72,17 +80,6 @@ def _build_wheel(out: Path, epoch: int) -> None:
         subprocess.run(  # noqa: S603 - our own sources
             command, cwd=copy, check=True, env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)}
         )
-
-
-def _commit_time() -> str:
-    """Return the time of the commit; 1980 where there is no repository."""
-    git = shutil.which("git")
-    if git is not None:
-        command = [git, "-C", str(ROOT), "log", "-1", "--format=%ct"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-        if done.returncode == 0 and done.stdout.strip():
-            return done.stdout.strip()
-    return "315532800"
 
 
 if __name__ == "__main__":

@@ -35,6 +35,20 @@ def folders(deploy: Path) -> dict[str, Path]:
     return {"gpu-turnstile": deploy} | {f"gpu-turnstile-{each.name}": each for each in overlays}
 
 
+def kustomize(folder: Path) -> str:
+    """Render one kustomization as it is.
+
+    Raises:
+        NoKubectl: there is no kubectl.
+        subprocess.CalledProcessError: it refuses the kustomization.
+    """
+    command = [kubectl(), "kustomize", str(folder)]
+    done = subprocess.run(  # noqa: S603 - our own folders
+        command, capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout
+
+
 def render(folder: Path, *, version: str, image: str, proxy_image: str) -> str:
     """Render one kustomization.
 
@@ -48,11 +62,7 @@ def render(folder: Path, *, version: str, image: str, proxy_image: str) -> str:
         NoKubectl: there is no kubectl.
         subprocess.CalledProcessError: it refuses the kustomization.
     """
-    command = [kubectl(), "kustomize", str(folder)]
-    done = subprocess.run(  # noqa: S603 - our own folders
-        command, capture_output=True, text=True, check=True, timeout=120
-    )
-    text = done.stdout
+    text = kustomize(folder)
     for name, wanted in ((IMAGE, image), (PROXY_IMAGE, proxy_image or image)):
         if wanted:
             text = text.replace(f"image: {name}:{version}\n", f"image: {wanted}\n")

@@ -35,6 +35,12 @@ RETRY = 2.0
 LOOK = 0.5
 """Seconds between two looks of a replica that follows: a lease that is released is seen soon."""
 
+_LABELS = {
+    "app.kubernetes.io/component": "scheduler-extender",
+    "app.kubernetes.io/part-of": "gpu-turnstile",
+}
+"""By which the lease is deleted with the component."""
+
 FAILURES = (Gone, Rejected, Unavailable)
 
 
@@ -138,7 +144,11 @@ class Election:
                     {
                         "apiVersion": "coordination.k8s.io/v1",
                         "kind": "Lease",
-                        "metadata": {"name": self.name, "namespace": self.namespace},
+                        "metadata": {
+                            "name": self.name,
+                            "namespace": self.namespace,
+                            "labels": _LABELS,
+                        },
                         "spec": spec,
                     },
                 )

@@ -128,7 +128,8 @@ def test_what_the_pages_tell_to_look_for_is_in_the_table() -> None:
 def test_agent_and_webhook_write_what_the_page_tells() -> None:
     """The agent's witness and the kubelet's folder are links: missing at first."""
     options = (
-        *("--enforcement", "vcuda", "--pod-resources-socket", "witness.sock"),
+        *("--enforcement", "vcuda", "--driver-dir", "/opt/nvidia-driver"),
+        *("--pod-resources-socket", "witness.sock"),
         *("--kubelet-dir", "checkpoint"),
     )
     with Cluster(cards_file(2), agent_options=options) as cluster:
@@ -302,6 +303,8 @@ def _others_are_away(stage: Stage) -> None:
     cluster.api.create(path, _IN_THE_WAY)
     stage.create("unwritten")
     stage.wait("agent", "allocation waits")
+    cluster.kill("agent", number=signal.SIGTERM)
+    cluster.start("agent")  # writes its cards anew, whatever was written before
     stage.wait("agent", "inventory waits")
     cluster.kill("apiserver")
     stage.wait("agent", "no pods from the API server")

@@ -2,11 +2,11 @@
 
 ============================  ====================================================
 :mod:`webhook.admission`      decisions: pure, no I/O
-:mod:`webhook.handler`        one request: decision, answer, metrics and log line
-:mod:`webhook.server`         processes, TLS, connections, HTTP and routes
+:mod:`webhook.app`            routes; one review: decision, answer, metrics and log line
+:mod:`webhook.server`         processes, over :mod:`common.serving`
 ============================  ====================================================
 
-I/O is allowed in :mod:`webhook.server` (sockets, files of the certificate),
+I/O is allowed in :mod:`webhook.server` (files of the certificate),
 :mod:`webhook.metrics` (files that the workers share) and :mod:`webhook.access_log`.
 
 Banned: imports of ``agent``, ``certs`` and ``simulator``; reading or changing any part of

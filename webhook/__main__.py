@@ -19,7 +19,7 @@ from webhook.admission.privileged import Privileged
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.errors import SettingsError
 from webhook.metrics import Metrics
-from webhook.server.master import make_app, serve
+from webhook.server import make_app, serve
 from webhook.settings import Files, Settings
 
 _PREFIX = "GPU_TURNSTILE_WEBHOOK"

@@ -22,8 +22,9 @@ from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.record import Offered, Record, Seen, read_record
 from agent.allocator.recorded_pod import Settled, settle
-from agent.allocator.resolver import Resolution, Turn
+from agent.allocator.resolver import Resolution
 from agent.allocator.saved_state import Store, decode, encode, encode_turn
+from agent.allocator.turn import Turn
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.search import Plan

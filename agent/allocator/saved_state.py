@@ -1,4 +1,4 @@
-"""The one file of our own: the pod in service and the turn, as JSON.
+"""What outlives the agent of its answers: the pod in service and the turn, as JSON.
 
 It is renamed into place before an answer leaves. Nothing is synced to disk: after a reboot there is
 another kubelet, to which it means nothing. A file that cannot be read says nothing.
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.resolver import Turn
+from agent.allocator.turn import Turn
 from contract.allocation import Evidence
 from contract.resource import Resource
 

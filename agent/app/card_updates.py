@@ -1,9 +1,12 @@
 """Pass news of the cards on to the kubelet's lists, metrics, Events of the node, the inventory.
 
-The log is written where things happen (:mod:`agent.cards.discovery`).
+The log is written where things happen (:mod:`agent.cards.discovery`), but for cards that are served
+twice: two threads each know a half of it.
 """
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Mapping
 
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault
@@ -12,6 +15,8 @@ from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
 from placement.cards import Card, Inventory
+
+log = logging.getLogger(__name__)
 
 
 class CardNews:
@@ -35,6 +40,10 @@ class CardNews:
         self._tell = tell
         self._poke = poke
         self._told: set[Notice] = set()
+        self._lock = threading.Lock()
+        self._serves = False
+        self._others: Mapping[str, int] = {}
+        self._served_twice: Mapping[str, int] = {}
 
     def cards_changed(self, status: CardsStatus) -> None:
         """Count the cards by what became of them, and tell what is missing, once."""
@@ -57,7 +66,31 @@ class CardNews:
         for notice in sorted(notices - self._told, key=lambda each: each.message):
             self._tell(notice)
         self._told = notices
+        with self._lock:
+            self._serves = bool(served)
+            self._compare()
         self._poke()
+
+    def others_changed(self, others: Mapping[str, int]) -> None:
+        """Notice whether another device plugin offers cards here, by resource and how many."""
+        with self._lock:
+            self._others = others
+            self._compare()
+
+    def _compare(self) -> None:
+        """Tell that cards are served twice: nobody counts what the other plugin gives away."""
+        twice = self._others if self._serves else {}
+        self._metrics.cards_served_twice.set(sum(twice.values()))
+        if twice != self._served_twice and twice:
+            log.error("cards are served twice", extra={"offered": dict(twice)})
+            offered = ", ".join(f"{name}: {count}" for name, count in sorted(twice.items()))
+            text = (
+                f"another device plugin offers this node's cards as {offered}, and gives them to "
+                "containers that nobody counts here: turn it off on this node, with the GPU "
+                "Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
+            )
+            self._tell(Notice(self._node, "GPUsServedTwice", text))
+        self._served_twice = twice
 
     def card_turned(self, card: Card, health: CardHealth) -> None:
         """Show a card's places unhealthy, or healthy again, and tell why."""

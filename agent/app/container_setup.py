@@ -13,9 +13,10 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.ports import Enforcer
 from agent.driver.folder import DriverFolder
-from agent.driver.host import Host
+from agent.driver.host import Host, device_on_host
 from agent.driver.keeper import DriverKeeper
 from agent.enforcement.hami import HamiCore
+from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Entitled, Vcuda
 from agent.enforcement.vcuda.ports import Hardware
@@ -39,7 +40,7 @@ class Injector:
         self._inventory = inventory
         self._cdi: CdiFile | None = None
         if settings.inject is Injection.CDI:
-            self._cdi = CdiFile(settings.cdi_dir, common=self._common)
+            self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self._locate)
 
     def answer(self, grant: Grant) -> Answer:
         """Return what the ``Allocate`` answer says of the cards.
@@ -67,6 +68,10 @@ class Injector:
             self._cdi.refresh(self._inventory)
         except EnforcementError as error:  # told again to the next pod that needs it
             log.warning("no CDI spec", extra={"reason": str(error)})
+
+    def _locate(self, path: str) -> str:
+        seen = self._settings.lays_out_driver  # without it the host's root is not mounted
+        return device_on_host(self._settings.host_root, path) if seen else path
 
     def _common(self) -> Answer:
         return shared_by_all(control_devices=_control_devices(), driver=self._settings.driver)
@@ -147,18 +152,20 @@ def driver_keeper(
     return DriverKeeper(host, folder, idle=idle, on_result=on_result)
 
 
-def set_up_containers(
+def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     settings: Settings,
     inventory: Inventory,
     *,
     driver: Callable[[], str],
     entitled: Entitled,
     on_registered: Callable[[str], None] = lambda _result: None,
+    on_outdated: Callable[[bool], None] = lambda _outdated: None,
 ) -> tuple[Enforcer, Lifecycle]:
     """Make the enforcer that the settings name, and what keeps it going.
 
     *driver* tells the driver's version, empty while it is not known; *on_registered* is told how
-    each registration at the virtual manager ended.
+    each registration at the virtual manager ended, *on_outdated* whether the host's HAMi-core is
+    too old.
     """
     if settings.enforcement is EnforcementMode.VCUDA:
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}
@@ -180,8 +187,9 @@ def set_up_containers(
     if settings.enforcement is EnforcementMode.HAMI_CORE:
         hami = HamiCore(
             state_dir=settings.state_dir,
-            library_dir=settings.hami_library_dir,
+            library=HamiLibrary(settings.hami_library_dir, on_outdated=on_outdated),
             block=settings.memory_block,
+            cards=inventory.cards,
         )
         return hami, Lifecycle(hami.open)
     return NoEnforcement(), Lifecycle()

@@ -24,8 +24,10 @@ from agent.app.card_updates import CardNews
 from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
+from agent.cards.driver_life import driver_life
 from agent.cards.health import Rules
 from agent.cards.health_feed import HealthFeed
+from agent.cards.kept_faults import KeptFaults
 from agent.cards.source import Source, StaticSource, open_source
 from agent.errors import SettingsError
 from agent.host.node_lock import NodeLock
@@ -41,9 +43,9 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
-from agent.kubernetes_api.cordon import CordonReader
 from agent.kubernetes_api.events import EventQueue, Notice, Subject
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
+from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
@@ -75,6 +77,9 @@ class _Session:
 
 IN_SERVICE = "in-service.json"
 """The file of the pod in service, beside the sockets that the agent registers."""
+
+ILL_CARDS = "ill-cards.json"
+"""The file of the cards that are known to be ill, beside it."""
 
 
 class Agent:
@@ -130,23 +135,26 @@ class Agent:
             pace=inventory_pace,
             on_result=lambda result: self._metrics.inventory.labels(result).inc(),
         )
+        news = CardNews(
+            node=settings.node_name,
+            health_feed=self._health_feed,
+            metrics=self._metrics,
+            tell=self._events.put,
+            poke=self._inventory.poke,
+        )
         self._watch = CardWatch(
             self._source,
             rules=Rules(settings.recovery_quiet, settings.ignore_xids, settings.fatal_xids),
-            observer=CardNews(
-                node=settings.node_name,
-                health_feed=self._health_feed,
-                metrics=self._metrics,
-                tell=self._events.put,
-                poke=self._inventory.poke,
-            ),
+            observer=news,
+            kept=KeptFaults(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
             pace=pace,
         )
-        self._cordons = CordonReader(
+        self._node = NodeReader(
             api=self._api,
             node=settings.node_name,
             names=settings.names,
-            on_change=self._cordon,
+            on_cordon=self._cordon,
+            on_others=news.others_changed,
         )
         self._report = CardReport(
             settings,
@@ -157,6 +165,7 @@ class Agent:
         )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
         self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
+        self._metrics.list_readable.set_function(lambda: self._record.readable)
         self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.pending.set_function(self.pending)
         self.threads = [
@@ -165,7 +174,7 @@ class Agent:
             self._thread("serve", self._serve),
             self._thread("events", self._events.run),
             self._thread("inventory", self._inventory.run),
-            self._thread("cordon", lambda: self._cordons.run(self._stop)),
+            self._thread("node", lambda: self._node.run(self._stop)),
         ]
         if (meter := self._report.meter) is not None:
             self.threads.append(self._thread("use", lambda: meter.run(self._stop)))
@@ -288,6 +297,7 @@ class Agent:
             driver=self._driver,
             entitled=self._entitled,
             on_registered=lambda result: self._metrics.registrations.labels(result).inc(),
+            on_outdated=self._metrics.hami_core_outdated.set,
         )
         writer = PatchQueue(
             api=self._api,

@@ -25,6 +25,7 @@ from agent.cards.health import (
     after_probe,
 )
 from agent.cards.inventory import Discovery
+from agent.cards.kept_faults import KeptFaults
 from agent.cards.source import Session, Source, none_served
 from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter, by_chance
@@ -104,6 +105,7 @@ class CardWatch:
         *,
         rules: Rules,
         observer: Observer,
+        kept: KeptFaults,
         pace: Pace | None = None,
         now: Callable[[], Moment] = _now,
         jitter: Jitter = by_chance,
@@ -114,6 +116,7 @@ class CardWatch:
         self._source = source
         self._rules = rules
         self._observer = observer
+        self._kept = kept
         self._pace = pace or Pace()
         self._now = now
         self._jitter = jitter
@@ -202,6 +205,7 @@ class CardWatch:
             self._cards = {card.uuid: card for card in found.inventory.cards}
             self._update(health={uuid: CardHealth() for uuid in self._cards})
             self._log_found(found)
+            self._recall()
             return
         indices = {card.index for card in self._cards.values()}
         before = self._status.discovery or found
@@ -223,6 +227,14 @@ class CardWatch:
         if late and late != self._status.latecomers:
             log.warning("cards that can be served after a restart", extra={"cards": late})
         self._update(latecomers=late)
+
+    def _recall(self) -> None:
+        """Take over what the agent before knew of the cards, as far as it counts now."""
+        now = self._now().at
+        for uuid, health in self._kept.load().items():
+            fault = health.fault
+            if uuid in self._cards and fault is not None and self._rules.counts(fault):
+                self._settle(uuid, replace(health, last=min(health.last, now)))
 
     def _log_found(self, found: Discovery) -> None:
         log.info(
@@ -252,6 +264,7 @@ class CardWatch:
                 self._settle(uuid, after_probe(before, answer, now, self._rules))
         self._looked = self._now().at
         self._answered = True
+        self._kept.save(self._status.health)
         self._tell()
         self.known.set()
 
@@ -266,6 +279,7 @@ class CardWatch:
         self._observer.event_seen(self._cards[uuid], fault, counts=counts)
         before = self._status.health[uuid]
         self._settle(uuid, after_fault(before, fault, self._now(), self._rules))
+        self._kept.save(self._status.health)
 
     def _failed(self, error: Unavailable) -> None:
         """Record that the cards cannot be looked at.

@@ -29,6 +29,7 @@ class FaultKind(StrEnum):
     LOST = "lost"
     ERROR = "error"
     RESET = "reset"
+    DEFECT = "defect"
     MIG = "mig"
     NVML = "nvml"
     DRIVER = "driver"
@@ -37,6 +38,7 @@ class FaultKind(StrEnum):
 # Once a card answers after one of these, it has been set up anew: a lost card does not come
 # back within a driver's life, and a driver that was gone initialises all it finds.
 _GONE = frozenset({FaultKind.LOST, FaultKind.DRIVER})
+_TOLD_ONCE = frozenset({FaultKind.XID, FaultKind.ECC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,11 @@ class CardHealth:
             return ""
         return f"{self.fault.text} at {self.since:%H:%M:%S}"
 
+    @property
+    def told_once(self) -> bool:
+        """Whether the card is ill by an event, which the driver does not tell another agent."""
+        return self.fault is not None and self.fault.kind in _TOLD_ONCE
+
 
 def after_fault(health: CardHealth, fault: Fault, now: Moment, rules: Rules) -> CardHealth:
     """Return the health after a fault."""
@@ -175,8 +182,14 @@ def after_probe(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> 
     faults = []
     if rose:
         faults.append(Fault(FaultKind.ECC, f"{count} uncorrectable ECC errors, before {before}"))
+    if before is None and count and probe.action is None:
+        # They came while no agent looked. A newer driver says itself whether they take a reset.
+        text = f"{count} uncorrectable ECC errors since the driver was loaded"
+        faults.append(Fault(FaultKind.ECC, text))
     if probe.action:
         faults.append(Fault(FaultKind.RESET, f"the driver asks for {probe.action}"))
+    if probe.defect:
+        faults.append(Fault(FaultKind.DEFECT, probe.defect))
     for fault in faults:
         health = after_fault(health, fault, now, rules)
     if health.healthy or faults or not _passes(health, probe, now, rules):
@@ -186,7 +199,7 @@ def after_probe(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> 
 
 def _passes(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> bool:
     """Whether an unhealthy card whose probe showed no new fault comes back."""
-    if now.at - health.last < rules.quiet or probe.defect:
+    if now.at - health.last < rules.quiet:
         return False
     if not health.needs_reset:
         return True

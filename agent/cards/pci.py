@@ -1,11 +1,33 @@
-"""PCI devices, read from sysfs."""
+"""PCI devices: how their addresses are written, and what sysfs says of them."""
 
+import re
 from pathlib import Path
+from typing import NamedTuple
 
 SYSFS = Path("/sys")
 
 # PCI: a bridge of another kind; so NVSwitches name themselves.
 _SWITCH_CLASS = "0x0680"
+
+
+_ADDRESS = re.compile(
+    r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])\Z", re.ASCII | re.IGNORECASE
+)
+
+
+class PciAddress(NamedTuple):
+    """Where a device is; addresses compare as CUDA's ``PCI_BUS_ID`` and the kernel order them."""
+
+    domain: int
+    bus: int
+    device: int
+    function: int
+
+
+def parse_address(text: str) -> PciAddress | None:
+    """Read an address in any of the usual forms, such as ``0000:3B:00.0``; else ``None``."""
+    match = _ADDRESS.match(text)
+    return PciAddress(*(int(part or "0", 16) for part in match.groups())) if match else None
 
 
 class PciDevices:

@@ -1,7 +1,9 @@
 """Reads the host's driver files through the folder in which its root is mounted.
 
-Symbolic links are followed as the host would: an absolute one begins at the host's root, and
-none leads out of it.
+A driver is on the host itself, or in a container whose root NVIDIA's GPU Operator mounts at
+``/run/nvidia/driver``: its libraries, its list of them and its device nodes are there alone.
+Symbolic links are followed as the driver's own system would: an absolute one begins at that
+system's root, and none leads out of it.
 """
 
 import os
@@ -19,7 +21,7 @@ from agent.driver.layout import (
     choose,
     is_of_interest,
 )
-from agent.driver.ldcache import ARCHITECTURES, LARGEST, Library, parse_ldcache
+from agent.driver.ldcache import ARCHITECTURES, LARGEST, parse_ldcache
 from agent.errors import DriverFilesError
 
 _CACHE = "/etc/ld.so.cache"
@@ -27,6 +29,9 @@ _MODULE_VERSION = Path("/sys/module/nvidia/version")
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _GPU_MANAGER = "/etc/gpu-manager/vdriver/nvidia"
 """Where gpu-manager has left vcuda-controller's files."""
+
+DRIVER_IN_ITS_CONTAINER = "/run/nvidia/driver"
+"""The root of a driver container on the host, as the GPU Operator has it by default."""
 
 _MOST_LINKS = 40  # of one path, as Linux itself
 _SHORT = 64
@@ -48,7 +53,7 @@ class Host:
         machine: str = "",
         module_version: Path = _MODULE_VERSION,
     ) -> None:
-        self._root = root
+        self._host = _Root(root)
         self._vcuda = vcuda
         self._machine = machine or platform.machine()
         self._module_version = module_version
@@ -56,11 +61,23 @@ class Host:
     def look(self) -> Layout:
         """Return the folder that containers need now.
 
+        The host's own driver comes first, as for NVIDIA's validator; one that is not that of the
+        kernel's module is none.
+
         Raises:
             DriverFilesError: there is no driver, or what is there cannot be used.
         """
         try:
-            found = [*self._libraries(), *self._binaries()]
+            return self._look(self._host)
+        except DriverFilesError:
+            contained = _Root(self._host.below(DRIVER_IN_ITS_CONTAINER), DRIVER_IN_ITS_CONTAINER)
+            if not contained.holds(_CACHE):
+                raise
+        return self._look(contained)
+
+    def _look(self, root: "_Root") -> Layout:
+        try:
+            found = [*self._libraries(root), *self._binaries(root)]
         except OSError as error:
             raise DriverFilesError(f"driver-dir: cannot read the host's files: {error}") from error
         return choose(found, module=self._module(), vcuda=self._vcuda)
@@ -72,7 +89,7 @@ class Host:
             DriverFilesError: it is not, or cannot be read.
         """
         try:
-            file = os.open(self._below(source.path), _READ)
+            file = os.open(self._host.below(source.path), _READ)
         except OSError as error:
             raise DriverFilesError(f"driver-dir: {source.path}: {error.strerror}") from error
         try:
@@ -87,8 +104,45 @@ class Host:
             raise
         return file
 
+    def _libraries(self, root: "_Root") -> list[Found]:
+        folders = ARCHITECTURES.get(self._machine)
+        if folders is None:
+            raise DriverFilesError(f"driver-dir: {self._machine} is no architecture of a driver")
+        listed = dict.fromkeys(
+            each
+            for each in parse_ldcache(root.read_cache())
+            if each.architecture in folders and is_of_interest(each.name)
+        )
+        found = [root.find(folders[each.architecture], each.name, each.path) for each in listed]
+        if self._vcuda:
+            own = folders[next(iter(folders))]
+            found.append(self._host.find(own, CONTROL, f"{_GPU_MANAGER}/lib64/{CONTROL}"))
+        return [each for each in found if each is not None]
+
+    def _binaries(self, root: "_Root") -> list[Found]:
+        found = [root.find("bin", name, f"{at}/{name}") for at in _PATH for name in BINARIES]
+        if self._vcuda:
+            folders = (*_PATH, f"{_GPU_MANAGER}/bin")
+            found += [self._host.find("bin", CLIENT, f"{at}/{CLIENT}") for at in folders]
+        return [each for each in found if each is not None]
+
+    def _module(self) -> str:
+        try:
+            with self._module_version.open("rb") as file:
+                return file.read(_SHORT).decode("ascii", "replace").strip()
+        except OSError:
+            return ""
+
+
+class _Root:
+    """The root of a system, mounted at *folder*; the host has it at *path*."""
+
+    def __init__(self, folder: Path, path: str = "") -> None:
+        self._folder = folder
+        self._path = path
+
     def resolve(self, path: str) -> str | None:
-        """Return the host's path without symbolic links; ``None`` where nothing is there."""
+        """Return a path of the system without symbolic links; ``None`` where nothing is there."""
         left = list(PurePosixPath(path).parts[1:])[::-1]
         done: list[str] = []
         links = 0
@@ -97,7 +151,7 @@ class Host:
             if part == "..":
                 done = done[:-1]
                 continue
-            here = self._below("/".join(("", *done, part)))
+            here = self.below("/".join(("", *done, part)))
             try:
                 status = here.lstat()
                 target = str(here.readlink()) if stat.S_ISLNK(status.st_mode) else None
@@ -115,60 +169,55 @@ class Host:
             left += steps[::-1]
         return "/" + "/".join(done)
 
-    def _libraries(self) -> list[Found]:
-        folders = ARCHITECTURES.get(self._machine)
-        if folders is None:
-            raise DriverFilesError(f"driver-dir: {self._machine} is no architecture of a driver")
-        listed = [
-            each
-            for each in parse_ldcache(self._read_cache())
-            if each.architecture in folders and is_of_interest(each.name)
-        ]
-        if self._vcuda:
-            own = next(iter(folders))
-            listed.append(Library(CONTROL, f"{_GPU_MANAGER}/lib64/{CONTROL}", own))
-        found = (
-            self._find(folders[each.architecture], each.name, each.path)
-            for each in dict.fromkeys(listed)
-        )
-        return [each for each in found if each is not None]
-
-    def _binaries(self) -> list[Found]:
-        wanted = [(folder, name) for folder in _PATH for name in BINARIES]
-        if self._vcuda:
-            wanted += [(folder, CLIENT) for folder in (*_PATH, f"{_GPU_MANAGER}/bin")]
-        found = (self._find("bin", name, f"{folder}/{name}") for folder, name in wanted)
-        return [each for each in found if each is not None]
-
-    def _find(self, folder: str, name: str, path: str) -> Found | None:
+    def find(self, folder: str, name: str, path: str) -> Found | None:
+        """Return the regular file at *path*; ``None`` where there is none."""
         real = self.resolve(path)
         if real is None:
             return None
-        status = self._below(real).lstat()
-        return Found(folder, name, _source(real, status)) if stat.S_ISREG(status.st_mode) else None
+        status = self.below(real).lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        return Found(folder, name, _source(f"{self._path}{real}", status))
 
-    def _read_cache(self) -> bytes:
+    def holds(self, path: str) -> bool:
+        """Return whether anything is at *path*."""
+        try:
+            return self.resolve(path) is not None
+        except OSError:
+            return False
+
+    def read_cache(self) -> bytes:
+        """Return the loader's list of libraries.
+
+        Raises:
+            DriverFilesError: there is none.
+        """
         real = self.resolve(_CACHE)
         if real is None:
             raise DriverFilesError(
-                f"driver-dir: there is no {_CACHE} below {self._root}: mount the host's root "
+                f"driver-dir: there is no {_CACHE} below {self._folder}: mount the host's root "
                 "there (--host-root), or run ldconfig on the host"
             )
-        file = os.open(self._below(real), _READ)
+        file = os.open(self.below(real), _READ)
         with os.fdopen(file, "rb") as cache:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise DriverFilesError(f"driver-dir: {_CACHE} is no file")
             return cache.read(LARGEST + 1)
 
-    def _module(self) -> str:
-        try:
-            with self._module_version.open("rb") as file:
-                return file.read(_SHORT).decode("ascii", "replace").strip()
-        except OSError:
-            return ""
+    def below(self, path: str) -> Path:
+        """Return where this process sees a path of the system."""
+        return self._folder / path.lstrip("/")
 
-    def _below(self, path: str) -> Path:
-        return self._root / path.lstrip("/")
+
+def device_on_host(root: Path, path: str) -> str:
+    """Return where the host has a device node that programs find at *path*.
+
+    Args:
+        root: where the host's root is mounted.
+        path: below ``/dev``.
+    """
+    contained = f"{DRIVER_IN_ITS_CONTAINER}{path}"
+    return contained if (root / contained.lstrip("/")).exists() else path
 
 
 def _source(path: str, status: os.stat_result) -> Source:

@@ -16,8 +16,9 @@ Each name here is one that its sources read:
 ``CUDA_DEVICE_MEMORY_SHARED_CACHE``
     where the shared file is.
 ``CUDA_DEVICE_ORDER=PCI_BUS_ID``
-    read by CUDA itself: the i-th card of a program is then the i-th by index. CUDA's own
-    order, the fastest first, would give mixed cards each other's limits.
+    read by CUDA itself: the i-th card of a program is then the i-th of its container by PCI
+    address, and so are the limits numbered. CUDA's own order, the fastest first, would give
+    mixed cards each other's limits. NVML's index mostly is that order, but need not be.
 
 What the answers carry follows from the IDs. Compute limit and memory limit come in two
 answers of which the kubelet takes a variable or mount that both have from either: where both
@@ -36,14 +37,17 @@ whose filling up harms nobody else, or have a project quota. The file goes with 
 Not taken over from HAMi:
 
 - ``/tmp/vgpulock``, a directory that all containers of a node can write to. HAMi-core since
-  2026 takes its lock in the shared file; an older one waits for a minute, then goes on.
+  2026-02-03 takes its lock in the shared file; an older one waits in ``cuInit`` for a minute,
+  then goes on (:mod:`agent.enforcement.hami_library`).
 - ``CUDA_DISABLE_CONTROL``: a pod's author could do without the limits.
 - ``CUDA_TASK_PRIORITY``, ``CUDA_OVERSUBSCRIBE``, ``/overrideEnv``: nothing here asks for
   the first two, and the file is read only after the limits are fixed.
 
 A soft limit (``vcuda-core-limit``) has no counterpart in HAMi-core: a share is held to its
 own. A pod's author who sets these variables in the pod overrides them, as with HAMi; a
-program that is linked statically, or to musl, does without the library.
+program that is linked statically, or to musl, does without the library. Limits go by the
+numbers that CUDA gives: one that hides cards by ``CUDA_VISIBLE_DEVICES`` renumbers the rest,
+which then have the limits of the first ones.
 """
 
 import logging
@@ -54,18 +58,20 @@ from pathlib import Path
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant
+from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.pod_view import PodId
+from agent.cards.pci import parse_address
+from agent.enforcement.hami_library import LIBRARY, HamiLibrary
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
 from agent.enforcement.ticket_disk import translated
 from agent.errors import EnforcementError
 from agent.host import directories
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
+from placement.cards import Card
 
 log = logging.getLogger(__name__)
 
-LIBRARY = "libvgpu.so"
 IN_CONTAINER = "/usr/local/vgpu"
 """Where the library looks for itself."""
 
@@ -81,19 +87,23 @@ _MIB = 1 << 20
 class HamiCore:
     """Limits by HAMi-core. Safe to share between threads."""
 
-    def __init__(self, *, state_dir: Path, library_dir: Path, block: int) -> None:
+    def __init__(
+        self, *, state_dir: Path, library: HamiLibrary, block: int, cards: Collection[Card]
+    ) -> None:
         """Prepare; nothing is made yet.
 
         Both directories are seen at the host's paths. *block* is in bytes, whole MiB.
         """
         self._tickets = TicketDirs(state_dir / "tickets")
-        self._library = library_dir / LIBRARY
+        self._library = library
+        self._addresses = {card.uuid: parse_address(card.bus_id) for card in cards}
         self._preload_dir = state_dir / "hami-core"
         self._block = block // _MIB
 
     def open(self) -> None:
-        """Clean up after an agent that was killed."""
+        """Clean up after an agent that was killed, and look at the library."""
         self._tickets.clean()
+        self._library.present()
 
     def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
         """Return the compute limit of a share, or the memory limit."""
@@ -138,16 +148,16 @@ class HamiCore:
     def _memory(self, grant: Grant) -> dict[str, str]:
         """Return the limits of the cards that the memory is on.
 
-        They are all the container's cards, and so in its order, unless it has fewer blocks
-        than (whole) cards. The cards without any then get what the least one has: without a
-        limit they must not be, and a smaller one is not known here.
+        They are all the container's cards, and so numbered as CUDA does, unless it has fewer
+        blocks than (whole) cards. The cards without any then get what the least one has: without
+        a limit they must not be, and a smaller one is not known here.
         """
         if len(grant.shares) > _CARDS:
             raise EnforcementError(
                 f"memory on {len(grant.shares)} cards, but HAMi-core limits at most {_CARDS}: "
                 "ask for whole cards without memory"
             )
-        limits = [f"{share.places * self._block}m" for share in grant.shares]
+        limits = [f"{share.places * self._block}m" for share in self._by_bus(grant.shares)]
         smallest = min(share.places for share in grant.shares) * self._block
         envs = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": limit for at, limit in enumerate(limits)}
         envs["CUDA_DEVICE_MEMORY_LIMIT"] = f"{smallest}m"
@@ -155,11 +165,22 @@ class HamiCore:
             envs["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return envs
 
+    def _by_bus(self, shares: Sequence[Share]) -> Sequence[Share]:
+        """Sort shares by their cards' PCI addresses; leave them where one has none.
+
+        A cards file need not have any.
+        """
+        placed = [(self._addresses.get(share.card), share) for share in shares]
+        known = [(address, share) for address, share in placed if address is not None]
+        if len(known) < len(placed):
+            return shares
+        return [share for _, share in sorted(known, key=lambda each: each[0])]
+
     def _loaded(self) -> Answer:
         """Return the mounts and variables that load the library: the same in every answer."""
         # The runtime would make a directory of what is missing, and the loader go on without.
-        if not self._library.is_file():
-            log.error("HAMi-core is missing", extra={"path": str(self._library)})
+        if not self._library.present():
+            log.error("HAMi-core is missing", extra={"path": str(self._library.path)})
             raise EnforcementError(
                 f"hami-library-dir: the node has no {LIBRARY}, which holds containers to their "
                 "limits: the node's admin must install HAMi-core"
@@ -167,7 +188,7 @@ class HamiCore:
         return Answer(
             {"CUDA_DEVICE_MEMORY_SHARED_CACHE": SHARED},
             mounts=(
-                Mount(f"{IN_CONTAINER}/{LIBRARY}", str(self._library)),
+                Mount(f"{IN_CONTAINER}/{LIBRARY}", str(self._library.path)),
                 Mount("/etc/ld.so.preload", str(self._write_preload())),
             ),
         )

@@ -1,4 +1,4 @@
-"""One small file that survives the agent: replaced as a whole, by rename."""
+"""A small file that survives the agent: replaced as a whole, by rename."""
 
 import logging
 import os
@@ -11,11 +11,10 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class StateFile:
-    """Implements :class:`agent.allocator.saved_state.Store` in a folder that is there.
+    """One text in a folder that is there.
 
-    Nothing is synced to disk: after a reboot there is another kubelet, to which it means nothing.
-    Where it cannot be written (a full disk) calls are answered all the same: when the agent dies
-    then, the next one may have to guess the first call.
+    Nothing is synced to disk: after a reboot it means nothing. Where it cannot be written (a full
+    disk) the agent works on: the next one starts without it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,10 +23,13 @@ class StateFile:
         self._problem = ""
 
     def load(self) -> str:
-        """Return the text; empty where there is none."""
+        """Return the text; empty where there is none, or none that can be read."""
         try:
             return self._path.read_text(encoding="utf-8")
-        except (OSError, ValueError):
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError) as error:
+            log.warning("a small file cannot be read", extra=self._about(error))
             return ""
 
     def save(self, text: str) -> None:
@@ -40,7 +42,10 @@ class StateFile:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)  # what it says is no longer so
             if str(error) != self._problem:
-                log.warning("the pod in service cannot be kept", extra={"reason": str(error)})
+                log.warning("a small file cannot be kept", extra=self._about(error))
             self._problem = str(error)
         else:
             self._problem = ""
+
+    def _about(self, error: Exception) -> dict[str, str]:
+        return {"file": self._path.name, "reason": str(error)}

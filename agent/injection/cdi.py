@@ -8,7 +8,7 @@ of ours. Where a host has none, or one that does not fit its cards, ours says wh
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,35 +57,37 @@ def own_names(inventory: Inventory) -> Mapping[str, str]:
     return {card.uuid: f"{OWN_KIND}={card.uuid}" for card in inventory.cards}
 
 
-def spec_document(inventory: Inventory, common: Answer) -> dict[str, Any]:
+def spec_document(
+    inventory: Inventory, common: Answer, locate: Callable[[str], str] = str
+) -> dict[str, Any]:
     """Write our spec of a node's cards.
 
-    *common* is what every container with a card finds beside it. Permissions are given because a
-    spec that leaves them out lets a container make device nodes, too. The version is the lowest
-    that knows all it uses: a runtime refuses a spec that is newer than itself.
+    *common* is what every container with a card finds beside it; *locate* tells where the host has
+    a device node that containers find at its argument. Permissions are given because a spec that
+    leaves them out lets a container make device nodes, too. The version is the lowest that knows
+    all it uses: a runtime refuses a spec that is newer than itself.
     """
+    devices = [
+        {"name": card.uuid, "containerEdits": {"deviceNodes": [_node(card.device, locate)]}}
+        for card in inventory.cards
+    ]
+    nodes = (*(card.device for card in inventory.cards), *common.devices)
+    newer = any(card.uuid[0].isdigit() for card in inventory.cards)  # 0.5.0 allows such names,
+    newer = newer or any(locate(path) != path for path in nodes)  # and knows hostPath
     return {
-        "cdiVersion": _version(inventory),
+        "cdiVersion": "0.5.0" if newer else "0.3.0",
         "kind": OWN_KIND,
-        "devices": [
-            {"name": card.uuid, "containerEdits": {"deviceNodes": [_node(card.device)]}}
-            for card in inventory.cards
-        ],
-        "containerEdits": _edits(common),
+        "devices": devices,
+        "containerEdits": _edits(common, locate),
     }
 
 
-def _version(inventory: Inventory) -> str:
-    """Return 0.3.0, or 0.5.0 which allows names that begin with a digit."""
-    return "0.5.0" if any(card.uuid[0].isdigit() for card in inventory.cards) else "0.3.0"
-
-
-def _edits(common: Answer) -> dict[str, Any]:
+def _edits(common: Answer, locate: Callable[[str], str]) -> dict[str, Any]:
     edits: dict[str, Any] = {}
     if common.envs:
         edits["env"] = [f"{name}={value}" for name, value in sorted(common.envs.items())]
     if common.devices:
-        edits["deviceNodes"] = [_node(path) for path in common.devices]
+        edits["deviceNodes"] = [_node(path, locate) for path in common.devices]
     if common.mounts:
         edits["mounts"] = [
             {
@@ -98,8 +100,10 @@ def _edits(common: Answer) -> dict[str, Any]:
     return edits
 
 
-def _node(path: str) -> dict[str, str]:
-    return {"path": path, "permissions": "rw"}
+def _node(path: str, locate: Callable[[str], str]) -> dict[str, str]:
+    host = locate(path)
+    elsewhere = {"hostPath": host} if host != path else {}
+    return {"path": path, **elsewhere, "permissions": "rw"}
 
 
 # --- the host's -----------------------------------------------------------------------------

@@ -36,14 +36,17 @@ class CdiFile:
         directory: Path,
         *,
         common: Callable[[], Answer],
+        locate: Callable[[str], str] = str,
         host_dirs: Iterable[Path] = HOST_DIRS,
     ) -> None:
         """Write to *directory*, where the runtime must look; nothing is read or written yet.
 
-        *common* tells what every container with a card finds beside it.
+        *common* tells what every container with a card finds beside it, *locate* where the host
+        has a device node that containers find at its argument.
         """
         self._directory = directory
         self._common = common
+        self._locate = locate
         self._host_dirs = tuple(dict.fromkeys((*host_dirs, directory)))
         self._lock = threading.Lock()
         self._known: dict[Path, tuple[_State | str, Spec | None]] = {}
@@ -81,7 +84,7 @@ class CdiFile:
 
     def _write(self, inventory: Inventory) -> None:
         """Write our spec unless it is there, complete, and readable for the runtime."""
-        document = spec_document(inventory, self._common())
+        document = spec_document(inventory, self._common(), self._locate)
         data = (json.dumps(document, indent=2) + "\n").encode()
         try:
             if self._holds(data):

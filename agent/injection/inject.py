@@ -1,7 +1,8 @@
 """The answer that brings a container its cards: device nodes and environment, from a grant.
 
-Cards are always in the order of their index, so that card 0 of a container is the same
-card after every restart.
+Cards are always in the order of their index, the same after every restart. It is not the
+order in which CUDA numbers them: that is the fastest first, or with
+``CUDA_DEVICE_ORDER=PCI_BUS_ID`` by PCI address, whatever the order here.
 
 ``NVIDIA_VISIBLE_DEVICES`` is set in every mode: many images default to ``all``, and where
 the NVIDIA container runtime is at work such an image would see every card of the node.

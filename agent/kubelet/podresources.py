@@ -60,7 +60,11 @@ _RawList = _raw_list()
 
 
 class PodResources:
-    """A client of one kubelet. Safe to share between threads."""
+    """A client of one kubelet. Safe to share between threads.
+
+    Attributes:
+        readable: whether the last ``List`` was answered; ``True`` before the first.
+    """
 
     def __init__(
         self,
@@ -87,6 +91,7 @@ class PodResources:
             response_deserializer=_RawList.FromString,
         )
         self._seen: Mapping[bytes, ListedPod] = {}
+        self.readable = True
 
     def list(self, *, within: float) -> tuple[ListedPod, ...]:
         """Ask who holds what; a call turned away by the rate limit is made again.
@@ -97,6 +102,15 @@ class PodResources:
         Raises:
             Unavailable: no answer in time.
         """
+        try:
+            found = self._list(within)
+        except Unavailable:
+            self.readable = False
+            raise
+        self.readable = True
+        return found
+
+    def _list(self, within: float) -> tuple[ListedPod, ...]:
         deadline = self._clock() + within
         patience = self._clock() + _BACKOFF_SECONDS
         reason = "PodResources: no time left to ask"

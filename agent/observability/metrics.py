@@ -68,6 +68,10 @@ class Metrics:
             "checkpoint_readable",
             "Whether the kubelet's checkpoint can be read, which proves each start.",
         )
+        self.list_readable = gauge(
+            "list_readable",
+            "Whether the kubelet has answered the last List of PodResources, which shows who asks.",
+        )
         self.unadvised = counter(
             "unadvised_choices",
             "Choices of cards made while the wishes of the pod's author were not known.",
@@ -117,6 +121,10 @@ class Metrics:
             "cards_problem",
             "Whether the cards cannot be looked at: no driver, or NVML does not answer.",
         )
+        self.cards_served_twice = gauge(
+            "cards_served_twice",
+            "Devices that another plugin offers of the node's cards, such as nvidia.com/gpu.",
+        )
         self.cards_unwatched = gauge(
             "cards_unwatched",
             "Cards whose driver tells of no events: their health shows in probes alone.",
@@ -129,6 +137,11 @@ class Metrics:
             "driver_files_problem",
             "Whether the folder of driver files (--driver-dir auto) is not that of the host's "
             "driver.",
+        )
+        self.hami_core_outdated = gauge(
+            "hami_core_outdated",
+            "Whether the host's HAMi-core is older than 2026-02-03: programs wait for it at their "
+            "start.",
         )
         self.inventory = counter(
             "inventory_writes", "Inventories written to the node, by result.", ["result"]

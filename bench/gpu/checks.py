@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ _SETTLE = 3.0  # the driver's samples are of the last second or less
 _LOOK = 0.5
 _DUTIES = (0.25, 0.75)
 _POINTS = 10.0
+_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z", re.ASCII)  # of Kubernetes
 
 
 class LoadFailed(Exception):
@@ -53,6 +55,7 @@ def look(found: Discovery) -> list[Row]:
     )
     same = decode_inventory(encode_inventory(shown)) == shown
     models = ", ".join(sorted({each.model for each in cards}))
+    label = model_label(each.model for each in cards) or ""
     nodes = [each.device for each in cards if not Path(each.device).exists()]
     return [
         _row("discovery", "every card", f"{len(cards)} served: {models}", right=bool(cards)),
@@ -60,7 +63,7 @@ def look(found: Discovery) -> list[Row]:
         _row("device nodes", "all there", ", ".join(nodes) or "all there", right=not nodes),
         _row("topology", f"{pairs} links", f"{len(links)} links", right=len(links) == pairs),
         _row("inventory", "read back as written", str(same), right=same),
-        _row("label", "one word", str(model_label(e.model for e in cards)), right=bool(cards)),
+        _row("label", "a label's value", label or "none", right=bool(_LABEL.match(label))),
     ]
 
 
@@ -120,6 +123,7 @@ def hami(card: Card, library: Path) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         limited = {
             "LD_PRELOAD": str(library),
+            "CUDA_REDIRECT": str(library),  # it looks for itself in /usr/local/vgpu otherwise
             "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m",
             "CUDA_DEVICE_MEMORY_LIMIT": "1024m",
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{folder}/cache",

@@ -32,7 +32,8 @@ from scheduler.decisions import Decisions
 from scheduler.state import State
 from webhook.admission.defaults import adjust_memory
 from webhook.admission.options import Options
-from webhook.admission.reviewer import Reviewer
+from webhook.admission.pods import mutate_pod
+from webhook.admission.reviews import decode_review
 
 NAMES = Names()
 FITS, REFUSED = "fits", "refused"
@@ -286,12 +287,8 @@ class Admission:
             "object": pod_object(self.pod, None, **spec),
         }
         body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-        text = json.dumps(body).encode()
-        verdict = (
-            Reviewer(names=NAMES, stamp=lambda: OrderStamp(1, "a", 0))
-            .review("/mutate/pods", "application/json", "", lambda: text)
-            .verdict
-        )
+        review = decode_review(json.dumps(body).encode())
+        verdict = mutate_pod(review, names=NAMES, stamp=lambda: OrderStamp(1, "a", 0))
         return Answer(ALLOWED if verdict.allowed else DENIED, (*verdict.rules, *verdict.warnings))
 
 

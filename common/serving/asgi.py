@@ -25,14 +25,15 @@ class Adapter:
     """An ASGI application that calls a WSGI one (PEP 3333).
 
     Attributes:
-        application: what it calls; of a body of more than *largest* bytes with nothing but the
-            ``CONTENT_LENGTH``, which it refuses.
+        application: the WSGI application. Of a body of more than *largest* bytes it is given the
+            ``CONTENT_LENGTH`` alone, and must refuse the request.
         observer: counts requests.
         largest: bytes of a body.
         all_bodies: bytes of all bodies that are arriving; above, the largest one is ended.
         keeps: returns whether connections are kept after an answer.
-        threads: where it is called; on the event loop, where nothing may wait, if there are none.
-        quick: paths that are called on the event loop all the same.
+        threads: call the application; without them it is called on the event loop, and must not
+            wait for anything.
+        quick: paths for which it is called on the event loop all the same.
     """
 
     application: Callable[[dict[str, Any], Any], Any]

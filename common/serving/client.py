@@ -1,4 +1,4 @@
-"""The clients of a worker: how many, how long each may take for its first header, who goes first.
+"""The connections of a worker: a bound on their number, and deadlines for requests.
 
 gunicorn bounds neither the connections of its ``asgi`` worker nor the time until a first header has
 arrived. Both are added by what asyncio would bring: the server, and the protocol of a connection.
@@ -38,7 +38,7 @@ def _refusal(status: HTTPStatus, text: str) -> bytes:
     ).encode("ascii")
 
 
-_LAST_WORDS = {
+_REFUSALS = {
     "timeout": _refusal(
         HTTPStatus.REQUEST_TIMEOUT, f"a request must arrive within {ARRIVAL_SECONDS:.0f} s\n"
     ),
@@ -47,7 +47,7 @@ _LAST_WORDS = {
 
 
 class Client:
-    """A client of which nothing is known: what servers other than ours have."""
+    """A client of a gunicorn that another set up: nothing of it is noted, and it is not ended."""
 
     verified = False
 
@@ -65,7 +65,7 @@ class Client:
 
 
 CLIENT: ContextVar[Client] = ContextVar("CLIENT", default=Client())  # noqa: B039 -- has no state
-"""Whose request is being answered."""
+"""The client whose request is being answered."""
 
 
 class Listener:
@@ -123,7 +123,7 @@ class Listener:
         self._listening.close()
 
     async def wait_closed(self) -> None:
-        """Return: connections are waited for by gunicorn."""
+        """Return at once: gunicorn itself waits for the connections."""
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
@@ -154,15 +154,15 @@ class Listener:
             error.__traceback__ = None
 
     def _make_room(self) -> None:
-        for line in (self._waiting, self._answered):
-            for number in [each for each, held in line.items() if held.fileno() != each]:
-                del line[number]  # has been closed meanwhile
+        for sockets in (self._waiting, self._answered):
+            for number in [each for each, held in sockets.items() if held.fileno() != each]:
+                del sockets[number]  # has been closed meanwhile
         if len(self._waiting) + len(self._answered) > self._most:
             self._close_one()
 
     def _close_one(self) -> None:
-        if line := self._waiting or self._answered:
-            held = line.pop(next(iter(line)))
+        if sockets := self._waiting or self._answered:
+            held = sockets.pop(next(iter(sockets)))
             self._observer.ended("no-room")
             with contextlib.suppress(OSError):
                 held.shutdown(socket.SHUT_RDWR)  # asyncio reads the end of it, and closes
@@ -197,10 +197,10 @@ class Connection(ASGIProtocol, Client):  # type: ignore[misc]  # gunicorn has no
         self.due: float | None = None
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Begin: the handshake is done."""
+        """Register the connection; the handshake is done."""
         self._number = transport.get_extra_info("socket").fileno()
         self.verified = bool(transport.get_extra_info("peercert"))
-        self._allow(IDLE_SECONDS)
+        self._set_deadline(IDLE_SECONDS)
         self._known.add(self)
         self._observer.connected(1)
         token = CLIENT.set(self)  # for the tasks that are made now
@@ -213,7 +213,7 @@ class Connection(ASGIProtocol, Client):  # type: ignore[misc]  # gunicorn has no
         """Read; a request that has begun must arrive whole soon."""
         if self.idle:
             self.idle = False
-            self._allow(ARRIVAL_SECONDS)
+            self._set_deadline(ARRIVAL_SECONDS)
         super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -230,7 +230,7 @@ class Connection(ASGIProtocol, Client):  # type: ignore[misc]  # gunicorn has no
         """Note that the header of a request has arrived."""
         if self.idle:  # it came behind another one
             self.idle = False
-            self._allow(ARRIVAL_SECONDS)
+            self._set_deadline(ARRIVAL_SECONDS)
 
     def received(self) -> None:
         """Note that a request has arrived whole: what follows is for us to do."""
@@ -239,7 +239,7 @@ class Connection(ASGIProtocol, Client):  # type: ignore[misc]  # gunicorn has no
     def answered(self, *, keep: bool) -> None:
         """Note that a request is answered; end the connection where it is not kept."""
         self.idle = True
-        self._allow(IDLE_SECONDS)
+        self._set_deadline(IDLE_SECONDS)
         self._listener.answered(self._number)
         if not keep:
             self.close()
@@ -249,15 +249,15 @@ class Connection(ASGIProtocol, Client):  # type: ignore[misc]  # gunicorn has no
         self.transport.close()
 
     def end(self, why: str) -> None:
-        """End the connection now, with a word where a request has not arrived whole."""
+        """End the connection now, with a refusal where a request has not arrived whole."""
         self._observer.ended(why)
         arriving = self.due is not None and not self.idle
         self.due = None
         if arriving:
-            self.transport.write(_LAST_WORDS[why])
+            self.transport.write(_REFUSALS[why])
             self.close()
         else:
             self.transport.abort()
 
-    def _allow(self, seconds: float) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         self.due = self.worker.loop.time() + seconds

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 DRAIN_SECONDS = 16
 """With the delay before it, within the 30 s that Kubernetes grants a pod by default."""
 
-_PARTING_SECONDS = 1.5  # more than a turn of gunicorn's loop, which then accepts no more
+_IDLE_CLOSE_SECONDS = 1.5  # more than a turn of gunicorn's loop, which then accepts no more
 _SPARE_DESCRIPTORS = 64
 # A decoded pod is hundreds of objects without a cycle among them: a search for cycles after
 # every other request, as Python does by default, finds nothing.
@@ -108,10 +108,7 @@ class Master(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
         return "shutting down" if self.draining else ""
 
     def end(self) -> None:
-        """Let go of what the application holds: its worker takes no more connections soon.
-
-        Called in a thread.
-        """
+        """Release what the application holds; called in a thread when the worker is told to end."""
 
     def load_config(self) -> None:
         """Hand our settings to gunicorn."""
@@ -195,11 +192,11 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
             self.loop.call_later(self.app.serving.drain_delay, self._drain)
 
     def _drain(self) -> None:
-        """Answer what is on its way; idle connections end, the newest after a moment."""
+        """Answer the requests that have begun, and close idle connections a moment later."""
         super().handle_exit_signal()
-        self.loop.call_later(_PARTING_SECONDS, self._part)
+        self.loop.call_later(_IDLE_CLOSE_SECONDS, self._close_idle)
 
-    def _part(self) -> None:
+    def _close_idle(self) -> None:
         for each in list(self._connections):
             if each.idle:
                 each.close()

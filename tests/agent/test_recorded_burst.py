@@ -8,7 +8,8 @@ the same calls with all that an agent remembers between them.
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.record import Seen, read_record
-from agent.allocator.resolver import Request, Turn, resolve
+from agent.allocator.resolver import Request, resolve
+from agent.allocator.turn import Turn
 from bench.recording import RECORDING, load_burst
 from contract.allocation import Evidence
 from contract.demand import PodDemand

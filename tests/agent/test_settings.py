@@ -7,8 +7,9 @@ import pytest
 
 from agent.cards.xids import APPLICATION_XIDS
 from agent.errors import SettingsError
-from agent.injection.inject import DriverFiles
+from agent.injection.inject import DriverFiles, Injection
 from agent.settings import (
+    EnforcementMode,
     parse_driver_dir,
     parse_fatal_xids,
     parse_ignored_xids,
@@ -52,6 +53,55 @@ def test_use_cannot_be_measured_more_often_than_the_driver_samples() -> None:
         "use-period: Invalid value: 0: must be at least 1s: the driver samples processes about "
         "once a second"
     )
+
+
+VCUDA: dict[str, Any] = {"enforcement": EnforcementMode.VCUDA, "driver_dir": DriverFiles("/opt/d")}
+
+
+@pytest.mark.parametrize("host", ["/opt/d", "auto"])
+def test_vcuda_is_served_where_containers_find_its_library(host: str) -> None:
+    chosen = replace(SETTINGS, **VCUDA | {"driver_dir": DriverFiles(host)})
+    assert chosen.enforcement is EnforcementMode.VCUDA
+
+
+_UNHELD = "and nothing would hold them to their shares"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"inject": Injection.ENVVAR},
+            'enforcement: Invalid value: "vcuda": must be used with --inject nodes, found --inject '
+            "envvar: containers would find the runtime's driver files, not vcuda-controller's, "
+            + _UNHELD,
+        ),
+        (
+            {"inject": Injection.CDI},
+            'enforcement: Invalid value: "vcuda": must be used with --inject nodes, found --inject '
+            "cdi: containers would find the runtime's driver files, not vcuda-controller's, "
+            + _UNHELD,
+        ),
+        (
+            {"driver_dir": None},
+            'enforcement: Invalid value: "vcuda": must be used with --driver-dir, found none: '
+            "containers would not find vcuda-controller's library, " + _UNHELD,
+        ),
+        (
+            {"driver_dir": DriverFiles("/opt/d", "/usr/local/other")},
+            (
+                'driver-dir: Invalid value: "/usr/local/other": must be /usr/local/nvidia in the '
+                "container with --enforcement vcuda: vcuda-controller's library looks for its "
+                "client there"
+            ),
+        ),
+    ],
+)
+def test_vcuda_is_refused_where_nothing_would_hold(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        replace(SETTINGS, **VCUDA | changes)
+    assert str(caught.value) == message
+    assert replace(SETTINGS, **VCUDA | changes | {"enforcement": EnforcementMode.HAMI_CORE})
 
 
 Parse = Callable[[str], object]

@@ -8,6 +8,7 @@ import pytest
 
 from agent.allocator import resolver
 from agent.allocator.allocator import Allocator
+from agent.allocator.turn import Turn
 from agent.errors import PlacementError
 from bench.adversary.run import run
 from contract.allocation import Evidence
@@ -38,7 +39,7 @@ def first_places(
 
 
 def by_no_turn(request: resolver.Request, record: Any, _turn: object, **options: Any) -> Any:
-    return resolve(request, replace(record, listing=False), resolver.Turn(), **options)
+    return resolve(request, replace(record, listing=False), Turn(), **options)
 
 
 def as_witness(*args: Any, **options: Any) -> Any:

@@ -5,14 +5,19 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from agent.cards.inventory import Discovery
 from bench.gpu.__main__ import main
+from bench.gpu.checks import look
 from bench.gpu.cuda import spin_ptx
 from bench.gpu.table import Outcome, Row, near, render
+from placement.cards import Inventory
+from tests.agent.builders import device_table
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU: make gpu")
@@ -32,6 +37,23 @@ def test_the_table_says_what_is_right() -> None:
         "| use | 50 % ± 10 | 58 % | right |\n| use | 50 % ± 10 | 61 % | wrong |\n"
         "| a\\|b |  | why | skipped |"
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "shown", "outcome"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", Outcome.RIGHT),
+        ("\u2122", "none", Outcome.WRONG),
+    ],
+)
+def test_the_label_is_right_where_kubernetes_takes_it(
+    model: str, shown: str, outcome: Outcome
+) -> None:
+    (card,) = device_table(1).inventory.cards
+    rows = look(Discovery(Inventory((replace(card, model=model),))))
+    assert [each for each in rows if each.check == "label"] == [
+        Row("label", "a label's value", shown, outcome)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_damage_is_repeatable_and_ends_in_no_500(target: Target) -> None:
 def test_an_answer_that_may_not_be_ends_the_run(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("webhook.admission.reviewer.decode_review", None)
+    monkeypatch.setattr("webhook.app.decode_review", None)
     with pytest.raises(Unacceptable, match="500 Internal Server Error"):
         target.try_one(requests()[0])
 

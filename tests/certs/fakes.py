@@ -13,8 +13,8 @@ from certs.errors import CertsError, Conflict
 from certs.objects import Json, Kind, Purpose, parse_configuration, parse_secret
 from certs.observing import Observed, Served, observe
 from certs.reading import Certificate, is_issued_by
-from certs.rotation import Done, Surroundings, Wait, rotate
-from certs.settings import Flags, Settings, parse_settings
+from certs.rotation import Done, Environment, Wait, rotate
+from certs.settings import Settings, parse_settings
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 CA, TLS = "gpu-turnstile-webhook-ca", "gpu-turnstile-webhook-tls"
@@ -22,7 +22,7 @@ MUTATING, VALIDATING = (Kind.MUTATING, "gpu-turnstile"), (Kind.VALIDATING, "gpu-
 SETTLE, GRACE = timedelta(seconds=120), timedelta(seconds=600)
 
 
-def flags(**changed: Any) -> Flags:
+def flags(**changed: Any) -> dict[str, Any]:
     given: dict[str, Any] = {
         "namespace": "gpu",
         "ca_secret": CA,
@@ -38,11 +38,11 @@ def flags(**changed: Any) -> Flags:
         "asks": False,
         "force": False,
     }
-    return Flags(**(given | changed))
+    return given | changed
 
 
 def settings(**changed: Any) -> Settings:
-    return parse_settings(flags(**changed))
+    return parse_settings(**flags(**changed))
 
 
 def configuration(kind: Kind = Kind.MUTATING, *, webhooks: int = 2, name: str = "") -> Json:
@@ -201,8 +201,8 @@ class World:
     def run(
         self, gate: Callable[[], None] = lambda: None, *, until: datetime | None = None
     ) -> Wait | Done:
-        around = Surroundings(self.clock, self.clock.sleep, lambda: self.served, self.say)
-        return rotate(Gated(self.cluster, gate), self.settings, around, until=until)
+        env = Environment(self.clock, self.clock.sleep, lambda: self.served, self.say)
+        return rotate(Gated(self.cluster, gate), self.settings, env, until=until)
 
     def kill_after(self, writes: int) -> Callable[[], None]:
         """Make a gate that ends the process after so many writes.
@@ -227,7 +227,7 @@ class World:
         raise AssertionError(f"never done: {found}")
 
     def observed(self) -> Observed:
-        return observe(self.cluster, self.settings).observed
+        return observe(self.cluster, self.settings)
 
     def serving(self) -> Certificate:
         found = self.observed().serving.certificate

@@ -9,9 +9,13 @@ import contextlib
 import json
 import re
 import ssl
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,8 +36,9 @@ from certs.objects import (
 from certs.observing import observe
 from certs.reading import read_certificate, write_bundle
 from certs.replicas import Replicas
-from certs.rotation import Done, Surroundings, rotate
+from certs.rotation import Done, Environment, rotate
 from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.client import ApiClient
 from tests.certs.fakes import CA, TLS, configuration, settings
 from tests.webhook.serving import Running, running
 
@@ -115,6 +120,16 @@ _MISSING = (
     [
         (["rotate", "--settle", "-1"], 1, f"settle: Invalid value: -1: {_SECONDS}"),
         (["rotate", "--timeout", "-1"], 1, f"timeout: Invalid value: -1: {_SECONDS}"),
+        (
+            ["rotate", "--wait", "--every", "0"],
+            1,
+            "every: Invalid value: 0: must be 1 to 604800 seconds, with --wait",
+        ),
+        (
+            ["rotate", "--every", "60"],
+            1,
+            "every: Invalid value: 60: must be 1 to 604800 seconds, with --wait",
+        ),
         (["rotate", "--replicas", "x"], 1, "replicas: Invalid value: 'x': must be HOST:PORT"),
         (["status", "--output", "xml"], 2, "Invalid value for '--output'"),
     ],
@@ -150,6 +165,45 @@ def test_every_flag_is_an_environment_variable(
     text = "".join(text.split())
     for flag in flags:
         assert f"GPU_TURNSTILE_CERTS_{flag.replace('-', '_').upper()}" in text
+
+
+_FIRST_RUN = ["new authority", "trust changed", "trust changed", "new serving certificate"]
+
+
+def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
+    server: ApiServer, kubeconfig: Path
+) -> None:
+    cluster = ApiCluster("gpu", kubeconfig)
+    command = [sys.executable, "-m", "certs", "rotate", "--namespace", "gpu", "--wait"]
+    command += ["--every", "1", "--component", "mine", "--kubeconfig", str(kubeconfig)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            first = _made(cluster, before=None)
+            labels = first["metadata"]["labels"]
+            assert labels["app.kubernetes.io/part-of"] == "gpu-turnstile"
+            assert labels["app.kubernetes.io/component"] == "mine"
+            with ApiClient(server.url) as admin:
+                admin.delete(f"/api/v1/namespaces/gpu/secrets/{TLS}")
+            _made(cluster, before=first)
+            process.terminate()
+            _, log = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    told = [json.loads(line)["message"] for line in log.splitlines()]
+    assert told[:5] == [*_FIRST_RUN, "nothing to do"]
+    assert all(each != after for each, after in pairwise(told[4:])), "a line for each look"
+
+
+def _made(cluster: ApiCluster, *, before: Json | None) -> Json:
+    """Wait for the Secret of the webhook, another one than *before*."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = cluster.get_secret(TLS)
+        if found is not None and (before is None or found["data"] != before["data"]):
+            return found
+        time.sleep(0.05)
+    raise AssertionError("no certificate")
 
 
 class Mount:
@@ -260,16 +314,16 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
 
         said: list[object] = []
         replicas = Replicas("127.0.0.1", hook.port, "localhost")
-        around = Surroundings(
+        env = Environment(
             lambda: datetime.now(UTC) + passed,
             sleep,
             replicas.served,
             lambda message, /, **fields: said.append((message, fields)),
         )
-        done = rotate(api, wanted, around, until=now + timedelta(hours=3))
+        done = rotate(api, wanted, env, until=now + timedelta(hours=3))
         client.trusts = _trusted(api)
         client.wait_for(20)
-        observed = observe(api, wanted).observed
+        observed = observe(api, wanted)
         assert replicas.served() == {"127.0.0.1": observed.serving.certificate}
     assert isinstance(done, Done)
     assert client.failures == []

@@ -15,9 +15,9 @@ from certs.rotation import (
     DateServing,
     Done,
     StoreServing,
-    TrustBeside,
-    TrustIn,
     Wait,
+    WriteCaBundle,
+    WriteCaCrt,
     decide,
 )
 from certs.settings import Policy
@@ -97,7 +97,7 @@ def test_no_single_step_takes_trust_from_what_is_served_or_serves_what_is_not_tr
     assert action == decide(observed, FORCED, now=now, served={})
     assert str(action).isprintable()
     match action:
-        case TrustIn(_, trusted) | TrustBeside(trusted) if serving is not None:
+        case WriteCaBundle(_, trusted) | WriteCaCrt(trusted) if serving is not None:
             assert all(now <= each.not_after for each in trusted)
             before = [each for found in observed.configurations for each in found.bundles]
             known = {each for bundle in (*before, observed.serving.trusted) for each in bundle}
@@ -131,7 +131,7 @@ def test_a_certificate_of_unknown_age_is_dated_before_anything_is_dropped() -> N
         assert str(DateServing()) == "serving certificate: dated"
     assert isinstance(decide(at(now - GRACE), FORCED, now=now), Ask)
     assert str(Ask()) == "webhooks are asked which certificate they serve"
-    assert decide(at(now - GRACE), POLICY, now=now) == TrustBeside((OTHER,))
+    assert decide(at(now - GRACE), POLICY, now=now) == WriteCaCrt((OTHER,))
 
 
 def test_the_configuration_that_changed_last_is_waited_for() -> None:

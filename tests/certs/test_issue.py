@@ -1,13 +1,11 @@
 from datetime import UTC, datetime, timedelta
 
-import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
-from certs.errors import InvalidCertificate
-from certs.issue import Issued, KeyPair, check_authorities, issue, make_authority
+from certs.issue import Issued, KeyPair, issue, make_authority
 from certs.names import parse_subject
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
@@ -73,10 +71,3 @@ def test_serials_and_the_names_of_authorities_differ() -> None:
     certificates = [_load(each) for made in (one, other) for each in (made.authority, made.serving)]
     assert len({each.serial_number for each in certificates}) == 4
     assert certificates[0].subject != certificates[2].subject
-
-
-def test_what_is_no_bundle_of_authorities_is_refused(issued: Issued) -> None:
-    with pytest.raises(InvalidCertificate, match=r"^not a PEM certificate$"):
-        check_authorities(b"junk")
-    with pytest.raises(InvalidCertificate, match=r"^not the certificate of an authority"):
-        check_authorities(issued.serving.certificate)

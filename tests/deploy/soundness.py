@@ -55,7 +55,7 @@ def check_objects(objects: list[Json], *, privileged_agent: bool = False) -> Non
         assert mounts == {each["name"] for each in spec.get("volumes", ())}
         for container in containers(spec):
             _check_program(container)
-            _check_probes(spec, container)
+            _check_probes(container)
             _check_security(spec, container, container["name"] == "agent" and privileged_agent)
         account = find(objects, "ServiceAccount", spec["serviceAccountName"])["metadata"]
         assert account["namespace"]
@@ -84,6 +84,9 @@ def _check_program(container: Json) -> None:
     if container["name"] in _OTHERS:
         assert container["image"].startswith(_OTHERS[container["name"]])
         return
+    if container["command"][0] == "sh":  # test_overlays.py runs it
+        assert container["image"] == f"ghcr.io/gpu-turnstile/gpu-turnstile:{VERSION}"
+        return
     python, dash_m, name, *subcommands = container["command"]
     assert (python, dash_m) == ("python", "-m")
     program = PROGRAMS[name.removesuffix(".keeper")]  # which passes on what it is told
@@ -102,11 +105,11 @@ def _check_program(container: Json) -> None:
     assert container["image"] == f"ghcr.io/gpu-turnstile/{image}:{VERSION}"
 
 
-def _check_probes(spec: Json, container: Json) -> None:
-    """Whatever goes on for ever is probed, at ports and paths that there are."""
+def _check_probes(container: Json) -> None:
+    """Whatever has a port is probed, at ports and paths that there are."""
     ports = {each["name"] for each in container.get("ports", ())}
     probes = [each["httpGet"] for key, each in container.items() if key.endswith("Probe")]
-    assert bool(probes) == (spec.get("restartPolicy", "Always") == "Always")
+    assert bool(probes) == bool(ports)
     for probe in probes:
         assert probe["port"] in ports
         assert probe["path"] in ("/healthz", "/readyz", "/livez")
@@ -124,7 +127,7 @@ def _check_security(spec: Json, container: Json, privileged: bool) -> None:
     assert security.get("capabilities") == (None if privileged else {"drop": ["ALL"]})
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostIPC"} & spec.keys()
-    if container["name"] not in ("agent", "proxy"):
+    if container["name"] not in ("agent", "driver", "proxy"):
         user = {"runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532}
         assert user.items() <= spec["securityContext"].items()
         kinds = {"configMap", "secret", "emptyDir"}
@@ -136,9 +139,7 @@ def _check_selectors(objects: list[Json]) -> None:
     templates = []
     for each in objects:
         spec = each.get("spec") or {}
-        if each["kind"] == "CronJob":
-            spec = spec["jobTemplate"]["spec"]
-        if each["kind"] in ("CronJob", "DaemonSet", "Deployment", "Job"):
+        if each["kind"] in ("DaemonSet", "Deployment"):
             own = spec["template"]["metadata"]["labels"]
             templates.append(own)
             spread = spec["template"]["spec"].get("topologySpreadConstraints", ())

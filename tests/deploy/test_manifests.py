@@ -14,7 +14,6 @@ from contract.names import DEFAULT_DOMAIN
 from proxy.__main__ import main as proxy
 from tests.deploy.manifests import (
     DEPLOY,
-    VERSION,
     Json,
     base,
     containers,
@@ -29,12 +28,9 @@ from webhook.__main__ import cli as webhook
 
 OBJECTS = base()
 SPECS = pod_specs(OBJECTS)
-JOB = f"gpu-turnstile-certs-{VERSION.replace('.', '-')}"
-"""Named by the version: a Job that was applied before cannot be changed."""
 WEBHOOK = SPECS["Deployment/gpu-turnstile-webhook"]
 AGENT = SPECS["DaemonSet/gpu-turnstile-agent"]
 PROXY = SPECS["DaemonSet/gpu-turnstile-proxy"]
-CERTS = SPECS[f"Job/{JOB}"]
 
 
 def default(command: click.Command, variable: str) -> Any:
@@ -124,17 +120,6 @@ def test_certs_may_touch_its_own_objects_alone() -> None:
     assert rules[0]["verbs"] == ["create"]
     (rule,) = find(OBJECTS, "ClusterRole", "gpu-turnstile-certs")["rules"]
     assert rule["resourceNames"] == ["gpu-turnstile"]
-
-
-def test_the_job_and_the_cron_job_run_the_same_pod() -> None:
-    assert SPECS["CronJob/gpu-turnstile-certs"] == CERTS
-
-
-def test_a_job_is_given_as_long_as_the_program_takes() -> None:
-    limit = default(certs.commands["rotate"], "GPU_TURNSTILE_CERTS_TIMEOUT")
-    job = find(OBJECTS, "Job", JOB)["spec"]
-    cron = find(OBJECTS, "CronJob", "gpu-turnstile-certs")["spec"]["jobTemplate"]["spec"]
-    assert min(each["activeDeadlineSeconds"] for each in (job, cron)) > limit
 
 
 def test_ports_are_those_that_the_programs_listen_on() -> None:

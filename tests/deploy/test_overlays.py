@@ -2,16 +2,21 @@
 
 import os
 import re
-from dataclasses import dataclass, replace
+import subprocess
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from agent.__main__ import main as agent_command
 from agent.cards.cards_file import load_inventory
+from agent.settings import Settings
 from contract.names import DEFAULT_DOMAIN
 from tests.deploy.creation_examples import BINDINGS
-from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
+from tests.deploy.kustomize import OVERLAYS, build, build_folder, kustomize, write_overlay
 from tests.deploy.manifests import (
     CUSTOM,
     DEPLOY,
@@ -90,6 +95,7 @@ class Overlay:
         runtime_class: of the agent's pods.
         gone: of the base's objects.
         operators: whether it has objects of kinds that operators bring.
+        agent_nodes: labels of the nodes on which the agent runs, of those with a proxy.
     """
 
     paths: frozenset[str] = frozenset()
@@ -98,8 +104,15 @@ class Overlay:
     runtime_class: str | None = None
     gone: frozenset[tuple[str, str, str]] = frozenset()
     operators: bool = False
+    agent_nodes: Mapping[str, str] = field(default_factory=dict)
 
 
+_STATE = "/var/lib/gpu-turnstile"
+_OPERATOR = Overlay(
+    frozenset({"/var/run/cdi", "/etc/cdi", "/", _STATE, "/run/nvidia/validations"}),
+    runtime_class="nvidia",
+    agent_nodes={"nvidia.com/gpu.deploy.container-toolkit": "true"},
+)
 EXPECTED = {
     "": Overlay(),
     "overlays/cdi": Overlay(frozenset({"/var/run/cdi", "/etc/cdi"}), runtime_class="nvidia"),
@@ -109,10 +122,16 @@ EXPECTED = {
         frozenset(_NVML | {"/", "/var/lib/gpu-turnstile"}), privileged=True
     ),
     "overlays/gpu-manager": Overlay(frozenset(_NVML | _VCUDA), privileged=True, host_pid=True),
+    "overlays/gpu-operator": _OPERATOR,
+    "overlays/gpu-operator-nri": replace(_OPERATOR, runtime_class=None),
     "overlays/hami-core": Overlay(frozenset({"/var/lib/gpu-turnstile", "/usr/local/vgpu"})),
     "overlays/host-driver": Overlay(frozenset(_NVML), privileged=True),
+    "overlays/k3s": Overlay(
+        frozenset({"/run/k3s/containerd"}), host_pid=True, runtime_class="nvidia"
+    ),
     "overlays/monitoring": Overlay(operators=True),
     "overlays/nvidia-runtime": Overlay(runtime_class="nvidia"),
+    "overlays/openshift": replace(_OPERATOR, operators=True),
     "overlays/scheduler-extender": Overlay(),
     "overlays/scheduler-own": Overlay(),
     "overlays/try-out": Overlay(),
@@ -150,12 +169,25 @@ def test_an_overlay_is_sound_and_takes_no_more_of_the_host_than_it_needs(overlay
     # Wherever GPU pods run, the agent does, and the proxy before it.
     assert agent["tolerations"] == [{"operator": "Exists"}]
     assert agent["priorityClassName"] == "system-node-critical"
-    for key in ("affinity", "nodeSelector", "tolerations", "priorityClassName"):
+    for key in ("affinity", "tolerations", "priorityClassName"):
         assert proxy.get(key) == agent.get(key), key
+    nodes = dict(expected.agent_nodes) | (proxy.get("nodeSelector") or {})
+    assert (agent.get("nodeSelector") or {}) == nodes
     # Nothing that is chosen for the agent reaches the proxy.
     assert proxy["containers"] == plain_proxy["containers"]
     assert proxy["volumes"] == plain_proxy["volumes"]
+    assert "initContainers" not in proxy
     assert not {"hostPID", "runtimeClassName"} & proxy.keys()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
+def test_the_agent_takes_its_settings(overlay: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment(containers(_agent(overlay))[0]).items():
+        monkeypatch.setenv(name, value)
+    given = agent_command.make_context("agent", ["--node-name", "n1"]).params
+    level, names, strict = (given.pop(each) for each in ("log_level", "domain", "predicate"))
+    assert level == "info"
+    assert Settings(names=names, strict_predicate=strict, **given)
 
 
 def test_nvidias_runtime_is_that_of_gpu_pods_too() -> None:
@@ -210,9 +242,11 @@ def test_the_domain_overlay_puts_it_everywhere() -> None:
     assert str(plain).replace(DEFAULT_DOMAIN, "gpu.example.com") == str(built)
 
 
-def test_the_domain_is_replaced_after_any_component(tmp_path: Path) -> None:
+@pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
+def test_the_domain_is_replaced_wherever_its_component_stands(last: bool, tmp_path: Path) -> None:
     others = [each for each in COMPONENTS if each not in ("domain", "cert-manager", "try-out")]
-    folder = write_overlay(tmp_path / "all", [*others, "domain"])
+    order = [*others, "domain"] if last else ["domain", *others]
+    folder = write_overlay(tmp_path / "all", order)
     settings = DEPLOY / "overlays" / "domain" / "settings.yaml"
     (folder / "settings.yaml").write_bytes(settings.read_bytes())
     text = (folder / "kustomization.yaml").read_text(encoding="utf-8")
@@ -220,6 +254,52 @@ def test_the_domain_is_replaced_after_any_component(tmp_path: Path) -> None:
         text.replace("resources:\n", "resources:\n- settings.yaml\n"), encoding="utf-8"
     )
     assert DEFAULT_DOMAIN not in str(build_folder(folder))
+
+
+@pytest.mark.parametrize(
+    ("components", "missing"),
+    [
+        (["scheduler-own"], "Deployment.v1.apps/gpu-turnstile-scheduler.gpu-turnstile"),
+        (["use", "view-use"], "Deployment.v1.apps/gpu-turnstile-view.gpu-turnstile"),
+    ],
+)
+def test_a_component_without_the_one_it_needs_is_refused(
+    components: list[str], missing: str, tmp_path: Path
+) -> None:
+    done = kustomize(write_overlay(tmp_path / "mine", components))
+    assert done.returncode != 0
+    assert f"components/{components[-1]}': no resource matches" in done.stderr
+    assert missing in done.stderr
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
+def test_every_object_says_which_component_it_is_of(overlay: str) -> None:
+    """By these labels it is pruned, and a component removed."""
+    names = {each.name for each in (DEPLOY / "base").iterdir() if each.is_dir()}
+    taken = yaml.safe_load((DEPLOY / (overlay or "base") / "kustomization.yaml").read_bytes())
+    names |= {Path(each).name for each in taken.get("components", ())}
+    for each in build(overlay):
+        if each["metadata"]["name"] == "gpu-turnstile-settings":
+            continue  # read by kustomize alone
+        labels = each["metadata"]["labels"]
+        assert labels["app.kubernetes.io/part-of"] == "gpu-turnstile"
+        assert labels["app.kubernetes.io/component"] in names | {"namespaces"}
+
+
+def test_what_a_component_brings_has_its_label_and_nothing_else_has(tmp_path: Path) -> None:
+    plain = _identities(build(""))
+    for name in COMPONENTS:
+        needs = {"scheduler-own": ["scheduler-extender"], "view-use": ["view"]}.get(name, [])
+        if name == "domain":
+            continue
+        built = build_folder(write_overlay(tmp_path / name, [*needs, name]))
+        before = build_folder(write_overlay(tmp_path / f"{name}-without", needs))
+        found = [
+            each
+            for each in built
+            if each["metadata"]["labels"]["app.kubernetes.io/component"] == name
+        ]
+        assert _identities(found) == _identities(built) - _identities(before) - plain
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
@@ -274,9 +354,8 @@ def test_a_scheduler_that_is_listed_may_choose_cards() -> None:
     old: Json = {"metadata": {"annotations": dict(example.annotations)}, "spec": {}}
     (binding,) = (each for each in BINDINGS if each.title == "a scheduler brings its choice")
     for name, update in (("pod-annotations", example.update(old)), ("bindings", binding.request())):
-        policy = find(
-            build("overlays/gpu-manager"), "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"
-        )
+        built = build("overlays/gpu-manager")
+        policy = deepcopy(find(built, "ValidatingAdmissionPolicy", f"gpu-turnstile-{name}"))
         (listed,) = (e for e in policy["spec"]["variables"] if e["name"] == "schedulers")
         assert listed["expression"] == "['system:kube-scheduler']"
         stranger = replace(update, user="system:serviceaccount:team:chooser")
@@ -311,3 +390,63 @@ def test_the_try_out_runs_on_any_node_with_cards_that_the_agent_reads(tmp_path: 
     inventory = load_inventory(file)
     assert len(inventory.cards) == 12
     assert {each.device for each in inventory.cards} == {"/dev/null"}
+
+
+# --- on nodes of the GPU Operator -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("overlay", ["overlays/gpu-operator", "overlays/gpu-operator-nri"])
+def test_the_agent_starts_once_the_operator_has_the_driver_ready_and_ends_while_it_waits(
+    overlay: str, tmp_path: Path
+) -> None:
+    """As after a boot, when the driver comes minutes later."""
+    (waits,) = _agent(overlay)["initContainers"]
+    ready = "/run/nvidia/validations/toolkit-ready"
+    (mount,) = waits["volumeMounts"]
+    assert Path(ready).parent == Path(mount["mountPath"])
+    command = [each.replace(ready, str(tmp_path / "ready")) for each in waits["command"]]
+    for ends in ("ready", "told"):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert "waiting for the GPU Operator" in process.stdout.readline()
+                if ends == "told":
+                    process.terminate()
+                else:
+                    (tmp_path / "ready").touch()
+                assert process.wait(30) == (143 if ends == "told" else 0)
+            finally:
+                process.kill()
+        (tmp_path / "ready").unlink(missing_ok=True)
+
+
+def test_of_the_nri_plugin_the_agents_container_asks_for_all_cards_and_nobody_else_does() -> None:
+    wanted = {"nvidia.cdi.k8s.io/container.agent": "management.nvidia.com/gpu=all"}
+    for each in build("overlays/gpu-operator-nri"):
+        if each["kind"] in ("DaemonSet", "Deployment"):
+            found = each["spec"]["template"]["metadata"].get("annotations") or {}
+            asks = {key: value for key, value in found.items() if "cdi" in key}
+            assert asks == (wanted if each["metadata"]["name"] == "gpu-turnstile-agent" else {})
+
+
+def test_openshift_lets_agent_and_proxy_be_what_they_ask_to_be() -> None:
+    built = build("overlays/openshift")
+    scc = find(built, "SecurityContextConstraints", "gpu-turnstile-node")
+    assert [key for key in scc if key.startswith("allow") and scc[key]] == [
+        "allowHostDirVolumePlugin"
+    ]
+    specs = [pod_specs(built)[f"DaemonSet/gpu-turnstile-{each}"] for each in ("agent", "proxy")]
+    for spec in specs:
+        assert spec["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+        kinds = {key for each in spec["volumes"] for key in each if key != "name"}
+        assert kinds <= set(scc["volumes"])
+    bound = [
+        each
+        for each in built
+        if each["kind"] == "RoleBinding" and each["metadata"]["name"] == "gpu-turnstile-scc"
+    ]
+    accounts = {each["name"] for binding in bound for each in binding["subjects"]}
+    assert accounts == {
+        *(spec["serviceAccountName"] for spec in specs),
+        "system:serviceaccounts:gpu-turnstile",
+    }

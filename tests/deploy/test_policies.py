@@ -23,7 +23,13 @@ NEW_PODS = [
     each
     for each in POLICIES
     if each["spec"]["matchConstraints"]["resourceRules"][0]
-    == {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    == {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+        "scope": "*",
+    }
 ]
 """What judges pods as they are going to be stored."""
 

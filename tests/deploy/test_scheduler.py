@@ -14,7 +14,6 @@ from tests.deploy.creation_examples import BINDINGS
 from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
 from tests.deploy.manifests import (
     DEPLOY,
-    VERSION,
     Json,
     containers,
     environment,
@@ -85,10 +84,8 @@ def test_both_believe_a_certificate_of_the_extender_and_no_other() -> None:
 def test_the_certificate_is_made_for_the_service_and_outlives_configurations() -> None:
     objects = _objects()
     service = find(objects, "Service", "gpu-turnstile-scheduler")
-    job = f"gpu-turnstile-scheduler-certs-{VERSION.replace('.', '-')}"
     specs = pod_specs(objects)
-    assert specs[f"Job/{job}"] == specs["CronJob/gpu-turnstile-scheduler-certs"]
-    given = environment(containers(specs[f"Job/{job}"])[0])
+    given = environment(containers(specs["Deployment/gpu-turnstile-scheduler-certs"])[0])
     name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
     assert f"{name}.{namespace}.svc" == SERVER
     assert given["GPU_TURNSTILE_CERTS_SERVICE"] == name
@@ -206,7 +203,7 @@ def test_the_extender_goes_with_any_other_component(tmp_path: Path) -> None:
     others = ["cert-manager", "cdi", "monitoring", "scheduler-extender", "scheduler-own", "vcuda"]
     built = build_folder(write_overlay(tmp_path / "mine", others))
     accounts = {each["metadata"]["name"] for each in built if each["kind"] == "ServiceAccount"}
-    # cert-manager renews the webhook's certificate; the extender's Job is its own.
+    # cert-manager renews the webhook's certificate; the extender's certs are its own.
     assert "gpu-turnstile-certs" not in accounts
     for name, spec in pod_specs(built).items():
         assert spec["serviceAccountName"] in accounts, name

@@ -22,10 +22,12 @@ from tests.e2e.kubectl import Kubectl, KubectlError
 OVERLAY = DEPLOY / "overlays" / "try-out"
 NAMESPACE, AGENTS = "gpu-turnstile", "gpu-turnstile-node"
 WEBHOOK, AGENT = "deployment/gpu-turnstile-webhook", "daemonset/gpu-turnstile-agent"
+CERTS = "deployment/gpu-turnstile-certs"
 CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
 
 OURS = "app.kubernetes.io/part-of=gpu-turnstile"
 _WEBHOOKS = "--selector=app.kubernetes.io/name=gpu-turnstile-webhook"
+_CERTS = "--selector=app.kubernetes.io/name=gpu-turnstile-certs"
 _READY_SECONDS = 120.0
 _GONE_SECONDS = 180.0
 _RENEWED_SECONDS = 150.0
@@ -54,7 +56,6 @@ class Installation:
         self._kubectl = kubectl
         self._folder = folder
         self._components = components
-        (self._first_job,) = (each["metadata"]["name"] for each in base() if each["kind"] == "Job")
         published = {
             each["image"].rpartition(":")[0]
             for spec in pod_specs(base()).values()
@@ -82,9 +83,9 @@ class Installation:
 
     # --- start and end ---------------------------------------------------------------
 
-    def apply(self) -> None:
-        """Apply it, for the first time or again."""
-        self._kubectl.run("apply", f"--kustomize={self._folder}")
+    def apply(self) -> list[str]:
+        """Apply it, for the first time or again; give what kubectl says of each object."""
+        return self._kubectl.run("apply", f"--kustomize={self._folder}").out.splitlines()
 
     def compare(self) -> None:
         """Compare what there is with what was applied.
@@ -96,11 +97,6 @@ class Installation:
 
     def wait_until_ready(self) -> None:
         """Wait for the first certificate, both webhooks and the agent."""
-        self._kubectl.run(
-            *("--namespace", NAMESPACE, "wait", f"job/{self._first_job}"),
-            *("--for=condition=Complete", f"--timeout={_READY_SECONDS:g}s"),
-            within=_READY_SECONDS + 10,
-        )
         self.rolled_out(NAMESPACE, WEBHOOK)
         self.rolled_out(AGENTS, AGENT)
 
@@ -176,9 +172,11 @@ class Installation:
     def begin_renewal(self, *, settle: int, grace: int) -> None:
         """Let authority and certificate be replaced, and wait until the new one is stored.
 
-        The daily CronJob's own job does it, with other pauses. An authority whose Secret is
+        A Job does it in place of the Deployment, with other pauses. An authority whose Secret is
         gone is made anew.
         """
+        self._in("scale", CERTS, "--replicas=0")
+        self._in("wait", "pods", _CERTS, "--for=delete", f"--timeout={_READY_SECONDS:g}s")
         before = self.secret("tls")["tls.crt"]
         self._in("delete", "secret", "gpu-turnstile-webhook-ca")
         self._in("create", "--filename=-", given=self._renewal(settle, grace))
@@ -201,21 +199,29 @@ class Installation:
             )
         except KubectlError as error:
             raise AssertionError(f"{error}: {self._in('logs', 'job/renewal')}") from error
-        return self._in("logs", "job/renewal")
+        said = self._in("logs", "job/renewal")
+        self._in("scale", CERTS, "--replicas=1")
+        return said
 
     def _renewal(self, settle: int, grace: int) -> str:
-        made = json.loads(
-            self._in(
-                *("create", "job", "renewal", "--from=cronjob/gpu-turnstile-certs"),
-                *("--dry-run=client", "--output=json"),
-            )
-        )
-        (container,) = made["spec"]["template"]["spec"]["containers"]
-        container["env"] += [
+        found = json.loads(self._in("get", CERTS, "--output=json"))
+        template: Json = found["spec"]["template"]
+        template["spec"]["restartPolicy"] = "OnFailure"
+        (container,) = template["spec"]["containers"]
+        container["env"] = [
+            *(each for each in container["env"] if each["name"] != "GPU_TURNSTILE_CERTS_EVERY"),
             {"name": "GPU_TURNSTILE_CERTS_SETTLE", "value": str(settle)},
             {"name": "GPU_TURNSTILE_CERTS_GRACE", "value": str(grace)},
         ]
-        return json.dumps(made)
+        metadata = {"name": "renewal", "labels": {"app.kubernetes.io/part-of": "gpu-turnstile"}}
+        return json.dumps(
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": metadata,
+                "spec": {"template": template},
+            }
+        )
 
     # --- looking ---------------------------------------------------------------------
 

@@ -64,7 +64,7 @@ class Stage(Ground):
             f"--cards {folder}/cards.yaml --kubelet-dir {settings.plugin_dir} "
             f"--plugin-dir {self.plugins} "
             f"--pod-resources-socket {settings.pod_resources_socket} "
-            f"--enforcement vcuda --state-dir {folder}/state "
+            f"--enforcement vcuda --driver-dir {folder}/driver --state-dir {folder}/state "
             f"--cri-socket {settings.cri_socket} "
             f"--http-host 127.0.0.1 --http-port {self._ports['agent']}"
         )
@@ -75,6 +75,7 @@ class Stage(Ground):
         """Start everything; the node must not have an agent yet."""
         self.occupy()
         write_yaml(self._folder / "cards.yaml", cards_file())
+        (self._folder / "driver").mkdir(exist_ok=True)  # what containers find as the driver's
         self.webhook.start()
         self.no_webhook = self.webhook.configure(self.make.single("probe", 5, 4), self.names)
         if self.no_webhook is not None:

@@ -11,6 +11,8 @@ from tests.proxy.node import Node, node
 from tests.proxy.plugin import Plugin
 
 PATIENCE = 3.0
+"""Of tests in which it ends: ``@pytest.mark.parametrize("patience", [PATIENCE])``."""
+
 MakePlugin = Callable[..., Plugin]
 
 
@@ -23,8 +25,14 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def running(folder: Path) -> Iterator[Node]:
-    with node(folder, patience=PATIENCE) as made:
+def patience() -> float:
+    """Seconds; more than a loaded machine takes for anything that a test does."""
+    return 120.0
+
+
+@pytest.fixture
+def running(folder: Path, patience: float) -> Iterator[Node]:
+    with node(folder, patience=patience) as made:
         yield made
 
 

@@ -82,6 +82,7 @@ def test_the_end_of_a_plugin_is_not_seen_and_its_successor_is_asked(
     assert len(running.kubelet.lists) == 1
 
 
+@pytest.mark.parametrize("patience", [PATIENCE])
 def test_calls_wait_beside_each_other(running: Node, plugin: MakePlugin) -> None:
     first = plugin("a").register()
     _is_known(running)
@@ -114,6 +115,7 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Node, plugin: MakeP
     assert [len(each) for each in running.kubelet.lists][-2:] == [5, 6]
 
 
+@pytest.mark.parametrize("patience", [PATIENCE])
 def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
     running: Node, plugin: MakePlugin
 ) -> None:
@@ -152,6 +154,7 @@ def test_a_plugin_that_answers_unavailable_itself_is_not_asked_again(
     assert made.asked.count("Allocate") == 1
 
 
+@pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
     running: Node, plugin: MakePlugin
 ) -> None:
@@ -178,6 +181,7 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
     assert answers == ["a, late"]
 
 
+@pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_stopped_plugin_is_passed_over_until_it_answers(
     running: Node, plugin: MakePlugin
 ) -> None:
@@ -201,6 +205,7 @@ def test_a_stopped_plugin_is_passed_over_until_it_answers(
     assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
+@pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
     running: Node,
 ) -> None:
@@ -351,6 +356,7 @@ def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
     assert running.kubelet.losses == 0
 
 
+@pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
     running: Node, plugin: MakePlugin
 ) -> None:
@@ -381,6 +387,7 @@ def _answers(running: Node) -> str:
         return ""
 
 
+@pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
     running: Node, plugin: MakePlugin
 ) -> None:
@@ -416,6 +423,7 @@ def test_an_older_plugin_that_has_hung_meanwhile_is_not_asked_in_the_gap(
     stopped.send(signal.SIGCONT)
 
 
+@pytest.mark.parametrize("patience", [PATIENCE])
 def test_waiting_and_asking_together_take_no_longer_than_patience(
     running: Node, plugin: MakePlugin
 ) -> None:

@@ -1,10 +1,12 @@
 """What of a node's cards a container finds, by the way they are injected."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from agent.injection.inject import DriverFiles, Injection
+from tests.agent.driver.driver_host import DriverHost
 from tests.runtime.conftest import MakeNode
 from tests.runtime.containerd import Containerd
 from tests.runtime.gpunode import GpuNode, card_devices
@@ -101,4 +103,27 @@ def test_the_container_runtime_resolves_our_cdi_spec(
     assert inside.env()[VISIBLE] == "void"
     assert inside.list("/usr/local/nvidia") == ["lib64"]
     assert "Read-only file system" in inside.refused("touch /usr/local/nvidia/more")
+    assert_only(node.run("b", 60, 4), node, 1)
+
+
+def test_a_driver_in_a_container_reaches_containers_by_our_cdi_spec(
+    make_node: MakeNode, runtime: Containerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the GPU Operator: neither libraries nor device nodes are the host's own."""
+    if not runtime.knows_cdi:
+        pytest.skip("this containerd is older than 1.7 and does not know CDI")
+    root = tmp_path / "driver"
+    DriverHost(root).install("550.54.15")
+    monkeypatch.setattr("agent.driver.host.DRIVER_IN_ITS_CONTAINER", str(root))
+    (tmp_path / "host").symlink_to("/")
+    node = make_node(
+        2, inject=Injection.CDI, driver_dir=DriverFiles("auto"), host_root=tmp_path / "host"
+    )
+    (root / "dev").mkdir()
+    for path in map(Path, node.devices):
+        os.mknod(root / "dev" / path.name, path.stat().st_mode, path.stat().st_rdev)
+        path.unlink()
+    inside = node.run("a", 60, 4)
+    assert_only(inside, node, 0)
+    assert "550.54.15" in inside.sh("cat /usr/local/nvidia/lib64/libcuda.so.1")
     assert_only(node.run("b", 60, 4), node, 1)

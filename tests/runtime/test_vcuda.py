@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from agent.enforcement.vcuda.api import vcuda_pb2 as pb
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
+from agent.injection.inject import DriverFiles
 from agent.settings import EnforcementMode
 from tests.agent.builders import BLOCK
 from tests.runtime.conftest import MakeNode
@@ -26,8 +28,14 @@ DENIED = grpc.StatusCode.PERMISSION_DENIED
 
 
 @pytest.fixture
-def node(make_node: MakeNode) -> GpuNode:
-    return make_node(2, enforcement=EnforcementMode.VCUDA)
+def enforcement(tmp_path: Path) -> dict[str, Any]:
+    """The settings of vcuda; what the library would do, the tests do themselves."""
+    return {"enforcement": EnforcementMode.VCUDA, "driver_dir": DriverFiles(str(tmp_path))}
+
+
+@pytest.fixture
+def node(make_node: MakeNode, enforcement: dict[str, Any]) -> GpuNode:
+    return make_node(2, **enforcement)
 
 
 def register(inside: Inside, socket: str = SOCKET, **refs: str) -> None:
@@ -225,8 +233,10 @@ def test_equal_pods_started_at_once_never_see_each_others_directory(node: GpuNod
         assert not pids(inside, f"{ETC}/{inside.id}") & others
 
 
-def test_whoever_lingers_never_sees_what_its_successor_gets(make_node: MakeNode) -> None:
-    node = make_node(1, enforcement=EnforcementMode.VCUDA)
+def test_whoever_lingers_never_sees_what_its_successor_gets(
+    make_node: MakeNode, enforcement: dict[str, Any]
+) -> None:
+    node = make_node(1, **enforcement)
     old_uid = node.admit("old", (99, 8))
     old = node.start("old", old_uid)
     register(old)

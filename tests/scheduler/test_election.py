@@ -80,6 +80,10 @@ def test_the_first_one_leads_and_the_lease_says_so(leases: FakeLeases, clock: Fa
     one.step()
     assert one.leads_for() == DURATION
     assert leases.lease is not None
+    assert leases.lease["metadata"]["labels"] == {
+        "app.kubernetes.io/component": "scheduler-extender",
+        "app.kubernetes.io/part-of": "gpu-turnstile",
+    }
     assert leases.lease["spec"] == {
         "holderIdentity": "one",
         "leaseDurationSeconds": 10,

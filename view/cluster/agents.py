@@ -67,8 +67,8 @@ def _ask(api: Api, namespace: str, pod: Json) -> NodeUse:
         return NodeUse(node, f"its agent cannot be asked: {error}")
 
 
-def parse_samples(text: str) -> list[Sample]:
-    """Read metrics in Prometheus' text format; only those of agents.
+def parse_samples(text: str, prefix: str = PREFIX) -> list[Sample]:
+    """Read metrics in Prometheus' text format; only those with a prefix, by default of agents.
 
     Raises:
         ValueError: it is something else.
@@ -79,7 +79,7 @@ def parse_samples(text: str) -> list[Sample]:
     return [
         Sample(sample.name, sample.labels, sample.value)
         for family in text_string_to_metric_families(text)
-        if family.name.startswith(PREFIX)
+        if family.name.startswith(prefix)
         for sample in family.samples
     ]
 

@@ -235,7 +235,7 @@ class _Search:
         return tuple(
             Change(
                 "open-node",
-                f"open a node that has cards for it: {reason}",
+                f"make a node usable that has cards for it: {reason}",
                 "admin",
                 nodes,
                 needs=_needs(reason),

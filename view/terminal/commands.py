@@ -17,8 +17,10 @@ from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import ALL, NODES, PODS, Kind, events_of
+from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
-from view.model.reports import Answer, ClusterReport, Gap, NodeReport, PodReport, Stage
+from view.model.doctor.facts import Level
+from view.model.reports import Answer, ClusterReport, Freshness, Gap, NodeReport, PodReport, Stage
 from view.model.usage import ContainerUse, NodeUse
 from view.model.words import gaps_in_words
 from view.terminal.completion import (
@@ -26,6 +28,7 @@ from view.terminal.completion import (
     complete_pod,
 )
 from view.terminal.cordoning import change_cordon
+from view.terminal.doctor import judge, show_findings
 from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import WARN, line
@@ -389,6 +392,26 @@ def _readings(
                         raise
             last = now
         yield found, at
+
+
+@cli.command()
+@click.option("--node", metavar="NAME", help="Only this node.  [default: all]")
+@options("Where a GPU pod is tried, as a dry run: nothing is created.  [default: the context's]")
+def doctor(session: Session, node: str | None) -> None:
+    """Find what is wrong with an installation.
+
+    Webhook, certificates, policies, agents, cards, scheduler extender, records, leftovers.
+
+    One line a check: ok, warning, error, or unknown where you may not read what it needs; below
+    it what to run next. The exit code is 1 where there is an error, 3 where nothing may be read.
+    """
+    with in_words():
+        facts = examine(session.connection.client, session.names, session.namespace, node)
+    found = judge(facts, node)
+    shown = Shown("GpuFindingList", session.sorted(found), show_findings(found), resource="check")
+    session.show(shown, Freshness(facts.now.timestamp()))
+    levels = {each.level for each in found}
+    sys.exit(1 if Level.ERROR in levels else NOT_KNOWN if levels == {Level.UNKNOWN} else 0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

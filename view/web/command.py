@@ -9,6 +9,7 @@ from common.logs import configure
 from common.serving.errors import SettingsError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
+from view.cluster.agents import AGENT_NAMESPACE
 from view.model.node_report import POOL_LABELS
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
@@ -82,6 +83,13 @@ from view.web.settings import Settings
     help="The first of these labels that a node has names its pool.",
 )
 @click.option(
+    "--agent-namespace",
+    default=AGENT_NAMESPACE,
+    envvar="GPU_TURNSTILE_VIEW_AGENT_NAMESPACE",
+    show_envvar=True,
+    help="Where gpu-turnstile's agents run, which are asked what containers use.",
+)
+@click.option(
     "--streams",
     type=click.IntRange(1, 1000),
     default=64,
@@ -99,6 +107,7 @@ def serve(  # noqa: PLR0913 - one argument a flag
     policy: str,
     dashboard: str,
     pool_labels: tuple[str, ...],
+    agent_namespace: str,
     streams: int,
 ) -> None:
     """Serve the page: who holds which card, what waits and why. Read only."""
@@ -121,6 +130,7 @@ def serve(  # noqa: PLR0913 - one argument a flag
             hosts=hosts,
             dashboard=link,
             pool_labels=pool_labels,
+            agents=agent_namespace,
             streams=streams,
         )
     )

@@ -9,6 +9,7 @@ from functools import partial
 from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
+from view.cluster.agents import AGENT_NAMESPACE
 from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
 from view.model.ledger import By, Ledger, Statement
@@ -59,6 +60,7 @@ class Live:
         metrics: Metrics,
         *,
         namespace: str,
+        agents: str = AGENT_NAMESPACE,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
         """Prepare; nothing is asked before :meth:`start`.
@@ -69,12 +71,13 @@ class Live:
             feed: told of each edition.
             metrics: counts.
             namespace: what is read where not all namespaces may be.
+            agents: namespace of the agents.
             patience: seconds without a new edition, for a fault of ours, after which it is not
                 ready.
         """
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)
-        self._measuring = Measuring(client)
+        self._measuring = Measuring(client, agents)
         self._feed = feed
         self._metrics = metrics
         self._stop = threading.Event()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.agents import read_uses
+from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import Api
 from view.model.usage import NodeUse
 
@@ -24,14 +24,21 @@ _SHARE = 10
 class Measuring:
     """Asks agents what they measure. :meth:`run` belongs to one thread."""
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        api: Api,
+        namespace: str = AGENT_NAMESPACE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Prepare; nothing is asked before :meth:`run`.
 
         Args:
             api: the API server, through which agents are asked.
+            namespace: where agents are.
             clock: seconds, monotonic.
         """
         self._api = api
+        self._namespace = namespace
         self._clock = clock
         self._uses: Mapping[str, NodeUse] = {}
         self._reason = ""
@@ -53,7 +60,7 @@ class Measuring:
 
     def _measure(self) -> None:
         try:
-            found = read_uses(self._api)
+            found = read_uses(self._api, self._namespace)
         except (Rejected, Gone, Unavailable) as error:
             self._tell(str(error))
             if not isinstance(error, Unavailable):  # else it is as old as all that is shown

@@ -87,7 +87,12 @@ class Master(master.Master):
             self.settings.names, self.settings.policy, pool_labels=self.settings.pool_labels
         )
         live = self._live = Live(
-            connection.client, state, feed, self._metrics, namespace=connection.namespace
+            connection.client,
+            state,
+            feed,
+            self._metrics,
+            namespace=connection.namespace,
+            agents=self.settings.agents,
         )
         live.start()
         app = create_app(

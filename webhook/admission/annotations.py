@@ -15,12 +15,12 @@ def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def changes_at_create(
-    given: Mapping[str, Any], names: Names, place: OrderStamp
+    given: Mapping[str, Any], names: Names, order_stamp: OrderStamp
 ) -> dict[str, str | None]:
     """Return the changes to a new GPU pod: values, or ``None`` to remove."""
     changes: dict[str, str | None] = {
-        names.predicate_time: str(place.time_ns),
-        names.admission_order: place.encode(),
+        names.predicate_time: str(order_stamp.time_ns),
+        names.admission_order: order_stamp.encode(),
         names.gpu_assigned: "false",
     }
     for key in given:
@@ -42,11 +42,11 @@ def changes_without_gpus(given: Mapping[str, Any], names: Names) -> dict[str, st
     return dict.fromkeys((*dropped, *(key for key in by_binding if key in given)))
 
 
-def changes_at_bind(names: Names, place: OrderStamp, node: str) -> dict[str, str]:
+def changes_at_bind(names: Names, order_stamp: OrderStamp, node: str) -> dict[str, str]:
     """Return the annotations of a pod that is being bound."""
     return {
-        names.predicate_time: str(place.time_ns),
-        names.bind_order: place.encode(),
+        names.predicate_time: str(order_stamp.time_ns),
+        names.bind_order: order_stamp.encode(),
         names.predicate_node: node,
     }
 

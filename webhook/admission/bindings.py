@@ -53,8 +53,8 @@ def stamp_binding(
     for path, value in (("metadata", metadata), ("metadata.annotations", annotations)):
         if value is not None and not isinstance(value, Mapping):
             return _pass(f"{path}: {quote(value)} is no mapping: bound without stamps")
-    place = stamp()
-    return Verdict(patch=patch_annotations(metadata, changes_at_bind(names, place, node)))
+    order_stamp = stamp()
+    return Verdict(patch=patch_annotations(metadata, changes_at_bind(names, order_stamp, node)))
 
 
 def _pass(warning: str) -> Verdict:

@@ -73,17 +73,17 @@ def decide_pod(
     found = read_pod(adjusted.pod, names, privileged=options.privileged)
     if found is None:
         return _drop_ours(pod, names=names, stamp=stamp)
-    demand, errors, others = found
+    demand, errors, warned = found
     if errors:
         return Verdict(errors=errors)
     if not demand:
         dropped = _drop_ours(pod, names=names, stamp=stamp)
-        return replace(dropped, warnings=bounded((*others, *dropped.warnings)))
+        return replace(dropped, warnings=bounded((*warned, *dropped.warnings)))
     given = annotations_of(pod)
-    place = stamp()
-    changes = changes_at_create(given, names, place)
+    order_stamp = stamp()
+    changes = changes_at_create(given, names, order_stamp)
     # Those of our own earlier call are not the user's.
-    ours = _is_reinvocation(given, names, place)
+    ours = _is_reinvocation(given, names, order_stamp)
     return Verdict(
         patch=(
             *patch_annotations(pod.get("metadata"), changes),
@@ -93,7 +93,7 @@ def decide_pod(
         ),
         warnings=bounded(
             (
-                *others,
+                *warned,
                 *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card),
                 *about_environment(pod.get("spec"), demand),
@@ -117,7 +117,7 @@ def _drop_ours(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], Orde
     )
 
 
-def _is_reinvocation(given: Mapping[str, Any], names: Names, place: OrderStamp) -> bool:
+def _is_reinvocation(given: Mapping[str, Any], names: Names, order_stamp: OrderStamp) -> bool:
     """Return whether the three annotations are from an earlier call for the same request.
 
     The API server calls again when another webhook changed the pod. Nothing marks the
@@ -133,7 +133,7 @@ def _is_reinvocation(given: Mapping[str, Any], names: Names, place: OrderStamp) 
         earlier = OrderStamp.decode(order)
         return (
             decode_time(time) == earlier.time_ns
-            and 0 <= place.time_ns - earlier.time_ns < _REINVOKED_WITHIN
+            and 0 <= order_stamp.time_ns - earlier.time_ns < _REINVOKED_WITHIN
         )
     except InvalidStamp:
         return False

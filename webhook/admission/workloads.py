@@ -78,10 +78,10 @@ def decide_workload(
     found = read_pod(adjusted.pod, names, path=path, privileged=options.privileged)
     if found is None:
         return Verdict()
-    demand, errors, others = found
+    demand, errors, warned = found
     if set(errors) - set(_errors(old, steps, names, path, options)):
         return Verdict(errors=errors)
-    before = (*(f"as before, its pods are refused: {each}" for each in errors), *others)
+    before = (*(f"as before, its pods are refused: {each}" for each in errors), *warned)
     if not demand:
         return Verdict(warnings=bounded(before))
     given = annotations_of(template)

@@ -23,7 +23,7 @@ class Grant:
 
     Attributes:
         resource: which resource.
-        shares: places per card, cards by index: the order in which a container sees them.
+        shares: places per card, cards by index, the order of every answer.
     """
 
     resource: Resource

@@ -26,6 +26,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from agent.allocator.model.entitlement import Entitlement
+from agent.cards.pci import parse_address
 from agent.errors import EnforcementError
 from contract.demand import CORES_PER_CARD
 from contract.errors import quote
@@ -52,9 +53,6 @@ CONFIG_SIZE = _LAYOUT.size
 _PID = struct.Struct("=i")
 _TEXTS = {"pod_uid": 48, "container_name": 4096, "bus_id": 16}
 _DRIVER = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.[0-9]+)*\Z", re.ASCII)
-_BUS_ID = re.compile(
-    r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])\Z", re.ASCII | re.IGNORECASE
-)
 
 
 class InvalidConfig(ValueError):
@@ -177,10 +175,10 @@ def legacy_bus_id(bus_id: str) -> str:
     """
     if not bus_id:
         return ""
-    match = _BUS_ID.match(bus_id)
-    if match is None:
+    address = parse_address(bus_id)
+    if address is None:
         raise _unfit("bus_id", f"must be a PCI bus id such as 0000:3B:00.0: {quote(bus_id)}")
-    domain, bus, device, function = (int(part or "0", 16) for part in match.groups())
+    domain, bus, device, function = address
     written = f"{domain:04X}:{bus:02X}:{device:02X}.{function:X}"
     if len(written) >= _TEXTS["bus_id"]:
         most = _TEXTS["bus_id"] - 1

@@ -9,7 +9,8 @@ from agent.allocator.model.containers import Places
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
-from agent.allocator.resolver import Request, Resolution, Turn, assumed_container, resolve
+from agent.allocator.resolver import Request, Resolution, assumed_container, resolve
+from agent.allocator.turn import Turn
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import Demand

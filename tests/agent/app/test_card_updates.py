@@ -1,5 +1,6 @@
 """Where news of the cards goes."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -12,6 +13,7 @@ from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
+from placement.cards import Inventory
 from tests.agent.builders import card, device_table
 
 NOON = Moment(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))
@@ -120,6 +122,45 @@ def test_a_node_whose_driver_is_missing_is_told_so_once(paper: Paper) -> None:
 def test_cards_of_which_no_probe_has_told_yet_are_not_shown_healthy(paper: Paper) -> None:
     paper.news.cards_changed(CardsStatus(TWO))
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 0
+
+
+@pytest.mark.parametrize("cards_first", [True, False])
+def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is_off(
+    paper: Paper, cards_first: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    happen: list[Callable[[], None]] = [
+        lambda: paper.news.cards_changed(WELL),
+        lambda: paper.news.others_changed({"nvidia.com/gpu": 2}),
+    ]
+    for each in happen if cards_first else happen[::-1]:
+        assert not paper.told  # one half of it is no defect
+        each()
+    paper.news.cards_changed(WELL)
+    assert paper.texts() == [
+        (
+            "GPUsServedTwice",
+            (
+                "another device plugin offers this node's cards as nvidia.com/gpu: 2, and gives "
+                "them to containers that nobody counts here: turn it off on this node, with the "
+                "GPU Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
+            ),
+        )
+    ]
+    assert paper.told[0].subject == Subject("Node", "", "n1", "n1")
+    assert [each.getMessage() for each in caplog.records] == ["cards are served twice"]
+    assert paper.metric("cards_served_twice") == 2
+    paper.news.others_changed({})
+    assert paper.metric("cards_served_twice") == 0
+    paper.news.others_changed({"nvidia.com/gpu": 1})
+    assert len(paper.told) == 2
+
+
+def test_a_node_whose_cards_are_all_in_mig_mode_is_another_plugins(paper: Paper) -> None:
+    left_out = Discovery(Inventory(()), skipped=(CardFault(0, "GPU-0", "in MIG mode"),))
+    paper.news.cards_changed(CardsStatus(left_out))
+    paper.news.others_changed({"nvidia.com/gpu": 7})
+    assert paper.metric("cards_served_twice") == 0
+    assert [each.reason for each in paper.told] == ["GPULeftOut"]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,30 @@ def test_with_cdi_a_spec_is_there_before_its_names_are_given_out_and_when_it_was
     assert json.loads(path.read_text()) == spec
 
 
+def test_our_spec_brings_the_files_and_nodes_of_a_driver_in_a_container(tmp_path: Path) -> None:
+    """As on a node of NVIDIA's GPU Operator: the host itself has neither."""
+    nodes = tmp_path / "host" / "run/nvidia/driver/dev"
+    nodes.mkdir(parents=True)
+    (nodes / "zero").touch()
+    chosen = replace(
+        settings(tmp_path),
+        inject=Injection.CDI,
+        driver_dir=DriverFiles("auto"),
+        host_root=tmp_path / "host",
+    )
+    assert Injector(chosen, CARDS).answer(SHARE).cdi == ("gpu-turnstile.io/gpu=GPU-1",)
+    spec = json.loads((tmp_path / "cdi" / "gpu-turnstile.json").read_text())
+    assert [each["containerEdits"]["deviceNodes"][0]["path"] for each in spec["devices"]] == [
+        "/dev/null",
+        "/dev/zero",
+    ]
+    hosts = [each["containerEdits"]["deviceNodes"][0].get("hostPath") for each in spec["devices"]]
+    assert hosts == [None, "/run/nvidia/driver/dev/zero"]
+    (mount,) = spec["containerEdits"]["mounts"]
+    assert mount["hostPath"] == str(tmp_path / "state" / "driver" / "current")
+    assert mount["containerPath"] == "/usr/local/nvidia"
+
+
 def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_otherwise(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -111,7 +135,11 @@ def test_hami_core_finds_its_library_where_the_settings_say(tmp_path: Path) -> N
 
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
     with short_dir() as root:
-        chosen = replace(settings(root), enforcement=EnforcementMode.VCUDA)
+        chosen = replace(
+            settings(root),
+            enforcement=EnforcementMode.VCUDA,
+            driver_dir=DriverFiles(str(root / "driver")),
+        )
         enforcer, lifecycle = set_up_containers(
             chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
         )

@@ -161,6 +161,29 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         assert f"gpu_turnstile_agent_{line}\n" in metrics
 
 
+def test_cards_that_nvidias_device_plugin_serves_as_well_are_an_event_of_the_node(
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+) -> None:
+    server.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": settings.node_name},
+            "status": {"allocatable": {"nvidia.com/gpu": "2"}},
+        }
+    )
+    with running(settings) as agent:
+        eventually(
+            lambda: "cards_served_twice 2.0" in page(agent, "/metrics")[1], "a gauge says so"
+        )
+
+        def reasons() -> list[str]:
+            events = admin.get("/api/v1/namespaces/default/events")["items"]
+            return [each["reason"] for each in events]
+
+        eventually(lambda: reasons() == ["GPUsServedTwice"], "an Event says so")
+
+
 def test_a_cordoned_card_gets_no_new_container(
     settings: Settings,
     server: ApiServer,
@@ -168,7 +191,7 @@ def test_a_cordoned_card_gets_no_new_container(
     kubelet: FakeKubelet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("agent.kubernetes_api.cordon._PERIOD", 0.1)
+    monkeypatch.setattr("agent.kubernetes_api.node._PERIOD", 0.1)
     node, cordon = f"/api/v1/nodes/{settings.node_name}", {NAMES.gpu_cordoned: "GPU-0"}
     metadata = {"name": settings.node_name, "annotations": cordon}
     server.apply(

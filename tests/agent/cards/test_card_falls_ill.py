@@ -224,3 +224,23 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
         eventually(lambda: stage.page("/readyz") == (200, "ok\n"), "it is ready")
         eventually(lambda: sorted(stage.shown()) == [0, 1], "the node shows them")
         assert stage.run("a", 30, 8) == uuid(0)
+
+
+def test_a_card_that_was_ill_is_not_served_again_by_the_next_agent(
+    node: Node, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver tells an Xid once; this one is too old to say what it asks for (before R565)."""
+    node.forget("card 0 action", "card 1 action")
+    with launch() as stage:
+        eventually(lambda: stage.offered() == ("200", "200"), "the cards are offered")
+        node.event(0, data=119)
+        eventually(lambda: stage.offered() == ("100", "200"), "its places are unhealthy")
+    node.card(1, failed=1, ecc=1)  # while there is no agent
+    load(monkeypatch, tmp_path)
+    with launch(recovery_quiet=0.0) as stage:
+        eventually(lambda: stage.offered() == ("0", "200"), "no place is healthy")
+        eventually(lambda: all(each.reason for each in stage.shown().values()), "it is shown")
+        assert stage.shown()[0].reason.startswith("Xid 119 (GSP RPC timeout) at ")
+        assert stage.shown()[1].reason.startswith("1 uncorrectable ECC errors since the driver ")
+        node.card(0, action=0)  # a driver that can say it asks for nothing
+        eventually(lambda: stage.offered() == ("100", "200"), "it comes back")

@@ -13,6 +13,7 @@ import pytest
 from agent.cards.discovery import CardsStatus, CardWatch, Pace
 from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Probe, Rules, xid_fault
 from agent.cards.inventory import CardFault, Discovery
+from agent.cards.kept_faults import KeptFaults
 from agent.cards.source import Source
 from agent.errors import DriverUnloaded, Unavailable
 from placement.cards import Card
@@ -23,6 +24,7 @@ from tests.agent.threads import running
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 TWO = Discovery(device_table(2).inventory, "550.54.15")
 LOST = Fault(FaultKind.LOST, "NVML: GPU is lost")
+RULES = Rules(quiet=300)
 BUSY = Pace(step=0.005, probe=0.0, renew=60.0, retry=0.005, retry_most=0.02)
 """Probes in every round, and fails fast; the time that counts is the fake clock's."""
 
@@ -120,11 +122,35 @@ def diary() -> Diary:
     return Diary()
 
 
-def make(source: Source, clock: Clock, diary: Diary, pace: Pace = BUSY) -> CardWatch:
+class Disk:
+    """What outlives an agent: one text, and the life of the driver."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.life = "boot-1"
+
+    def load(self) -> str:
+        return self.text
+
+    def save(self, text: str) -> None:
+        self.text = text
+
+
+def make(
+    source: Source,
+    clock: Clock,
+    diary: Diary,
+    pace: Pace = BUSY,
+    *,
+    disk: Disk | None = None,
+    rules: Rules = RULES,
+) -> CardWatch:
+    kept = disk or Disk()
     return CardWatch(
         source,
-        rules=Rules(quiet=300),
+        rules=rules,
         observer=diary,
+        kept=KeptFaults(kept, lambda: kept.life),
         pace=pace,
         now=clock,
         jitter=lambda: 0.0,
@@ -298,6 +324,116 @@ def test_a_new_session_looks_for_a_card_that_does_not_answer(
         rounds(driver)
         assert driver.opened == opened  # all answer: no need
     assert driver.closed == driver.opened
+
+
+# --- the agent starts again -----------------------------------------------------------------
+
+
+@pytest.fixture
+def disk(driver: Driver, clock: Clock, diary: Diary) -> Disk:
+    """What an agent leaves whose GPU-1 had Xid 79; its driver cannot say what it asks for."""
+    driver.answers |= {"GPU-0": Probe(0, None), "GPU-1": Probe(0, None)}
+    disk = Disk()
+    with watching(make(driver, clock, diary, disk=disk)) as watch:
+        assert watch.known.wait(20)
+        clock.at = 1.0
+        driver.events.put(("GPU-1", xid_fault(79)))
+        eventually(lambda: not watch.healthy("GPU-1"), "it is unhealthy")
+    diary.turns.clear()
+    return disk
+
+
+REASON = "Xid 79 (GPU has fallen off the bus) at 12:00:01"
+
+
+def test_a_card_that_was_ill_is_ill_for_the_next_agent_from_the_start(
+    disk: Disk, driver: Driver, clock: Clock
+) -> None:
+    """Its driver does not tell the Xid again, and the card answers as a sound one does."""
+    clock.at = 1000
+    diary = Diary()
+    with watching(make(driver, clock, diary, disk=disk)) as watch:
+        assert watch.known.wait(20)
+        assert watch.unhealthy("GPU-1") == REASON
+        assert watch.healthy("GPU-0")
+        assert diary.turns == [("GPU-1", REASON)]
+        assert [not each.health["GPU-1"].healthy for each in diary.statuses] == [True]
+        driver.answers["GPU-1"] = LOST  # somebody resets it
+        eventually(lambda: watch.status.health["GPU-1"].gone, "it is gone")
+        driver.answers["GPU-1"] = Probe(0, None)
+        rounds(driver)
+        clock.at = 1300
+        eventually(lambda: watch.healthy("GPU-1"), "it comes back as it would have before")
+    with watching(make(driver, clock, Diary(), disk=disk)) as watch:
+        assert watch.known.wait(20)
+        assert watch.healthy("GPU-1")
+
+
+@pytest.mark.parametrize("life", ["boot-2", "another-1", ""])
+def test_a_driver_that_was_loaded_since_has_set_every_card_up(
+    life: str, disk: Disk, driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    disk.life = life
+    with watching(make(driver, clock, diary, disk=disk)) as watch:
+        assert watch.known.wait(20)
+        assert watch.healthy("GPU-1")
+    assert (disk.text, diary.turns) == ("", [])
+
+
+def test_a_fault_that_is_ignored_now_is_forgotten(
+    disk: Disk, driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    rules = Rules(quiet=300, ignored_xids={79})
+    with watching(make(driver, clock, diary, disk=disk, rules=rules)) as watch:
+        assert watch.known.wait(20)
+        assert watch.healthy("GPU-1")
+    assert disk.text == ""
+
+
+def test_a_card_that_an_agent_did_not_find_is_still_ill_for_the_next_one(
+    disk: Disk, driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    driver.found = Discovery(device_table(1).inventory, "550.54.15")
+    with watching(make(driver, clock, diary, disk=disk)) as watch:
+        assert watch.known.wait(20)
+    driver.found = TWO
+    with watching(make(driver, clock, diary, disk=disk)) as watch:
+        assert watch.known.wait(20)
+        assert watch.unhealthy("GPU-1") == REASON
+
+
+def test_what_cannot_be_read_is_logged_and_means_nothing(
+    driver: Driver, clock: Clock, diary: Diary, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = Disk()
+    disk.text = "[]"
+    with watching(make(driver, clock, diary, disk=disk)) as watch:
+        assert watch.known.wait(20)
+        assert watch.healthy("GPU-0")
+    assert "ill cards cannot be read" in caplog.messages
+    assert disk.text == ""
+
+
+def test_a_folder_that_the_kubelet_has_emptied_is_written_again(
+    disk: Disk, driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    text = disk.text
+    with watching(make(driver, clock, diary, disk=disk)) as watch:
+        assert watch.known.wait(20)
+        disk.text = ""
+        eventually(lambda: disk.text == text, "it is there again")
+
+
+def test_what_the_driver_says_at_any_time_is_not_kept(
+    driver: Driver, clock: Clock, diary: Diary
+) -> None:
+    """A card that an agent cannot reach may be sound for the next one."""
+    driver.answers |= {"GPU-0": LOST, "GPU-1": Fault(FaultKind.MIG, "in MIG mode")}
+    disk = Disk()
+    with watching(make(driver, clock, diary, disk=disk)) as watch:
+        assert watch.known.wait(20)
+        assert not watch.healthy("GPU-0")
+    assert disk.text == ""
 
 
 # --- NVML fails ---------------------------------------------------------------------------

@@ -68,8 +68,20 @@ REASONS: dict[str, tuple[list[tuple[float, Happening]], str]] = {
         [(5, Probe(action="a reset of the card"))],
         "the driver asks for a reset of the card at 12:00:05",
     ),
+    "rows that an agent that starts late finds": (
+        [(5, Probe(uncorrectable=0, action="", defect="memory rows could not be remapped"))],
+        "memory rows could not be remapped at 12:00:05",
+    ),
+    "errors before an agent that starts late": (
+        [(5, Probe(uncorrectable=2)), (6, Probe(uncorrectable=2))],
+        "2 uncorrectable ECC errors since the driver was loaded at 12:00:05",
+    ),
+    "such errors of which the driver says that they take no reset": (
+        [(5, Probe(uncorrectable=2, action=""))],
+        "",
+    ),
     "new uncorrectable errors": (
-        [(0, Probe(uncorrectable=1)), (1, Probe(uncorrectable=3))],
+        [(0, Probe(uncorrectable=1, action="")), (1, Probe(uncorrectable=3))],
         "3 uncorrectable ECC errors, before 1 at 12:00:01",
     ),
 }
@@ -132,7 +144,8 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
     "its memory waits for a reset": ([(0, xid_fault(95)), (400, WAITS)], False),
     "the bad row is out of use till then": ([(0, CONTAINED), (400, WAITS)], True),
     "a defect": ([(0, xid_fault(64)), (9e9, DEFECT)], False),
-    "a defect of a healthy card": ([(0, DEFECT)], True),
+    "a defect that is gone": ([(0, DEFECT), (300, TOLD_ALL_WELL)], True),
+    "a defect that is gone for a while": ([(0, DEFECT), (299, TOLD_ALL_WELL)], False),
     "the count rose": ([(0, Probe(1)), (1, CONTAINED), (400, TWO_ERRORS)], False),
     "the count is the same": ([(0, Probe(1)), (1, CONTAINED), (400, ONE_ERROR)], True),
 }

@@ -14,7 +14,7 @@ import pytest
 
 from agent.driver import folder as folder_module
 from agent.driver.folder import DriverFolder
-from agent.driver.host import Host
+from agent.driver.host import Host, device_on_host
 from agent.errors import DriverFilesError
 from tests.agent.driver.driver_host import ELF, I386, X86_64, DriverHost, expected, tree
 
@@ -214,6 +214,56 @@ def test_32_bit_libraries_have_a_folder_of_their_own_but_not_where_vcuda_stands_
         f"lib64/lib{n}.so{v}": control for n in ("cuda", "nvidia-ml") for v in ("", ".1")
     }
     assert tree(link) == expected_tree
+
+
+def contain(host: DriverHost, version: str) -> DriverHost:
+    """Put a driver container there, as the GPU Operator mounts its root."""
+    contained = DriverHost(host.root / "run/nvidia/driver")
+    contained.install(version)
+    host.module.write_text(f"{version}\n")
+    return contained
+
+
+def test_a_driver_in_a_container_is_found_where_the_gpu_operator_mounts_it(
+    tmp_path: Path, link: Path
+) -> None:
+    host = DriverHost(tmp_path / "bare")
+    host.write_cache()
+    with pytest.raises(DriverFilesError, match="the host's loader knows no libcuda"):
+        host.host().look()  # after a boot, before the container
+    contain(host, NEW)
+    assert lay_out(host.host(), link)
+    assert tree(link) == expected(NEW)
+    source = host.host().look().files["bin/nvidia-smi"]
+    assert source.path == "/run/nvidia/driver/usr/bin/nvidia-smi"
+
+
+def test_of_two_drivers_the_one_in_the_kernel_is_taken_and_the_hosts_first(
+    host: DriverHost, link: Path
+) -> None:
+    contained = contain(host, NEW)
+    lay_out(host.host(), link)
+    assert tree(link) == expected(NEW)
+    contained.install(OLD)
+    host.module.write_text(f"{OLD}\n")
+    assert host.host().look().files["bin/nvidia-smi"].path == "/usr/bin/nvidia-smi"
+
+
+def test_a_driver_container_of_another_driver_than_the_kernels_is_refused_in_words(
+    host: DriverHost,
+) -> None:
+    contain(host, NEW)
+    host.module.write_text("570.86.10\n")
+    with pytest.raises(DriverFilesError, match=rf"has the libraries of driver {NEW}, and the"):
+        host.host().look()
+
+
+def test_device_nodes_of_a_driver_container_are_in_its_own_dev(host: DriverHost) -> None:
+    assert device_on_host(host.root, "/dev/nvidia0") == "/dev/nvidia0"
+    (host.root / "run/nvidia/driver/dev").mkdir(parents=True)
+    (host.root / "run/nvidia/driver/dev/nvidia0").touch()
+    assert device_on_host(host.root, "/dev/nvidia0") == "/run/nvidia/driver/dev/nvidia0"
+    assert device_on_host(host.root, "/dev/nvidiactl") == "/dev/nvidiactl"
 
 
 def _no_cache(host: DriverHost) -> None:

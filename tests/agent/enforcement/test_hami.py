@@ -4,6 +4,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.enforcement.hami import HamiCore
+from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.ticket_dirs import digest_of
 from agent.errors import EnforcementError
-from tests.agent.builders import BLOCK, CORE, MEMORY, ids, pod_id
+from tests.agent.builders import BLOCK, CORE, MEMORY, device_table, ids, pod_id
 
 POD = pod_id("p")
 CLAIM = ContainerRef(POD, "c0")
@@ -37,10 +39,20 @@ class Node:
         self.library = folder / "vgpu" / "libvgpu.so"
         self.library.parent.mkdir()
         self.library.write_text("ELF")
+        self.outdated: list[bool] = []
         self.hami = self.agent()
 
-    def agent(self) -> HamiCore:
-        return HamiCore(state_dir=self.state, library_dir=self.library.parent, block=BLOCK)
+    def agent(self, *bus_ids: str) -> HamiCore:
+        """An agent that knows the PCI addresses of the first cards."""
+        cards = device_table(len(bus_ids)).inventory.cards
+        return HamiCore(
+            state_dir=self.state,
+            library=HamiLibrary(self.library.parent, on_outdated=self.outdated.append),
+            block=BLOCK,
+            cards=[
+                replace(card, bus_id=bus_id) for card, bus_id in zip(cards, bus_ids, strict=True)
+            ],
+        )
 
     def shared(self, places: frozenset[str]) -> Path:
         return self.state / "tickets" / digest_of(places) / "files" / "shared.cache"
@@ -101,6 +113,46 @@ def test_the_memory_of_several_cards_is_limited_card_by_card_in_one_order(node: 
         "CUDA_DEVICE_MEMORY_LIMIT": "512m",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+
+
+@pytest.mark.parametrize(
+    ("bus_ids", "limits"),
+    [
+        (("0000:07:00.0", "0000:0F:00.0", "0000:3b:00.0"), "768m 512m 256m"),
+        (("0000:3b:00.0", "0000:0F:00.0", "0000:07:00.0"), "256m 512m 768m"),
+        (("00000001:00:00.0", "0:ff:00.0", "0000:07:1f.0"), "256m 512m 768m"),
+        (("0000:3b:00.0", "", "0000:07:00.0"), "768m 512m 256m"),
+        (("0000:3b:00.0", "0000:07:00.0", "slot 3"), "768m 512m 256m"),
+    ],
+    ids=["the same order", "another", "by number, not by text", "one not known", "one not read"],
+)
+def test_limits_are_numbered_as_cuda_does_by_pci_address(
+    bus_ids: tuple[str, ...], limits: str, node: Node
+) -> None:
+    """Of the container's cards, not of the node's; by index where an address is not known."""
+    answer = node.agent(*bus_ids, "0000:01:00.0").answer(CLAIM, frozenset(), memory(3, 2, 1))
+    assert " ".join(answer.envs[f"CUDA_DEVICE_MEMORY_LIMIT_{at}"] for at in range(3)) == limits
+    assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT"] == "256m"
+    assert answer.envs["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.hami.open()
+    node.core()
+    node.core()
+    assert node.outdated == [True]
+    node.library.write_bytes(b"ELF\0Waiting for postinit lock (trial %d/%d)\0")
+    node.core()
+    assert node.outdated == [True, False]
+    node.library.write_bytes(b"")
+    node.core()
+    assert node.outdated == [True, False, True]
+    node.library.unlink()
+    node.hami.open()
+    assert node.outdated == [True, False, True]
+    assert caplog.messages == ["HAMi-core is outdated"] * 2
 
 
 def test_whole_cards_without_memory_have_no_cap(node: Node) -> None:

@@ -1,4 +1,4 @@
-"""The one small file that survives the agent."""
+"""A small file that survives the agent."""
 
 import errno
 import os
@@ -8,7 +8,7 @@ import pytest
 
 from agent.host.state_file import StateFile
 
-KEPT_NOT = "the pod in service cannot be kept"
+KEPT_NOT = "a small file cannot be kept"
 
 
 @pytest.fixture
@@ -37,12 +37,15 @@ def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", None], ids=["not UTF-8", "a folder"])
-def test_what_cannot_be_read_says_nothing(path: Path, content: bytes | None) -> None:
+def test_what_cannot_be_read_is_logged_and_says_nothing(
+    path: Path, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
     if content is None:
         path.mkdir()
     else:
         path.write_bytes(content)
     assert StateFile(path).load() == ""
+    assert caplog.messages == ["a small file cannot be read"]
 
 
 def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(

@@ -90,6 +90,24 @@ def test_a_spec_asks_for_no_more_than_it_needs() -> None:
     assert spec_document(digit, Answer())["containerEdits"] == {}
 
 
+def test_nodes_that_the_host_has_elsewhere_are_found_there_and_only_they() -> None:
+    """A driver in a container has the device nodes in its own ``/dev``."""
+    found = {"/dev/nvidia1": "/run/nvidia/driver/dev/nvidia1"}
+    spec = spec_document(TWO, COMMON, lambda path: found.get(path, path))
+    assert spec["cdiVersion"] == "0.5.0"  # the lowest that knows hostPath
+    assert [each["containerEdits"]["deviceNodes"] for each in spec["devices"]] == [
+        [{"path": "/dev/nvidia0", "permissions": "rw"}],
+        [{"path": "/dev/nvidia1", "permissions": "rw", "hostPath": found["/dev/nvidia1"]}],
+    ]
+    schema().validate(spec)
+    control = {"/dev/nvidiactl": "/run/nvidia/driver/dev/nvidiactl"}
+    spec = spec_document(TWO, COMMON, lambda path: control.get(path, path))
+    assert spec["cdiVersion"] == "0.5.0"
+    assert spec["containerEdits"]["deviceNodes"] == [
+        {"path": "/dev/nvidiactl", "permissions": "rw", "hostPath": control["/dev/nvidiactl"]}
+    ]
+
+
 @settings(patient, max_examples=share(20))
 @given(inventories(most=3))
 def test_our_spec_keeps_to_the_schema_and_the_naming_rules_and_reads_back(
@@ -121,6 +139,32 @@ def test_what_nvidias_tool_writes_is_read() -> None:
     assert spec.devices[1].nodes == {"/dev/nvidia0", "/dev/dri/card1"}
     assert "/dev/nvidiactl" in spec.nodes
     schema().validate(decode_yaml((DATA / "nvidia.yaml").read_text()))
+
+
+H100S = Inventory(
+    tuple(card(index, uuid=f"GPU-01000100-0000-0000-0000-00000000000{index}") for index in range(8))
+)
+"""The cards of NVIDIA's mock of NVML."""
+
+
+def recorded(name: str) -> Spec:
+    """Return a spec that nvidia-ctk wrote of :data:`H100S`, whose driver is in a container."""
+    return parse_spec(decode_yaml((DATA / name).read_text()))
+
+
+def test_what_nvidia_ctk_wrote_of_a_driver_in_a_container_names_our_cards() -> None:
+    assert names_on_host(H100S, [[recorded("driver-container.yaml")]]) == {
+        each.uuid: f"nvidia.com/gpu={each.uuid}" for each in H100S.cards
+    }
+
+
+def test_the_gpu_operators_spec_for_its_own_containers_is_none_for_ours() -> None:
+    spec = recorded("management.yaml")
+    assert (spec.kind, [each.name for each in spec.devices]) == (
+        "management.nvidia.com/gpu",
+        ["all"],
+    )
+    assert names_on_host(H100S, [[spec]]) is None
 
 
 def without(spec: Spec, *names: str) -> Spec:

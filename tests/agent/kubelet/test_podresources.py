@@ -90,6 +90,17 @@ def test_a_rate_limit_that_lasts_ends_at_the_deadline(
     }
 
 
+def test_readable_tells_of_the_last_answer(kubelet: FakeKubelet, record: PodResources) -> None:
+    kubelet.start()
+    said = [record.readable]
+    with pytest.raises(Unavailable):
+        record.list(within=0)
+    said.append(record.readable)
+    record.list(within=10)
+    said.append(record.readable)
+    assert said == [True, False, True]
+
+
 def test_no_call_is_made_once_the_time_is_up(kubelet: FakeKubelet, record: PodResources) -> None:
     kubelet.start()
     with pytest.raises(Unavailable, match=r"^PodResources: no time left to ask$"):

@@ -17,7 +17,8 @@
  *   nvlink I LINK active|inactive gpu|switch|unknown DOMAIN BUS DEVICE
  *   level I J LEVEL                                  (nvmlGpuTopologyLevel_t)
  *   fail FUNCTION I CODE                             (I: a card, or * for any)
- *   event NUMBER I TYPE DATA                         (told once, in order of NUMBER)
+ *   event NUMBER I TYPE DATA                         (told once, in order of NUMBER,
+ *                                                     to programs that were there before)
  *
  * Samples are given whatever time they are asked from: drivers leave stale ones in their answers.
  *
@@ -72,6 +73,7 @@ static Card cards[MAX_CARDS];
 static int sessions;      /* nvmlInit calls without their nvmlShutdown */
 static int sets;          /* event sets that were not freed */
 static int last_event;
+static int started;       /* whether nvmlInit was called before */
 static unsigned long long registered[MAX_CARDS];
 
 int stub_sessions(void) { return sessions; }
@@ -184,6 +186,13 @@ int nvmlInitWithFlags(unsigned flags) {
   (void)flags;
   if (find("fail nvmlInitWithFlags *", rest)) return atoi(rest);
   for (int i = 0; i < MAX_CARDS; i++) cards[i].index = i;
+  if (!started) { /* the driver tells a program nothing of what was before it */
+    char key[LINE];
+    do snprintf(key, sizeof key, "event %d", ++last_event);
+    while (find(key, rest));
+    last_event--;
+    started = 1;
+  }
   sessions++;
   return SUCCESS;
 }

@@ -118,14 +118,14 @@ def test_a_wish_is_dropped_and_several_only_together(
             [make_node("n1", 1, allocatable="0")],
             [],
             (60, 4),
-            "open a node that has cards for it: its agent is not connected to the kubelet",
+            "make a node usable that has cards for it: its agent is not connected to the kubelet",
         ),
-        ([CORDONED], [], (60, 4), "open a node that has cards for it: the node is cordoned"),
+        ([CORDONED], [], (60, 4), "make a node usable that has cards for it: the node is cordoned"),
         (
             [TAINTED],
             [],
             (60, 4),
-            "open a node that has cards for it: taint team:NoSchedule is not tolerated",
+            "make a node usable that has cards for it: taint team:NoSchedule is not tolerated",
         ),
     ],
 )
@@ -228,7 +228,7 @@ def test_a_node_that_is_closed_for_several_reasons_is_opened_for_all_of_them(
 ) -> None:
     node = make_node("n1", 1, allocatable=allocatable)
     (change,) = fit([node | {"spec": CORDONED["spec"] | TAINTED["spec"]}], [], (60, 4)).changes
-    assert change.text == f"open a node that has cards for it: {reason}"
+    assert change.text == f"make a node usable that has cards for it: {reason}"
     assert change.needs == needs
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+from view.model.doctor.facts import Finding
 from view.model.reports import (
     DeniedReport,
     FitReport,
@@ -28,6 +29,7 @@ KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "GpuPodList": (PodReport, {"uses": tuple[ContainerUse, ...] | None}),
     "GpuPodStoryList": (PodStory, {}),
     "GpuFitList": (FitReport, {}),
+    "GpuFindingList": (Finding, {}),
     "GpuUseList": (NodeUse, {"measuredAt": str}),
 }
 OPTIONAL = {"pods", "denied"}

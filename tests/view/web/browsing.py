@@ -124,6 +124,10 @@ def look(driver: WebDriver, *, width: int, height: int, dark: bool = False) -> N
 
 
 def console(driver: WebDriver) -> list[str]:
-    """Return what was said on the console since this was last asked."""
+    """Return what was said on the console since this was last asked.
+
+    But for what Chromium says when an interface of the machine comes or goes.
+    """
     entries: list[dict[str, str]] = driver.get_log("browser")  # type: ignore[no-untyped-call]  # is not typed
-    return [each["message"] for each in entries]
+    said = [each["message"] for each in entries]
+    return [each for each in said if "ERR_NETWORK_CHANGED" not in each]

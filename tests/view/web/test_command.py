@@ -24,7 +24,7 @@ def test_every_flag_reaches_the_server(
     monkeypatch.setenv("GPU_TURNSTILE_VIEW_ALLOWED_HOSTS", "a.example *.b.example")
     flags = [
         *("--port", "9000", "--host", "::1", "--kubeconfig", "kc", "--domain", "example.org"),
-        *("--policy", "spread", "--streams", "4"),
+        *("--policy", "spread", "--streams", "4", "--agent-namespace", "ours"),
         *("--dashboard", "https://g.example/{pod}", "--pool-label", "example.org/pool"),
     ]
     assert main(["serve", *flags]) == 0
@@ -39,6 +39,7 @@ def test_every_flag_reaches_the_server(
         hosts=settings.hosts,
         dashboard=Dashboard("https://g.example/{pod}"),
         pool_labels=("example.org/pool",),
+        agents="ours",
         streams=4,
     )
     assert (settings.names.domain, settings.host, settings.port) == ("example.org", "::1", 9000)

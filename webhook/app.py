@@ -1,19 +1,26 @@
-"""The handler of one request: decides it, counts it, logs it, returns the answer.
-
-It knows no HTTP library; :mod:`webhook.server.app` translates.
-"""
+"""The webhook's application: its routes, and the way of one review from request to answer."""
 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from common.serving.answer import JSON, TEXT, Answer
+from common.serving.app import Application, read_body
+from common.serving.environ import VERIFIED
 from webhook.access_log import AccessLog
-from webhook.admission.reviewer import Reviewed, Reviewer
-from webhook.admission.verdicts import cut
-from webhook.errors import BadRequest, Unverified
+from webhook.admission.reviews import (
+    LARGEST_BODY,
+    Review,
+    check_media,
+    decode_review,
+    encode_review,
+)
+from webhook.admission.routes import Routes
+from webhook.admission.verdicts import Verdict, cut
+from webhook.errors import BadRequest, TooLarge, Unverified
 from webhook.metrics import Metrics
 
 INTERNAL = "internal error, see the log of the webhook"
@@ -22,28 +29,11 @@ _log = logging.getLogger(__name__)
 _LONGEST_LOGGED = 253  # of a sender's text; the longest name in Kubernetes
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A request to one of the reviewer's routes.
-
-    Attributes:
-        content_type: the ``Content-Type`` header, empty when absent.
-        encoding: the ``Content-Encoding`` header, empty when absent.
-        read_body: returns the body; raises :class:`BadRequest` for an unreadable one.
-        verified: whether the client presented a valid certificate.
-    """
-
-    content_type: str
-    encoding: str
-    read_body: Callable[[], bytes]
-    verified: bool
-
-
 class Handler:
-    """The handler of requests.
+    """The handler of reviews: decides, counts and logs each.
 
     Args:
-        reviewer: decides reviews.
+        routes: the decision of each path.
         only_verified: refuse clients without a valid certificate.
         metrics: counts; those of this process alone when not given.
         access: writes one line per review; to standard error when not given.
@@ -52,36 +42,42 @@ class Handler:
 
     def __init__(
         self,
-        reviewer: Reviewer,
+        routes: Routes,
         *,
         only_verified: bool = False,
         metrics: Metrics | None = None,
         access: AccessLog | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.routes = tuple(reviewer.routes)
+        self.routes = routes
         self.metrics = metrics or Metrics()
-        self._reviewer = reviewer
         self._only_verified = only_verified
         self._access = access or AccessLog()
         self._clock = clock
 
-    def answer(self, route: str, request: Request) -> Answer:
-        """Answer a request to one of :attr:`routes`."""
+    def answer(self, route: str, environ: dict[str, Any]) -> Answer:
+        """Answer a request to one of :attr:`routes`.
+
+        Args:
+            route: its path.
+            environ: the request (PEP 3333).
+        """
         started = self._clock()
         try:
-            if self._only_verified and not request.verified:
+            if self._only_verified and not environ.get(VERIFIED):
                 raise Unverified("client certificate: Required value: of the CA in --client-ca")
-            reviewed = self._reviewer.review(
-                route, request.content_type, request.encoding, request.read_body
-            )
-            self._record(route, reviewed, self._clock() - started)
+            media = environ.get("CONTENT_TYPE", "").partition(";")[0].strip()
+            check_media(media, environ.get("HTTP_CONTENT_ENCODING", ""))
+            review = decode_review(read_body(environ, LARGEST_BODY, too_large=TooLarge))
+            verdict = self.routes[route](review)
+            body = encode_review(review, verdict)
+            self._record(route, review, verdict, self._clock() - started)
         except BadRequest as error:
             return self.refuse(route, error.status, str(error))
         except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
             _log.exception("failed", extra={"path": route})
             return self.refuse(route, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL)
-        return Answer(HTTPStatus.OK, JSON, reviewed.body)
+        return Answer(HTTPStatus.OK, JSON, body)
 
     def refuse(self, path: str, status: HTTPStatus, reason: str) -> Answer:
         """Return one line of text as the answer; count and log the refusal."""
@@ -90,8 +86,7 @@ class Handler:
         _log.warning("refused", extra={"path": path, "status": status.value, "reason": reason})
         return Answer(status, TEXT, f"{reason}\n".encode())
 
-    def _record(self, route: str, reviewed: Reviewed, seconds: float) -> None:
-        review, verdict = reviewed.review, reviewed.verdict
+    def _record(self, route: str, review: Review, verdict: Verdict, seconds: float) -> None:
         label, rules = verdict.label, verdict.rules
         self.metrics.reviewed(route, label, rules, seconds)
         self._access.write(
@@ -108,3 +103,17 @@ class Handler:
             warnings=len(verdict.warnings),
             duration_ms=round(seconds * 1000, 3),
         )
+
+
+def create_app(handler: Handler, *, is_ready: Callable[[], str] = lambda: "") -> Application:
+    """Make the WSGI application: reviews, probes and metrics.
+
+    Args:
+        handler: answers reviews.
+        is_ready: returns why new requests are not welcome; empty when they are.
+    """
+    app = Application(handler.refuse, INTERNAL)
+    app.add_status(handler.metrics, is_ready=is_ready)
+    for route in handler.routes:
+        app.add(route, "POST", partial(handler.answer, route))
+    return app

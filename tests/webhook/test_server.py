@@ -6,7 +6,7 @@ import pytest
 
 from common.serving.tls import Certificate
 from contract.names import Names
-from webhook.server.master import Master
+from webhook.server import Master
 from webhook.settings import Files, Settings
 
 

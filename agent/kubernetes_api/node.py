@@ -1,8 +1,11 @@
-"""Read which cards of this node an admin has cordoned, now and then, in a thread."""
+"""What this node's own object says of its cards, asked for by a thread.
+
+Which of them an admin has cordoned, and whether another device plugin offers them as well.
+"""
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from agent.errors import Unavailable
@@ -16,6 +19,9 @@ log = logging.getLogger(__name__)
 _PERIOD = 10.0
 """Seconds between two looks at the node."""
 
+_OTHERS = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+"""Whole cards under the names of NVIDIA's device plugin; those in MIG mode have other names."""
+
 
 class NodeApi(Protocol):
     """The part of the API that the node is read through."""
@@ -24,8 +30,8 @@ class NodeApi(Protocol):
         """Get a node."""
 
 
-class CordonReader:
-    """Reads which cards are cordoned, and passes on what changes."""
+class NodeReader:
+    """Reads which cards are cordoned, and who else offers cards, and passes on what changes."""
 
     def __init__(
         self,
@@ -33,15 +39,22 @@ class CordonReader:
         api: NodeApi,
         node: str,
         names: Names,
-        on_change: Callable[[frozenset[str]], None],
+        on_cordon: Callable[[frozenset[str]], None],
+        on_others: Callable[[Mapping[str, int]], None],
     ) -> None:
-        """Prepare; nothing is asked before :meth:`run`."""
+        """Prepare; nothing is asked before :meth:`run`.
+
+        *on_cordon* is told the UUIDs, *on_others* the allocatable devices of other plugins by the
+        name of their resource.
+        """
         self._api = api
         self._node = node
         self._names = names
-        self._on_change = on_change
+        self._on_cordon = on_cordon
+        self._on_others = on_others
         self._period = spread(_PERIOD)
         self._known: frozenset[str] = frozenset()
+        self._others: Mapping[str, int] = {}
         self._readable = True
 
     def run(self, stop: threading.Event) -> None:
@@ -65,4 +78,14 @@ class CordonReader:
         if found != self._known:
             log.info("cordoned cards", extra={"cards": sorted(found)})
             self._known = found
-            self._on_change(found)
+            self._on_cordon(found)
+        others = _offered((obj.get("status") or {}).get("allocatable") or {})
+        if others != self._others:
+            self._others = others
+            self._on_others(others)
+
+
+def _offered(allocatable: Mapping[str, str]) -> dict[str, int]:
+    """Return the counts of resources that are another plugin's name for whole cards, if any."""
+    counts = {name: allocatable.get(name, "0") for name in _OTHERS}
+    return {name: int(each) for name, each in counts.items() if each.isdecimal() and int(each)}

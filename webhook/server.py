@@ -20,11 +20,10 @@ from common.serving.asgi import Adapter
 from common.serving.master import Serving, memory_directory
 from common.serving.tls import Certificate
 from contract.stamps import Stamper, writer_name
-from webhook.admission.reviewer import Reviewer
 from webhook.admission.reviews import LARGEST_BODY
-from webhook.handler import Handler
+from webhook.admission.routes import make_routes
+from webhook.app import Handler, create_app
 from webhook.metrics import Metrics, share
-from webhook.server.app import create_app
 from webhook.settings import Settings
 
 
@@ -56,13 +55,13 @@ def make_app(
         is_ready: returns why new requests are not welcome; empty when they are.
     """
     writer = writer_name(socket.gethostname(), secrets.token_hex(8))
-    reviewer = Reviewer(
+    routes = make_routes(
         names=settings.names,
         stamp=Stamper(clock=time.time_ns, writer=writer).next,
         options=settings.options,
     )
     only_verified = settings.files.client_ca is not None
-    handler = Handler(reviewer, only_verified=only_verified, metrics=metrics)
+    handler = Handler(routes, only_verified=only_verified, metrics=metrics)
     return create_app(handler, is_ready=is_ready)
 
 

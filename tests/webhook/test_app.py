@@ -1,5 +1,6 @@
 import base64
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +14,10 @@ from common.serving.environ import VERIFIED
 from contract.names import Names
 from contract.stamps import OrderStamp
 from tests.examples import share
-from webhook.admission.reviewer import Reviewer
+from webhook.access_log import AccessLog
 from webhook.admission.reviews import LARGEST_BODY
-from webhook.handler import Handler
-from webhook.server.app import create_app
+from webhook.admission.routes import make_routes
+from webhook.app import Handler, create_app
 
 Json = dict[str, Any]
 Stamp = Callable[[], OrderStamp]
@@ -24,7 +25,7 @@ Stamp = Callable[[], OrderStamp]
 
 @pytest.fixture
 def client(names: Names, stamp: Stamp) -> FlaskClient:
-    return create_app(Handler(Reviewer(names=names, stamp=stamp))).test_client()
+    return create_app(Handler(make_routes(names=names, stamp=stamp))).test_client()
 
 
 def _line(response: TestResponse) -> str:
@@ -108,7 +109,7 @@ def test_a_wrong_method_is_told_the_right_one(client: FlaskClient) -> None:
 
 
 def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
-    handler = Handler(Reviewer(names=names, stamp=stamp))
+    handler = Handler(make_routes(names=names, stamp=stamp))
     client = create_app(handler, is_ready=lambda: "shutting down").test_client()
     response = client.get("/readyz")
     assert (response.status_code, _line(response)) == (503, "shutting down")
@@ -121,7 +122,7 @@ def test_a_mistake_of_ours_is_logged_and_shows_nothing(
     def broken() -> str:
         raise RuntimeError("inner secret")
 
-    handler = Handler(Reviewer(names=names, stamp=stamp))
+    handler = Handler(make_routes(names=names, stamp=stamp))
     response = create_app(handler, is_ready=broken).test_client().get("/readyz")
     assert response.status_code == 500
     assert _line(response) == "internal error, see the log of the webhook"
@@ -152,11 +153,46 @@ def test_reviews_and_refusals_are_counted(client: FlaskClient, review: Json) -> 
         assert prefix + line in lines
 
 
+def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
+    names: Names, stamp: Stamp, review: Json
+) -> None:
+    lines: list[bytes] = []
+    ticks = iter(range(100))
+    handler = Handler(
+        make_routes(names=names, stamp=stamp),
+        access=AccessLog(lines.append, lambda: 0.5),
+        clock=lambda: next(ticks) * 0.0025,
+    )
+    review["request"]["name"] = "x" * 300
+    response = create_app(handler).test_client().post("/mutate/pods", json=review)
+    assert (response.status_code, response.content_type) == (200, "application/json")
+    (line,) = lines
+    assert line.endswith(b"\n")
+    assert json.loads(line) == {
+        "time": "1970-01-01T00:00:00.500+00:00",
+        "level": "info",
+        "logger": "webhook.access",
+        "pid": os.getpid(),
+        "message": "reviewed",
+        "uid": review["request"]["uid"],
+        "path": "/mutate/pods",
+        "kind": "v1/pods",
+        "namespace": "team",
+        "name": "x" * 250 + "...",
+        "operation": "CREATE",
+        "dry_run": False,
+        "verdict": "patched",
+        "rules": [],
+        "warnings": 0,
+        "duration_ms": 2.5,
+    }
+
+
 @pytest.mark.parametrize("path", ["/mutate/pods", "/mutate/bindings", "/validate/workloads"])
 def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
     names: Names, stamp: Stamp, review: Json, path: str
 ) -> None:
-    handler = Handler(Reviewer(names=names, stamp=stamp), only_verified=True)
+    handler = Handler(make_routes(names=names, stamp=stamp), only_verified=True)
     client = create_app(handler).test_client()
     response = client.post(path, json=review)
     assert response.status_code == 403

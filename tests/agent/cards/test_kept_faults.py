@@ -1,0 +1,75 @@
+"""What an agent writes of its ill cards, and reads of them."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from agent.cards.driver_life import driver_life
+from agent.cards.health import CardHealth, Fault, FaultKind, xid_fault
+from agent.cards.kept_faults import decode, encode
+
+NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+ILL = CardHealth(xid_fault(79), NOON, 17.25, needs_reset=True, gone=True, uncorrectable=4)
+ECC = CardHealth(Fault(FaultKind.ECC, "double-bit ECC error"), NOON, 3.0, reset_seen=True)
+
+
+@pytest.mark.parametrize("ill", [{}, {"GPU-0": ILL}, {"GPU-0": ILL, "GPU-1": ECC}])
+def test_what_is_written_is_read(ill: dict[str, CardHealth]) -> None:
+    assert decode(encode("boot-1", ill)) == ("boot-1", ill)
+
+
+def changed(field: str, value: object) -> str:
+    document = json.loads(encode("boot-1", {"GPU-0": replace(ILL)}))
+    document["cards"]["GPU-0"][field] = value
+    return json.dumps(document)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "null",
+        "[" * 100_000,
+        '{"cards": {}}',
+        '{"driver": "boot-1", "cards": []}',
+        '{"driver": "boot-1", "cards": {"GPU-0": null}}',
+        changed("fault", None),
+        changed("fault", {"kind": "another", "text": "", "xid": None}),
+        changed("since", None),
+        changed("since", "noon"),
+        changed("last", "soon"),
+        changed("last", float("nan")),
+        changed("last", 10**400),
+        changed("uncorrectable", "many"),
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 -- what is wrong differs
+        decode(text)
+
+
+# --- the driver's life -----------------------------------------------------------------------
+
+
+def test_a_boot_and_a_load_of_the_module_begin_another_life(tmp_path: Path) -> None:
+    boot, module = tmp_path / "boot_id", tmp_path / "sys/module/nvidia"
+
+    def life() -> str:
+        return driver_life(boot, tmp_path / "sys")
+
+    assert life() == "", "the kernel tells nothing"
+    boot.write_text("one\n")
+    unloaded = life()
+    module.mkdir(parents=True)
+    loaded = life()
+    assert life() == loaded
+    module.rename(tmp_path / "unloaded")  # its inode stays taken
+    module.mkdir()
+    again = life()
+    boot.write_text("two\n")
+    assert len({"", unloaded, loaded, again, life()}) == 5
+    boot.write_bytes(b"\xff")
+    assert life() == ""

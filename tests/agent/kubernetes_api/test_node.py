@@ -1,0 +1,87 @@
+"""What the node's own object says of its cards: which are cordoned, and who else offers them."""
+
+import logging
+from collections.abc import Mapping
+
+import pytest
+
+from agent.errors import Unavailable
+from agent.kubernetes_api.client import Json, Rejected
+from agent.kubernetes_api.node import NodeReader
+from tests.agent.fakes import NAMES
+
+
+class NodeApi:
+    """A node with an annotation, or an error."""
+
+    def __init__(self) -> None:
+        self.found: Json | Exception = {"metadata": {}}
+
+    def get_node(self, name: str) -> Json:
+        assert name == "n1"
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+    def say(self, text: str | None) -> None:
+        self.found = {"metadata": {"annotations": {NAMES.gpu_cordoned: text} if text else {}}}
+
+
+def unexpected(found: object) -> None:
+    pytest.fail(f"told {found}")
+
+
+def test_what_changes_is_told_and_while_nobody_answers_what_was_known_holds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "agent.kubernetes_api.node")
+    api, told = NodeApi(), list[frozenset[str]]()
+    reader = NodeReader(
+        api=api, node="n1", names=NAMES, on_cordon=told.append, on_others=unexpected
+    )
+    reader.look()
+    assert told == []
+    api.say(" GPU-1,GPU-0, ")
+    reader.look()
+    reader.look()
+    assert told == [{"GPU-0", "GPU-1"}]
+    for error in (Unavailable("timeout"), Rejected(403, "forbidden"), Rejected(404, "no node")):
+        api.found = error
+        reader.look()
+    assert told == [{"GPU-0", "GPU-1"}]
+    api.say(None)
+    reader.look()
+    assert told == [{"GPU-0", "GPU-1"}, frozenset()]
+    assert [each.getMessage() for each in caplog.records] == [
+        "cordoned cards",
+        "cordoned cards cannot be read",
+        "cordoned cards",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "others"),
+    [
+        (None, {}),
+        ({}, {}),
+        ({"cpu": "8", "nvidia.com/gpu": "0", NAMES.core: "800"}, {}),  # it is off again
+        ({"nvidia.com/mig-1g.10gb": "7"}, {}),  # cards in MIG mode are not ours
+        ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": 8}),
+        ({"nvidia.com/gpu.shared": "32"}, {"nvidia.com/gpu.shared": 32}),  # renamed, time-sliced
+        ({"nvidia.com/gpu": "many"}, {}),
+    ],
+)
+def test_another_device_plugin_shows_in_what_the_node_offers(
+    allocatable: dict[str, str] | None, others: dict[str, int]
+) -> None:
+    api, told = NodeApi(), list[Mapping[str, int]]()
+    reader = NodeReader(
+        api=api, node="n1", names=NAMES, on_cordon=unexpected, on_others=told.append
+    )
+    api.found = {"metadata": {}, "status": {"allocatable": allocatable}}
+    reader.look()
+    reader.look()
+    assert told == ([others] if others else [])
+    api.found = {"metadata": {}}
+    reader.look()
+    assert told == ([others, {}] if others else [])

@@ -1,0 +1,80 @@
+"""Helm, which renders the chart in tests. Without one they are skipped."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from release.chart import CHOSEN, NAME, files
+from release.variants import components
+from tests.deploy.kustomize import kubectl
+from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
+
+KUBE_SCHEDULER = "v1.36.2"
+"""As the component scheduler-own has it."""
+
+
+def helm() -> str:
+    """Find helm, in the virtual environment or on the path."""
+    beside = Path(sys.executable).with_name("helm")
+    found = str(beside) if beside.exists() else shutil.which("helm")
+    if found is None:
+        pytest.skip("no helm: python -m tests.deploy.get_kubectl puts one beside python")
+    return found
+
+
+@cache
+def chart_files() -> Mapping[str, str]:
+    """Make the chart, once."""
+    kubectl()
+    return files(DEPLOY, version=VERSION)
+
+
+def write(folder: Path) -> Path:
+    """Write the chart as a folder."""
+    chart = folder / NAME
+    for name, text in chart_files().items():
+        (chart / name).parent.mkdir(parents=True, exist_ok=True)
+        (chart / name).write_text(text, encoding="utf-8")
+    return chart
+
+
+def run(*arguments: str, within: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run helm."""
+    command = [helm(), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=within, check=False)
+
+
+def template(
+    chart: Path, values: Mapping[str, Any], *more: str
+) -> subprocess.CompletedProcess[str]:
+    """Render the chart, offline."""
+    file = chart.parent / "given.yaml"
+    file.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
+    return run("template", "mine", str(chart), "--values", str(file), *more)
+
+
+def render(chart: Path, values: Mapping[str, Any], *more: str) -> list[Json]:
+    """Render the chart, and read what comes out."""
+    done = template(chart, values, *more)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [each for each in yaml.load_all(done.stdout, Loader=LOADER) if each]
+
+
+def values_for(taken: set[str]) -> dict[str, Any]:
+    """Return the values that take the same components as a kustomization does."""
+    scheduling = "extender" if "scheduler-extender" in taken else "stock"
+    return {
+        "enforcement": next((each for each in ("vcuda", "hami-core") if each in taken), "none"),
+        "inject": next((each for each in ("envvar", "cdi") if each in taken), "devices"),
+        "scheduling": "own" if "scheduler-own" in taken else scheduling,
+        "components": {each: each in taken for each in components(DEPLOY) if each not in CHOSEN},
+        "proxyImage": {"repository": "ghcr.io/gpu-turnstile/gpu-turnstile-proxy"},
+        "kubeSchedulerImage": {"tag": KUBE_SCHEDULER},
+    }

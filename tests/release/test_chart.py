@@ -1,0 +1,217 @@
+"""The chart renders what kustomize renders, whatever components it is told to take."""
+
+import random
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from release.variants import NEEDS, components, has_names, identity_of
+from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
+from tests.deploy.manifests import (
+    DEPLOY,
+    Json,
+    containers,
+    environment,
+    find,
+    pod_specs,
+)
+from tests.release.helm import render, run, template, values_for, write
+
+EXCLUSIVE = ({"vcuda", "hami-core"}, {"envvar", "cdi"})
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("chart"))
+
+
+def _ordered(value: Any) -> Any:
+    """Sort what may stand in any order: lists of things that have names."""
+    if isinstance(value, dict):
+        return {key: _ordered(each) for key, each in value.items()}
+    if has_names(value):
+        return sorted((_ordered(each) for each in value), key=lambda each: str(each["name"]))
+    return [_ordered(each) for each in value] if isinstance(value, list) else value
+
+
+def _by_identity(objects: list[Json]) -> dict[Any, Json]:
+    return {
+        identity_of(each): _ordered(each)
+        for each in objects
+        if "config.kubernetes.io/local-config" not in (each["metadata"].get("annotations") or {})
+    }
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
+def test_it_renders_what_kustomize_renders_of_each_overlay(overlay: str, chart: Path) -> None:
+    written = yaml.safe_load((DEPLOY / (overlay or "base") / "kustomization.yaml").read_bytes())
+    taken = {Path(each).name for each in written.get("components", ())}
+    values = values_for(taken)
+    if "domain" in taken:
+        settings = yaml.safe_load((DEPLOY / overlay / "settings.yaml").read_bytes())
+        values["domain"] = settings["data"]["domain"]
+    if overlay == "overlays/k3s":
+        values["containerdDir"] = "/run/k3s/containerd"
+    assert _by_identity(render(chart, values)) == _by_identity(build(overlay))
+
+
+def _taken(names: tuple[str, ...]) -> list[str] | None:
+    """Add what they need, in the order of a kustomization; ``None`` if they exclude each other."""
+    wanted = set(names) | {need for each in names for need in NEEDS.get(each, ())}
+    if "view-use" in wanted:
+        wanted.add("use")  # the chart's two switches
+    elif {"view", "use"} <= wanted:
+        wanted.add("view-use")
+    if any(each <= wanted for each in EXCLUSIVE):
+        return None
+    return [each for each in components(DEPLOY) if each in wanted]
+
+
+def _combinations() -> list[list[str]]:
+    """Return a few that are small, by chance, and large ones that have every pair together."""
+    names = components(DEPLOY)
+    chance = random.Random(27)
+    small = (_taken(tuple(chance.sample(names, chance.randint(2, 6)))) for _ in range(6))
+    found = [each for each in small if each]
+    for pair in combinations(names, 2):
+        large = _taken(pair)
+        if large is None or any(set(large) <= set(each) for each in found):
+            continue
+        for each in chance.sample(names, len(names)):
+            large = _taken((*large, each)) or large
+        found.append(large)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("taken", _combinations(), ids="+".join)
+def test_it_renders_what_kustomize_renders_of_components_together(
+    taken: list[str], chart: Path, tmp_path: Path
+) -> None:
+    built = build_folder(write_overlay(tmp_path / "mine", taken))
+    assert _by_identity(render(chart, values_for(set(taken)))) == _by_identity(built)
+
+
+def test_helm_has_nothing_against_it(chart: Path) -> None:
+    done = run("lint", "--strict", str(chart))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_namespaces_are_named_once(chart: Path) -> None:
+    values = values_for(set(components(DEPLOY)) - {"hami-core", "envvar"})
+    values["namespaces"] = {"system": "one", "node": "two"}
+    objects = render(chart, values)
+    plain = {each.name for each in _by_identity(objects)}
+    for each in objects:
+        assert each["metadata"].get("namespace", "one") in ("one", "two", "kube-system")
+    assert {"one", "two"} <= plain
+    text = yaml.safe_dump_all(objects, width=10_000)
+    for rest in (
+        'gpu-turnstile-node"',
+        "gpu-turnstile-node:",
+        ".gpu-turnstile.svc",
+        ":gpu-turnstile:",
+    ):
+        assert rest not in text
+    assert 'namespace="gpu-turnstile' not in text.replace("\\", "")
+    view = containers(pod_specs(objects)["Deployment/gpu-turnstile-view"])[0]
+    assert environment(view)["GPU_TURNSTILE_VIEW_AGENT_NAMESPACE"] == "two"
+    for each in objects:
+        for entry in each.get("webhooks", ()):
+            (excluded,) = entry["namespaceSelector"]["matchExpressions"]
+            assert excluded["values"] == ["kube-system", "one", "two"]
+
+
+def test_the_namespace_of_the_release_is_not_made_again(chart: Path) -> None:
+    objects = render(chart, {}, "--namespace", "gpu-turnstile")
+    made = [each["metadata"]["name"] for each in objects if each["kind"] == "Namespace"]
+    assert made == ["gpu-turnstile-node"]
+
+
+def test_values_reach_the_pods(chart: Path) -> None:
+    objects = render(
+        chart,
+        {
+            "image": {"repository": "registry.example/gpu", "tag": "1"},
+            "proxyImage": {"tag": "0"},
+            "webhook": {
+                "replicas": 3,
+                "env": {"GPU_TURNSTILE_WEBHOOK_WORKERS": 4, "GPU_TURNSTILE_WEBHOOK_PORT": 1},
+                "resources": {"limits": {"memory": "1Gi"}},
+            },
+            "kubeletDir": "/var/lib/k0s/kubelet",
+            "imagePullSecrets": [{"name": "pull"}],
+            "tolerations": [{"operator": "Exists"}],
+        },
+    )
+    specs = pod_specs(objects)
+    images = {containers(spec)[0]["name"]: containers(spec)[0]["image"] for spec in specs.values()}
+    assert images.pop("proxy") == "registry.example/gpu:0"
+    assert set(images.values()) == {"registry.example/gpu:1"}
+    webhook = containers(specs["Deployment/gpu-turnstile-webhook"])[0]
+    given = environment(webhook)
+    assert given["GPU_TURNSTILE_WEBHOOK_WORKERS"] == "4"
+    assert given["GPU_TURNSTILE_WEBHOOK_PORT"] == "1"
+    names = [each["name"] for each in webhook["env"]]
+    assert len(names) == len(set(names))
+    assert webhook["resources"]["limits"] == {"memory": "1Gi"}
+    assert webhook["resources"]["requests"] == {"cpu": "100m", "memory": "192Mi"}
+    assert find(objects, "Deployment", "gpu-turnstile-webhook")["spec"]["replicas"] == 3
+    paths = {
+        each["hostPath"]["path"]
+        for name, spec in specs.items()
+        for each in spec.get("volumes", ())
+        if "hostPath" in each and name.startswith("DaemonSet")
+    }
+    assert paths == {
+        "/run/gpu-turnstile/device-plugins",
+        "/var/lib/k0s/kubelet/device-plugins",
+        "/var/lib/k0s/kubelet/pod-resources",
+    }
+    assert all(spec["imagePullSecrets"] == [{"name": "pull"}] for spec in specs.values())
+    assert specs["Deployment/gpu-turnstile-certs"]["tolerations"] == [{"operator": "Exists"}]
+
+
+def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None:
+    more = ("--kube-version", "v1.31.4-gke.1183000")
+    specs = pod_specs(render(chart, {"scheduling": "own"}, *more))
+    (container,) = containers(specs["Deployment/gpu-turnstile-kube-scheduler"])
+    assert container["image"] == "registry.k8s.io/kube-scheduler:v1.31.4"
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"enforcment": "vcuda"}, "additional properties 'enforcment' not allowed"),
+        ({"enforcement": "hami"}, "at '/enforcement': value must be one of"),
+        ({"components": {"veiw": True}}, "at '/components': additional properties 'veiw'"),
+        ({"components": {"view": "yes"}}, "at '/components/view': got string, want boolean"),
+        ({"webhook": {"replicas": 0}}, "at '/webhook/replicas': minimum: got 0, want 1"),
+        ({"namespaces": {"system": "default"}}, "at '/namespaces/system'"),
+        ({"domain": "Tencent.com/"}, "at '/domain'"),
+        (
+            {"agent": {"env": {"GPU_TURNSTILE_ENFORCEMENT": "vcuda"}}},
+            "agent.env.GPU_TURNSTILE_ENFORCEMENT: Forbidden: other values of the chart",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_in_words(values: Json, text: str, chart: Path) -> None:
+    done = template(chart, values)
+    assert done.returncode != 0
+    assert text in done.stderr
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"scheduling": "extender"}, {"components": {"try-out": True}}]
+)
+def test_notes_end_with_a_command(values: Json, chart: Path) -> None:
+    file = chart.parent / "notes.yaml"
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    done = run("install", "mine", str(chart), "--dry-run=client", "--values", str(file))
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.partition("NOTES:\n")[2].strip().splitlines()
+    assert notes[-1].startswith("  kubectl -n gpu-turnstile rollout status ")
+    assert ("scheduling=own" in str(notes)) == ("scheduling" not in values)

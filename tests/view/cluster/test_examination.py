@@ -1,0 +1,289 @@
+"""The doctor reads a real HTTP server's answers; what is refused or broken is unknown."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from common.apiserver.client import Client
+from contract.names import Names
+from view.cluster.examination import examine
+from view.model.doctor.facts import Hook, Level, Trial, Unread
+from view.terminal.doctor import judge
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
+AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1:9440/proxy/metrics"
+CARDS = {
+    "memoryBlock": 1 << 28,
+    "cards": [
+        {
+            "uuid": "GPU-0",
+            "index": 0,
+            "model": "A100",
+            "memory": 1 << 30,
+            "numa": None,
+            "health": "Healthy",
+            "reason": "",
+            "freeCores": 50,
+            "freeBlocks": 2,
+        }
+    ],
+    "links": [],
+}
+
+
+def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
+    port_name = "https" if port == 8443 else "http"
+    return {
+        "metadata": {
+            "namespace": namespace,
+            "name": name,
+            "labels": {"app.kubernetes.io/name": f"gpu-turnstile-{component}"},
+        },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [
+                {
+                    "name": component,
+                    "image": "image:1",
+                    "ports": [{"name": port_name, "containerPort": port}],
+                }
+            ],
+        },
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def cluster() -> dict[str, Any]:
+    """Answers by path: an object, a list of items, text, or a status with its message."""
+    node = {
+        "metadata": {
+            "name": "n1",
+            "labels": {"gpu-turnstile.io/gpus": "true"},
+            "annotations": {"tencent.com/gpu-cards": json.dumps(CARDS)},
+        },
+        "status": {
+            "allocatable": {
+                "cpu": "3900m",
+                "tencent.com/vcuda-core": "100",
+                "tencent.com/vcuda-memory": "4",
+            },
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    allocation = {
+        "main": {"cards": ["GPU-0"], "cores": 50, "memoryBlocks": 2, "evidence": "ticket"}
+    }
+    share = {
+        "metadata": {
+            "namespace": "default",
+            "name": "share",
+            "annotations": {"tencent.com/gpu-allocation": json.dumps(allocation)},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+        "status": {"phase": "Running"},
+    }
+    hook = {"name": "pods.gpu-turnstile.io", "clientConfig": {"caBundle": "QQ=="}}
+    held = 'namespace="default",pod="share",container="main",card="GPU-0"'
+    return {
+        "/version": {"gitVersion": "v1.36.2"},
+        "/api/v1/nodes": [node],
+        "/api/v1/pods": [share],
+        "/api/v1/namespaces/gpu-turnstile/pods": [pod("gpu-turnstile", "w", "webhook", 8443)],
+        "/api/v1/namespaces/gpu-turnstile-node/pods": [
+            pod("gpu-turnstile-node", "agent-1", "agent", 9440),
+            pod("gpu-turnstile-node", "proxy-1", "proxy", 9441),
+        ],
+        "/api/v1/namespaces/gpu-turnstile/pods/https:w:8443/proxy/metrics": (
+            "gpu_turnstile_webhook_certificate_expiry_timestamp_seconds 4e9\n"
+        ),
+        AGENT_METRICS: (
+            "gpu_turnstile_agent_registered 1\n"
+            'gpu_turnstile_agent_cards{state="served"} 1\n'
+            f"gpu_turnstile_agent_container_cores_held{{{held}}} 50\n"
+            "python_info 1\n"
+        ),
+        "/api/v1/namespaces/gpu-turnstile-node/pods/proxy-1:9441/proxy/metrics": (
+            'gpu_turnstile_proxy_given_up{resource="r"} 0\n'
+        ),
+        "POST /api/v1/namespaces/team/pods": {
+            "metadata": {"annotations": {"tencent.com/predicate-time": "1"}}
+        },
+        f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile": {"webhooks": [hook]},
+        f"{ADMISSION}/validatingadmissionpolicies": [
+            {"metadata": {"name": "gpu-turnstile-stamps"}}
+        ],
+        f"{ADMISSION}/validatingadmissionpolicybindings": [
+            {"spec": {"policyName": "gpu-turnstile-stamps"}}
+        ],
+        LEASE: (404, "not found"),
+        "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets/gpu-turnstile-agent": {
+            "spec": {
+                "template": {
+                    "spec": {
+                        "containers": [
+                            {"env": [{"name": "GPU_TURNSTILE_ENFORCEMENT", "value": "vcuda"}]}
+                        ]
+                    }
+                }
+            }
+        },
+    }
+
+
+class Served(dict[str, Any]):
+    """A server's answers, and a client of it."""
+
+    client: Client
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Served]:
+    answers = Served(cluster())
+
+    class Handler(BaseHTTPRequestHandler):
+        def _answer(self, key: str) -> None:
+            found = answers.get(key, [])
+            status = 200
+            if isinstance(found, tuple):
+                status, message = found
+                found = {"kind": "Status", "message": message}
+            if isinstance(found, list):
+                found = {"metadata": {"resourceVersion": "1"}, "items": found}
+            body = found.encode() if isinstance(found, str) else json.dumps(found).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_GET(self) -> None:
+            self._answer(unquote(urlsplit(self.path).path))
+
+        def do_POST(self) -> None:
+            url = urlsplit(self.path)
+            sent = self.rfile.read(int(self.headers["Content-Length"]))
+            dry = url.query == "dryRun=All" and b"vcuda-core" in sent
+            assert dry, "a pod would be created"
+            self._answer(f"POST {url.path}")
+
+        def log_message(self, *_arguments: object) -> None:
+            """Write nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        kubeconfig = tmp_path / "kubeconfig"
+        where = f"http://127.0.0.1:{server.server_address[1]}"
+        kubeconfig.write_text(
+            json.dumps(
+                {
+                    "current-context": "c",
+                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                    "clusters": [{"name": "c", "cluster": {"server": where}}],
+                    "users": [{"name": "u", "user": {}}],
+                }
+            )
+        )
+        answers.client = Client(kubeconfig, user_agent="test")
+        yield answers
+        server.shutdown()
+        thread.join()
+
+
+def test_what_is_read_of_a_cluster_is_judged(api: Served) -> None:
+    facts = examine(api.client, Names(), "team")
+    assert facts.trial == Trial(stamped=True)
+    assert facts.mutating == [Hook("pods.gpu-turnstile.io", "Fail", trusts=True)]
+    bad = {each.check: each.text for each in judge(facts) if each.level is not Level.OK}
+    assert list(bad) == ["policies"]  # all but one are missing in this cluster
+    assert judge(facts)[-2].text == "of 1 container, all hold what their annotation says"
+
+
+def test_one_node_alone_can_be_looked_at(api: Served) -> None:
+    facts = examine(api.client, Names(), "team", "n2")
+    assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("/version", "version"),
+        ("/api/v1/nodes", "nodes"),
+        ("/api/v1/pods", "held"),
+        ("/api/v1/namespaces/gpu-turnstile/pods", "programs"),
+        (f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile", "mutating"),
+        (f"{ADMISSION}/validatingadmissionpolicies", "policies"),
+        (LEASE, "lease"),
+        ("/apis/policy/v1/poddisruptionbudgets", "owned"),
+    ],
+)
+def test_what_is_forbidden_is_told_in_the_servers_words(api: Served, path: str, part: str) -> None:
+    words = 'is forbidden: User "u" cannot list'
+    api[path] = (403, words)
+    assert getattr(examine(api.client, Names(), "team"), part) == Unread(words)
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "expected"),
+    [
+        (
+            403,
+            'pods is forbidden: User "u" cannot create resource "pods"',
+            Unread('pods is forbidden: User "u" cannot create resource "pods"'),
+        ),
+        (403, "exceeded quota: gpus", Trial(stamped=False, refused="exceeded quota: gpus")),
+        (
+            500,
+            'failed calling webhook "pods.gpu-turnstile.io": refused',
+            Trial(
+                stamped=False,
+                refused='API server: 500 failed calling webhook "pods.gpu-turnstile.io": refused',
+            ),
+        ),
+        (503, "away", Unread("API server: 503 away")),
+    ],
+)
+def test_a_pod_that_cannot_be_tried_says_why(
+    api: Served, status: int, words: str, expected: object
+) -> None:
+    api["POST /api/v1/namespaces/team/pods"] = (status, words)
+    assert examine(api.client, Names(), "team").trial == expected
+
+
+def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: Served) -> None:
+    api[AGENT_METRICS] = (503, "no route")
+    facts = examine(api.client, Names(), "team")
+    assert facts.agents == {"n1": Unread("API server: 503 no route")}
+    assert not isinstance(facts.proxies["n1"], Unread)
+
+
+def test_an_answer_of_another_form_is_unknown(api: Served) -> None:
+    api["/version"] = {"major": "1"}
+    assert examine(api.client, Names(), "team").version == Unread(
+        "the API server answered with something else: KeyError('gitVersion')"
+    )
+
+
+def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(api: Served) -> None:
+    webhook = pod("gpu-turnstile", "w", "webhook", 8443)
+    webhook["status"] = {
+        "conditions": [{"type": "Ready", "status": "False"}],
+        "containerStatuses": [
+            {
+                "name": "webhook",
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+                "lastState": {"terminated": {"exitCode": 2}},
+            }
+        ],
+    }
+    api["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    facts = examine(api.client, Names(), "team")
+    assert [each.text for each in judge(facts) if each.check == "webhook-replicas"] == [
+        "0 of 1 pods are ready: webhook: CrashLoopBackOff, last exit code 2"
+    ]

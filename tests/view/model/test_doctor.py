@@ -1,0 +1,448 @@
+"""Each thing that the doctor names is found in otherwise healthy facts, and in those alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from contract.inventory import NodeCard, NodeCards
+from view.model.doctor import control_plane
+from view.model.doctor.facts import (
+    Facts,
+    Finding,
+    Held,
+    Hook,
+    Lease,
+    Level,
+    NodeState,
+    Owned,
+    Program,
+    Trial,
+    Unread,
+)
+from view.model.usage import Sample
+from view.terminal.doctor import judge
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DEPLOY = Path(__file__).parents[3] / "deploy"
+AGENT, PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
+
+
+def pod(component: str, name: str, node: str = "n1", **changed: object) -> Program:
+    namespace = "gpu-turnstile"
+    return replace(
+        Program(f"gpu-turnstile-{component}", namespace, name, node, "image:1", ready=True),
+        **changed,  # type: ignore[arg-type]
+    )
+
+
+def card(index: int, reason: str = "") -> NodeCard:
+    return NodeCard(f"GPU-{index}", index, "A100", 1 << 30, None, reason, 100, 4)
+
+
+def node(name: str = "n1", **changed: object) -> NodeState:
+    allocatable = {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 8}
+    made = NodeState(name, True, allocatable, NodeCards(1 << 28, (card(0), card(1))))
+    return replace(made, **changed)  # type: ignore[arg-type]
+
+
+def agent(**changed: float) -> list[Sample]:
+    values = {"registered": 1.0, "list_readable": 1.0, "checkpoint_readable": 1.0, **changed}
+    held = {"namespace": "default", "pod": "share", "container": "main", "card": "GPU-0"}
+    return [
+        *(Sample(AGENT + name, {}, each) for name, each in values.items()),
+        Sample(AGENT + "cards", {"state": "served"}, 2.0),
+        Sample(AGENT + "container_cores_held", held, 50.0),
+    ]
+
+
+def server(program: str, ends: timedelta = timedelta(days=60), asked: float = 7) -> list[Sample]:
+    prefix = f"gpu_turnstile_{program}_"
+    return [
+        Sample(f"{prefix}certificate_expiry_timestamp_seconds", {}, (NOW + ends).timestamp()),
+        Sample(f"{prefix}request_duration_seconds_count", {"verb": "filter"}, asked),
+    ]
+
+
+OWNED = [
+    Owned(kind, "gpu-turnstile", component, component)
+    for component, workload in control_plane.WORKLOADS.items()
+    for kind in (workload, "ServiceAccount")
+]
+
+HEALTHY = Facts(
+    now=NOW,
+    domain="tencent.com",
+    version="v1.36.2",
+    nodes=[node()],
+    programs=[
+        pod("agent", "a"),
+        pod("proxy", "p"),
+        pod("webhook", "w1"),
+        pod("webhook", "w2"),
+        pod("scheduler", "s"),
+        pod("kube-scheduler", "k"),
+    ],
+    mutating=[Hook("pods.gpu-turnstile.io", "Fail", trusts=True)],
+    policies=dict.fromkeys(control_plane.POLICIES, True),
+    trial=Trial(stamped=True),
+    lease=Lease("s", NOW - timedelta(seconds=2), 10),
+    enforcement="hami-core",
+    held=[Held("default", "share", "main", "n1", frozenset({"GPU-0"}), 50)],
+    owned=OWNED,
+    agents={"n1": agent()},
+    proxies={"n1": [Sample(f"{PROXY}given_up", {"resource": "tencent.com/vcuda-core"}, 0)]},
+    webhooks={"w1": server("webhook"), "w2": server("webhook")},
+    extenders={"s": server("scheduler")},
+)
+
+
+def findings(**changed: object) -> list[Finding]:
+    return judge(replace(HEALTHY, **changed))  # type: ignore[arg-type]
+
+
+def wrong(**changed: object) -> list[tuple[str, str, str]]:
+    return [
+        (each.check, each.level.value, each.text)
+        for each in findings(**changed)
+        if each.level is not Level.OK
+    ]
+
+
+def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
+    assert wrong() == []
+    assert {each.check for each in findings()} == {
+        *("kubernetes-version", "webhook", "webhook-configuration", "webhook-replicas"),
+        *("webhook-certificate", "policies", "agents", "proxies", "kubelet", "other-plugins"),
+        *("cards", "allocatable", "scheduler-extender", "scheduler-own", "extender-lease"),
+        *("extender-asked", "extender-certificate", "enforcement", "records", "leftovers"),
+    }
+
+
+def without(component: str) -> list[Program]:
+    assert not isinstance(HEALTHY.programs, Unread)
+    return [each for each in HEALTHY.programs if each.component != f"gpu-turnstile-{component}"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {"version": "v1.29.4"},
+            (
+                "kubernetes-version",
+                "error",
+                "v1.29.4: gpu-turnstile needs Kubernetes 1.30 or newer",
+            ),
+        ),
+        (
+            {"version": "latest"},
+            ("kubernetes-version", "unknown", "cannot read the version 'latest'"),
+        ),
+        (
+            {"trial": Trial(stamped=False)},
+            (
+                "webhook",
+                "error",
+                "a GPU pod is created without its stamps: the API server does not call the webhook",
+            ),
+        ),
+        (
+            {"trial": Trial(stamped=False, refused='failed calling webhook "pods": timeout')},
+            (
+                "webhook",
+                "error",
+                'the API server cannot reach the webhook: failed calling webhook "pods": timeout',
+            ),
+        ),
+        (
+            {"trial": Trial(stamped=False, refused="failed calling webhook: x509: expired")},
+            (
+                "webhook",
+                "error",
+                (
+                    "the API server does not trust the webhook's certificate: "
+                    "failed calling webhook: x509: expired"
+                ),
+            ),
+        ),
+        (
+            {"trial": Trial(stamped=False, refused="exceeded quota: gpus")},
+            ("webhook", "unknown", "a GPU pod cannot be tried: exceeded quota: gpus"),
+        ),
+        (
+            {"mutating": None},
+            (
+                "webhook-configuration",
+                "error",
+                "there is no MutatingWebhookConfiguration gpu-turnstile",
+            ),
+        ),
+        (
+            {"mutating": []},
+            ("webhook-configuration", "error", "it lacks the webhook pods.gpu-turnstile.io"),
+        ),
+        (
+            {"mutating": [Hook("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
+            (
+                "webhook-configuration",
+                "error",
+                "pods.gpu-turnstile.io has failurePolicy Ignore: GPU pods come unstamped",
+            ),
+        ),
+        (
+            {"mutating": [Hook("pods.gpu-turnstile.io", "Fail", trusts=False)]},
+            ("webhook-configuration", "error", "no caBundle: pods.gpu-turnstile.io"),
+        ),
+        (
+            {"webhooks": {"w1": server("webhook", timedelta(days=9))}},
+            ("webhook-certificate", "warning", "the certificate that w1 serves ends in 9 days"),
+        ),
+        (
+            {"webhooks": {"w1": server("webhook", timedelta(days=-3))}},
+            ("webhook-certificate", "error", "the certificate that w1 serves has ended 3 days ago"),
+        ),
+        (
+            {"webhooks": {"w1": Unread("503")}},
+            ("webhook-certificate", "unknown", "w1: 503"),
+        ),
+        (
+            {"policies": dict.fromkeys(control_plane.POLICIES[1:], True)},
+            ("policies", "error", "not there: gpu-turnstile-agent-node"),
+        ),
+        (
+            {
+                "policies": {
+                    **dict.fromkeys(control_plane.POLICIES, True),
+                    "gpu-turnstile-stamps": False,
+                }
+            },
+            ("policies", "error", "without a binding: gpu-turnstile-stamps"),
+        ),
+        (
+            {"programs": without("agent")},
+            ("agents", "error", "labelled, and no pod of it is there"),
+        ),
+        (
+            {"programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]},
+            ("proxies", "error", "not ready: ErrImagePull"),
+        ),
+        (
+            {"programs": [*without("none"), pod("agent", "b", "n2")]},
+            (
+                "agents",
+                "warning",
+                "runs on a node that is not labelled, or not in the list of nodes",
+            ),
+        ),
+        (
+            {"agents": {"n1": agent(registered=0)}},
+            ("kubelet", "error", "the kubelet does not know the agent's resources"),
+        ),
+        (
+            {"agents": {"n1": agent(list_readable=0)}},
+            (
+                "kubelet",
+                "warning",
+                "PodResources List cannot be read: calls are decided by order",
+            ),
+        ),
+        (
+            {"agents": {"n1": agent(checkpoint_readable=0)}},
+            (
+                "kubelet",
+                "warning",
+                "the kubelet's checkpoint cannot be read: containers start unproven",
+            ),
+        ),
+        (
+            {"proxies": {"n1": [Sample(f"{PROXY}given_up", {}, 1)]}},
+            (
+                "kubelet",
+                "error",
+                "its proxy has told the kubelet that all devices are unhealthy: no agent serves",
+            ),
+        ),
+        ({"proxies": {"n1": Unread("503")}}, ("kubelet", "unknown", "its proxy: 503")),
+        (
+            {
+                "nodes": [
+                    node(
+                        allocatable={
+                            "tencent.com/vcuda-core": 200,
+                            "tencent.com/vcuda-memory": 8,
+                            "nvidia.com/gpu": 2,
+                        }
+                    )
+                ]
+            },
+            (
+                "other-plugins",
+                "error",
+                "nvidia.com/gpu is served here too: a card is given to two pods that do not share",
+            ),
+        ),
+        (
+            {"agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "mig"}, 1)]}},
+            ("cards", "warning", "a card is in MIG mode and left out"),
+        ),
+        (
+            {"agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "late"}, 1)]}},
+            (
+                "cards",
+                "warning",
+                "a card came later, and is served once the agent is started again",
+            ),
+        ),
+        (
+            {"agents": {"n1": agent(cards_problem=1)}},
+            (
+                "cards",
+                "error",
+                "the cards cannot be looked at: no driver, or NVML does not answer",
+            ),
+        ),
+        (
+            {"nodes": [node(cards=None)]},
+            ("allocatable", "error", "the agent has not written which cards it has"),
+        ),
+        (
+            {"nodes": [node(cards=None, cards_problem="gpu-cards: not JSON")]},
+            ("cards", "error", "gpu-cards: not JSON"),
+        ),
+        (
+            {"nodes": [node(allocatable={"tencent.com/vcuda-memory": 8})]},
+            (
+                "allocatable",
+                "error",
+                "tencent.com/vcuda-core: the node's status offers 0, its cards have 200",
+            ),
+        ),
+        (
+            {"lease": Lease("s", NOW - timedelta(seconds=60), 10)},
+            ("extender-lease", "error", "s leads, and said so 60 seconds ago"),
+        ),
+        ({"lease": None}, ("extender-lease", "error", "no replica leads: nothing is bound by it")),
+        (
+            {"extenders": {"s": server("scheduler", asked=0)}},
+            (
+                "extender-asked",
+                "warning",
+                "no scheduler has asked it since it started: GPU pods are placed by counts alone",
+            ),
+        ),
+        (
+            {"enforcement": "none"},
+            ("enforcement", "warning", "off: nothing holds a container to its share"),
+        ),
+        (
+            {"agents": {"n1": agent(patches_pending=2)}},
+            ("records", "warning", "allocations are not written to their pods yet"),
+        ),
+        (
+            {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-1"}), 50)]},
+            (
+                "records",
+                "error",
+                (
+                    "pod default/share: container main holds something else by the kubelet "
+                    "than its annotation gpu-allocation says"
+                ),
+            ),
+        ),
+        (
+            {
+                "owned": [
+                    each for each in OWNED if (each.component, each.kind) != ("view", "Deployment")
+                ]
+            },
+            (
+                "leftovers",
+                "warning",
+                "component view has no Deployment any more, and left 1 objects: ServiceAccount",
+            ),
+        ),
+    ],
+)
+def test_each_trouble_is_the_only_one_that_is_told(
+    changed: dict[str, object], expected: tuple[str, str, str]
+) -> None:
+    assert wrong(**changed) == [expected]
+
+
+def test_objects_of_an_old_version_are_left_over() -> None:
+    old = Owned("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")
+    assert wrong(owned=[*OWNED, old]) == [
+        (
+            "leftovers",
+            "warning",
+            "of a version before 0.3.0, which had no component labels: CronJob gpu-turnstile-certs",
+        )
+    ]
+
+
+def test_an_ill_card_is_told_and_its_places_are_not_missed() -> None:
+    ill = NodeCards(1 << 28, (card(0), card(1, "Xid 79")))
+    offered = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 4}
+    assert wrong(nodes=[node(cards=ill, allocatable=offered)]) == [
+        ("cards", "warning", "card 1: Xid 79")
+    ]
+
+
+def test_a_cordoned_card_is_no_trouble() -> None:
+    offered = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 4}
+    assert wrong(nodes=[node(cordoned=frozenset({"GPU-1"}), allocatable=offered)]) == []
+
+
+def test_nodes_with_the_same_trouble_are_one_finding() -> None:
+    nodes = [node(name, cards=None) for name in ("n3", "n1", "n2")]
+    (found,) = [each for each in findings(nodes=nodes) if each.check == "allocatable"]
+    assert found.nodes == ("n1", "n2", "n3")
+    assert "spec.nodeName=n1" in found.run
+
+
+def test_of_one_node_only_what_is_about_it_or_about_none_is_told() -> None:
+    nodes = [node("n1"), node("n2", cards=None)]
+    programs = [*without("none"), pod("agent", "a2", "n2"), pod("proxy", "p2", "n2")]
+    facts = replace(HEALTHY, nodes=nodes, programs=programs)
+    assert [each.level for each in judge(facts, "n2") if each.check == "allocatable"] == ["error"]
+    assert [each for each in judge(facts, "n1") if each.check == "allocatable"] == []
+
+
+def test_without_an_extender_none_is_missed() -> None:
+    programs = [each for each in without("scheduler") if "kube" not in each.component]
+    assert wrong(programs=programs, lease=None, extenders={}) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "checks"),
+    [
+        ("version", ["kubernetes-version"]),
+        ("nodes", ["agents", "other-plugins", "cards", "allocatable"]),
+        ("programs", ["webhook-replicas", "agents", "scheduler-extender"]),
+        ("mutating", ["webhook-configuration"]),
+        ("policies", ["policies"]),
+        ("trial", ["webhook"]),
+        ("lease", ["extender-lease"]),
+        ("enforcement", ["enforcement"]),
+        ("held", ["records"]),
+        ("owned", ["leftovers"]),
+    ],
+)
+def test_what_cannot_be_read_is_unknown_and_not_wrong(part: str, checks: Sequence[str]) -> None:
+    assert wrong(**{part: Unread("you may not")}) == [
+        (check, "unknown", "you may not") for check in checks
+    ]
+
+
+def test_the_policies_are_those_that_are_installed() -> None:
+    installed = {
+        each["metadata"]["name"]
+        for path in (DEPLOY / "base/policies").glob("*.yaml")
+        for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        if each["kind"] == "ValidatingAdmissionPolicy"
+    }
+    assert set(control_plane.POLICIES) == installed

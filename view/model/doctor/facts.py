@@ -1,0 +1,245 @@
+"""What the checks look at, as it was read of the cluster."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias, TypeVar
+
+from contract.inventory import NodeCards
+from view.model.usage import Sample
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """Something that could not be read, and why, in words."""
+
+    why: str
+
+
+Maybe: TypeAlias = T | Unread
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check says.
+
+    Attributes:
+        check: its name.
+        level: how bad it is.
+        text: a sentence.
+        run: the next command, or a page of the documentation; empty where nothing is to be done.
+        nodes: those it is about, sorted; none where it is about no node.
+    """
+
+    check: str
+    level: Level
+    text: str
+    run: str = ""
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the check."""
+        return self.check
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node, as its object shows it.
+
+    Attributes:
+        name: of the node.
+        labelled: whether the agents' DaemonSet chooses it.
+        allocatable: the amounts of our resources and of ``nvidia.com/gpu``, by resource name; what
+            is not there, or no number, is missing.
+        cards: the agent's inventory; ``None`` where there is none.
+        cards_problem: why the inventory cannot be read; empty where it can, or is not there.
+        cordoned: UUIDs of cards that an admin has cordoned.
+        ready: whether the kubelet is ready.
+    """
+
+    name: str
+    labelled: bool
+    allocatable: Mapping[str, int]
+    cards: NodeCards | None = None
+    cards_problem: str = ""
+    cordoned: frozenset[str] = frozenset()
+    ready: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A pod of ours.
+
+    Attributes:
+        component: its ``app.kubernetes.io/name``.
+        namespace: of the pod.
+        name: of the pod.
+        node: where it runs; empty while it is not bound.
+        image: of its first container.
+        ready: whether it is ready.
+        why: why it is not, as its status says; empty while it is.
+    """
+
+    component: str
+    namespace: str
+    name: str
+    node: str
+    image: str
+    ready: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One webhook of a configuration.
+
+    Attributes:
+        name: such as ``pods.gpu-turnstile.io``.
+        failure_policy: ``Fail`` or ``Ignore``.
+        trusts: whether it has a ``caBundle``.
+    """
+
+    name: str
+    failure_policy: str
+    trusts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What became of a pod that was created as a dry run.
+
+    Attributes:
+        stamped: whether it came back with the webhook's stamps.
+        refused: the API server's words where it said no; empty where it did not.
+    """
+
+    stamped: bool
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who leads the scheduler extender.
+
+    Attributes:
+        holder: its name; empty where nobody does.
+        renewed: when it last said so.
+        seconds: for how long that holds.
+    """
+
+    holder: str
+    renewed: datetime | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the annotation of a pod says that a container got.
+
+    Attributes:
+        namespace: of the pod.
+        pod: its name.
+        container: its name.
+        node: where the pod runs.
+        cards: UUIDs.
+        cores: hundredths of a card, over all cards.
+    """
+
+    namespace: str
+    pod: str
+    container: str
+    node: str
+    cards: frozenset[str]
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """An object that carries our label ``app.kubernetes.io/part-of``.
+
+    Attributes:
+        kind: as in a manifest.
+        namespace: empty for what has none.
+        name: of the object.
+        component: its ``app.kubernetes.io/component``; empty where it has none.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    component: str
+
+
+Samples: TypeAlias = Sequence[Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that was read.
+
+    Attributes:
+        now: when.
+        domain: of resource and annotation names.
+        version: of the API server, such as ``v1.36.2``.
+        nodes: all of them.
+        programs: all pods of ours.
+        mutating: the hooks of the MutatingWebhookConfiguration; ``None`` where there is none.
+        policies: names of our ValidatingAdmissionPolicies, and whether each is bound.
+        trial: of the pod that was created as a dry run.
+        agents: metrics of agents, by node.
+        proxies: metrics of device plugin proxies, by node.
+        webhooks: metrics of webhook replicas, by pod.
+        extenders: metrics of the extender's replicas, by pod.
+        lease: the extender's; ``None`` where there is none.
+        enforcement: what the agents' DaemonSet sets; ``none`` where it sets nothing.
+        held: what the annotations of running pods say.
+        owned: our objects.
+    """
+
+    now: datetime
+    domain: str
+    version: Maybe[str]
+    nodes: Maybe[Sequence[NodeState]]
+    programs: Maybe[Sequence[Program]]
+    mutating: Maybe[Sequence[Hook] | None]
+    policies: Maybe[Mapping[str, bool]]
+    trial: Maybe[Trial]
+    lease: Maybe[Lease | None]
+    enforcement: Maybe[str]
+    held: Maybe[Sequence[Held]]
+    owned: Maybe[Sequence[Owned]]
+    agents: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
+    proxies: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
+    webhooks: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
+    extenders: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
+
+
+AGENT = "gpu-turnstile-agent"
+PROXY = "gpu-turnstile-proxy"
+WEBHOOK = "gpu-turnstile-webhook"
+EXTENDER = "gpu-turnstile-scheduler"
+KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
+"""``app.kubernetes.io/name`` of our programs' pods."""
+
+
+def value(samples: Samples, name: str, **labels: str) -> float | None:
+    """Return the sum of a metric's samples that have these labels; ``None`` where there is none."""
+    found = [
+        each.value
+        for each in samples
+        if each.name == name and labels.items() <= dict(each.labels).items()
+    ]
+    return sum(found) if found else None

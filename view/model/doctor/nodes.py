@@ -1,0 +1,253 @@
+"""Checks of what runs on GPU nodes: agents, proxies, cards, allocatable places, records."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from contract.demand import CORES_PER_CARD
+from contract.inventory import NodeCard, NodeCards
+from contract.names import Names
+from view.model.doctor.facts import (
+    AGENT,
+    PROXY,
+    Facts,
+    Finding,
+    Held,
+    Level,
+    Maybe,
+    NodeState,
+    Samples,
+    Unread,
+    value,
+)
+
+NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+"""What NVIDIA's device plugin serves whole cards as, the second with replicas of them."""
+_PREFIX = "gpu_turnstile_agent_"
+_PROXY_PREFIX = "gpu_turnstile_proxy_"
+_POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
+
+
+class _ByText:
+    """Findings of nodes, of which those that say the same are one."""
+
+    def __init__(self, check: str) -> None:
+        self._check = check
+        self._nodes: dict[tuple[Level, str, str], set[str]] = defaultdict(set)
+
+    def add(self, level: Level, node: str, text: str, run: str = "") -> None:
+        """Note something about a node; ``{}`` in *run* stands for its name."""
+        self._nodes[level, text, run].add(node)
+
+    def findings(self, fine: str) -> Iterator[Finding]:
+        """Return all, or one that says *fine* where nothing is wrong."""
+        for (level, text, run), nodes in self._nodes.items():
+            names = tuple(sorted(nodes))
+            yield Finding(self._check, level, text, run.replace("{}", names[0]), names)
+        if not self._nodes:
+            yield Finding(self._check, Level.OK, fine)
+
+
+def check_programs(facts: Facts) -> Iterator[Finding]:
+    """See that each node that is labelled has a ready agent and proxy, and no other node has."""
+    for part in (facts.nodes, facts.programs):
+        if isinstance(part, Unread):
+            yield Finding("agents", Level.UNKNOWN, part.why)
+    if isinstance(facts.nodes, Unread) or isinstance(facts.programs, Unread):
+        return
+    labelled = {each.name for each in facts.nodes if each.labelled}
+    if not labelled:
+        yield Finding(
+            "agents",
+            Level.ERROR,
+            "no node is labelled as having GPUs",
+            "kubectl label node NODE gpu-turnstile.io/gpus=true",
+        )
+    for check, component in (("agents", AGENT), ("proxies", PROXY)):
+        found, pods = _ByText(check), [e for e in facts.programs if e.component == component]
+        ready = {each.node for each in pods if each.ready}
+        for node in labelled - {each.node for each in pods}:
+            found.add(Level.ERROR, node, "labelled, and no pod of it is there", _POD)
+        for each in pods:
+            if each.node and each.node not in ready:
+                found.add(
+                    Level.ERROR, each.node, f"not ready: {each.why or 'it does not say why'}", _POD
+                )
+            if each.node and each.node not in labelled:
+                text = "runs on a node that is not labelled, or not in the list of nodes"
+                found.add(Level.WARNING, each.node, text, "kubectl get node {} --show-labels")
+        images = sorted({each.image for each in pods})
+        if len(images) > 1:
+            for each in pods:
+                if each.image != images[-1]:
+                    found.add(
+                        Level.WARNING, each.node, f"runs {each.image}; others run {images[-1]}"
+                    )
+        yield from found.findings(f"ready on {len(ready)} of {len(labelled)} labelled nodes")
+
+
+def check_agents(facts: Facts) -> Iterator[Finding]:
+    """See what agents say of their kubelet: registered, ``List`` and checkpoint readable."""
+    found = _ByText("kubelet")
+    for node, samples in sorted(facts.agents.items()):
+        if isinstance(samples, Unread):
+            found.add(Level.UNKNOWN, node, samples.why)
+            continue
+        if value(samples, f"{_PREFIX}registered") == 0:
+            found.add(Level.ERROR, node, "the kubelet does not know the agent's resources", _POD)
+        if value(samples, f"{_PREFIX}list_readable") == 0:
+            text = "PodResources List cannot be read: calls are decided by order"
+            found.add(Level.WARNING, node, text, "docs/operate.md#the-kubelet-was-restarted")
+        if value(samples, f"{_PREFIX}checkpoint_readable") == 0:
+            text = "the kubelet's checkpoint cannot be read: containers start unproven"
+            where = "docs/operate.md#the-kubelets-checkpoint-cannot-be-read"
+            found.add(Level.WARNING, node, text, where)
+    for node, samples in sorted(facts.proxies.items()):
+        if isinstance(samples, Unread):
+            found.add(Level.UNKNOWN, node, f"its proxy: {samples.why}")
+        elif value(samples, f"{_PROXY_PREFIX}given_up"):
+            text = "its proxy has told the kubelet that all devices are unhealthy: no agent serves"
+            found.add(Level.ERROR, node, text, _POD)
+    yield from found.findings("agents are registered; List and checkpoint can be read")
+
+
+def check_other_plugins(facts: Facts) -> Iterator[Finding]:
+    """Find nodes whose cards another device plugin serves as well."""
+    check = "other-plugins"
+    if isinstance(facts.nodes, Unread):
+        yield Finding(check, Level.UNKNOWN, facts.nodes.why)
+        return
+    core, found = Names(facts.domain).core, _ByText(check)
+    for node in facts.nodes:
+        for name in NVIDIA:
+            if node.allocatable.get(name) and (node.labelled or node.allocatable.get(core)):
+                text = f"{name} is served here too: a card is given to two pods that do not share"
+                found.add(Level.ERROR, node.name, text, "docs/gpu-operator.md")
+    yield from found.findings(f"no GPU node serves {NVIDIA[0]} beside ours")
+
+
+def check_cards(facts: Facts) -> Iterator[Finding]:
+    """Tell of cards that are ill, in MIG mode or not served, and of inventories that are wrong."""
+    check = "cards"
+    if isinstance(facts.nodes, Unread):
+        yield Finding(check, Level.UNKNOWN, facts.nodes.why)
+        return
+    found, cards = _ByText(check), 0
+    ill = "docs/operate.md#a-card-is-lost-or-ill"
+    for node in facts.nodes:
+        if node.cards_problem:
+            found.add(Level.ERROR, node.name, node.cards_problem, "kubectl describe node {}")
+        for card in node.cards.cards if node.cards else ():
+            cards += 1
+            if card.reason:
+                found.add(Level.WARNING, node.name, f"card {card.index}: {card.reason}", ill)
+    texts = {
+        "mig": "a card is in MIG mode and left out",
+        "faulty": "a card could not be read when the agent looked",
+        "late": "a card came later, and is served once the agent is started again",
+    }
+    for name, samples in facts.agents.items():
+        if isinstance(samples, Unread):
+            continue
+        for state, text in texts.items():
+            if value(samples, f"{_PREFIX}cards", state=state):
+                found.add(Level.WARNING, name, text, "kubectl describe node {}")
+        if value(samples, f"{_PREFIX}cards_problem"):
+            text = "the cards cannot be looked at: no driver, or NVML does not answer"
+            found.add(Level.ERROR, name, text, "docs/operate.md#the-node-offers-nothing")
+    yield from found.findings(f"{cards} cards, all healthy")
+
+
+def check_allocatable(facts: Facts) -> Iterator[Finding]:
+    """Compare what the node's status offers with the cards that may be given."""
+    check = "allocatable"
+    if isinstance(facts.nodes, Unread):
+        yield Finding(check, Level.UNKNOWN, facts.nodes.why)
+        return
+    found, names = _ByText(check), Names(facts.domain)
+    for node in facts.nodes:
+        if node.cards is None:
+            if node.labelled and not node.cards_problem:
+                text = "the agent has not written which cards it has"
+                found.add(Level.ERROR, node.name, text, _POD)
+            continue
+        for name, there in ((names.core, _cores(node)), (names.memory, _blocks(node.cards, node))):
+            offered = node.allocatable.get(name, 0)
+            if offered != there:
+                text = f"{name}: the node's status offers {offered}, its cards have {there}"
+                found.add(Level.ERROR, node.name, text, "docs/operate.md#the-node-offers-nothing")
+    yield from found.findings("as the cards say, on every node")
+
+
+def _cores(node: NodeState) -> int:
+    return CORES_PER_CARD * len(_given(node))
+
+
+def _blocks(cards: NodeCards, node: NodeState) -> int:
+    return sum(card.memory // cards.memory_block for card in _given(node))
+
+
+def _given(node: NodeState) -> Sequence[NodeCard]:
+    cards = node.cards.cards if node.cards else ()
+    return [card for card in cards if not card.reason and card.uuid not in node.cordoned]
+
+
+def check_enforcement(facts: Facts) -> Iterator[Finding]:
+    """Tell whether anything holds containers to their share."""
+    check = "enforcement"
+    if isinstance(facts.enforcement, Unread):
+        yield Finding(check, Level.UNKNOWN, facts.enforcement.why)
+    elif facts.enforcement == "none":
+        text = "off: nothing holds a container to its share"
+        where = "docs/install.md#2-choose-how-cards-reach-containers-and-what-holds-the-limits"
+        yield Finding(check, Level.WARNING, text, where)
+    else:
+        yield Finding(check, Level.OK, facts.enforcement)
+
+
+def check_records(facts: Facts) -> Iterator[Finding]:
+    """Compare what pods say that they got with what agents say that they hold."""
+    check, found = "records", _ByText("records")
+    for node, samples in facts.agents.items():
+        if isinstance(samples, Unread):
+            continue
+        waiting = value(samples, f"{_PREFIX}patches_pending")
+        if waiting:
+            text = "allocations are not written to their pods yet"
+            found.add(Level.WARNING, node, text, "docs/operate.md#the-api-server-is-away")
+    if isinstance(facts.held, Unread):
+        yield Finding(check, Level.UNKNOWN, facts.held.why)
+        return
+    for each in facts.held:
+        samples = facts.agents.get(each.node, Unread(""))
+        if isinstance(samples, Unread):
+            continue
+        if value(samples, f"{_PREFIX}cards", state="served") and not _agrees(each, samples):
+            text = (
+                f"pod {each.namespace}/{each.pod}: container {each.container} holds something "
+                "else by the kubelet than its annotation gpu-allocation says"
+            )
+            found.add(
+                Level.ERROR, each.node, text, f"kubectl gpu explain -n {each.namespace} {each.pod}"
+            )
+    count = f"{len(facts.held)} container{'s' * (len(facts.held) != 1)}"
+    yield from found.findings(f"of {count}, all hold what their annotation says")
+
+
+def _agrees(held: Held, samples: Samples) -> bool:
+    by_card: dict[str, float] = {}
+    for each in samples:
+        labels = each.labels
+        if each.name == f"{_PREFIX}container_cores_held" and (
+            labels.get("namespace"),
+            labels.get("pod"),
+            labels.get("container"),
+        ) == (held.namespace, held.pod, held.container):
+            by_card[labels.get("card", "")] = each.value
+    return {card for card, cores in by_card.items() if cores} == held.cards and sum(
+        by_card.values()
+    ) == held.cores
+
+
+def only(facts: Mapping[str, Maybe[Samples]], node: str) -> Mapping[str, Maybe[Samples]]:
+    """Return what is of one node."""
+    return {name: each for name, each in facts.items() if name == node}

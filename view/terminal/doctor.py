@@ -1,0 +1,79 @@
+"""``kubectl gpu doctor``: a line for each check, and the next command."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from view.model.doctor.control_plane import (
+    check_extender,
+    check_leftovers,
+    check_policies,
+    check_version,
+    check_webhook,
+)
+from view.model.doctor.facts import Facts, Finding, Level
+from view.model.doctor.nodes import (
+    check_agents,
+    check_allocatable,
+    check_cards,
+    check_enforcement,
+    check_other_plugins,
+    check_programs,
+    check_records,
+)
+from view.terminal.layout import BAD, BOLD, DIM, GOOD, WARN, Line, Page, cell
+
+CHECKS: Sequence[Callable[[Facts], Iterator[Finding]]] = (
+    check_version,
+    check_webhook,
+    check_policies,
+    check_programs,
+    check_agents,
+    check_other_plugins,
+    check_cards,
+    check_allocatable,
+    check_extender,
+    check_enforcement,
+    check_records,
+    check_leftovers,
+)
+_STYLES = {Level.OK: GOOD, Level.WARNING: WARN, Level.ERROR: BAD, Level.UNKNOWN: BOLD}
+_MOST_NODES = 5
+
+
+def judge(facts: Facts, node: str | None = None) -> list[Finding]:
+    """Run all checks.
+
+    Args:
+        facts: what was read.
+        node: the only one of which is told; ``None`` for all.
+    """
+    found = [finding for check in CHECKS for finding in check(facts)]
+    if node is None:
+        return found
+    return [each for each in found if not each.nodes or node in each.nodes]
+
+
+def show_findings(findings: Sequence[Finding]) -> Page:
+    """Lay findings out: those that are ok in one line each, the others with what to run next."""
+    width = max((len(each.check) for each in findings), default=0)
+    page = []
+    for each in findings:
+        where = ", ".join(each.nodes[:_MOST_NODES])
+        more = len(each.nodes) - _MOST_NODES
+        where += f" and {more} more nodes" if more > 0 else ""
+        page.append(
+            Line(
+                (
+                    cell(f"{each.level.value:<8}", _STYLES[each.level]),
+                    cell(f"{each.check:<{width}}  ", BOLD if each.level is Level.ERROR else ""),
+                    cell(f"{where}: {each.text}" if where else each.text),
+                )
+            )
+        )
+        if each.run:
+            page.append(Line((cell("next: ", DIM), cell(each.run)), indent=8))
+    counts = {level: sum(each.level is level for each in findings) for level in Level}
+    page.append(Line())
+    page.append(
+        Line((cell(", ".join(f"{count} {level.value}" for level, count in counts.items())),))
+    )
+    return page

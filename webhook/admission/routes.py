@@ -1,0 +1,33 @@
+"""The paths that reviews are sent to, and the decision that answers each."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeAlias
+
+from contract.names import Names
+from contract.stamps import OrderStamp
+from webhook.admission.bindings import mutate_binding
+from webhook.admission.options import DEFAULTS, Options
+from webhook.admission.pods import mutate_pod
+from webhook.admission.reviews import Review
+from webhook.admission.verdicts import Verdict
+from webhook.admission.workloads import validate_workload
+
+Routes: TypeAlias = Mapping[str, Callable[[Review], Verdict]]
+
+
+def make_routes(
+    *, names: Names, stamp: Callable[[], OrderStamp], options: Options = DEFAULTS
+) -> Routes:
+    """Return the decision of each path.
+
+    Args:
+        names: resources and annotations.
+        stamp: returns the next order stamp, unique to this process.
+        options: the operator's.
+    """
+    return {
+        "/mutate/pods": partial(mutate_pod, names=names, stamp=stamp, options=options),
+        "/mutate/bindings": partial(mutate_binding, names=names, stamp=stamp),
+        "/validate/workloads": partial(validate_workload, names=names, options=options),
+    }

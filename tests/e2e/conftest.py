@@ -20,7 +20,13 @@ from tests.e2e.settings import NotAsked, Settings, read_settings
 from tests.e2e.stage import Stage
 
 _HERE = Path(__file__).parent
-_BEFORE_STAGE = ("test_manifests", "test_packaging", "test_deployed", "test_scheduler")
+_BEFORE_STAGE = (
+    "test_manifests",
+    "test_packaging",
+    "test_deployed",
+    "test_doctor",
+    "test_scheduler",
+)
 _LINES = pytest.StashKey[list[str]]()
 
 

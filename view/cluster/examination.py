@@ -16,6 +16,7 @@ from contract.errors import ContractError
 from contract.inventory import decode_inventory
 from contract.names import Names
 from view.cluster.agents import AGENT_NAMESPACE, parse_samples
+from view.model.doctor.choice import chooses
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -84,12 +85,12 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
 
         pods = begin(lambda: _own_pods(client))
         version = begin(lambda: str(client.call("GET", "/version", timeout=_SECONDS)["gitVersion"]))
-        nodes = begin(lambda: [_node(each, names) for each in _all(client, "/api/v1/nodes")])
+        daemonsets = begin(lambda: _daemonsets(client))
+        nodes = begin(lambda: _nodes(client, names, daemonsets.result()))
         mutating = begin(lambda: _hooks(client))
         policies = begin(lambda: _policies(client))
         trial = begin(lambda: _try_pod(client, names, namespace))
         lease = begin(lambda: _lease(client))
-        enforcement = begin(lambda: _enforcement(client))
         held = begin(lambda: _held(client, names, node))
         owned = begin(lambda: _owned(client))
 
@@ -120,7 +121,8 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
             policies=policies.result(),
             trial=trial.result(),
             lease=lease.result(),
-            enforcement=enforcement.result(),
+            daemonsets=_daemonset_names(daemonsets.result()),
+            enforcement=_enforcement(daemonsets.result()),
             held=held.result(),
             owned=owned.result(),
             agents=metrics.get(AGENT, {}),
@@ -198,7 +200,35 @@ def _why(status: Json, conditions: Mapping[str, Json]) -> str:
     return str(status.get("message") or status.get("phase") or "")
 
 
-def _node(obj: Json, names: Names) -> NodeState:
+def _daemonsets(client: Client) -> Mapping[str, Json]:
+    """Read the DaemonSets beside the agents': what pods each of them makes, by its name."""
+    api = "/apis/apps/v1"
+    found = _all(client, object_path("daemonsets", AGENT_NAMESPACE, api=api))
+    return {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in found}
+
+
+def _daemonset_names(daemonsets: Maybe[Mapping[str, Json]]) -> Maybe[frozenset[str]]:
+    return daemonsets if isinstance(daemonsets, Unread) else frozenset(daemonsets)
+
+
+def _nodes(
+    client: Client, names: Names, daemonsets: Maybe[Mapping[str, Json]]
+) -> Sequence[NodeState]:
+    pods = {} if isinstance(daemonsets, Unread) else daemonsets
+    return [_node(each, names, pods) for each in _all(client, "/api/v1/nodes")]
+
+
+def _chosen(name: str, labels: Mapping[str, str], pods: Mapping[str, Json]) -> frozenset[str]:
+    """Name the DaemonSets that choose a node; one that is not there as that of deploy/base."""
+    labelled = any(labels.get(each) == "true" for each in GPU_LABELS)
+    return frozenset(
+        each
+        for each in (AGENT, PROXY)
+        if (chooses(pods[each], name, labels) if each in pods else labelled)
+    )
+
+
+def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
     metadata, status = obj["metadata"], obj.get("status") or {}
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     cards, problem = None, ""
@@ -213,7 +243,7 @@ def _node(obj: Json, names: Names) -> NodeState:
             allocatable[name] = int(amount)
     return NodeState(
         name=metadata["name"],
-        labelled=any(labels.get(each) == "true" for each in GPU_LABELS),
+        chosen=_chosen(metadata["name"], labels, pods),
         allocatable=allocatable,
         cards=cards,
         cards_problem=problem,
@@ -303,13 +333,12 @@ def _lease(client: Client) -> Lease | None:
     )
 
 
-def _enforcement(client: Client) -> str:
-    found = _optional(
-        client, object_path("daemonsets", AGENT_NAMESPACE, AGENT, api="/apis/apps/v1")
-    )
-    for container in (found or {"spec": {"template": {"spec": {}}}})["spec"]["template"][
-        "spec"
-    ].get("containers") or ():
+def _enforcement(daemonsets: Maybe[Mapping[str, Json]]) -> Maybe[str]:
+    if isinstance(daemonsets, Unread):
+        return daemonsets
+    if AGENT not in daemonsets:
+        return Unread(f"there is no DaemonSet {AGENT}, which says it")
+    for container in daemonsets[AGENT]["containers"]:
         for each in container.get("env") or ():
             if each["name"] == "GPU_TURNSTILE_ENFORCEMENT":
                 return str(each.get("value") or "none")
@@ -362,6 +391,8 @@ def _owned(client: Client) -> Sequence[Owned]:
 
 def _metrics(client: Client, pod: Json) -> Samples:
     metadata = pod["metadata"]
+    if not (pod.get("status") or {}).get("podIP"):
+        raise Unavailable("it has no address yet")
     port, scheme = 0, ""
     for container in pod["spec"]["containers"]:
         for each in container.get("ports") or ():

@@ -19,7 +19,6 @@ from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import ALL, NODES, PODS, Kind, events_of
 from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
-from view.model.doctor.facts import Level
 from view.model.reports import Answer, ClusterReport, Freshness, Gap, NodeReport, PodReport, Stage
 from view.model.usage import ContainerUse, NodeUse
 from view.model.words import gaps_in_words
@@ -28,7 +27,7 @@ from view.terminal.completion import (
     complete_pod,
 )
 from view.terminal.cordoning import change_cordon
-from view.terminal.doctor import judge, show_findings
+from view.terminal.doctor import exit_code, judge, show_findings
 from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import WARN, line
@@ -410,8 +409,7 @@ def doctor(session: Session, node: str | None) -> None:
     found = judge(facts, node)
     shown = Shown("GpuFindingList", session.sorted(found), show_findings(found), resource="check")
     session.show(shown, Freshness(facts.now.timestamp()))
-    levels = {each.level for each in found}
-    sys.exit(1 if Level.ERROR in levels else NOT_KNOWN if levels == {Level.UNKNOWN} else 0)
+    sys.exit(exit_code(found))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

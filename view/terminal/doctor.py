@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from view.model.doctor.control_plane import (
+    VERSION,
     check_extender,
     check_leftovers,
     check_policies,
@@ -20,6 +21,7 @@ from view.model.doctor.nodes import (
     check_records,
 )
 from view.terminal.layout import BAD, BOLD, DIM, GOOD, WARN, Line, Page, cell
+from view.terminal.session import NOT_KNOWN
 
 CHECKS: Sequence[Callable[[Facts], Iterator[Finding]]] = (
     check_version,
@@ -50,6 +52,17 @@ def judge(facts: Facts, node: str | None = None) -> list[Finding]:
     if node is None:
         return found
     return [each for each in found if not each.nodes or node in each.nodes]
+
+
+def exit_code(findings: Sequence[Finding]) -> int:
+    """Return 1 where there is an error, 3 where nothing of the installation may be read, else 0.
+
+    The version is not of the installation: every user may read it.
+    """
+    levels = {each.level for each in findings if each.check != VERSION}
+    if Level.ERROR in {each.level for each in findings}:
+        return 1
+    return NOT_KNOWN if levels == {Level.UNKNOWN} else 0
 
 
 def show_findings(findings: Sequence[Finding]) -> Page:

@@ -19,6 +19,7 @@ from view.terminal.doctor import judge
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
 AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1:9440/proxy/metrics"
+DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
 CARDS = {
     "memoryBlock": 1 << 28,
     "cards": [
@@ -56,8 +57,15 @@ def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
                 }
             ],
         },
-        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
     }
+
+
+def daemonset(component: str, selector: dict[str, str]) -> dict[str, Any]:
+    env = [{"name": "GPU_TURNSTILE_ENFORCEMENT", "value": "vcuda"}]
+    spec = {"nodeSelector": selector, "containers": [{"env": env}]}
+    name = f"gpu-turnstile-{component}"
+    return {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
 
 
 def cluster() -> dict[str, Any]:
@@ -65,7 +73,7 @@ def cluster() -> dict[str, Any]:
     node = {
         "metadata": {
             "name": "n1",
-            "labels": {"gpu-turnstile.io/gpus": "true"},
+            "labels": {"kubernetes.io/os": "linux"},
             "annotations": {"tencent.com/gpu-cards": json.dumps(CARDS)},
         },
         "status": {
@@ -123,17 +131,10 @@ def cluster() -> dict[str, Any]:
             {"spec": {"policyName": "gpu-turnstile-stamps"}}
         ],
         LEASE: (404, "not found"),
-        "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets/gpu-turnstile-agent": {
-            "spec": {
-                "template": {
-                    "spec": {
-                        "containers": [
-                            {"env": [{"name": "GPU_TURNSTILE_ENFORCEMENT", "value": "vcuda"}]}
-                        ]
-                    }
-                }
-            }
-        },
+        DAEMONSETS: [
+            daemonset("agent", {"kubernetes.io/os": "linux"}),
+            daemonset("proxy", {}),
+        ],
     }
 
 
@@ -220,6 +221,8 @@ def test_one_node_alone_can_be_looked_at(api: Served) -> None:
         (f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile", "mutating"),
         (f"{ADMISSION}/validatingadmissionpolicies", "policies"),
         (LEASE, "lease"),
+        (DAEMONSETS, "daemonsets"),
+        (DAEMONSETS, "enforcement"),
         ("/apis/policy/v1/poddisruptionbudgets", "owned"),
     ],
 )
@@ -254,6 +257,28 @@ def test_a_pod_that_cannot_be_tried_says_why(
 ) -> None:
     api["POST /api/v1/namespaces/team/pods"] = (status, words)
     assert examine(api.client, Names(), "team").trial == expected
+
+
+def test_without_daemonsets_nodes_are_chosen_by_the_labels_of_the_base(api: Served) -> None:
+    api[DAEMONSETS] = []
+    (node,) = api["/api/v1/nodes"]
+    node["metadata"]["labels"]["gpu-turnstile.io/gpus"] = "true"
+    facts = examine(api.client, Names(), "team")
+    assert facts.daemonsets == frozenset()
+    assert facts.enforcement == Unread("there is no DaemonSet gpu-turnstile-agent, which says it")
+    assert not isinstance(facts.nodes, Unread)
+    assert [each.chosen for each in facts.nodes] == [{"gpu-turnstile-agent", "gpu-turnstile-proxy"}]
+
+
+def test_a_pod_without_an_address_is_not_asked(api: Served) -> None:
+    """The API server would say ``address not allowed``, which sends people after a firewall."""
+    webhook = pod("gpu-turnstile", "w", "webhook", 8443)
+    webhook["status"] = {"phase": "Pending"}
+    api["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    found = judge(examine(api.client, Names(), "team"))
+    assert [(each.level, each.text) for each in found if each.check == "webhook-certificate"] == [
+        ("unknown", "w: it has no address yet")
+    ]
 
 
 def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: Served) -> None:

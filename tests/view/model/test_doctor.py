@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 import yaml
 
 from contract.inventory import NodeCard, NodeCards
+from tests.deploy.kustomize import build
 from view.model.doctor import control_plane
 from view.model.doctor.facts import (
     Facts,
@@ -24,11 +26,12 @@ from view.model.doctor.facts import (
     Unread,
 )
 from view.model.usage import Sample
-from view.terminal.doctor import judge
+from view.terminal.doctor import exit_code, judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEPLOY = Path(__file__).parents[3] / "deploy"
 AGENT, PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
+BOTH = frozenset({"gpu-turnstile-agent", "gpu-turnstile-proxy"})
 
 
 def pod(component: str, name: str, node: str = "n1", **changed: object) -> Program:
@@ -45,7 +48,7 @@ def card(index: int, reason: str = "") -> NodeCard:
 
 def node(name: str = "n1", **changed: object) -> NodeState:
     allocatable = {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 8}
-    made = NodeState(name, True, allocatable, NodeCards(1 << 28, (card(0), card(1))))
+    made = NodeState(name, BOTH, allocatable, NodeCards(1 << 28, (card(0), card(1))))
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
@@ -68,10 +71,10 @@ def server(program: str, ends: timedelta = timedelta(days=60), asked: float = 7)
 
 
 OWNED = [
-    Owned(kind, "gpu-turnstile", component, component)
-    for component, workload in control_plane.WORKLOADS.items()
+    Owned(kind, "gpu-turnstile", name, component)
+    for component, (workload, name) in control_plane.WORKLOADS.items()
     for kind in (workload, "ServiceAccount")
-]
+] + [Owned("Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender")]
 
 HEALTHY = Facts(
     now=NOW,
@@ -90,6 +93,7 @@ HEALTHY = Facts(
     policies=dict.fromkeys(control_plane.POLICIES, True),
     trial=Trial(stamped=True),
     lease=Lease("s", NOW - timedelta(seconds=2), 10),
+    daemonsets=BOTH,
     enforcement="hami-core",
     held=[Held("default", "share", "main", "n1", frozenset({"GPU-0"}), 50)],
     owned=OWNED,
@@ -122,9 +126,10 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
     }
 
 
-def without(component: str) -> list[Program]:
+def without(*components: str) -> list[Program]:
     assert not isinstance(HEALTHY.programs, Unread)
-    return [each for each in HEALTHY.programs if each.component != f"gpu-turnstile-{component}"]
+    gone = {f"gpu-turnstile-{each}" for each in components}
+    return [each for each in HEALTHY.programs if each.component not in gone]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +171,18 @@ def without(component: str) -> list[Program]:
                 (
                     "the API server does not trust the webhook's certificate: "
                     "failed calling webhook: x509: expired"
+                ),
+            ),
+        ),
+        (
+            {"trial": Trial(stamped=False, refused="Policy 'gpu-turnstile-stamps' denied request")},
+            (
+                "webhook",
+                "error",
+                (
+                    "a GPU pod has no stamps and is refused: the API server does not call the "
+                    "webhook, or another webhook takes them away: "
+                    "Policy 'gpu-turnstile-stamps' denied request"
                 ),
             ),
         ),
@@ -224,7 +241,7 @@ def without(component: str) -> list[Program]:
         ),
         (
             {"programs": without("agent")},
-            ("agents", "error", "labelled, and no pod of it is there"),
+            ("agents", "error", "the DaemonSet chooses it, and no pod of it is there"),
         ),
         (
             {"programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]},
@@ -235,7 +252,7 @@ def without(component: str) -> list[Program]:
             (
                 "agents",
                 "warning",
-                "runs on a node that is not labelled, or not in the list of nodes",
+                "runs on a node that the DaemonSet does not choose, or that is not listed",
             ),
         ),
         (
@@ -362,7 +379,10 @@ def without(component: str) -> list[Program]:
             (
                 "leftovers",
                 "warning",
-                "component view has no Deployment any more, and left 1 objects: ServiceAccount",
+                (
+                    "component view has no Deployment gpu-turnstile-view any more, and left "
+                    "1 objects: ServiceAccount"
+                ),
             ),
         ),
     ],
@@ -382,6 +402,95 @@ def test_objects_of_an_old_version_are_left_over() -> None:
             "of a version before 0.3.0, which had no component labels: CronJob gpu-turnstile-certs",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("component", "workload"),
+    [
+        ("certs", "gpu-turnstile-certs"),
+        ("scheduler-extender", "gpu-turnstile-scheduler"),
+        ("scheduler-own", "gpu-turnstile-kube-scheduler"),
+        ("view", "gpu-turnstile-view"),
+    ],
+)
+def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str, workload: str) -> None:
+    """Others have a component ``webhook`` too: cert-manager's Deployment has this very label."""
+    left = [each for each in OWNED if not _runs(each, component, workload)]
+    (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
+    ours = f"app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={component}"
+    page = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\\\n    ", "")
+    assert found.run.split() == ["kubectl", "delete", "--all-namespaces", "--selector", ours, ANY]
+    assert found.run.replace(f"component={component}", "component=COMPONENT") in page
+
+
+def _runs(owned: Owned, component: str, workload: str) -> bool:
+    kind = control_plane.WORKLOADS[component][0]
+    return (owned.component, owned.kind, owned.name) == (component, kind, workload)
+
+
+def test_what_components_run_is_what_is_installed() -> None:
+    built = [*build("overlays/scheduler-own"), *build("overlays/view")]
+    label = "app.kubernetes.io/component"
+    runs = {
+        (each["metadata"]["labels"][label], each["kind"], each["metadata"]["name"])
+        for each in built
+        if each["kind"] in ("DaemonSet", "Deployment")
+    }
+    listed = {(each, kind, name) for each, (kind, name) in control_plane.WORKLOADS.items()}
+    certs = ("scheduler-extender", "Deployment", "gpu-turnstile-scheduler-certs")
+    assert runs - {certs} == listed
+
+
+def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
+    left = [each for each in OWNED if (each.component, each.kind) != ("webhook", "Deployment")]
+    (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
+    assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
+
+
+def test_without_a_daemonset_it_is_applied_and_no_node_labelled() -> None:
+    names = frozenset({"gpu-turnstile-proxy"})
+    (found,) = [each for each in findings(daemonsets=names) if each.check == "agents"]
+    assert (found.level, found.text) == ("error", "there is no DaemonSet gpu-turnstile-agent")
+    assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
+
+
+def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
+    text = "no node has a label that the DaemonSet chooses nodes by"
+    assert wrong(nodes=[node(chosen=frozenset())], programs=without("agent", "proxy")) == [
+        ("agents", "error", text),
+        ("proxies", "error", text),
+    ]
+
+
+def test_agents_that_nobody_could_find_are_not_said_to_be_registered() -> None:
+    found = wrong(programs=Unread("you may not"), agents={}, proxies={}, webhooks={}, extenders={})
+    assert ("kubelet", "unknown", "you may not") in found
+    found = wrong(agents={}, proxies={})
+    assert ("kubelet", "unknown", "no agent has been asked for its metrics") in found
+
+
+@pytest.mark.parametrize("agents", [{}, {"n1": Unread("you may not")}])
+def test_what_was_not_compared_is_not_said_to_agree(agents: dict[str, Unread]) -> None:
+    (found,) = [each for each in findings(agents=agents) if each.check == "records"]
+    assert (found.level, found.nodes) == (Level.UNKNOWN, ("n1",))
+    assert found.text == "its agent's metrics cannot be read: what pods hold was not compared"
+
+
+@pytest.mark.parametrize(
+    ("levels", "code"),
+    [
+        ({"webhook": Level.OK, "agents": Level.UNKNOWN}, 0),
+        ({"webhook": Level.WARNING, "agents": Level.OK}, 0),
+        ({"webhook": Level.ERROR, "agents": Level.UNKNOWN}, 1),
+        ({"webhook": Level.UNKNOWN, "agents": Level.UNKNOWN}, 3),
+    ],
+)
+def test_who_may_read_nothing_but_the_version_is_told_so(
+    levels: dict[str, Level], code: int
+) -> None:
+    """Every user may read the version: it says nothing of an installation."""
+    found = [Finding(check, level, "") for check, level in levels.items()]
+    assert exit_code([Finding("kubernetes-version", Level.OK, ""), *found]) == code
 
 
 def test_an_ill_card_is_told_and_its_places_are_not_missed() -> None:
@@ -414,7 +523,19 @@ def test_of_one_node_only_what_is_about_it_or_about_none_is_told() -> None:
 
 def test_without_an_extender_none_is_missed() -> None:
     programs = [each for each in without("scheduler") if "kube" not in each.component]
-    assert wrong(programs=programs, lease=None, extenders={}) == []
+    owned = [each for each in OWNED if not each.component.startswith("scheduler-")]
+    assert wrong(programs=programs, lease=None, extenders={}, owned=owned) == []
+
+
+def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:
+    """Its Deployment is there, with no replicas: a kube-scheduler that asks it binds nothing."""
+    found = wrong(programs=without("scheduler", "kube-scheduler"), lease=None, extenders={})
+    assert found == [
+        ("scheduler-extender", "error", "0 of 0 pods are ready"),
+        ("scheduler-own", "error", "0 of 0 pods are ready"),
+        ("extender-lease", "error", "no replica leads: nothing is bound by it"),
+        ("extender-asked", "unknown", "no replica has been asked for its metrics"),
+    ]
 
 
 @pytest.mark.parametrize(

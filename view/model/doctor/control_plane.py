@@ -5,8 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from view.model.doctor.facts import (
+    AGENT,
     EXTENDER,
     KUBE_SCHEDULER,
+    PROXY,
     WEBHOOK,
     Facts,
     Finding,
@@ -19,10 +21,14 @@ from view.model.doctor.facts import (
     value,
 )
 
+VERSION = "kubernetes-version"
 POD_HOOK = "pods.gpu-turnstile.io"
 _OLDEST = (1, 30)
 _NEW_CERTIFICATE_DAYS = 14
 """A certificate is renewed 30 days before its end: with fewer than these left, nobody did."""
+
+_STAMPS = "gpu-turnstile-stamps"
+"""The policy that refuses a GPU pod without the webhook's stamps."""
 
 POLICIES = (
     "gpu-turnstile-agent-node",
@@ -32,29 +38,44 @@ POLICIES = (
     "gpu-turnstile-pod-annotations",
     "gpu-turnstile-records",
     "gpu-turnstile-requests",
-    "gpu-turnstile-stamps",
+    _STAMPS,
 )
 """The policies of ``deploy/base/policies``."""
 
 WORKLOADS = {
-    "agent": "DaemonSet",
-    "certs": "Deployment",
-    "proxy": "DaemonSet",
-    "scheduler-extender": "Deployment",
-    "scheduler-own": "Deployment",
-    "view": "Deployment",
-    "webhook": "Deployment",
+    "agent": ("DaemonSet", AGENT),
+    "certs": ("Deployment", "gpu-turnstile-certs"),
+    "proxy": ("DaemonSet", PROXY),
+    "scheduler-extender": ("Deployment", EXTENDER),
+    "scheduler-own": ("Deployment", KUBE_SCHEDULER),
+    "view": ("Deployment", "gpu-turnstile-view"),
+    "webhook": ("Deployment", WEBHOOK),
 }
-"""What each component runs, by its label; components without a row run nothing."""
+"""What each component must run, by its label; components without a row run nothing."""
 
+_ESSENTIAL = ("agent", "proxy", "webhook")
+"""Components of every installation: what is left of them is no leftover, a part of it is lost."""
+
+_APPLY = "kubectl apply -k YOUR-KUSTOMIZATION"
+_DELETE = (
+    "kubectl delete --all-namespaces --selector "
+    "app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={} "
+    "deployments,services,endpointslices,configmaps,secrets,leases,serviceaccounts,networkpolicies,"
+    "poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,"
+    "validatingadmissionpolicies,validatingadmissionpolicybindings"
+)
+"""As ``deploy/README.md`` has it. Others have components of these names: ours has two labels."""
+
+_PODS = "kubectl -n gpu-turnstile describe pods --selector app.kubernetes.io/name={}"
 _LOGS = "kubectl -n gpu-turnstile logs --selector app.kubernetes.io/name={} --prefix --tail 50"
+_DEPLOYMENT = "kubectl -n gpu-turnstile describe deployment {}"
 _RENEW = "kubectl -n gpu-turnstile rollout restart deployment/{}"
 _CERTS, _EXTENDER_CERTS = "gpu-turnstile-certs", "gpu-turnstile-scheduler-certs"
 
 
 def check_version(facts: Facts) -> Iterator[Finding]:
     """Compare the API server's version with the oldest that is served."""
-    check = "kubernetes-version"
+    check = VERSION
     if isinstance(facts.version, Unread):
         yield _unknown(check, facts.version)
         return
@@ -84,11 +105,10 @@ def check_policies(facts: Facts) -> Iterator[Finding]:
         return
     missing = [name for name in POLICIES if name not in facts.policies]
     unbound = [name for name in POLICIES if facts.policies.get(name) is False]
-    apply = "kubectl apply -k YOUR-KUSTOMIZATION"
     if missing:
-        yield Finding(check, Level.ERROR, f"not there: {', '.join(missing)}", apply)
+        yield Finding(check, Level.ERROR, f"not there: {', '.join(missing)}", _APPLY)
     if unbound:
-        yield Finding(check, Level.ERROR, f"without a binding: {', '.join(unbound)}", apply)
+        yield Finding(check, Level.ERROR, f"without a binding: {', '.join(unbound)}", _APPLY)
     if not missing and not unbound:
         yield Finding(check, Level.OK, f"all {len(POLICIES)} are there and bound")
 
@@ -99,17 +119,26 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.programs, Unread):
         yield _unknown(check, facts.programs)
         return
-    if not any(each.component == EXTENDER for each in facts.programs):
+    if not _installed(facts, EXTENDER):
         text = "not installed: a pod may be sent to a node where it fits on no single card"
         yield Finding(check, Level.OK, text, "docs/install.md#a-scheduler-that-sees-cards")
         return
     yield from _replicas(check, EXTENDER, facts.programs, least=1)
-    if any(each.component == KUBE_SCHEDULER for each in facts.programs):
+    if _installed(facts, KUBE_SCHEDULER):
         yield from _replicas("scheduler-own", KUBE_SCHEDULER, facts.programs, least=1)
     yield from _lease(facts)
     yield from _asked(facts)
     prefix = "gpu_turnstile_scheduler_"
     yield from _certificates(facts, "extender-certificate", prefix, facts.extenders)
+
+
+def _installed(facts: Facts, program: str) -> bool:
+    """Tell whether there are pods of a program, or the Deployment that makes them."""
+    pods = () if isinstance(facts.programs, Unread) else facts.programs
+    owned = () if isinstance(facts.owned, Unread) else facts.owned
+    return any(each.component == program for each in pods) or any(
+        (each.kind, each.name) == ("Deployment", program) for each in owned
+    )
 
 
 def check_leftovers(facts: Facts) -> Iterator[Finding]:
@@ -118,12 +147,12 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.owned, Unread):
         yield _unknown(check, facts.owned)
         return
-    kinds: dict[str, set[str]] = defaultdict(set)
+    there: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for each in facts.owned:
-        kinds[each.component].add(each.kind)
+        there[each.component].add((each.kind, each.name))
     clean = True
-    for component, workload in sorted(WORKLOADS.items()):
-        if component not in kinds or workload in kinds[component]:
+    for component, (workload, name) in sorted(WORKLOADS.items()):
+        if component not in there or (workload, name) in there[component]:
             continue
         left = [each for each in facts.owned if each.component == component]
         shown = ", ".join(sorted({each.kind for each in left}))
@@ -131,10 +160,9 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             check,
             Level.WARNING,
-            f"component {component} has no {workload} any more, and left {len(left)} objects: "
-            f"{shown}",
-            f"kubectl delete --selector app.kubernetes.io/component={component} "
-            + _RESOURCES[any(each.namespace for each in left)],
+            f"component {component} has no {workload} {name} any more, and left "
+            f"{len(left)} objects: {shown}",
+            _APPLY if component in _ESSENTIAL else _DELETE.format(component),
         )
     old = sorted({f"{each.kind} {each.name}" for each in facts.owned if not each.component})
     if old:
@@ -149,14 +177,6 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
         yield Finding(check, Level.OK, "none")
 
 
-_RESOURCES = {
-    True: "--all-namespaces deployments,daemonsets,cronjobs,jobs,services,serviceaccounts,"
-    "configmaps,poddisruptionbudgets,networkpolicies,roles,rolebindings,clusterroles,"
-    "clusterrolebindings",
-    False: "clusterroles,clusterrolebindings",
-}
-
-
 def _trial(facts: Facts) -> Iterator[Finding]:
     check, trial = "webhook", facts.trial
     if isinstance(trial, Unread):
@@ -165,6 +185,12 @@ def _trial(facts: Facts) -> Iterator[Finding]:
         yield Finding(check, Level.OK, "the API server reaches it: a GPU pod would be stamped")
     elif not trial.refused:
         text = "a GPU pod is created without its stamps: the API server does not call the webhook"
+        yield Finding(check, Level.ERROR, text, "kubectl get mutatingwebhookconfigurations")
+    elif _STAMPS in trial.refused:
+        text = (
+            "a GPU pod has no stamps and is refused: the API server does not call the webhook, or "
+            f"another webhook takes them away: {trial.refused}"
+        )
         yield Finding(check, Level.ERROR, text, "kubectl get mutatingwebhookconfigurations")
     elif "x509" in trial.refused:
         text = f"the API server does not trust the webhook's certificate: {trial.refused}"
@@ -178,24 +204,24 @@ def _trial(facts: Facts) -> Iterator[Finding]:
 
 
 def _configuration(hooks: Maybe[Sequence[Hook] | None]) -> Iterator[Finding]:
-    check, apply = "webhook-configuration", "kubectl apply -k YOUR-KUSTOMIZATION"
+    check = "webhook-configuration"
     if isinstance(hooks, Unread):
         yield _unknown(check, hooks)
         return
     if hooks is None:
         text = "there is no MutatingWebhookConfiguration gpu-turnstile"
-        yield Finding(check, Level.ERROR, text, apply)
+        yield Finding(check, Level.ERROR, text, _APPLY)
         return
     wrong = False
     pods = [each for each in hooks if each.name == POD_HOOK]
     if not pods:
         wrong = True
-        yield Finding(check, Level.ERROR, f"it lacks the webhook {POD_HOOK}", apply)
+        yield Finding(check, Level.ERROR, f"it lacks the webhook {POD_HOOK}", _APPLY)
     for each in pods:
         if each.failure_policy != "Fail":
             wrong = True
             text = f"{POD_HOOK} has failurePolicy {each.failure_policy}: GPU pods come unstamped"
-            yield Finding(check, Level.ERROR, text, apply)
+            yield Finding(check, Level.ERROR, text, _APPLY)
     untrusted = [each.name for each in hooks if not each.trusts]
     if untrusted:
         wrong = True
@@ -221,9 +247,8 @@ def _replicas(
         yield Finding(check, Level.OK, text)
     else:
         bad = Level.WARNING if len(ready) >= least else Level.ERROR
-        yield Finding(
-            check, bad, ": ".join(filter(None, (text, "; ".join(why)))), _LOGS.format(component)
-        )
+        told = ": ".join(filter(None, (text, "; ".join(why))))
+        yield Finding(check, bad, told, (_PODS if pods else _DEPLOYMENT).format(component))
 
 
 def _certificates(

@@ -61,7 +61,7 @@ class NodeState:
 
     Attributes:
         name: of the node.
-        labelled: whether the agents' DaemonSet chooses it.
+        chosen: names of the DaemonSets, of the agents and the proxies, that choose it.
         allocatable: the amounts of our resources and of ``nvidia.com/gpu``, by resource name; what
             is not there, or no number, is missing.
         cards: the agent's inventory; ``None`` where there is none.
@@ -71,7 +71,7 @@ class NodeState:
     """
 
     name: str
-    labelled: bool
+    chosen: frozenset[str]
     allocatable: Mapping[str, int]
     cards: NodeCards | None = None
     cards_problem: str = ""
@@ -204,6 +204,7 @@ class Facts:
         webhooks: metrics of webhook replicas, by pod.
         extenders: metrics of the extender's replicas, by pod.
         lease: the extender's; ``None`` where there is none.
+        daemonsets: names of those in the agents' namespace.
         enforcement: what the agents' DaemonSet sets; ``none`` where it sets nothing.
         held: what the annotations of running pods say.
         owned: our objects.
@@ -218,6 +219,7 @@ class Facts:
     policies: Maybe[Mapping[str, bool]]
     trial: Maybe[Trial]
     lease: Maybe[Lease | None]
+    daemonsets: Maybe[frozenset[str]]
     enforcement: Maybe[str]
     held: Maybe[Sequence[Held]]
     owned: Maybe[Sequence[Owned]]

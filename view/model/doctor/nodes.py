@@ -15,6 +15,7 @@ from view.model.doctor.facts import (
     Level,
     Maybe,
     NodeState,
+    Program,
     Samples,
     Unread,
     value,
@@ -48,41 +49,43 @@ class _ByText:
 
 
 def check_programs(facts: Facts) -> Iterator[Finding]:
-    """See that each node that is labelled has a ready agent and proxy, and no other node has."""
+    """See that each node that a DaemonSet chooses has a ready pod of it, and no other node has."""
     for part in (facts.nodes, facts.programs):
         if isinstance(part, Unread):
             yield Finding("agents", Level.UNKNOWN, part.why)
     if isinstance(facts.nodes, Unread) or isinstance(facts.programs, Unread):
         return
-    labelled = {each.name for each in facts.nodes if each.labelled}
-    if not labelled:
-        yield Finding(
-            "agents",
-            Level.ERROR,
-            "no node is labelled as having GPUs",
-            "kubectl label node NODE gpu-turnstile.io/gpus=true",
-        )
     for check, component in (("agents", AGENT), ("proxies", PROXY)):
-        found, pods = _ByText(check), [e for e in facts.programs if e.component == component]
-        ready = {each.node for each in pods if each.ready}
-        for node in labelled - {each.node for each in pods}:
-            found.add(Level.ERROR, node, "labelled, and no pod of it is there", _POD)
-        for each in pods:
-            if each.node and each.node not in ready:
-                found.add(
-                    Level.ERROR, each.node, f"not ready: {each.why or 'it does not say why'}", _POD
-                )
-            if each.node and each.node not in labelled:
-                text = "runs on a node that is not labelled, or not in the list of nodes"
-                found.add(Level.WARNING, each.node, text, "kubectl get node {} --show-labels")
-        images = sorted({each.image for each in pods})
-        if len(images) > 1:
-            for each in pods:
-                if each.image != images[-1]:
-                    found.add(
-                        Level.WARNING, each.node, f"runs {each.image}; others run {images[-1]}"
-                    )
-        yield from found.findings(f"ready on {len(ready)} of {len(labelled)} labelled nodes")
+        if not isinstance(facts.daemonsets, Unread) and component not in facts.daemonsets:
+            text = f"there is no DaemonSet {component}"
+            yield Finding(check, Level.ERROR, text, "kubectl apply -k YOUR-KUSTOMIZATION")
+            continue
+        chosen = {each.name for each in facts.nodes if component in each.chosen}
+        if not chosen:
+            text = "no node has a label that the DaemonSet chooses nodes by"
+            run = "kubectl label node NODE gpu-turnstile.io/gpus=true"
+            yield Finding(check, Level.ERROR, text, run)
+            continue
+        yield from _programs(check, chosen, [e for e in facts.programs if e.component == component])
+
+
+def _programs(check: str, chosen: set[str], pods: Sequence[Program]) -> Iterator[Finding]:
+    found, ready = _ByText(check), {each.node for each in pods if each.ready}
+    for node in chosen - {each.node for each in pods}:
+        found.add(Level.ERROR, node, "the DaemonSet chooses it, and no pod of it is there", _POD)
+    for each in pods:
+        if each.node and each.node not in ready:
+            found.add(
+                Level.ERROR, each.node, f"not ready: {each.why or 'it does not say why'}", _POD
+            )
+        if each.node and each.node not in chosen:
+            text = "runs on a node that the DaemonSet does not choose, or that is not listed"
+            found.add(Level.WARNING, each.node, text, "kubectl get node {} --show-labels")
+    images = sorted({each.image for each in pods})
+    for each in pods:
+        if each.image != images[-1]:
+            found.add(Level.WARNING, each.node, f"runs {each.image}; others run {images[-1]}")
+    yield from found.findings(f"ready on {len(ready)} of {len(chosen)} chosen nodes")
 
 
 def check_agents(facts: Facts) -> Iterator[Finding]:
@@ -107,7 +110,12 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
         elif value(samples, f"{_PROXY_PREFIX}given_up"):
             text = "its proxy has told the kubelet that all devices are unhealthy: no agent serves"
             found.add(Level.ERROR, node, text, _POD)
-    yield from found.findings("agents are registered; List and checkpoint can be read")
+    if facts.agents or facts.proxies:
+        yield from found.findings("agents are registered; List and checkpoint can be read")
+    elif isinstance(facts.programs, Unread):
+        yield Finding("kubelet", Level.UNKNOWN, facts.programs.why)
+    else:
+        yield Finding("kubelet", Level.UNKNOWN, "no agent has been asked for its metrics")
 
 
 def check_other_plugins(facts: Facts) -> Iterator[Finding]:
@@ -119,7 +127,7 @@ def check_other_plugins(facts: Facts) -> Iterator[Finding]:
     core, found = Names(facts.domain).core, _ByText(check)
     for node in facts.nodes:
         for name in NVIDIA:
-            if node.allocatable.get(name) and (node.labelled or node.allocatable.get(core)):
+            if node.allocatable.get(name) and (AGENT in node.chosen or node.allocatable.get(core)):
                 text = f"{name} is served here too: a card is given to two pods that do not share"
                 found.add(Level.ERROR, node.name, text, "docs/gpu-operator.md")
     yield from found.findings(f"no GPU node serves {NVIDIA[0]} beside ours")
@@ -166,7 +174,7 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
     found, names = _ByText(check), Names(facts.domain)
     for node in facts.nodes:
         if node.cards is None:
-            if node.labelled and not node.cards_problem:
+            if AGENT in node.chosen and not node.cards_problem:
                 text = "the agent has not written which cards it has"
                 found.add(Level.ERROR, node.name, text, _POD)
             continue
@@ -217,10 +225,14 @@ def check_records(facts: Facts) -> Iterator[Finding]:
     if isinstance(facts.held, Unread):
         yield Finding(check, Level.UNKNOWN, facts.held.why)
         return
+    compared = 0
     for each in facts.held:
         samples = facts.agents.get(each.node, Unread(""))
         if isinstance(samples, Unread):
+            text = "its agent's metrics cannot be read: what pods hold was not compared"
+            found.add(Level.UNKNOWN, each.node, text)
             continue
+        compared += 1
         if value(samples, f"{_PREFIX}cards", state="served") and not _agrees(each, samples):
             text = (
                 f"pod {each.namespace}/{each.pod}: container {each.container} holds something "
@@ -229,7 +241,7 @@ def check_records(facts: Facts) -> Iterator[Finding]:
             found.add(
                 Level.ERROR, each.node, text, f"kubectl gpu explain -n {each.namespace} {each.pod}"
             )
-    count = f"{len(facts.held)} container{'s' * (len(facts.held) != 1)}"
+    count = f"{compared} container{'s' * (compared != 1)}"
     yield from found.findings(f"of {count}, all hold what their annotation says")
 
 

@@ -81,6 +81,11 @@ def test_the_documentation_shows_what_is_printed() -> None:
         assert "\n".join(lines) in page
 
 
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_a_story_is_never_wider_than_its_terminal(width: int) -> None:
+    assert max(map(len, drawn(story(scene(), "big"), width))) <= width
+
+
 def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     report = state_of([make_node(f"n{number}", 2) for number in range(41)]).report()
     lines = drawn(show_nodes(report, NOW))

@@ -473,7 +473,7 @@ def test_every_object_of_a_command_is_in_deploy() -> None:
 def test_blocks_of_yaml_are_yaml_and_name_what_is_there() -> None:
     text = (ROOT / "docs/install.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^ *```yaml\n(.*?)^ *```$", text, flags=re.MULTILINE | re.DOTALL)
-    found, filled_in, kubeadm, own = map(yaml.safe_load, blocks)
+    found, filled_in, kubeadm, own, sidecar, (rbac_proxy,), asked = map(yaml.safe_load, blocks)
     for path in (*found["resources"], *found["components"]):
         assert (ROOT / path.removeprefix("../gpu-turnstile/") / "kustomization.yaml").exists()
     for one in (*found["patches"], *filled_in["patches"]):
@@ -482,6 +482,13 @@ def test_blocks_of_yaml_are_yaml_and_name_what_is_there() -> None:
     ((second,), components) = own["images"], ROOT / "deploy/components"
     deployment = (components / "scheduler-own/deployment.yaml").read_text(encoding="utf-8")
     assert f"image: {second['name']}:{second['newTag']}" in deployment
+    # Both proxies lead to the page, and what is asked of the API server is the page's Service.
+    (oauth2_proxy,) = sidecar["spec"]["template"]["spec"]["containers"]
+    for each_proxy in (oauth2_proxy, rbac_proxy):
+        assert "--upstream=http://127.0.0.1:8480" in {
+            each.rstrip("/") for each in each_proxy["args"]
+        }
+    assert ("service", asked["authorization"]["resourceAttributes"]["name"]) in objects()
     # What kube-scheduler reads is what is mounted into its pod.
     (argument,) = kubeadm["scheduler"]["extraArgs"]
     mounted = [each["mountPath"] for each in kubeadm["scheduler"]["extraVolumes"]]

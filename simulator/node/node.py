@@ -48,6 +48,9 @@ Json = dict[str, Any]
 
 BLOCK = 256 << 20
 _SETTLE_S = 60.0
+
+_VETOES = 50
+"""Starts of one pod that were refused: later ones will be, too."""
 _POLL_S = 0.01
 
 
@@ -242,7 +245,7 @@ class Node:
         self.kubelet.add_pods(*self.manifests.values())
 
     def settle(self) -> None:
-        """Wait until every pod runs, has ended or was rejected.
+        """Wait until every pod runs, has ended, was rejected, or is vetoed again and again.
 
         Raises:
             NodeStuck: nothing has happened for too long.
@@ -260,8 +263,17 @@ class Node:
     def _unsettled(self) -> list[str]:
         if not self.kubelet.idle():
             return ["the kubelet has pods to admit"]
-        over = self._digest.rejected | self._digest.ended
+        over = self._digest.rejected | self._digest.ended | self._vetoed()
         return sorted({*self.manifests, *self._static} - over - self._running())
+
+    def _vetoed(self) -> set[str]:
+        """Return pods that stay so until somebody deletes them: the kubelet tries without end."""
+        starts = Counter(
+            each.ref.pod.uid
+            for each in self.diary.refusals
+            if each.call == "prestart" and each.ref is not None
+        )
+        return {uid for uid, count in starts.items() if count >= _VETOES}
 
     def _show_running(self) -> None:
         for uid in sorted(self._running() - self._shown_running):

@@ -10,6 +10,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -253,9 +254,7 @@ class Installation:
     def kill_agent(self, node: str) -> None:
         """Kill the agent of this host, as the kernel does when memory is short."""
         (pod,) = (each for each in self._agents() if each["spec"].get("nodeName") == node)
-        (process,) = processes_of("agent", pod["metadata"]["uid"])
-        os.kill(process, signal.SIGKILL)
-        wait("the end of the agent", lambda: not Path(f"/proc/{process}").exists())
+        kill("agent", pod["metadata"]["uid"])
 
     def serves(self, node: str) -> bool:
         """Tell whether the agent of a node runs and the kubelet knows it."""
@@ -310,10 +309,15 @@ def _metrics(address: str) -> str:
         return ""
 
 
-def processes_of(program: str, uid: str) -> list[int]:
-    """Give the processes of one of our programs on this host, in the pod with that UID."""
-    found = [each.parent.name for each in Path("/proc").glob("[0-9]*/cgroup")]
-    return sorted(int(pid) for pid in found if _runs_in(pid, program, uid))
+def kill(program: str, uid: str) -> None:
+    """Kill a program of ours on this host, in the pod with that UID, and wait for its end."""
+    found = [each.parent for each in Path("/proc").glob("[0-9]*/cgroup")]
+    processes = [each for each in found if _runs_in(each.name, program, uid)]
+    assert processes, f"no process of {program} in pod {uid}"
+    for process in processes:
+        with suppress(ProcessLookupError):  # a worker that ended with its master
+            os.kill(int(process.name), signal.SIGKILL)
+    wait(f"the end of {program}", lambda: not any(each.exists() for each in processes))
 
 
 def _runs_in(pid: str, program: str, uid: str) -> bool:

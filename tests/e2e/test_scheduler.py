@@ -1,7 +1,5 @@
 """The overlay with a kube-scheduler of its own, which sees cards: what it chooses, a node gives."""
 
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from tests.e2e.cluster import Json
 from tests.e2e.deployed import Deployed, installing, ready
 from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import NAMESPACE, Installation, processes_of
+from tests.e2e.installation import NAMESPACE, Installation, kill
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
@@ -95,8 +93,7 @@ def test_a_killed_extender_costs_no_pod_of_a_burst(deployed: Deployed) -> None:
     wait("a part of the burst is bound", lambda: len(_bound(ground)) > half // 2)
     leader = installation.holder(EXTENDER)
     assert leader is not None
-    for process in processes_of("scheduler", leader["metadata"]["uid"]):
-        os.kill(process, signal.SIGKILL)
+    kill("scheduler", leader["metadata"]["uid"])
     creating += ground.submit(burst[half:])  # pods come after the kill, however fast the others are
     at_the_kill = len(_bound(ground))
 

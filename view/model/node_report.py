@@ -1,6 +1,6 @@
 """The report on one node: its cards with what is held and free of them, and by whom."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from contract.demand import CORES_PER_CARD
 from placement.cluster.nodes import Problem
@@ -8,13 +8,25 @@ from view.model.occupancy import Occupancy, used_by
 from view.model.reports import CardReport, Holder, NodeReport, Share, Source
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
+POOL_LABELS = (
+    "karpenter.sh/nodepool",
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+)
+"""By the first of these that a node has, it belongs to a pool."""
 
 
-def report_node(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -> NodeReport:
+def report_node(
+    occupancy: Occupancy,
+    evidence: Mapping[tuple[str, str], str],
+    pool_labels: Sequence[str] = POOL_LABELS,
+) -> NodeReport:
     """Make the report."""
     node, facts = occupancy.view.node, occupancy.facts
     cards = _cards(occupancy, evidence)
     usable = [] if node.problem else [card for card in cards if not card.unhealthy]
+    labels = dict(facts.traits.labels)
     healthy = [card for card in cards if not card.unhealthy]
     shares = [
         Share(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
@@ -39,6 +51,7 @@ def report_node(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -
         ),
         whole_cards=sum(card.cores_free == CORES_PER_CARD for card in usable),
         pods=len(occupancy.held),
+        pool=next((labels[each] for each in pool_labels if each in labels), ""),
     )
 
 

@@ -143,6 +143,7 @@ class NodeReport:
         largest_share: ``None`` where no share fits.
         whole_cards: how many whole cards nobody has anything of.
         pods: how many pods hold something.
+        pool: of nodes, to which it belongs by its labels; empty where it has none of these.
     """
 
     name: str
@@ -160,6 +161,7 @@ class NodeReport:
     largest_share: Share | None
     whole_cards: int
     pods: int
+    pool: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The cluster as objects of the API server come in, and all that can be asked about it. No I/O."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,7 +9,7 @@ from placement.cluster.room import Room
 from placement.scoring import Policy
 from view.model.events import Told, denied_by_us, read_event
 from view.model.manifest import fit_manifests
-from view.model.node_report import report_node
+from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Held, Occupancy, observe
 from view.model.pod_report import report_pod, stage_of
@@ -52,6 +52,7 @@ class ClusterState:
         names: Names,
         policy: Policy = Policy.BINPACK,
         now: Callable[[], datetime] = _now,
+        pool_labels: Sequence[str] = POOL_LABELS,
     ) -> None:
         """Start with an empty cluster.
 
@@ -59,6 +60,7 @@ class ClusterState:
             names: the contract's names.
             policy: which card a share prefers, as the agents have it.
             now: the clock; what has healed or gone is forgotten by it.
+            pool_labels: the first of these that a node has names its pool.
         """
         self._now = now
         self._waiting: Waiting | None = None  # what it has found out is true until a node changes
@@ -66,6 +68,7 @@ class ClusterState:
         self._departed: dict[tuple[str, str], tuple[datetime, PodFacts, PodReport]] = {}
         self._names = names
         self._policy = policy
+        self._pool_labels = pool_labels
         self._nodes: dict[str, NodeFacts] = {}
         self._rooms: dict[str, Room] = {}
         self._pods: dict[str, PodFacts] = {}
@@ -266,7 +269,7 @@ class ClusterState:
                 for each in occupancy.held
                 for container, word in self._pods[each.pod.uid].evidence
             }
-            found = self._node_reports[name] = report_node(occupancy, evidence)
+            found = self._node_reports[name] = report_node(occupancy, evidence, self._pool_labels)
         return found
 
     def _report_pod(self, facts: PodFacts) -> PodReport:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from view.model.reports import Gap
 
@@ -88,3 +89,16 @@ def name_some(names: Sequence[str], most: int = 3) -> str:
     """Write some of several names, and how many there are besides."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def age(created: str, now: datetime) -> str:
+    """Write how long ago something was, as ``kubectl`` does."""
+    try:
+        seconds = int((now - datetime.fromisoformat(created)).total_seconds())
+    except (ValueError, TypeError):
+        return "<unknown>"
+    seconds = max(seconds, 0)
+    for least, unit in ((172_800, 86_400), (10_800, 3600), (120, 60)):
+        if seconds >= least:
+            return f"{seconds // unit}{ {86_400: 'd', 3600: 'h', 60: 'm'}[unit] }"
+    return f"{seconds}s"

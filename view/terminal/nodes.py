@@ -6,7 +6,7 @@ from datetime import datetime
 
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
 from view.model.waiting import Group, group_pods
-from view.model.words import count_of, units
+from view.model.words import age, count_of, units
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -25,7 +25,6 @@ from view.terminal.layout import (
     line,
 )
 from view.terminal.words import (
-    age,
     amount,
     ask_of,
     cut,

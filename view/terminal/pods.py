@@ -5,10 +5,10 @@ from datetime import datetime
 
 from view.model.reports import PodReport
 from view.model.usage import ContainerUse
+from view.model.words import age
 from view.terminal.layout import DIM, Column, Grid, Line, Page, Row, cell, line
 from view.terminal.words import (
     STAGES,
-    age,
     amount,
     cards_of,
     cut,

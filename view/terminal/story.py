@@ -15,7 +15,7 @@ from view.model.reports import (
     PodStory,
     Stage,
 )
-from view.model.words import count_of, name_some
+from view.model.words import age, count_of, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -32,7 +32,7 @@ from view.terminal.layout import (
     line,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, age, ask_of, by_name, ranges, short_model
+from view.terminal.words import STAGES, ask_of, by_name, ranges, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),

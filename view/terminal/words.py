@@ -90,19 +90,6 @@ def holder_of(holder: Holder, *, evidence: bool = False) -> Cell:
     return cell(f"{text} ({how})" if how else text, PLAIN)
 
 
-def age(created: str, now: datetime) -> str:
-    """Write how long ago something was, as ``kubectl`` does."""
-    try:
-        seconds = int((now - datetime.fromisoformat(created)).total_seconds())
-    except (ValueError, TypeError):
-        return "<unknown>"
-    seconds = max(seconds, 0)
-    for least, unit in ((172_800, 86_400), (10_800, 3600), (120, 60)):
-        if seconds >= least:
-            return f"{seconds // unit}{ {86_400: 'd', 3600: 'h', 60: 'm'}[unit] }"
-    return f"{seconds}s"
-
-
 def cut(text: str, most: int) -> str:
     """Return text that is not longer than so many characters."""
     return text if len(text) <= most else text[: most - 3] + "..."

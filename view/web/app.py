@@ -12,23 +12,21 @@ import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Protocol, cast
-from urllib.parse import quote as quoted
 
 from flask import Flask, Response, render_template, request
-from jinja2 import StrictUndefined
-from markupsafe import Markup
 from werkzeug.exceptions import HTTPException
 
 from contract.errors import quote
 from view.model import words
-from view.model.changes import how_to_make
-from view.model.pod_report import known_by, status_in_words
-from view.model.reports import Freshness, NodeReport, PodStory
-from view.web import figures, pages
+from view.model.ledger import By, Statement
+from view.model.reports import Freshness, PodStory
+from view.web import figures, markup, pages
+from view.web.accounts import MOST, Choice, as_csv, in_order
 from view.web.editions import Edition
 from view.web.feed import Feed
-from view.web.filters import Filter
+from view.web.filters import CHOICES, Filter
 from view.web.hosts import Hosts
+from view.web.links import Dashboard
 from view.web.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -86,12 +84,23 @@ class Source(Protocol):
         """When use was measured, unix time; 0 where it is not."""
         ...
 
+    def statement(self, by: By, namespace: str) -> Statement:
+        """Return who holds and who wastes."""
+        ...
+
     def not_ready(self) -> str:
         """Return why what is known is not the whole, or old; empty when it is neither."""
         ...
 
 
-def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) -> Flask:
+def create_app(
+    source: Source,
+    feed: Feed,
+    *,
+    hosts: Hosts,
+    metrics: Metrics,
+    dashboard: Dashboard = Dashboard(),  # noqa: B008 -- frozen
+) -> Flask:
     """Make the WSGI application.
 
     Args:
@@ -99,18 +108,19 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
         feed: of their numbers.
         hosts: by which names browsers may ask.
         metrics: counts.
+        dashboard: to which a pod's page leads.
     """
     app = Flask(__name__)
     app.url_map.merge_slashes = False
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = None  # asked for again, by ETag
-    _templates(app)
-    rows = _Rows()
+    markup.prepare(app.jinja_env)
+    rows = markup.Rows(app.jinja_env)
 
     @app.context_processor
     def ages() -> dict[str, Any]:
         fresh, now = source.freshness, time.time()
         age = round(max(now - fresh.at, 0)) if fresh.at else ""
-        return {"age": age, "stale": fresh.stale, "as_of": figures.utc(fresh.at)}
+        return {"fresh_age": age, "stale": fresh.stale, "as_of": figures.utc(fresh.at)}
 
     @app.before_request
     def check() -> Response | None:
@@ -138,23 +148,13 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
     @app.get("/")
     def nodes() -> str:
         page = pages.nodes_page(source.edition, Filter.parse(request.args))
-        return render_template(
-            "index.html", shown=page.shown, **_of_nodes(page, source, rows, "./")
-        )
+        return render_template("index.html", changed=None, **_of_nodes(page, source, rows))
 
     @app.get("/rows")
     def changes() -> str:
         page = pages.nodes_page(source.edition, Filter.parse(request.args))
-        delta = pages.changes(page, _number(request.args.get("since", "")))
-        changed, gone = delta or ((), ())
-        return render_template(
-            "rows.html",
-            shown=changed,
-            gone=gone,
-            reload=delta is None,
-            count=len(page.shown),
-            **_of_nodes(page, source, rows, "./"),
-        )
+        changed = page.edition.changed(_number(request.args.get("since", "")))
+        return render_template("rows.html", changed=changed, **_of_nodes(page, source, rows))
 
     @app.get("/pods/<namespace>/<name>")
     def pod(namespace: str, name: str) -> str | tuple[str, HTTPStatus]:
@@ -171,13 +171,14 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
         return render_template(
             "pod.html",
             story=story,
-            verdicts=pages.grouped(story),
+            verdicts=pages.verdicts(story),
             most_verdicts=pages.MOST_VERDICTS,
             used=any(
                 (each.cores_used, each.memory_used) != (None, None) for each in story.pod.containers
             ),
             measured_at=figures.utc(source.measured_at),
             memory_block=pages.Blocks(edition.report.nodes).size(story.pod.node),
+            dashboard=dashboard.of(story.pod),
             **surroundings,
         )
 
@@ -200,9 +201,39 @@ def create_app(source: Source, feed: Feed, *, hosts: Hosts, metrics: Metrics) ->
             cast("Any", stream), content_type=media, headers=headers, direct_passthrough=True
         )
 
+    _accounts(app, source)
     _technical(app, source.not_ready, metrics)
     _errors(app)
     return app
+
+
+def _accounts(app: Flask, source: Source) -> None:
+    """Add who holds and who wastes."""
+
+    @app.get("/use")
+    def use() -> str:
+        edition, chosen = source.edition, Choice.parse(request.args)
+        statement = source.statement(chosen.by, chosen.namespace)
+        return render_template(
+            "use.html",
+            statement=statement,
+            accounts=in_order(statement, chosen.sort),
+            most=None if chosen.every else MOST,
+            choice=chosen,
+            namespaces=sorted({pod.namespace for pod in edition.report.pods} | {chosen.namespace}),
+            measured_at=figures.utc(source.measured_at),
+            report=edition.report,
+            root="./",
+            edition=edition.number,
+        )
+
+    @app.get("/use.csv")
+    def table() -> Response:
+        chosen = Choice.parse(request.args)
+        text = as_csv(source.statement(chosen.by, chosen.namespace), chosen.sort)
+        response = Response(text, content_type="text/csv; charset=utf-8")
+        response.headers["Content-Disposition"] = f'attachment; filename="gpus-by-{chosen.by}.csv"'
+        return response
 
 
 def _technical(app: Flask, not_ready: Callable[[], str], metrics: Metrics) -> None:
@@ -235,87 +266,23 @@ def _errors(app: Flask) -> None:
         return _text(INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _templates(app: Flask) -> None:
-    environment = app.jinja_env
-    environment.autoescape = True
-    environment.undefined = StrictUndefined
-    # Whatever is written: what pods say may not turn the text around it, or hide some of it.
-    environment.finalize = _visible
-    environment.trim_blocks = environment.lstrip_blocks = True
-    environment.globals |= {
-        "asks": pages.asks,
-        "blocks_text": pages.blocks_text,
-        "cards": figures.cards,
-        "count_of": words.count_of,
-        "gaps_in_words": words.gaps_in_words,
-        "how_to_make": how_to_make,
-        "kinds": figures.kinds,
-        "known_by": known_by,
-        "memory": figures.memory,
-        "moment": figures.moment,
-        "percent": figures.percent,
-        "plain_bar": _plain_bar,
-        "pod_url": _pod_url,
-        "shade": pages.shade,
-        "tenants": figures.tenants,
-        "status_in_words": status_in_words,
-        "units": words.units,
-    }
-
-
-def _visible(value: Any) -> Any:
-    return words.safe(value) if type(value) is str else value
-
-
-class _Rows:
-    """Nodes as markup, kept for as long as a node stays as it is: most do, from page to page."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[NodeReport, Markup]] = {}
-
-    def render(self, node: NodeReport, namespace: str) -> Markup:
-        """Return the row of a node; it is different for those who chose a namespace."""
-        if namespace:
-            return _row(node, namespace)
-        kept = self._kept.get(node.name)
-        if kept is None or kept[0] is not node:
-            kept = self._kept[node.name] = (node, _row(node, ""))
-        return kept[1]
-
-    def forget(self, edition: Edition) -> None:
-        """Drop the nodes that have gone."""
-        if len(self._kept) > len(edition.since):
-            for name in list(self._kept):
-                if name not in edition.since:
-                    self._kept.pop(name, None)
-
-
-def _row(node: NodeReport, namespace: str) -> Markup:
-    return Markup(render_template("node.html", node=node, namespace=namespace, root="./"))  # noqa: S704 -- Jinja has escaped it
-
-
-def _of_nodes(page: pages.NodesPage, source: Source, rows: _Rows, root: str) -> dict[str, Any]:
+def _of_nodes(page: pages.NodesPage, source: Source, rows: markup.Rows) -> dict[str, Any]:
     """Return what both templates of nodes need."""
-    chosen = page.filter
     rows.forget(page.edition)
+    report = page.edition.report
     return {
-        "root": root,
+        "root": "./",
         "edition": page.edition.number,
-        "report": page.edition.report,
-        "blocks": pages.Blocks(page.edition.report.nodes),
-        "filter": chosen,
-        "total": page.total,
-        "attention": page.attention,
-        "report_denied": page.denied,
-        "attention_count": page.attention_count,
-        "namespaces": page.namespaces,
-        "models": page.models,
-        "previous": page.previous,
-        "following": page.following,
+        "page": page,
+        "filter": page.filter,
+        "report": report,
+        "blocks": pages.Blocks(report.nodes),
+        "choices": CHOICES,
         "waiting_for": source.not_ready(),
-        "unknown": {gap.what for gap in page.edition.report.gaps if gap.whole},
+        "unknown": {gap.what for gap in report.gaps if gap.whole},
         "measured_at": figures.utc(source.measured_at),
-        "render_node": lambda node: rows.render(node, chosen.namespace),
+        "row": lambda node: rows.row(node, page),
+        "mark": lambda node, cards, key: rows.mark(node, cards, key, page),
     }
 
 
@@ -323,17 +290,6 @@ def contact(fresh: Freshness, now: float) -> str:
     """Return what browsers are told of how old what they show is."""
     age = round(max(now - fresh.at, 0), 1) if fresh.at else None
     return json.dumps({"age": age, "stale": words.safe(fresh.stale)})
-
-
-def _plain_bar(share: int) -> Markup:
-    return Markup(
-        '<svg class="bar" aria-hidden="true" viewBox="0 0 100 8" preserveAspectRatio="none">'
-        '<rect class="held" width="{}" height="8"/></svg>'
-    ).format(share)
-
-
-def _pod_url(namespace: str, name: str) -> str:
-    return f"pods/{quoted(namespace, safe='')}/{quoted(name, safe='')}"
 
 
 def _number(text: str) -> int:

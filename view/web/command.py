@@ -10,7 +10,9 @@ from common.serving.errors import SettingsError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 from view.cluster.agents import AGENT_NAMESPACE
+from view.model.node_report import POOL_LABELS
 from view.web.hosts import Hosts
+from view.web.links import Dashboard
 from view.web.server import serve as serve_page
 from view.web.settings import Settings
 
@@ -64,6 +66,23 @@ from view.web.settings import Settings
     help="Which card of a node a share prefers; the agents must have the same.",
 )
 @click.option(
+    "--dashboard",
+    default="",
+    envvar="GPU_TURNSTILE_VIEW_DASHBOARD",
+    show_envvar=True,
+    help="URL to which a pod's page leads, such as a dashboard of Grafana; {namespace}, {pod}, "
+    "{node} and {owner} are filled in.",
+)
+@click.option(
+    "--pool-label",
+    "pool_labels",
+    multiple=True,
+    default=POOL_LABELS,
+    envvar="GPU_TURNSTILE_VIEW_POOL_LABELS",
+    show_envvar=True,
+    help="The first of these labels that a node has names its pool.",
+)
+@click.option(
     "--agent-namespace",
     default=AGENT_NAMESPACE,
     envvar="GPU_TURNSTILE_VIEW_AGENT_NAMESPACE",
@@ -86,6 +105,8 @@ def serve(  # noqa: PLR0913 - one argument a flag
     kubeconfig: Path | None,
     domain: Names,
     policy: str,
+    dashboard: str,
+    pool_labels: tuple[str, ...],
     agent_namespace: str,
     streams: int,
 ) -> None:
@@ -94,6 +115,10 @@ def serve(  # noqa: PLR0913 - one argument a flag
         hosts = Hosts(allowed_hosts)
     except ValueError as error:
         raise SettingsError(f"--allowed-host: {error}") from error
+    try:
+        link = Dashboard(dashboard)
+    except ValueError as error:
+        raise SettingsError(f"--dashboard: {error}") from error
     configure(quiet=("urllib3",))
     serve_page(
         Settings(
@@ -103,6 +128,8 @@ def serve(  # noqa: PLR0913 - one argument a flag
             kubeconfig=kubeconfig,
             policy=Policy(policy),
             hosts=hosts,
+            dashboard=link,
+            pool_labels=pool_labels,
             agents=agent_namespace,
             streams=streams,
         )

@@ -1,7 +1,7 @@
 """Numbers as people read them, and the geometry of bars. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 from zlib import crc32
@@ -21,7 +21,12 @@ def memory(size: int) -> str:
 
 def cards(cores: int) -> str:
     """Write hundredths of a card as cards."""
-    return f"{cores / 100:,.2f}".rstrip("0").rstrip(".")
+    return amount(cores / 100)
+
+
+def amount(number: float) -> str:
+    """Write an amount that is not a whole number, as short as can be."""
+    return f"{number:,.2f}".rstrip("0").rstrip(".") if number >= 0.005 or not number else "< 0.01"
 
 
 def percent(part: int, whole: int) -> int:
@@ -111,11 +116,32 @@ def utc(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at else ""
 
 
+def duration(seconds: float) -> str:
+    """Write how long something took."""
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
+
+
 class Total(NamedTuple):
-    """Sums over nodes, of healthy cards."""
+    """Sums over the cards that are meant; of cores and memory over the healthy ones.
+
+    Attributes:
+        nodes: that have such a card.
+        cards: that are meant.
+        all_cards: of the cluster.
+        unhealthy: of those that are meant.
+        whole: of those that are meant, held by nobody.
+        cores: hundredths of a card.
+        cores_held: of these.
+        memory: bytes.
+        memory_held: of these.
+    """
 
     nodes: int
     cards: int
+    all_cards: int
     unhealthy: int
     whole: int
     cores: int
@@ -124,17 +150,19 @@ class Total(NamedTuple):
     memory_held: int
 
 
-def total(nodes: Iterable[NodeReport]) -> Total:
-    """Return the sums over *nodes*."""
-    nodes = tuple(nodes)
-    all_cards = [card for node in nodes for card in node.cards]
+def total(shown: Iterable[tuple[NodeReport, Sequence[CardReport]]], all_cards: int) -> Total:
+    """Return the sums over nodes and those of their cards that are meant."""
+    shown = tuple(shown)
+    healthy = [(node, card) for node, cards in shown for card in cards if not card.unhealthy]
+    count = sum(len(cards) for _, cards in shown)
     return Total(
-        len(nodes),
-        len(all_cards),
-        sum(bool(card.unhealthy) for card in all_cards),
-        sum(node.whole_cards for node in nodes),
-        sum(node.cores for node in nodes),
-        sum(node.cores_held for node in nodes),
-        sum(node.blocks * node.memory_block for node in nodes),
-        sum(node.blocks_held * node.memory_block for node in nodes),
+        len(shown),
+        count,
+        all_cards,
+        count - len(healthy),
+        sum(not node.problem and card.cores_free == card.cores for node, card in healthy),
+        sum(card.cores for _, card in healthy),
+        sum(card.cores_held for _, card in healthy),
+        sum(card.blocks * node.memory_block for node, card in healthy),
+        sum(card.blocks_held * node.memory_block for node, card in healthy),
     )

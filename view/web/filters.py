@@ -1,11 +1,16 @@
-"""What of the cluster a visitor wants to see. Pure."""
+"""What of the cluster a visitor wants to see, and how. Pure.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Cards are chosen, not nodes: a node is shown with those of its cards that are meant, and what is
+counted are these.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
 from typing import Self
 from urllib.parse import urlencode
 
-from view.model.reports import NodeReport
+from view.model.reports import CardReport, NodeReport
 
 PAGE = 1000
 """Nodes on one page."""
@@ -14,20 +19,67 @@ _LONGEST = 253
 _MOST_PAGES = 1000
 
 
+class Show(StrEnum):
+    """Cards of one kind."""
+
+    ALL = ""
+    WRONG = "wrong"
+    WHOLE = "whole"
+    ROOM = "room"
+    IDLE = "idle"
+
+
+class Sort(StrEnum):
+    """In which order nodes are."""
+
+    NAME = ""
+    FREE = "free"
+    HELD = "held"
+    IDLE = "idle"
+
+
+class Paint(StrEnum):
+    """What the map of cards shows of each."""
+
+    CORES = ""
+    MEMORY = "memory"
+    USE = "use"
+
+
+class Group(StrEnum):
+    """How the map of cards is divided."""
+
+    NONE = ""
+    MODEL = "model"
+    POOL = "pool"
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """A visitor's choice; an empty one chooses everything.
 
     Attributes:
-        namespace: of pods; nodes on which none of it holds anything are left out.
-        model: product name of cards; nodes without such a card are left out.
-        node: part of a node's name.
+        search: part of the name of a node or of a pod, of a model or of a UUID.
+        namespace: of pods that hold something of a card.
+        model: product name of a card.
+        node: its whole name.
+        show: cards of one kind.
+        sort: in which order nodes are.
+        paint: what the map of cards shows.
+        group: how the map of cards is divided.
+        every: whether lists that are cut are shown to their end.
         start: how many nodes are passed over.
     """
 
+    search: str = ""
     namespace: str = ""
     model: str = ""
     node: str = ""
+    show: Show = Show.ALL
+    sort: Sort = Sort.NAME
+    paint: Paint = Paint.CORES
+    group: Group = Group.NONE
+    every: bool = False
     start: int = 0
 
     @classmethod
@@ -35,33 +87,122 @@ class Filter:
         """Read the parameters of a request; what makes no sense chooses everything."""
         start = query.get("from", "")
         return cls(
+            query.get("search", "").strip()[:_LONGEST],
             query.get("namespace", "")[:_LONGEST],
             query.get("model", "")[:_LONGEST],
             query.get("node", "").strip()[:_LONGEST],
+            Show(_one_of(Show, query.get("show", ""))),
+            Sort(_one_of(Sort, query.get("sort", ""))),
+            Paint(_one_of(Paint, query.get("paint", ""))),
+            Group(_one_of(Group, query.get("group", ""))),
+            query.get("every") == "1",
             min(int(start), PAGE * _MOST_PAGES) if start.isascii() and start.isdigit() else 0,
         )
 
     def __bool__(self) -> bool:
         """Return whether anything is left out."""
-        return bool(self.namespace or self.model or self.node)
+        return any((self.search, self.namespace, self.model, self.node, self.show))
+
+    def cards(self, node: NodeReport) -> tuple[CardReport, ...]:
+        """Return the cards of a node that are meant."""
+        if self.node not in ("", node.name):
+            return ()
+        return tuple(card for card in node.cards if self._means(node, card)) if self else node.cards
 
     def keeps(self, node: NodeReport) -> bool:
-        """Return whether a node is shown."""
+        """Return whether a node is shown: one without cards, where no cards of a kind are meant."""
+        if node.cards:
+            return bool(self.cards(node))
         return (
-            self.node in node.name
-            and (not self.model or any(card.model == self.model for card in node.cards))
-            and (
-                not self.namespace
-                or any(
-                    holder.namespace == self.namespace
-                    for card in node.cards
-                    for holder in card.holders
-                )
-            )
+            self.node in ("", node.name)
+            and self.search.lower() in node.name
+            and not (self.namespace or self.model)
+            and self.show in (Show.ALL, Show.WRONG)
         )
 
-    def query(self, start: int = 0) -> str:
-        """Write the parameters of a request for the nodes from *start* on."""
-        chosen = {"namespace": self.namespace, "model": self.model, "node": self.node}
-        written = {key: value for key, value in chosen.items() if value}
-        return urlencode(written | ({"from": str(start)} if start else {}))
+    def finds(self, namespace: str, *names: str) -> bool:
+        """Return whether a pod or a workload is shown."""
+        found = self.search.lower()
+        return self.namespace in ("", namespace) and (
+            not found or any(found in f"{namespace}/{each}".lower() for each in names)
+        )
+
+    def _means(self, node: NodeReport, card: CardReport) -> bool:
+        return (
+            self.model in ("", card.model)
+            and is_of_kind(self.show, node, card)
+            and (not self.namespace or any(h.namespace == self.namespace for h in card.holders))
+            and (not self.search or self._found(node, card))
+        )
+
+    def _found(self, node: NodeReport, card: CardReport) -> bool:
+        found = self.search.lower()
+        return any(found in each.lower() for each in (node.name, card.model, card.uuid)) or any(
+            found in f"{each.namespace}/{each.pod}" for each in card.holders
+        )
+
+    def query(self, **changes: str | int | bool) -> str:
+        """Write the parameters of a request, some of them changed; from the first node on."""
+        chosen = {each.name: getattr(self, each.name) for each in fields(self)} | {"start": 0}
+        chosen |= changes
+        written = {_WRITTEN.get(key, key): value for key, value in chosen.items() if value}
+        return urlencode({key: int(v) if v is True else v for key, v in written.items()})
+
+
+_WRITTEN = {"start": "from"}
+
+
+def _one_of(kind: type[StrEnum], text: str) -> str:
+    return text if text in {each.value for each in kind} else ""
+
+
+def is_of_kind(kind: Show, node: NodeReport, card: CardReport) -> bool:
+    """Return whether a card is one of those."""
+    wrong = bool(node.problem or card.unhealthy or card.overbooked)
+    match kind:
+        case Show.ALL:
+            return True
+        case Show.WRONG:
+            return wrong
+        case Show.WHOLE:
+            return not wrong and card.cores_free == card.cores
+        case Show.ROOM:
+            return not wrong and card.cores_free > 0 and card.blocks_free > 0
+        case Show.IDLE:
+            return card.cores_held > 0 and card.cores_used == 0
+
+
+def in_order(sort: Sort, node: NodeReport) -> tuple[float | str, ...]:
+    """Return by what a node is sorted."""
+    match sort:
+        case Sort.NAME:
+            return (node.name,)
+        case Sort.FREE:
+            free = 0 if node.problem else node.cores_free
+            return (0 if node.problem else -node.whole_cards, -free, node.name)
+        case Sort.HELD:
+            return (-node.cores_held, node.name)
+        case Sort.IDLE:
+            measured = (card for card in node.cards if card.cores_used is not None)
+            idle = sum(max(card.cores_held - (card.cores_used or 0), 0) for card in measured)
+            return (-idle, node.name)
+
+
+CHOICES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "show": (
+        ("", "all"),
+        (Show.WRONG, "wrong"),
+        (Show.WHOLE, "whole and free"),
+        (Show.ROOM, "with room"),
+        (Show.IDLE, "held, not used"),
+    ),
+    "sort": (
+        ("", "name"),
+        (Sort.FREE, "most free"),
+        (Sort.HELD, "most held"),
+        (Sort.IDLE, "most idle"),
+    ),
+    "paint": (("", "cores held"), (Paint.MEMORY, "memory held"), (Paint.USE, "cores used")),
+    "group": (("", "node"), (Group.MODEL, "model"), (Group.POOL, "pool")),
+}
+"""What the form offers: value and text."""

@@ -12,7 +12,8 @@ from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE
 from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
-from view.model.reports import Freshness, PodStory
+from view.model.ledger import By, Ledger, Statement
+from view.model.reports import ClusterReport, Freshness, PodStory
 from view.model.state import ClusterState
 from view.model.usage import story_with_use, with_use
 from view.web.editions import EMPTY, Edition, next_edition
@@ -28,6 +29,9 @@ _SHARE = 10
 """An edition that took a second is followed by the next after ten: a tenth of a core."""
 _PATIENCE_SECONDS = 10.0
 """For so long an older edition is as good, though none can be made."""
+
+_COUNT_SECONDS = 15.0
+"""From one time that it is counted who holds and who wastes to the next."""
 
 _EVENTS_SECONDS = 10.0
 """For so long the Events of one pod are not read again, however many browsers look at it."""
@@ -79,6 +83,9 @@ class Live:
         self._stop = threading.Event()
         self._edition = EMPTY
         self._patience = patience
+        self._ledger = Ledger()
+        self._ledger_lock = threading.Lock()
+        self._counted = 0.0
         self._fault: tuple[str, float] | None = None  # what keeps editions from being made
         self._asked: dict[tuple[str, str], float] = {}  # when Events of a pod were read
         for name, text, value in (
@@ -141,6 +148,11 @@ class Live:
         """When use was measured, unix time; 0 where it is not."""
         return self._measuring.at if self._measuring.uses else 0.0
 
+    def statement(self, by: By, namespace: str) -> Statement:
+        """Return who holds and who wastes, over the time that has been seen."""
+        with self._ledger_lock:
+            return self._ledger.state(by, namespace)
+
     def not_ready(self) -> str:
         """Return why what is known is not the whole, or old; empty when it is neither."""
         if self._stop.is_set():
@@ -188,3 +200,12 @@ class Live:
         if made is not self._edition:
             self._edition = made
             self._feed.publish(made.number)
+        self._count(report)
+
+    def _count(self, report: ClusterReport) -> None:
+        """Count who holds and who wastes, now and then; not what is old."""
+        now = time.time()
+        if now - self._counted >= _COUNT_SECONDS and not self.freshness.stale:
+            self._counted = now
+            with self._ledger_lock:
+                self._ledger.take(report, self._measuring.uses, now)

@@ -1,9 +1,11 @@
 """What each page shows: reports cut down to a visitor's choice. Pure; templates write it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
 
 from view.model.reports import (
+    CardReport,
     DeniedReport,
     Holder,
     NodeReport,
@@ -11,20 +13,22 @@ from view.model.reports import (
     PodReport,
     PodStory,
     Source,
-    Stage,
 )
+from view.model.waiting import Group
 from view.model.words import count_of
-from view.web.editions import Delta, Edition
+from view.web.answers import Answer, attention, grouped, what_is_wrong, where_is_room, who_waits
+from view.web.editions import Edition
 from view.web.figures import Total, memory, total
-from view.web.filters import PAGE, Filter
+from view.web.filters import PAGE, Filter, Show, in_order
+from view.web.heat import Division, divide
 
 MOST_ATTENTION = 100
-"""Rows of the table of pods that wait or were refused."""
+"""Rows of the table of pods that wait or are not well."""
 
 MOST_VERDICTS = 20
 """Nodes of one reason whose cards a pod's page shows."""
 
-_ATTENTION = {Stage.FAILING: 0, Stage.REFUSED: 1, Stage.WAITING: 2, Stage.FAILED: 3}
+CardsOfNode = tuple[NodeReport, tuple[CardReport, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +39,16 @@ class NodesPage:
         edition: of which it is.
         filter: what the visitor chose.
         shown: nodes on this page.
-        matching: how many nodes the choice keeps.
-        total: sums over these.
-        attention: pods that wait or were refused, the refused first.
+        meant: of all nodes that the choice keeps, the UUIDs of the cards that are meant.
+        map: all cards.
+        total: sums over the cards that are meant.
+        wrong: what is.
+        room: where it is.
+        waits: who does.
+        attention: pods that wait or are not well, by owner and cause.
         denied: workloads whose pods are refused at their creation.
         attention_count: how many of both there are, also those not shown.
+        attention_shown: how many of them are shown.
         namespaces: to choose from.
         models: to choose from.
     """
@@ -47,10 +56,16 @@ class NodesPage:
     edition: Edition
     filter: Filter
     shown: tuple[NodeReport, ...]
+    meant: AbstractSet[str]
+    map: list[Division]
     total: Total
-    attention: tuple[PodReport, ...]
+    wrong: Answer
+    room: Answer
+    waits: Answer
+    attention: tuple[Group, ...]
     denied: tuple[DeniedReport, ...]
     attention_count: int
+    attention_shown: int
     namespaces: tuple[str, ...]
     models: tuple[str, ...]
 
@@ -66,48 +81,41 @@ class NodesPage:
         return end if end < self.total.nodes else None
 
 
+def _kept(nodes: Iterable[NodeReport], chosen: Filter) -> list[CardsOfNode]:
+    kept = ((node, chosen.cards(node)) for node in nodes if chosen.keeps(node))
+    return sorted(kept, key=lambda each: in_order(chosen.sort, each[0]))
+
+
 def nodes_page(edition: Edition, chosen: Filter) -> NodesPage:
     """Return the page of nodes."""
     report = edition.report
-    matching = tuple(node for node in report.nodes if chosen.keeps(node))
-    attention = sorted(
-        (
-            pod
-            for pod in report.pods
-            if pod.stage in _ATTENTION and not pod.replaced and _of(pod.namespace, chosen)
-        ),
-        key=lambda pod: (_ATTENTION[pod.stage], pod.namespace, pod.name),
-    )
-    denied = tuple(each for each in report.denied if _of(each.namespace, chosen))
+    kept = _kept(report.nodes, chosen)
+    # Of cards of one kind the answers are no others than of all.
+    answered = _kept(report.nodes, replace(chosen, show=Show.ALL)) if chosen.show else kept
+    pods = attention(report, chosen)
+    groups = grouped(pods)
+    listed = [Group((pod,)) for group in groups for pod in group.pods] if chosen.every else groups
+    denied = tuple(each for each in report.denied if chosen.finds(each.namespace, each.name))
+    most = None if chosen.every else MOST_ATTENTION
     namespaces = {pod.namespace for pod in report.pods} | {chosen.namespace}
     models = {card.model for node in report.nodes for card in node.cards} | {chosen.model}
     return NodesPage(
         edition,
         chosen,
-        matching[chosen.start : chosen.start + PAGE],
-        total(matching),
-        tuple(attention[:MOST_ATTENTION]),
-        denied[:MOST_ATTENTION],
-        len(attention) + len(denied),
+        tuple(node for node, _ in kept[chosen.start : chosen.start + PAGE]),
+        {card.uuid for _, cards in kept for card in cards},
+        divide(kept, chosen.group),
+        total(kept, sum(len(node.cards) for node in report.nodes)),
+        what_is_wrong(report, answered, groups, chosen),
+        where_is_room(answered, chosen),
+        who_waits(groups),
+        tuple(listed[:most]),
+        denied[:most],
+        len(pods) + len(denied),
+        sum(len(group.pods) for group in listed[:most]) + len(denied[:most]),
         tuple(sorted(namespaces - {""})),
         tuple(sorted(models - {""})),
     )
-
-
-def changes(page: NodesPage, seen: int) -> Delta | None:
-    """Return what changed on a page since an edition; ``None`` where it is to be loaded anew."""
-    delta = page.edition.delta(seen)
-    if delta is None:
-        return None
-    here = {node.name for node in page.shown}
-    return Delta(
-        tuple(node for node in delta.changed if node.name in here),
-        (*delta.gone, *(node.name for node in delta.changed if node.name not in here)),
-    )
-
-
-def _of(namespace: str, chosen: Filter) -> bool:
-    return not chosen.namespace or namespace == chosen.namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,7 @@ class Verdicts:
     nodes: tuple[NodeVerdict, ...]
 
 
-def grouped(story: PodStory) -> tuple[Verdicts, ...]:
+def verdicts(story: PodStory) -> tuple[Verdicts, ...]:
     """Return the nodes that were considered, those where the pod fits first."""
     groups: dict[tuple[bool, str], list[NodeVerdict]] = {}
     for each in story.nodes:

@@ -83,7 +83,9 @@ class Master(master.Master):
         """Make the application and start its threads; runs in the worker, after the fork."""
         feed = Feed(self.settings.streams, contact=lambda: contact(live.freshness, time()))
         connection = connection_of(self.settings)
-        state = ClusterState(self.settings.names, self.settings.policy)
+        state = ClusterState(
+            self.settings.names, self.settings.policy, pool_labels=self.settings.pool_labels
+        )
         live = self._live = Live(
             connection.client,
             state,
@@ -93,7 +95,13 @@ class Master(master.Master):
             agents=self.settings.agents,
         )
         live.start()
-        app = create_app(live, feed, hosts=self.settings.hosts, metrics=self._metrics)
+        app = create_app(
+            live,
+            feed,
+            hosts=self.settings.hosts,
+            metrics=self._metrics,
+            dashboard=self.settings.dashboard,
+        )
         return Adapter(
             app.wsgi_app,
             self._metrics,

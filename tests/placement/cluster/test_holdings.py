@@ -2,7 +2,9 @@
 
 import tracemalloc
 
-from placement.cluster.holdings import known_cards, simulate, taken_on
+import pytest
+
+from placement.cluster.holdings import View, known_cards, simulate, taken_on
 from placement.scoring import Policy
 from tests.placement.cluster.builders import a_node, a_pod, hint, record
 
@@ -14,6 +16,11 @@ def test_the_record_tells_before_the_choice() -> None:
     annotations = record(c0=([TWO], 30, 4)) | hint("0", "0")
     pod = a_pod("a", (30, 4), (40, 4), annotations=annotations)
     assert known_cards(pod, a_node("n1")) == {"c0": (1,), "c1": (0,)}
+
+
+def test_what_is_free_must_be_told_of_each_card() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        View(a_node("n1"), FREE[:1])
 
 
 def test_cards_that_the_node_does_not_have_tell_nothing() -> None:

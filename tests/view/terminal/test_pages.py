@@ -16,14 +16,14 @@ from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of
 from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse
-from view.model.words import safe
+from view.model.words import age, safe
 from view.terminal.layout import Page, bar
 from view.terminal.nodes import show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.screen import Screen
 from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_use
-from view.terminal.words import age, ranges
+from view.terminal.words import ranges
 
 NOW = scenes.NOW
 CARDS = {"GPU-n1-0": ("n1", 0, "NVIDIA A100"), "GPU-n2-0": ("n2", 0, "Tesla T4")}
@@ -79,6 +79,11 @@ def test_the_documentation_shows_what_is_printed() -> None:
         drawn(story(scene(), "big"), 118),
     ):
         assert "\n".join(lines) in page
+
+
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_a_story_is_never_wider_than_its_terminal(width: int) -> None:
+    assert max(map(len, drawn(story(scene(), "big"), width))) <= width
 
 
 def test_many_nodes_have_one_row_each_until_one_is_named() -> None:

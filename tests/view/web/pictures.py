@@ -16,7 +16,7 @@ from tests.view.web.sample import cluster
 
 FOLDER = ROOT / "docs" / "images"
 PICTURES = (
-    ("page", "", 1280, 900),
+    ("page", "", 1280, 820),
     ("pod", "pods/llm/pretrain-13b", 1280, 720),
 )
 

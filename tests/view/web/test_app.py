@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 
 import pytest
 from flask.testing import FlaskClient
-from markupsafe import Markup
 
 from common.serving.asgi import Adapter
 from contract.inventory import NodeCard, NodeCards, encode_inventory
@@ -17,16 +16,18 @@ from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
+from view.model.ledger import By, Ledger, Statement
 from view.model.pod_report import known_by
 from view.model.reports import Freshness, Gap, NodeReport, PodStory
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
-from view.web import app as module
+from view.web import figures
 from view.web.app import INTERNAL, create_app
 from view.web.editions import EMPTY, next_edition
 from view.web.feed import Feed
 from view.web.filters import PAGE
 from view.web.hosts import Hosts
+from view.web.links import Dashboard
 from view.web.metrics import Metrics
 
 EVIL = """"'><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"""
@@ -41,6 +42,7 @@ class Shown:
         self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
         self.edition = EMPTY
         self.uses: dict[str, NodeUse] = {}
+        self.ledger = Ledger()
         self.waiting_for = ""
         self.broken = False
         self.fresh = Freshness(time.time() + 1000)  # no age, however slow the test is
@@ -64,6 +66,9 @@ class Shown:
             raise RuntimeError("a mistake of ours")
         story = self.state.explain(namespace, name)
         return story and story_with_use(story, self.uses)
+
+    def statement(self, by: By, namespace: str) -> Statement:
+        return self.ledger.state(by, namespace)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -106,6 +111,14 @@ class Elements(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes += [(key, value or "") for key, value in attrs]
+
+
+def rows_of(page: str) -> list[str]:
+    return re.findall(r'<li class="node[^"]*" id="n-([^"]+)"', page)
+
+
+def marks_of(page: str) -> list[str]:
+    return re.findall(r'<li data-key="[0-9]+/([^"]+)"', page)
 
 
 def text_of(markup: str) -> str:
@@ -210,10 +223,11 @@ def test_what_is_not_known_is_said(shown: Shown, client: FlaskClient) -> None:
         ("namespace=llm", ["a100-1", "a100-2"], 1),
         ("namespace=nobody", [], 0),
         ("model=NVIDIA+L40S", ["l40s-1", "l40s-2"], 3),
-        ("node=s-1", ["l40s-1"], 3),
+        ("node=s-1", [], 3),
+        ("node=l40s-1", ["l40s-1"], 3),
         ("namespace=speech&model=NVIDIA+L40S", ["l40s-1"], 0),
         ("from=2", ["l40s-1", "l40s-2"], 3),
-        ("from=x&node=%20a100%20", ["a100-1", "a100-2"], 3),
+        ("from=x&search=%20A100%20", ["a100-1", "a100-2"], 0),
     ],
 )
 def test_filters_choose(
@@ -221,7 +235,7 @@ def test_filters_choose(
 ) -> None:
     shown.fill(*cluster())
     page = client.get(f"/?{query}").text
-    assert re.findall(r'data-node="([^"]+)"', page) == nodes
+    assert rows_of(page) == nodes
     found = re.search(r'Waiting, failing or refused <span class="count">(\d+)', page)
     assert int(found[1] if found else 0) == pods
     if query == "namespace=llm":
@@ -231,11 +245,11 @@ def test_filters_choose(
 
 def test_more_nodes_than_a_page_holds_are_on_the_next(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*(bare_node(f"n{number:04}", "{}") for number in range(PAGE + 1)))
-    first, second = client.get("/?node=n").text, client.get(f"/?node=n&from={PAGE}").text
-    assert len(re.findall("data-node=", first)) == PAGE
-    assert f'href="./?node=n&amp;from={PAGE}"' in first
-    assert re.findall('data-node="([^"]+)"', second) == [f"n{PAGE}"]
-    assert 'href="./?node=n"' in second
+    first, second = client.get("/?search=n").text, client.get(f"/?search=n&from={PAGE}").text
+    assert (len(rows_of(first)), len(marks_of(first))) == (PAGE, PAGE + 1)
+    assert f'href="./?search=n&amp;from={PAGE}"' in first
+    assert rows_of(second) == [f"n{PAGE}"]
+    assert 'href="./?search=n"' in second
 
 
 def test_a_browser_gets_what_changed_since_its_edition(shown: Shown, client: FlaskClient) -> None:
@@ -245,8 +259,10 @@ def test_a_browser_gets_what_changed_since_its_edition(shown: Shown, client: Fla
     shown.state.drop_node("n3")
     shown.fill(make_pod("p", (10, 1), node="n2", annotations=record(c0=(["GPU-n2-0"], 10, 1))))
     changes = client.get(f"/rows?since={first}").text
-    assert re.findall(r'data-node="([^"]+)"', changes) == ["n2", "n3"]
-    assert f'data-edition="{shown.edition.number}" data-count="2"' in changes
+    assert (rows_of(changes), marks_of(changes)) == (["n2"], ["n2"])
+    assert 'data-order="n1 n2"' in changes
+    assert 'data-order="0/n1 0/n2"' in changes
+    assert f'data-edition="{shown.edition.number}"' in changes
     for unknown in ("", "x", "-1", "9" * 20, str(first + 9)):
         assert "data-reload" in client.get(f"/rows?since={unknown}").text
 
@@ -284,7 +300,7 @@ def test_what_pods_and_nodes_say_is_text_and_never_markup(
         assert not found.tags & {"img", "iframe", "object"}
         assert "nobody" in path or SHORT in text_of(page)
         scripts = [value for key, value in found.attributes if key == "src"]
-        assert all(each.endswith("static/page.js") for each in scripts)
+        assert all(each.rpartition("/")[2] in {"page.js", "theme.js"} for each in scripts)
         assert not {key for key, _ in found.attributes if key.startswith("on") or key == "style"}
         assert "49" not in text_of(page).split()
 
@@ -415,25 +431,26 @@ def test_requests_are_counted_and_our_mistakes_are_told_to_nobody(
 
 
 def test_rows_are_written_once_for_as_long_as_nothing_changes(
-    shown: Shown, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+    shown: Shown, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    real = module._row
+    real = figures.kinds
 
-    def write(node: NodeReport, namespace: str) -> Markup:
+    def write(node: NodeReport) -> str:
         written.append(node.name)
-        return real(node, namespace)
+        return real(node)
 
-    monkeypatch.setattr(module, "_row", write)
+    monkeypatch.setattr(figures, "kinds", write)
+    client = create_app(shown, feed, hosts=Hosts(), metrics=Metrics()).test_client()
     shown.fill(make_node("n1"), make_node("n2"), held_pod("a", "p", ("n1", 0, 10, 1)))
     for _ in range(2):
-        assert client.get("/").text.count("data-node") == 2
+        assert client.get("/").text.count('<li class="node') == 2
     shown.fill(waiting_pod("a", "w", 10, 1), held_pod("a", "q", ("n2", 0, 10, 1)))
     client.get("/")
     assert written == ["n1", "n2", "n2"]
     shown.state.drop_node("n1")
     shown.publish()
-    assert client.get("/").text.count("data-node") == 1
+    assert client.get("/").text.count('<li class="node') == 1
 
 
 def test_use_is_shown_beside_what_is_held_where_it_is_measured(
@@ -456,3 +473,33 @@ def test_use_is_shown_beside_what_is_held_where_it_is_measured(
     assert page.count('class="used"') == 2
     assert "35 cores" not in client.get("/pods/vision/train-resnet-1").text
     assert "<td>30 cores, 9 GiB</td>" in client.get("/pods/vision/train-resnet-0").text
+
+
+def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
+    shown: Shown, client: FlaskClient
+) -> None:
+    assert "nothing has been counted yet" in client.get("/use").text
+    shown.fill(*cluster())
+    uses = ContainerUse("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
+    measured = {"a100-1": NodeUse("a100-1", measured=True, containers=(uses,))}
+    for at in (1000.0, 1036.0):
+        shown.ledger.take(shown.edition.report, measured, at)
+    page = text_of(client.get("/use?by=pod&namespace=vision").text)
+    assert "Since the page started at 1970-01-01 00:16:40 UTC" in page
+    assert "and is not measured now" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
+    assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
+    assert "finetune-70b" not in page
+    table = client.get("/use.csv?by=pod&namespace=vision")
+    assert table.headers["Content-Disposition"] == 'attachment; filename="gpus-by-pod.csv"'
+    rows = table.text.splitlines()
+    assert rows[1].startswith("vision,,train-resnet-0,0.6,0.15,0.0,0.006,0.006,0.004")
+    assert rows[2].startswith("vision,,detect-canary,0.4,,0.0,0.004,0.0,,")
+
+
+def test_a_pods_page_leads_to_the_dashboard_of_the_operator(shown: Shown, feed: Feed) -> None:
+    link = Dashboard("https://grafana.example/d/x?pod={pod}&node={node}")
+    app = create_app(shown, feed, hosts=Hosts(), metrics=Metrics(), dashboard=link)
+    shown.fill(*cluster())
+    page = app.test_client().get("/pods/vision/train-resnet-0").text
+    assert 'href="https://grafana.example/d/x?pod=train-resnet-0&amp;node=a100-1"' in page

@@ -2,10 +2,12 @@
 
 import contextlib
 import http.client
+import itertools
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ import pytest
 from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.select import Select
 
 from contract.inventory import NodeCard, NodeCards, encode_inventory
 from simulator.api.server import ApiServer
@@ -23,8 +27,9 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, make_pod, record
 from tests.view.conftest import populate
 from tests.view.gate import gate_to
-from tests.view.web.browsing import Page, chromium, console, look, serving
-from tests.view.web.sample import cluster, gpu_node
+from tests.view.web import axe
+from tests.view.web.browsing import DEADLINE, Page, chromium, console, look, serving
+from tests.view.web.sample import cluster, gpu_node, held_pod
 from view.model.state import ClusterState
 
 pytestmark = pytest.mark.slow
@@ -34,7 +39,7 @@ PREFIX = "/api/v1/namespaces/gpu-turnstile/services/gpu-turnstile-view:http/prox
 
 ROWS = """
 return [...document.querySelectorAll("#nodes > li")].map((row) => ({
-  name: row.dataset.node,
+  name: row.dataset.key,
   cards: [...row.querySelectorAll(".card")].map((card) => ({
     bars: [...card.querySelectorAll("svg.bar")].map((bar) => bar.getAttribute("aria-label")),
     holders: [...card.querySelectorAll(".holder a")].map((each) => each.textContent),
@@ -148,7 +153,7 @@ def test_a_choice_is_kept_in_the_address_and_needs_no_new_page(
     show(driver, page.url)
     ask(driver, "window.kept = true")
     driver.find_element("css selector", "select[name=namespace]").send_keys("llm")
-    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.node)"
+    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
     eventually(lambda: ask(driver, names) == ["a100-1", "a100-2"], "two nodes are left")
     assert driver.current_url == f"{page.url}?namespace=llm"
     assert ask(driver, "return window.kept")
@@ -197,7 +202,10 @@ def test_it_can_be_used_by_keyboard_in_light_and_dark(page: Page, driver: WebDri
     ActionChains(driver).send_keys(Keys.ENTER).perform()
     eventually(lambda: ask(driver, "return document.activeElement.id") == "main", "skipped")
     ActionChains(driver).send_keys(Keys.TAB).perform()
-    assert ask(driver, focus) == ["namespace", True]
+    assert ask(driver, focus)[1]
+    assert ask(driver, "return document.activeElement.closest('section').ariaLabel") == "Wrong"
+    ActionChains(driver).send_keys("/").perform()
+    assert ask(driver, focus) == ["search", True]
     unnamed = """
         return [...document.querySelectorAll("a, button, select, input, summary, [role]")]
           .filter((it) => !(it.textContent.trim() || it.getAttribute("aria-label") ||
@@ -205,6 +213,153 @@ def test_it_can_be_used_by_keyboard_in_light_and_dark(page: Page, driver: WebDri
           .map((it) => it.outerHTML);
     """
     assert ask(driver, unnamed) == []
+
+
+def test_the_map_is_one_stop_of_the_keyboard_and_arrows_go_from_node_to_node(
+    page: Page, driver: WebDriver
+) -> None:
+    show(driver, f"{page.url}?group=model")
+    stops = "return document.querySelectorAll('#map a[tabindex=\"0\"]').length"
+    at = "return document.activeElement.closest('li').dataset.key"
+    ask(driver, "document.querySelector('#map a').focus()")
+    keys = ask(driver, "return document.querySelector('#map').dataset.order").split()
+    first = ask(driver, at)
+    said = []
+    for key in (Keys.ARROW_RIGHT, Keys.END, Keys.ARROW_UP, Keys.HOME):
+        ActionChains(driver).send_keys(key).perform()
+        said.append(ask(driver, at))
+        assert ask(driver, stops) == 1
+    # By model: those of one stand below those of another.
+    nodes = [each for each in keys if not each.startswith("=")]
+    assert [first, said[0]] == nodes[:2]
+    assert said[1] == nodes[-1]
+    assert said[1].split("/")[0] > said[2].split("/")[0]
+    assert said[3] == first
+    ActionChains(driver).send_keys(Keys.ENTER).perform()
+    node = first.split("/")[1]
+    eventually(lambda: f"node={node}" in driver.current_url, "the node's page")
+
+
+def test_what_is_searched_and_new_namespaces_are_there_without_a_new_page(
+    api: ApiServer, page: Page, driver: WebDriver
+) -> None:
+    show(driver, page.url)
+    ask(driver, "window.kept = true")
+    ActionChains(driver).send_keys("/").send_keys("NOTEBOOK-ben").send_keys(Keys.ENTER).perform()
+    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
+    eventually(lambda: ask(driver, names) == ["a100-2"], "one node is left")
+    total = driver.find_element("css selector", ".totals dd").text
+    assert total.startswith("1 of ")
+    driver.find_element("link text", "Show all")
+    api.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "brand-new"}},
+        held_pod("brand-new", "notebook-benno", ("a100-2", 2, 5, 4)),
+    )
+    options = "return [...document.querySelector('#namespaces').options].map((each) => each.value)"
+    eventually(lambda: "brand-new" in ask(driver, options), "the new namespace")
+    eventually(lambda: total_of(driver).startswith("2 of "), "its card is counted")
+    assert ask(driver, "return window.kept")
+    assert driver.current_url == f"{page.url}?search=NOTEBOOK-ben"
+
+
+def total_of(driver: WebDriver) -> str:
+    return str(ask(driver, "return document.querySelector('.totals dd').textContent"))
+
+
+def test_nodes_keep_the_chosen_order_while_they_change(
+    api: ApiServer, page: Page, driver: WebDriver
+) -> None:
+    show(driver, f"{page.url}?sort=free&search=order-")
+    api.apply(_unborn("order-1", 2), _unborn("order-2", 3))
+    names = "return [...document.querySelectorAll('#nodes > li')].map((row) => row.dataset.key)"
+    eventually(lambda: ask(driver, names) == ["order-2", "order-1"], "the most free first")
+    ask(driver, "document.querySelector('#n-order-2').kept = true")
+    api.apply(_unborn("order-1", 4))
+    eventually(lambda: ask(driver, names) == ["order-1", "order-2"], "the order has changed")
+    assert ask(driver, "return document.querySelector('#n-order-2').kept")
+    with ApiClient(api.url) as admin:
+        for name in ("order-1", "order-2"):
+            admin.delete(f"/api/v1/nodes/{name}")
+    eventually(lambda: ask(driver, names) == [], "they have gone")
+
+
+def _unborn(name: str, cards: int) -> Json:
+    node = gpu_node(name, cards=cards)
+    del node["metadata"]["uid"]  # as somebody else's who changes it later
+    return node
+
+
+def test_colours_can_be_chosen_and_stay(page: Page, driver: WebDriver) -> None:
+    back = "return getComputedStyle(document.body).backgroundColor"
+    show(driver, page.url)
+    light = ask(driver, back)
+    Select(driver.find_element("id", "theme")).select_by_visible_text("dark")
+    dark = ask(driver, back)
+    show(driver, f"{page.url}pods/llm/finetune-70b")
+    assert ask(driver, back) == dark != light
+    Select(driver.find_element("id", "theme")).select_by_visible_text("system colours")
+    assert ask(driver, back) == light
+
+
+def _says(button: WebElement, text: str) -> bool:
+    return button.text == text
+
+
+def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
+    driver.execute_cdp_cmd(
+        "Browser.grantPermissions",
+        {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"], "origin": page.url},
+    )
+    show(driver, f"{page.url}pods/vision/train-resnet-0")
+    buttons = driver.find_elements("css selector", "button.copy")
+    told = []
+    for each in buttons:
+        text = each.text
+        each.click()
+        eventually(partial(_says, each, "Copied"), "it is copied")
+        told.append(
+            (
+                text,
+                driver.execute_async_script(
+                    "navigator.clipboard.readText().then(arguments[0], arguments[0])"
+                ),
+            )
+        )
+    assert told == [
+        ("Copy name", "vision/train-resnet-0"),
+        ("Copy as kubectl gpu", "kubectl gpu explain -n vision train-resnet-0"),
+        ("Copy UUID", "GPU-a100-1-0"),
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing_that_keeps_people_from_using_a_page(
+    page: Page, driver: WebDriver, *, dark: bool
+) -> None:
+    """WCAG 2.2, levels A and AA, at the width of a telephone and of a desk."""
+    try:
+        axe.script()
+    except LookupError as error:
+        pytest.skip(str(error))
+    driver.set_script_timeout(DEADLINE)
+    found = {}
+    for width, path in itertools.product((360, 1440), PAGES):
+        look(driver, width=width, height=5000, dark=dark)  # rows out of sight are not looked at
+        show(driver, page.url + path)
+        found[width, path] = axe.violations(driver)
+    look(driver, width=1200, height=900)
+    assert {key: each for key, each in found.items() if each} == {}
+
+
+PAGES = (
+    "",
+    "?namespace=llm&show=room&paint=use&group=model&sort=held",
+    "?search=no-such",
+    "pods/llm/pretrain-13b",
+    "pods/vision/train-resnet-0",
+    "pods/vision/augment-xl",
+    "use?by=pod",
+)
 
 
 @pytest.mark.parametrize("who", ["the API server", "the page's server"])
@@ -296,7 +451,7 @@ def test_it_works_below_a_prefix_as_behind_kubectl_proxy(
         eventually(lambda: "llm/pretrain-13b" in driver.title, "the pod's page")
         assert driver.current_url == f"{url}pods/llm/pretrain-13b"
         show(driver, driver.current_url)
-        driver.find_element("link text", "All nodes").click()
+        driver.find_element("link text", "Cards").click()
         eventually(lambda: driver.current_url == url, "the way back")
     finally:
         driver.get("about:blank")

@@ -7,6 +7,7 @@ import pytest
 from placement.scoring import Policy
 from view.__main__ import main
 from view.web import command
+from view.web.links import Dashboard
 from view.web.settings import Settings
 
 
@@ -24,6 +25,7 @@ def test_every_flag_reaches_the_server(
     flags = [
         *("--port", "9000", "--host", "::1", "--kubeconfig", "kc", "--domain", "example.org"),
         *("--policy", "spread", "--streams", "4", "--agent-namespace", "ours"),
+        *("--dashboard", "https://g.example/{pod}", "--pool-label", "example.org/pool"),
     ]
     assert main(["serve", *flags]) == 0
     (settings,) = served
@@ -35,6 +37,8 @@ def test_every_flag_reaches_the_server(
         kubeconfig=Path("kc"),
         policy=Policy.SPREAD,
         hosts=settings.hosts,
+        dashboard=Dashboard("https://g.example/{pod}"),
+        pool_labels=("example.org/pool",),
         agents="ours",
         streams=4,
     )
@@ -51,6 +55,7 @@ def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
     [
         (["--domain", "X"], "domain: Invalid value"),
         (["--allowed-host", "a/b"], "--allowed-host: 'a/b' is no host name"),
+        (["--dashboard", "g.example"], "--dashboard: 'g.example' must begin with http://"),
         (["--streams", "0"], "Invalid value for '--streams'"),
     ],
 )

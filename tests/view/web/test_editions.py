@@ -5,13 +5,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.placement.cluster.builders import NAMES, make_node, make_pod, record
+from tests.placement.cluster.builders import NAMES, make_node
 from view.model.reports import ClusterReport, NodeReport
 from view.model.state import ClusterState
-from view.web import editions
-from view.web.editions import EMPTY, Edition, next_edition
-from view.web.filters import Filter
-from view.web.pages import changes, nodes_page
+from view.web.editions import EMPTY, next_edition
 
 
 def nodes(*names: str) -> dict[str, NodeReport]:
@@ -43,13 +40,12 @@ def test_who_asks_now_and_then_has_what_is_there_now(
         edition = next_edition(edition, report(moment), first=5)
         if not asks:
             continue
-        delta = changes(nodes_page(edition, Filter()), seen)
-        if delta is None:
-            have = {each.name: each for each in edition.report.nodes}
-        else:
-            have |= {each.name: each for each in delta.changed}
-            for name in delta.gone:
-                have.pop(name, None)
+        changed = edition.changed(seen)
+        now = {each.name: each for each in edition.report.nodes}
+        if changed is None:
+            have = now
+        else:  # in the order that is told with it; what is not in it has gone
+            have = {name: each if name in changed else have[name] for name, each in now.items()}
         seen = edition.number
         assert have == {each.name: each for each in report(moment).nodes}
 
@@ -64,28 +60,6 @@ def test_an_equal_report_is_no_new_edition_and_an_equal_node_stays_the_same_obje
 
 def test_only_what_is_remembered_can_be_asked_for() -> None:
     edition = next_edition(EMPTY, report({"a": 0}), first=100)
-    assert edition.delta(99) is None  # of another process
-    assert edition.delta(101) is None
-    assert edition.delta(100) == ((), ())
-
-
-def test_too_many_that_have_gone_are_forgotten_together() -> None:
-    gone = {str(number): 1 for number in range(editions._MOST_GONE)}
-    before = Edition(7, report({"a": 0}), {"a": 1}, gone, 1)
-    after = next_edition(before, report({}))
-    assert after.gone == {}
-    assert after.delta(7) is None
-    assert after.delta(8) == ((), ())
-
-
-def test_a_node_that_a_filter_keeps_no_longer_has_gone_for_who_filters() -> None:
-    state = ClusterState(NAMES)
-    state.put_node(make_node("n1", 1))
-    pod = make_pod("p", (10, 1), node="n1", annotations=record(c0=(["GPU-n1-0"], 10, 1)))
-    state.put_pod(pod)
-    first = next_edition(EMPTY, state.report())
-    chosen = Filter(namespace="default")
-    assert [each.name for each in nodes_page(first, chosen).shown] == ["n1"]
-    state.drop_pod("u-p")
-    page = nodes_page(next_edition(first, state.report()), chosen)
-    assert changes(page, first.number) == ((), ("n1",))
+    assert edition.changed(99) is None  # of another process
+    assert edition.changed(101) is None
+    assert edition.changed(100) == set()

@@ -175,7 +175,7 @@ def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path
         text = page.ask("/")[1]
         assert "finetune-70b" not in text
         assert "Waiting, failing or refused pods: unknown" in text
-        assert "<dt>Nodes, cards, what is free</dt><dd><b>unknown</b>" in text
+        assert "Nodes, cards, what is free: <b>unknown</b>" in text
         assert "Unknown: nodes may not be read." in text
         assert "No node of this cluster has GPUs" not in text
         assert "Missing right: list nodes" in text

@@ -36,6 +36,18 @@ function tick() {
   else if (live.dataset.state === "stale") say(stream ? "Live" : "Connection lost: trying again", stream ? "on" : "off");
 }
 
+// Ages as the server writes them, and on.
+function ago() {
+  for (const each of document.querySelectorAll("time.ago")) {
+    const seconds = Math.max(0, Math.floor((Date.now() - Date.parse(each.dateTime)) / 1000));
+    const [unit, name] = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]].find(
+      ([size, letter]) => seconds >= { d: 2, h: 3, m: 2, s: 0 }[letter] * size,
+    ) || [1, "s"];
+    const text = `${Math.floor(seconds / unit)}${name}`;
+    if (!Number.isNaN(seconds) && each.textContent !== text) each.textContent = text;
+  }
+}
+
 function say(text, state) {
   if (live.textContent !== text) live.textContent = text;
   live.dataset.state = state;
@@ -54,22 +66,26 @@ function load(url) {
   });
 }
 
+const CAN_FOCUS = "a,summary,button,[tabindex]";
+
 // Replace an element, and keep what the visitor does in it: where the focus is, what is unfolded.
 function replace(before, after) {
   after = document.adoptNode(after);
+  prepare(after);
   for (const each of before.querySelectorAll("details[id]")) {
     const same = after.querySelector(`details[id="${CSS.escape(each.id)}"]`);
     if (same) same.open = each.open;
   }
   const focused = before.contains(document.activeElement) ? document.activeElement : null;
-  const place = focused ? [...before.querySelectorAll("a,summary,[tabindex]")].indexOf(focused) : -1;
-  if (before.isEqualNode(after)) return;
+  const place = focused ? [...before.querySelectorAll(CAN_FOCUS)].indexOf(focused) : -1;
+  if (before.isEqualNode(after)) return before;
   before.replaceWith(after);
-  if (!focused) return;
-  const all = [...after.querySelectorAll("a,summary,[tabindex]")];
+  if (!focused) return after;
+  const all = [...after.querySelectorAll(CAN_FOCUS)];
   const href = focused.getAttribute("href");
   const again = (href && all.find((each) => each.getAttribute("href") === href)) || all[place];
   if (again) again.focus({ preventScroll: true });
+  return after;
 }
 
 function section(id, from) {
@@ -78,26 +94,134 @@ function section(id, from) {
   if (before && after) replace(before, after);
 }
 
-function applyRows(changes) {
-  section("summary", changes);
-  const list = document.getElementById("nodes");
-  const rows = new Map([...list.children].map((row) => [row.dataset.node, row]));
-  for (const gone of changes.querySelectorAll("#gone > li")) {
-    const row = rows.get(gone.dataset.node);
-    if (row) row.remove();
-    rows.delete(gone.dataset.node);
+// Give a list the items that changed, in the order that the server tells; false if some are unknown.
+function arrange(id, from) {
+  const list = document.getElementById(id);
+  const changes = from.getElementById(id);
+  const byKey = (each) => [each.dataset.key, each];
+  const have = new Map([...list.children].map(byKey));
+  const changed = new Map([...changes.children].map(byKey));
+  const order = changes.dataset.order ? changes.dataset.order.split(" ") : [];
+  if (!order.length || !have.size) return order.length === have.size;
+  if (order.some((key) => !have.has(key) && !changed.has(key))) return false;
+  const wanted = new Set(order);
+  for (const [key, each] of have) if (!wanted.has(key)) each.remove();
+  let at = list.firstElementChild;
+  for (const key of order) {
+    const before = have.get(key);
+    if (before && before !== at && at && at.nextElementSibling === before) {
+      const later = at; // this one has moved, not all others
+      at = before;
+      later.remove();
+    }
+    const here = before === at;
+    const after = changed.get(key);
+    const item = !after ? before : before ? replace(before, after) : document.adoptNode(after);
+    if (here && before) at = item.nextElementSibling;
+    else list.insertBefore(item, at);
   }
-  for (const row of [...changes.querySelectorAll("#nodes > li")]) {
-    const before = rows.get(row.dataset.node);
-    if (before) {
-      replace(before, row);
-    } else {
-      const next = [...list.children].find((each) => each.dataset.node > row.dataset.node);
-      list.insertBefore(document.adoptNode(row), next || null);
+  rove();
+  return true;
+}
+
+// What there is to choose from; the choice stays.
+function options(id, from) {
+  const before = document.getElementById(id);
+  const after = from.getElementById(id);
+  if (!before || !after || before.textContent === after.textContent) return;
+  const chosen = before.value;
+  before.replaceChildren(...[...after.children].map((each) => document.adoptNode(each)));
+  before.value = chosen;
+}
+
+function applyRows(changes) {
+  options("namespaces", changes);
+  options("models", changes);
+  section("summary", changes);
+  section("attention", changes);
+  return arrange("map", changes) && arrange("nodes", changes);
+}
+
+// What only works with this script is hidden until it runs.
+function prepare(within) {
+  if (!navigator.clipboard) return; // a page without TLS that is not on this machine
+  for (const each of within.querySelectorAll("button.copy")) each.hidden = false;
+}
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button.copy");
+  if (!button) return;
+  const before = button.textContent;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "May not copy";
+  }
+  setTimeout(() => (button.textContent = before), 2000);
+});
+
+// Of the map one node can be reached by Tab, the others from there by arrows.
+let mark = "";
+
+function rove() {
+  const all = [...document.querySelectorAll("#map a")];
+  const current = all.find((each) => each.parentElement.dataset.key === mark) || all[0];
+  for (const each of all) each.tabIndex = each === current ? 0 : -1;
+}
+
+function step(from, key) {
+  const all = [...document.querySelectorAll("#map a")];
+  const at = all.indexOf(from);
+  if (key === "Home" || key === "End") return all.at(key === "Home" ? 0 : -1);
+  if (key === "ArrowLeft" || key === "ArrowRight") return all[at + (key === "ArrowLeft" ? -1 : 1)];
+  const here = from.getBoundingClientRect();
+  const down = key === "ArrowDown";
+  const rest = down ? all.slice(at + 1) : all.slice(0, at).reverse();
+  const top = (each) => each.getBoundingClientRect().top;
+  const row = rest.find((each) => (down ? top(each) > here.top : top(each) < here.top));
+  if (!row) return null;
+  const off = (each) => Math.abs(each.getBoundingClientRect().left - here.left);
+  let best = row;
+  for (const each of rest.slice(rest.indexOf(row))) {
+    if (top(each) !== top(row)) break;
+    if (off(each) < off(best)) best = each;
+  }
+  return best;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const on = event.target;
+  if (event.key === "/" && !on.closest("input, select, textarea")) {
+    const search = document.querySelector("input[type=search]");
+    if (search) {
+      event.preventDefault();
+      search.select();
+      search.focus();
     }
   }
-  return String(list.children.length) === changes.body.dataset.count && list.children.length > 0;
-}
+  if (on.closest("#map") && /^(Arrow|Home$|End$)/.test(event.key)) {
+    event.preventDefault();
+    const next = step(on, event.key);
+    if (!next) return;
+    mark = next.parentElement.dataset.key;
+    rove();
+    next.focus();
+  }
+});
+
+const theme = document.getElementById("theme");
+theme.value = document.documentElement.dataset.theme || "";
+theme.parentElement.hidden = false;
+theme.addEventListener("change", () => {
+  document.documentElement.dataset.theme = theme.value;
+  try {
+    localStorage.setItem("theme", theme.value);
+  } catch {
+    // for this page only
+  }
+});
 
 async function whole() {
   const page = await load(location.href);
@@ -105,7 +229,9 @@ async function whole() {
     location.reload(); // the pod has gone, say
     return;
   }
-  section("body", page);
+  for (const each of ["namespaces", "models"]) options(each, page);
+  for (const each of ["summary", "all", "csv", "body"]) section(each, page);
+  rove();
   fresh(page.body.dataset.age, page.body.dataset.stale);
   edition = Number(page.body.dataset.edition);
 }
@@ -192,7 +318,8 @@ if (form) {
     event.preventDefault();
     const query = new URLSearchParams();
     for (const [key, value] of new FormData(form)) if (value) query.set(key, value);
-    history.pushState(null, "", query.size ? `./?${query}` : "./");
+    const path = form.getAttribute("action");
+    history.pushState(null, "", query.size ? `${path}?${query}` : path);
     chosen = location.search;
     try {
       await whole();
@@ -209,7 +336,10 @@ if (form) {
 
 if (kind !== "text") {
   fresh(document.body.dataset.age, document.body.dataset.stale);
+  prepare(document);
+  rove();
   setInterval(tick, 1000);
+  setInterval(ago, 5000);
   connect();
 } else {
   live.remove();

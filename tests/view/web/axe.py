@@ -1,0 +1,53 @@
+"""axe-core looks for what keeps people from using a page. npm fetches it; it is not kept here."""
+
+import json
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from selenium.webdriver.chrome.webdriver import WebDriver
+
+VERSION = "4.14.1"
+FOLDER = Path(__file__).parents[3] / "node_modules"
+FETCH = ("npm", "install", "--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--silent")
+RULES = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa", "best-practice")
+_SECONDS = 120
+
+
+@lru_cache(maxsize=1)
+def script() -> str:
+    """Return axe-core.
+
+    Raises:
+        LookupError: it is not here and cannot be fetched.
+    """
+    file = FOLDER / "axe-core" / "axe.min.js"
+    if not file.exists():
+        if shutil.which("npm") is None:
+            raise LookupError("no axe-core, and no npm to fetch it")
+        command = [*FETCH, "--prefix", str(FOLDER.parent), f"axe-core@{VERSION}"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise LookupError(f"axe-core cannot be fetched: {error}") from error
+    return file.read_text()
+
+
+def violations(driver: WebDriver) -> list[str]:
+    """Return what is wrong with the page that is shown, a line for each rule that is broken."""
+    driver.execute_script(script())
+    options = json.dumps({"runOnly": {"type": "tag", "values": RULES}})
+    found: Any = driver.execute_async_script(
+        f"""
+        const done = arguments[0];
+        axe.run(document, {options}).then(
+          (found) => done(found.violations.map((each) =>
+            `${{each.id}}: ${{each.help}}: ` + each.nodes.slice(0, 5).map((node) =>
+              `${{node.target}} ${{node.any.concat(node.all).map((why) => why.message)[0] || ""}}`
+            ).join(" | "))),
+          (error) => done([String(error)]));
+        """
+    )
+    return [str(each) for each in found]

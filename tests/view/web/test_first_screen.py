@@ -1,0 +1,206 @@
+"""Three answers, a map of all cards, and the table of who wastes: what they say of a cluster."""
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from tests.placement.cluster.builders import NAMES, make_node
+from tests.view import scenes
+from tests.view.web.sample import cluster
+from view.model.ledger import By, Ledger
+from view.model.reports import CardReport, NodeReport
+from view.model.state import ClusterState
+from view.web import accounts, heat
+from view.web.editions import EMPTY, next_edition
+from view.web.filters import Filter, Group, Paint, Show, Sort
+from view.web.links import Dashboard
+from view.web.pages import NodesPage, nodes_page
+
+
+def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  # noqa: B008 -- frozen
+    state = ClusterState(NAMES, now=lambda: scenes.NOW)
+    puts = {"Node": state.put_node, "Pod": state.put_pod, "Event": state.put_event}
+    for each in (*cluster(), *more):
+        if str(each["kind"]) in puts:
+            puts[str(each["kind"])](each)
+    return nodes_page(next_edition(EMPTY, state.report()), chosen)
+
+
+def test_three_questions_are_answered() -> None:
+    page = page_of()
+    assert [each.text.partition(":")[0] for each in page.wrong.lines] == [
+        "1 node",
+        "1 card unhealthy",
+        "vision/augment-xl refused",
+    ]
+    assert (page.wrong.number, page.wrong.more) == (4, 1)
+    assert page.room.number == 1
+    assert page.room.lines[0].text == (
+        "NVIDIA A100-SXM4-80GB: 1 whole, 4 more with room; up to 100 cores on one"
+    )
+    assert page.room.lines[0].query == "model=NVIDIA+A100-SXM4-80GB&show=room"
+    assert page.waits.number == 1
+    assert page.waits.lines[0].text.startswith("llm/pretrain-13b: fewer than 2 cards")
+
+
+def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
+    pods = []
+    for number in range(150):
+        pod = scenes.waiting(f"train-{number}", (100, 0))
+        owner = {"kind": "Job", "name": "train", "uid": "u-train", "controller": True}
+        pod["metadata"] |= {"ownerReferences": [owner]}
+        pod["metadata"]["creationTimestamp"] = f"2025-11-22T08:{number % 60:02}:00Z"
+        pods.append(pod)
+    page = page_of(Filter(), *pods)
+    assert (page.waits.number, len(page.waits.lines)) == (151, 2)
+    job = next(group for group in page.attention if len(group.pods) == 150)
+    assert job.name == "Job default/train: 150 pods"
+    assert job.pods[0].created == "2025-11-22T08:00:00Z"
+    assert (page.attention_count, page.attention_shown) == (153, 153)
+    every = page_of(Filter(every=True), *pods)
+    assert all(len(group.pods) == 1 for group in every.attention)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "nodes", "cards"),
+    [
+        (Filter(), 4, 12),
+        (Filter(namespace="llm"), 2, 3),
+        (Filter(namespace="llm", show=Show.ROOM), 0, 0),
+        (Filter(search="NOTEBOOK-a"), 1, 1),
+        (Filter(search="GPU-l40s-1-1"), 1, 1),
+        (Filter(node="l40s-1"), 1, 2),
+        (Filter(node="l40s"), 0, 0),
+        (Filter(show=Show.WRONG), 2, 3),
+        (Filter(show=Show.WHOLE), 1, 1),
+        (Filter(show=Show.ROOM), 3, 6),
+        (Filter(show=Show.IDLE), 0, 0),
+    ],
+)
+def test_a_choice_counts_the_cards_that_it_means(chosen: Filter, nodes: int, cards: int) -> None:
+    page = page_of(chosen)
+    assert (page.total.nodes, page.total.cards, page.total.all_cards) == (nodes, cards, 12)
+    assert len(page.meant) == cards
+
+
+def test_a_kind_of_cards_changes_none_of_the_answers() -> None:
+    everything, wrong = page_of(), page_of(Filter(show=Show.WRONG))
+    numbers = [(each.wrong.number, each.room.number) for each in (everything, wrong)]
+    assert numbers[0] == numbers[1]
+
+
+@pytest.mark.parametrize(
+    ("sort", "first", "last"),
+    [
+        (Sort.NAME, "a100-1", "l40s-2"),
+        (Sort.FREE, "a100-2", "l40s-2"),
+        (Sort.HELD, "a100-1", "l40s-2"),
+    ],
+)
+def test_nodes_are_sorted(sort: Sort, first: str, last: str) -> None:
+    names = [each.name for each in page_of(Filter(sort=sort)).shown]
+    assert (names[0], names[-1]) == (first, last)
+
+
+def test_a_choice_is_written_as_it_is_read() -> None:
+    chosen = Filter("a", "b", "c", "d", Show.IDLE, Sort.IDLE, Paint.USE, Group.POOL, every=True)
+    written = dict(each.split("=") for each in chosen.query(start=7).split("&"))
+    assert Filter.parse(written) == replace(chosen, start=7)
+    assert Filter.parse({"show": "x", "sort": "x", "paint": "x", "group": "x"}) == Filter()
+
+
+def _card(node: NodeReport, **fields: object) -> CardReport:
+    return replace(node.cards[0], **fields)  # type: ignore[arg-type]  # fields of a card
+
+
+@pytest.mark.parametrize(
+    ("paint", "fields", "kind", "text"),
+    [
+        (Paint.CORES, {"cores_held": 0}, "", "0 %"),
+        (Paint.CORES, {"cores_held": 1}, "h1", "1 %"),
+        (Paint.CORES, {"cores_held": 40}, "h2", "40 %"),
+        (Paint.CORES, {"cores_held": 99}, "h3", "99 %"),
+        (Paint.CORES, {"cores_held": 100}, "h4", "100 %"),
+        (Paint.MEMORY, {"blocks_held": 16}, "h2", "50 %"),
+        (Paint.USE, {"cores_used": None}, "unknown", "unknown"),
+        (Paint.USE, {"cores_used": 70}, "h3", "70 %"),
+        (Paint.CORES, {"unhealthy": "Xid 79"}, "wrong", "wrong"),
+        (Paint.CORES, {"overbooked": True}, "wrong", "wrong"),
+    ],
+)
+def test_a_card_is_filled_as_far_as_it_is_held(
+    paint: Paint, fields: dict[str, object], kind: str, text: str
+) -> None:
+    state = ClusterState(NAMES)
+    state.put_node(make_node("n1", 1))
+    (node,) = state.report().nodes
+    card = _card(node, **fields)
+    drawn = heat.picture(node, (card,), {card.uuid}, paint)
+    assert [each for each, _ in drawn.fills] == [kind] * bool(kind)
+    assert drawn.text.endswith(text)
+    faint = heat.picture(node, (card,), (), paint)
+    assert faint.fills == ()
+
+
+def test_the_map_is_divided_by_pool_and_model() -> None:
+    pool = make_node("p1", 1)
+    pool["metadata"]["labels"] = {"karpenter.sh/nodepool": "spot"}
+    divided = page_of(Filter(group=Group.POOL), pool).map
+    assert [(each.name, len(each.nodes)) for each in divided] == [("spot", 1), ("No pool", 4)]
+    assert divided[1].sums == "4 nodes, 12 cards, 1 whole free, 3 wrong"
+    models = page_of(Filter(group=Group.MODEL)).map
+    assert [each.name for each in models] == ["NVIDIA A100-SXM4-80GB", "NVIDIA L40S"]
+
+
+def test_very_many_models_end_in_one_division(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heat, "_MOST_GROUPS", 1)
+    assert [each.name for each in page_of(Filter(group=Group.MODEL)).map] == ["Others"]
+
+
+# --- who wastes -----------------------------------------------------------------------
+
+
+def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
+    ledger = Ledger()
+    report = page_of().edition.report
+    pods = tuple(replace(each, owner="=cmd|/x") for each in report.pods)
+    ledger.take(replace(report, pods=pods), {}, 1000.0)
+    ledger.take(replace(report, pods=pods), {}, 1036.0)
+    statement = ledger.state(By.OWNER)
+    rows = list(csv.DictReader(io.StringIO(accounts.as_csv(statement, accounts.Sort.NOW))))
+    assert rows[0]["namespace"] == "llm"
+    assert {each["owner"] for each in rows} == {"'=cmd|/x"}
+    assert (rows[0]["held_cards"], rows[0]["held_card_hours"]) == ("3.0", "0.03")
+    assert (rows[0]["used_cards"], rows[0]["idle_card_hours"]) == ("", "")
+    assert rows[0]["waiting_cards"] == "2.0"
+    assert rows[0]["seen_seconds"] == "36"
+    for sort in accounts.Sort:
+        assert len(accounts.in_order(statement, sort)) == len(rows)
+    choice = accounts.Choice.parse({"by": "x", "sort": "y", "every": "2"})
+    assert choice == accounts.Choice()
+    assert accounts.Choice(By.POD, "llm").query(every=True).startswith("by=pod&namespace=llm")
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("ftp://x/{pod}", "'ftp://x/{pod}' must begin with http:// or https:// and a host"),
+        ("javascript:alert(1)", "must begin with http:// or https:// and a host"),
+        ("https://{pod}/", "no field may stand in the host"),
+        ("https://g/{pods}", "unknown field {pods}: known are {namespace}, {pod}, {node}, {owner}"),
+    ],
+)
+def test_a_dashboard_that_leads_nowhere_is_refused(template: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        Dashboard(template)
+    assert reason in str(caught.value)
+
+
+def test_a_dashboard_is_asked_for_the_pod() -> None:
+    pod = page_of().edition.report.pods[0]
+    pod = replace(pod, name="a&b=c", owner="Job/train")
+    link = Dashboard("https://g/d?p={namespace}/{pod}&o={owner}&n={node}")
+    assert link.of(pod) == "https://g/d?p=llm/a%26b%3Dc&o=train&n=a100-1"
+    assert Dashboard().of(pod) == ""

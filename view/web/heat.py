@@ -1,0 +1,145 @@
+"""The map of all cards: a cell a card, filled as far as the card is held or used. Pure.
+
+How far a cell is filled says the same as its colour; what is wrong is crossed out, what is not
+known is a line.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from view.model.reports import CardReport, NodeReport
+from view.model.words import count_of
+from view.web.figures import percent
+from view.web.filters import Group, Paint, Show, is_of_kind
+
+_COLUMNS = 4
+_WIDTH, _HEIGHT, _GAP = 8, 12, 1
+WRONG, UNKNOWN, OTHER = "wrong", "unknown", "other"
+_WHAT = {Paint.CORES: "cores held", Paint.MEMORY: "memory held", Paint.USE: "cores used"}
+_MOST_GROUPS = 50
+
+
+class Picture(NamedTuple):
+    """A node on the map.
+
+    Attributes:
+        width: of the drawing.
+        height: of the drawing.
+        cells: path of the outlines.
+        fills: kind and path of what is filled; the kinds are ``h1`` to ``h4``, :data:`WRONG`,
+            :data:`UNKNOWN` and :data:`OTHER`.
+        text: the same in words.
+    """
+
+    width: int
+    height: int
+    cells: str
+    fills: tuple[tuple[str, str], ...]
+    text: str
+
+
+class Division(NamedTuple):
+    """Nodes of one model or pool on the map, each with those of its cards that belong to it."""
+
+    name: str
+    sums: str
+    nodes: tuple[tuple[NodeReport, tuple[CardReport, ...]], ...]
+
+
+def share(node: NodeReport, card: CardReport, paint: Paint) -> int | None:
+    """Return how many percent of a card are held or used; ``None`` where that is not known."""
+    if paint is Paint.USE:
+        return None if card.cores_used is None else percent(card.cores_used, card.cores)
+    if node.problem:
+        return None
+    if paint is Paint.MEMORY:
+        return percent(card.blocks_held, card.blocks)
+    return percent(card.cores_held, card.cores)
+
+
+def picture(
+    node: NodeReport, cards: Sequence[CardReport], meant: Collection[str], paint: Paint
+) -> Picture:
+    """Draw a node.
+
+    Args:
+        node: the node.
+        cards: those of its cards that are drawn.
+        meant: UUIDs of those that the visitor has chosen; the others are faint.
+        paint: what is shown of them.
+    """
+    cells: list[str] = []
+    fills: dict[str, list[str]] = {}
+    said: list[str] = []
+    for at, card in enumerate(cards):
+        x = at % _COLUMNS * (_WIDTH + _GAP)
+        y = at // _COLUMNS * (_HEIGHT + _GAP)
+        cells.append(f"M{x} {y}h{_WIDTH}v{_HEIGHT}h-{_WIDTH}z")
+        kind, path, text = _cell(node, card, paint, x, y)
+        if card.uuid not in meant:
+            kind, path, text = OTHER, "", ""
+        if path:
+            fills.setdefault(kind, []).append(path)
+        if text:
+            said.append(text)
+    if not cards:
+        cells.append(f"M0 0h{_WIDTH}v{_HEIGHT}h-{_WIDTH}z")
+        fills[WRONG] = [_crossed(0, 0)]
+    what = f"{_WHAT[paint]}: {', '.join(said)}" if said else node.problem or "no cards"
+    return Picture(
+        max(min(len(cards), _COLUMNS), 1) * (_WIDTH + _GAP) - _GAP,
+        max(-(-len(cards) // _COLUMNS), 1) * (_HEIGHT + _GAP) - _GAP,
+        "".join(cells),
+        tuple((kind, "".join(paths)) for kind, paths in sorted(fills.items())),
+        f"{node.name}, {what}",
+    )
+
+
+def _cell(node: NodeReport, card: CardReport, paint: Paint, x: int, y: int) -> tuple[str, str, str]:
+    if is_of_kind(Show.WRONG, node, card):
+        return WRONG, _crossed(x, y), "wrong"
+    found = share(node, card, paint)
+    if found is None:
+        return UNKNOWN, f"M{x + 2} {y + _HEIGHT // 2}h{_WIDTH - 4}", "unknown"
+    high = min(-(-found * _HEIGHT // 100), _HEIGHT)
+    kind = f"h{min(found * 3 // 100 + 1, 4)}"
+    path = f"M{x} {y + _HEIGHT - high}h{_WIDTH}v{high}h-{_WIDTH}z" if high else ""
+    return kind, path, f"{found} %"
+
+
+def _crossed(x: int, y: int) -> str:
+    return f"M{x + 1} {y + 1}l{_WIDTH - 2} {_HEIGHT - 2}m0 {2 - _HEIGHT}l{2 - _WIDTH} {_HEIGHT - 2}"
+
+
+def divide(
+    shown: Sequence[tuple[NodeReport, tuple[CardReport, ...]]], group: Group
+) -> list[Division]:
+    """Divide nodes and their cards; what has neither model nor pool comes last."""
+    if group is Group.NONE:
+        return [Division("", "", tuple((node, node.cards) for node, _ in shown))]
+    found: dict[str, list[tuple[NodeReport, tuple[CardReport, ...]]]] = {}
+    for node, _ in shown:
+        if group is Group.POOL or not node.cards:
+            found.setdefault(node.pool if group is Group.POOL else "", []).append(
+                (node, node.cards)
+            )
+            continue
+        by_model: dict[str, list[CardReport]] = {}
+        for card in node.cards:
+            by_model.setdefault(card.model, []).append(card)
+        for model, cards in by_model.items():
+            found.setdefault(model, []).append((node, tuple(cards)))
+    names = sorted(found, key=lambda each: (not each, each))
+    kept = names if len(names) <= _MOST_GROUPS else names[: _MOST_GROUPS - 1]
+    rest = [each for name in names[len(kept) :] for each in found[name]]
+    none = "No cards" if group is Group.MODEL else "No pool"
+    divisions = [Division(name or none, _sums(found[name]), tuple(found[name])) for name in kept]
+    return [*divisions, Division("Others", _sums(rest), tuple(rest))] if rest else divisions
+
+
+def _sums(nodes: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> str:
+    cards = [(node, card) for node, its in nodes for card in its]
+    whole = sum(is_of_kind(Show.WHOLE, node, card) for node, card in cards)
+    wrong = sum(is_of_kind(Show.WRONG, node, card) for node, card in cards)
+    text = f"{count_of(len(nodes), 'node')}, {count_of(len(cards), 'card')}, {whole} whole free"
+    return f"{text}, {wrong} wrong" if wrong else text

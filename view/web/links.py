@@ -1,0 +1,52 @@
+"""The link from a pod to a dashboard that the operator has, such as Grafana's. Pure."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+from view.model.reports import PodReport
+
+FIELDS = ("namespace", "pod", "node", "owner")
+
+_FIELD = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """A URL with fields in braces.
+
+    Attributes:
+        template: the URL; empty for none.
+    """
+
+    template: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the template.
+
+        Raises:
+            ValueError: it is no URL of the web, or has a field that is not known.
+        """
+        if not self.template:
+            return
+        parts = urlsplit(self.template)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(
+                f"{self.template[:80]!r} must begin with http:// or https:// and a host"
+            )
+        if _FIELD.search(parts.netloc):
+            raise ValueError("no field may stand in the host")
+        unknown = sorted(set(_FIELD.findall(self.template)) - {*FIELDS})
+        if unknown:
+            known = ", ".join(f"{{{each}}}" for each in FIELDS)
+            raise ValueError(f"unknown field {{{unknown[0][:80]}}}: known are {known}")
+
+    def of(self, pod: PodReport) -> str:
+        """Return the URL of a pod; empty for none."""
+        values = {
+            "namespace": pod.namespace,
+            "pod": pod.name,
+            "node": pod.node,
+            "owner": pod.owner.partition("/")[2],
+        }
+        return _FIELD.sub(lambda found: quote(values[found[1]], safe=""), self.template)

@@ -1,0 +1,122 @@
+"""Templates: what they may use, and rows of nodes that are written once. Knows Jinja, not Flask."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote as quoted
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from view.model import words
+from view.model.changes import how_to_make
+from view.model.pod_report import known_by, status_in_words
+from view.model.reports import CardReport, NodeReport
+from view.web import figures, heat, pages
+from view.web.editions import Edition
+from view.web.filters import Group, Paint
+
+
+def prepare(environment: Environment) -> None:
+    """Set up the environment of the templates."""
+    environment.autoescape = True
+    environment.undefined = StrictUndefined
+    # Whatever is written: what pods say may not turn the text around it, or hide some of it.
+    environment.finalize = _visible
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.globals |= {
+        "age": age,
+        "amount": figures.amount,
+        "asks": pages.asks,
+        "blocks_text": pages.blocks_text,
+        "cards": figures.cards,
+        "count_of": words.count_of,
+        "duration": figures.duration,
+        "gaps_in_words": words.gaps_in_words,
+        "how_to_make": how_to_make,
+        "kinds": figures.kinds,
+        "known_by": known_by,
+        "memory": figures.memory,
+        "moment": figures.moment,
+        "percent": figures.percent,
+        "plain_bar": plain_bar,
+        "pod_url": pod_url,
+        "shade": pages.shade,
+        "tenants": figures.tenants,
+        "status_in_words": status_in_words,
+        "units": words.units,
+        "utc": figures.utc,
+    }
+
+
+def age(created: str) -> str:
+    """Write how long ago something was."""
+    return words.age(created, datetime.now(UTC))
+
+
+def _visible(value: Any) -> Any:
+    return words.safe(value) if type(value) is str else value
+
+
+class Rows:
+    """Nodes as markup, kept for as long as a node stays as it is: most do, from page to page."""
+
+    def __init__(self, environment: Environment) -> None:
+        """Take what has the templates."""
+        self._environment = environment
+        self._kept: dict[tuple[str, str], tuple[NodeReport, Markup]] = {}
+
+    def row(self, node: NodeReport, page: pages.NodesPage) -> Markup:
+        """Return the row of a node, with its cards."""
+
+        def write() -> str:
+            template = self._environment.get_template("node.html")
+            return template.render(node=node, page=page, root="./")
+
+        return self._once("", node, page, write)
+
+    def mark(
+        self, node: NodeReport, cards: Sequence[CardReport], key: str, page: pages.NodesPage
+    ) -> Markup:
+        """Return a node on the map of cards."""
+        paint = page.filter.paint
+
+        def write() -> str:
+            drawn = heat.picture(node, cards, page.meant, paint)
+            template = self._environment.get_template("mark.html")
+            return template.render(node=node, drawn=drawn, key=key, root="./")
+
+        return self._once(f"{page.filter.group} {key} {paint}", node, page, write)
+
+    def _once(
+        self, kind: str, node: NodeReport, page: pages.NodesPage, write: Callable[[], str]
+    ) -> Markup:
+        if page.filter.namespace or any(card.uuid not in page.meant for card in node.cards):
+            return Markup(write())  # noqa: S704 -- Jinja has escaped it
+        kept = self._kept.get((kind, node.name))
+        if kept is None or kept[0] is not node:
+            kept = node, Markup(write())  # noqa: S704 -- the same
+            self._kept[kind, node.name] = kept
+        return kept[1]
+
+    def forget(self, edition: Edition) -> None:
+        """Drop the nodes that have gone."""
+        if len(self._kept) > _KINDS * len(edition.since):
+            self._kept.clear()
+
+
+_KINDS = 1 + len(Paint) * len(Group)
+"""In which most nodes are kept: the row, and marks of each paint in each division."""
+
+
+def plain_bar(share: int) -> Markup:
+    """Return a bar of one part."""
+    return Markup(
+        '<svg class="bar" aria-hidden="true" viewBox="0 0 100 8" preserveAspectRatio="none">'
+        '<rect class="held" width="{}" height="8"/></svg>'
+    ).format(share)
+
+
+def pod_url(namespace: str, name: str) -> str:
+    """Return the path of a pod's page."""
+    return f"pods/{quoted(namespace, safe='')}/{quoted(name, safe='')}"

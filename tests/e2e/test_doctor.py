@@ -258,9 +258,10 @@ def _delete_proxies(doctor: Doctor) -> None:
 
 def test_a_node_whose_pods_do_not_come(doctor: Doctor) -> None:
     with _node(doctor, "e2e-no-kubelet"):
-        found = doctor.error("agents", "not ready: ")
+        found = doctor.error("agents", "not ready: 0/2 nodes are available")
         assert found["nodes"] == ["e2e-no-kubelet"]
-        assert "e2e-no-kubelet" in found["run"]
+        said = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
+        assert "FailedScheduling" in said
         doctor.error("allocatable", "the agent has not written which cards it has")
         doctor.ask(f"--node={doctor.deployed.ground.node}", expect=0)
 
@@ -368,8 +369,8 @@ def _node(doctor: Doctor, name: str) -> Iterator[str]:
         yield name
     finally:
         kubectl.run("delete", "node", name)
-        # Nobody else ends its pods before a minute has passed.
+        # Of a node that is gone nobody ends the pods that were never bound.
         kubectl.run(
-            *("delete", "pods", "--all-namespaces", f"--field-selector=spec.nodeName={name}"),
+            *("delete", "pods", f"--namespace={AGENTS}", "--field-selector=status.phase=Pending"),
             *("--force", "--grace-period=0"),
         )

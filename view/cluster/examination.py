@@ -175,11 +175,23 @@ def _program(pod: Json) -> Program:
         component=_label(pod, _NAME_LABEL),
         namespace=pod["metadata"]["namespace"],
         name=pod["metadata"]["name"],
-        node=pod["spec"].get("nodeName") or "",
+        node=pod["spec"].get("nodeName") or _wanted(pod["spec"]),
+        bound=bool(pod["spec"].get("nodeName")),
         image=pod["spec"]["containers"][0].get("image") or "",
         ready=ready,
         why="" if ready else _why(status, conditions),
     )
+
+
+def _wanted(spec: Json) -> str:
+    """Name the node that a DaemonSet's pod waits for; empty for other pods."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms") or ():
+        for each in term.get("matchFields") or ():
+            if each["key"] == "metadata.name" and each["values"]:
+                return str(each["values"][0])
+    return ""
 
 
 def _why(status: Json, conditions: Mapping[str, Json]) -> str:

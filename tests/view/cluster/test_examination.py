@@ -295,6 +295,23 @@ def test_an_answer_of_another_form_is_unknown(api: Served) -> None:
     )
 
 
+def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: Served) -> None:
+    """A DaemonSet's pod names its node by an affinity, until the scheduler has bound it."""
+    agent = pod("gpu-turnstile-node", "agent-1", "agent", 9440)
+    del agent["spec"]["nodeName"]
+    fields = [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    agent["spec"]["affinity"] = {"nodeAffinity": affinity}
+    why = "0/1 nodes are available: 1 Insufficient memory."
+    agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
+    here = "/api/v1/namespaces/gpu-turnstile-node/pods"
+    api[here] = [agent, api[here][1]]
+    (found,) = [e for e in judge(examine(api.client, Names(), "team")) if e.check == "agents"]
+    assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
+    assert found.run.endswith("describe pods --field-selector spec.nodeName=")
+
+
 def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(api: Served) -> None:
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {

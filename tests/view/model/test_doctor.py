@@ -252,7 +252,7 @@ def without(*components: str) -> list[Program]:
             (
                 "agents",
                 "warning",
-                "runs on a node that the DaemonSet does not choose, or that is not listed",
+                "is on a node that the DaemonSet does not choose, or that is not listed",
             ),
         ),
         (
@@ -452,6 +452,17 @@ def test_without_a_daemonset_it_is_applied_and_no_node_labelled() -> None:
     (found,) = [each for each in findings(daemonsets=names) if each.check == "agents"]
     assert (found.level, found.text) == ("error", "there is no DaemonSet gpu-turnstile-agent")
     assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
+
+
+def test_a_pod_that_waits_for_a_node_that_is_gone_is_told_once() -> None:
+    waits = pod("agent", "b", "gone", ready=False, why="0/1 nodes are available", bound=False)
+    assert wrong(programs=[*without("none"), waits]) == [
+        (
+            "agents",
+            "warning",
+            "is on a node that the DaemonSet does not choose, or that is not listed",
+        )
+    ]
 
 
 def test_where_no_node_is_chosen_agents_are_missed_once() -> None:

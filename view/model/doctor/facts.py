@@ -87,10 +87,11 @@ class Program:
         component: its ``app.kubernetes.io/name``.
         namespace: of the pod.
         name: of the pod.
-        node: where it runs; empty while it is not bound.
+        node: where it runs, or is to run; empty where it has no place yet.
         image: of its first container.
         ready: whether it is ready.
         why: why it is not, as its status says; empty while it is.
+        bound: whether a scheduler has bound it.
     """
 
     component: str
@@ -100,6 +101,7 @@ class Program:
     image: str
     ready: bool
     why: str = ""
+    bound: bool = True
 
 
 @dataclass(frozen=True, slots=True)

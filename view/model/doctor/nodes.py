@@ -27,6 +27,8 @@ _PREFIX = "gpu_turnstile_agent_"
 _PROXY_PREFIX = "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
 
+_UNBOUND = "kubectl -n gpu-turnstile-node describe pods --field-selector spec.nodeName="
+
 
 class _ByText:
     """Findings of nodes, of which those that say the same are one."""
@@ -74,12 +76,11 @@ def _programs(check: str, chosen: set[str], pods: Sequence[Program]) -> Iterator
     for node in chosen - {each.node for each in pods}:
         found.add(Level.ERROR, node, "the DaemonSet chooses it, and no pod of it is there", _POD)
     for each in pods:
-        if each.node and each.node not in ready:
-            found.add(
-                Level.ERROR, each.node, f"not ready: {each.why or 'it does not say why'}", _POD
-            )
+        if each.node in chosen and each.node not in ready:
+            text = f"not ready: {each.why or 'it does not say why'}"
+            found.add(Level.ERROR, each.node, text, _POD if each.bound else _UNBOUND)
         if each.node and each.node not in chosen:
-            text = "runs on a node that the DaemonSet does not choose, or that is not listed"
+            text = "is on a node that the DaemonSet does not choose, or that is not listed"
             found.add(Level.WARNING, each.node, text, "kubectl get node {} --show-labels")
     images = sorted({each.image for each in pods})
     for each in pods:

@@ -101,6 +101,14 @@ def test_readable_tells_of_the_last_answer(kubelet: FakeKubelet, record: PodReso
     assert said == [True, False, True]
 
 
+def test_a_client_that_was_closed_asks_nobody(kubelet: FakeKubelet, record: PodResources) -> None:
+    kubelet.start()
+    record.close()
+    with pytest.raises(Unavailable, match=r"^PodResources: closed$"):
+        record.list(within=10)
+    assert kubelet.listed == 0
+
+
 def test_no_call_is_made_once_the_time_is_up(kubelet: FakeKubelet, record: PodResources) -> None:
     kubelet.start()
     with pytest.raises(Unavailable, match=r"^PodResources: no time left to ask$"):

@@ -309,7 +309,7 @@ def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: Served) -> None
     api[here] = [agent, api[here][1]]
     (found,) = [e for e in judge(examine(api.client, Names(), "team")) if e.check == "agents"]
     assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
-    assert found.run.endswith("describe pods --field-selector spec.nodeName=")
+    assert found.run.endswith("get events --field-selector reason=FailedScheduling")
 
 
 def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(api: Served) -> None:

@@ -27,7 +27,7 @@ _PREFIX = "gpu_turnstile_agent_"
 _PROXY_PREFIX = "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
 
-_UNBOUND = "kubectl -n gpu-turnstile-node describe pods --field-selector spec.nodeName="
+_UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 
 
 class _ByText:

@@ -77,14 +77,17 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
 
     Returns:
         What was read; each part that could not be is :class:`Unread`, with the API server's words.
+
+    Raises:
+        Unavailable: the API server does not answer at all.
     """
+    version = _version(client)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
 
         def begin(read: Callable[[], T]) -> "Future[Maybe[T]]":
             return pool.submit(_maybe, read)
 
         pods = begin(lambda: _own_pods(client))
-        version = begin(lambda: str(client.call("GET", "/version", timeout=_SECONDS)["gitVersion"]))
         daemonsets = begin(lambda: _daemonsets(client))
         nodes = begin(lambda: _nodes(client, names, daemonsets.result()))
         mutating = begin(lambda: _hooks(client))
@@ -114,7 +117,7 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
         return Facts(
             now=datetime.now(UTC),
             domain=names.domain,
-            version=version.result(),
+            version=version,
             nodes=nodes.result(),
             programs=found if isinstance(found, Unread) else [_program(each) for each in found],
             mutating=mutating.result(),
@@ -132,13 +135,27 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
         )
 
 
+def _version(client: Client) -> Maybe[str]:
+    """Ask first what every server answers: where none does, nothing else is worth asking."""
+    try:
+        return str(client.call("GET", "/version", timeout=_SECONDS)["gitVersion"])
+    except (Rejected, Gone) as error:
+        return Unread(str(error))
+    except KeyError as error:
+        return _other_answer(error)
+
+
+def _other_answer(error: Exception) -> Unread:
+    return Unread(f"the API server answered with something else: {error!r}")
+
+
 def _maybe(read: Callable[[], T]) -> Maybe[T]:
     try:
         return read()
     except (Rejected, Gone, Unavailable) as error:
         return Unread(str(error))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return Unread(f"the API server answered with something else: {error!r}")
+        return _other_answer(error)
 
 
 def _all(client: Client, path: str, query: Mapping[str, str] | None = None) -> Iterable[Json]:

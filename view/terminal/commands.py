@@ -404,7 +404,7 @@ def doctor(session: Session, node: str | None) -> None:
     One line a check: ok, warning, error, or unknown where you may not read what it needs; below
     it what to run next. The exit code is 1 where there is an error, 3 where nothing may be read.
     """
-    with in_words():
+    with in_words(NOT_KNOWN):
         facts = examine(session.connection.client, session.names, session.namespace, node)
     found = judge(facts, node)
     shown = Shown("GpuFindingList", session.sorted(found), show_findings(found), resource="check")

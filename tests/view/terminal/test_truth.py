@@ -548,3 +548,18 @@ def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_wa
         with ApiClient(upstream.url) as admin:
             for each in range(30):
                 admin.delete(f"/api/v1/nodes/many-{each:02}")
+
+
+def test_the_doctor_of_a_cluster_that_does_not_answer_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(kubeconfig_for("http://127.0.0.1:1"), encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["doctor", "--kubeconfig", str(kubeconfig)])
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (3, "")
+    assert said.err == (
+        "The connection to the server 127.0.0.1:1 was refused - did you specify the right host "
+        "or port?\n"
+    )

@@ -9,7 +9,7 @@ import pytest
 
 from agent.cards.driver_life import driver_life
 from agent.cards.health import CardHealth, Fault, FaultKind, xid_fault
-from agent.cards.kept_faults import decode, encode
+from agent.cards.kept_faults import KeptFaults, decode, encode
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 ILL = CardHealth(xid_fault(79), NOON, 17.25, needs_reset=True, gone=True, uncorrectable=4)
@@ -49,6 +49,28 @@ def changed(field: str, value: object) -> str:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 -- what is wrong differs
         decode(text)
+
+
+class Memory:
+    """A store that keeps its text in memory."""
+
+    text = ""
+
+    def load(self) -> str:
+        return self.text
+
+    def save(self, text: str) -> None:
+        self.text = text
+
+
+@pytest.mark.parametrize(("life", "kept"), [("boot-1", {"GPU-0": ILL}), ("", {})])
+def test_where_the_drivers_life_is_not_known_nothing_is_kept(
+    life: str, kept: dict[str, CardHealth]
+) -> None:
+    """Nothing would tell that the driver was loaded anew: the card would be ill for ever."""
+    store = Memory()
+    KeptFaults(store, lambda: life).save({"GPU-0": ILL})
+    assert KeptFaults(store, lambda: life).load() == kept
 
 
 # --- the driver's life -----------------------------------------------------------------------

@@ -1,0 +1,279 @@
+"""Limits as programs meet them: our enforcers, the libraries that they count on, and a driver.
+
+A container is given what the agent would answer for it, and a program in it
+(:mod:`bench.gpu.share`) says what it is told of each card and what it is given. The driver is the
+machine's, or a stand-in (``stand_in_driver.c``) that is compiled here.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from agent.allocator.model.answer import Answer
+from agent.allocator.model.containers import ContainerRef
+from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.model.grant import Grant, Share
+from agent.allocator.model.pod_view import PodId
+from agent.driver.folder import DriverFolder
+from agent.driver.layout import CLIENT, CONTROL, Found, Source, choose
+from agent.enforcement.hami import HamiCore
+from agent.enforcement.hami_library import HamiLibrary
+from agent.enforcement.vcuda.backend import Vcuda
+from agent.enforcement.vcuda.config import legacy_bus_id
+from agent.enforcement.vcuda.ports import Hardware
+from agent.injection.inject import DriverFiles
+from agent.runtime.cgroups import ContainerCgroup
+from agent.runtime.cri import ContainerInfo
+from bench import confined
+from contract.demand import CORES_PER_CARD
+from contract.resource import Resource
+from placement.cards import Card
+
+_MIB = 1 << 20
+_BLOCK = 256
+_REF = ContainerRef(PodId("default", "limits", "11111111-2222-4333-8444-555555555555"), "main")
+_VERSION = "535.104.05"
+_CORES = re.compile(r"(?:core utilization limit =|total utilization:) ([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a program finds of a card, in MiB.
+
+    Attributes:
+        bus_id: which card it is.
+        device, context, nvml: its size by three functions.
+        half: whether half of what the container has is given.
+        all: whether all of it is, after that.
+    """
+
+    bus_id: str
+    device: int
+    context: int
+    nvml: int
+    half: bool
+    all: bool
+
+    def __str__(self) -> str:
+        """Write it for a table."""
+        sizes = dict.fromkeys((self.device, self.context, self.nvml))
+        half, whole = ("given" if each else "refused" for each in (self.half, self.all))
+        return f"{self.bus_id}: {' / '.join(map(str, sizes))} MiB, half {half}, all {whole}"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What holds a program.
+
+    Attributes:
+        cards: what it finds of each, by CUDA's number.
+        cores: the percentage that the library has read, by its log.
+        registered: what became of its registrations at the agent.
+    """
+
+    cards: tuple[Told, ...]
+    cores: int
+    registered: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Write it for a table."""
+        return "; ".join((*map(str, self.cards), f"{self.cores} % of cores", *self.registered))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a container is tried: folders for the agent's state and a driver, and variables."""
+
+    state: Path
+    driver: Path
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container that asks for so many *cores* and *blocks* of memory of each card."""
+
+    cores: int
+    blocks: Mapping[Card, int]
+
+    @cached_property
+    def entitlement(self) -> Entitlement:
+        """What it may use by the agent's record."""
+        ids = {f"{card.uuid}::{place}" for card in self.blocks for place in range(self.cores)}
+        cores = Grant(Resource.CORE, tuple(Share(card.uuid, self.cores) for card in self.blocks))
+        memory = None if self.cores >= CORES_PER_CARD else self.memory
+        return Entitlement(_REF, frozenset(ids), cores, memory)
+
+    @property
+    def memory(self) -> Grant:
+        """What its blocks of memory stand for."""
+        shares = (Share(card.uuid, blocks) for card, blocks in self.blocks.items())
+        return Grant(Resource.MEMORY, tuple(shares))
+
+    def expected(self, *, limited: bool, nvml: bool, registered: Iterable[str] = ()) -> Held:
+        """Return what should hold it, where memory is *limited*, and *nvml* tells so or not."""
+        told = []
+        for card, blocks in self._by_bus:
+            size, share = card.memory // _MIB, blocks * _BLOCK
+            by_cuda = share if limited else size
+            sizes = by_cuda, by_cuda, share if nvml else size
+            told.append(Told(legacy_bus_id(card.bus_id), *sizes, half=True, all=not limited))
+        return Held(tuple(told), self.cores, tuple(registered))
+
+    def run(self, answer: Answer, variables: Mapping[str, str], before: str = ":") -> Held:
+        """Run the program with an answer.
+
+        Raises:
+            ProgramFailed: it did not end well.
+        """
+        shares = [str(blocks * _BLOCK) for _, blocks in self._by_bus]
+        command = [sys.executable, "-m", "bench.gpu.share", *shares]
+        here = {"PYTHONPATH": str(Path(__file__).parents[1])}
+        output, errors = confined.run(answer, command, here | dict(variables), before=before)
+        lines = [json.loads(each) for each in output.splitlines() if each.startswith("[")]
+        told = tuple(Told(legacy_bus_id(bus_id), *rest) for bus_id, *rest in lines)
+        cores = _CORES.search(errors)
+        return Held(told, int(cores[1]) if cores else CORES_PER_CARD)
+
+    @property
+    def _by_bus(self) -> list[tuple[Card, int]]:
+        return sorted(self.blocks.items(), key=lambda each: each[0].bus_id)
+
+
+def build_driver(folder: Path) -> None:
+    """Compile the stand-in for a driver into *folder*, under the names of its two libraries.
+
+    Raises:
+        NotHere: there is no C compiler.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise confined.NotHere("there is no C compiler for the stand-in of a driver")
+    folder.mkdir(exist_ok=True)
+    for name in ("libcuda.so", "libnvidia-ml.so"):
+        source, built = Path(__file__).with_name("stand_in_driver.c"), folder / f"{name}.{_VERSION}"
+        flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built))
+        subprocess.run([compiler, *flags, str(source)], check=True, timeout=100)  # noqa: S603 - cc
+        (folder / f"{name}.1").symlink_to(built)
+
+
+def stand_in(folder: Path, cards: Iterable[Card]) -> Place:
+    """Make a place with a stand-in for the driver of some cards.
+
+    Raises:
+        NotHere: there is no C compiler.
+    """
+    driver = folder / "driver"
+    build_driver(driver)
+    sizes = [str(card.memory // _MIB) for card in sorted(cards, key=lambda card: card.bus_id)]
+    variables = {
+        "LD_LIBRARY_PATH": str(driver),
+        "STAND_IN_CARDS": " ".join(sizes),
+        "STAND_IN_STATE": str(folder / "held"),
+    }
+    return Place(folder / "state", driver, variables)
+
+
+def hami(container: Container, library: Path, place: Place) -> Held:
+    """Limit a container, or one that is guessed, by HAMi-core's library in the folder *library*.
+
+    Raises:
+        ProgramFailed: the program did not end well.
+    """
+    enforcer = HamiCore(
+        state_dir=place.state,
+        library=HamiLibrary(library, on_outdated=lambda _: None),
+        block=_BLOCK * _MIB,
+        cards=tuple(container.blocks),
+    )
+    enforcer.open()
+    held = container.entitlement
+    answer = enforcer.answer(held.ref, held.core_ids, held.cores).plus(
+        enforcer.answer(held.ref, frozenset(), container.memory)
+    )
+    enforcer.start(held.core_ids, held)
+    return container.run(answer, {"LIBCUDA_LOG_LEVEL": "3"} | dict(place.variables))
+
+
+def vcuda(container: Container, library: Path, place: Place) -> Held:
+    """Limit a container by vcuda-controller's files in the folder *library*.
+
+    Raises:
+        ProgramFailed: the program did not end well.
+    """
+    node, results, held = _Node(), list[str](), container.entitlement
+    bus_ids = {card.uuid: card.bus_id for card in container.blocks}
+    enforcer = Vcuda(
+        state_dir=place.state,
+        processes=node,
+        runtime=node,
+        entitled=lambda _uid, _name: held,
+        hardware=Hardware(bus_ids.__getitem__, lambda: _VERSION, _BLOCK * _MIB),
+        on_result=results.append,
+    )
+    enforcer.open()
+    with contextlib.closing(enforcer):
+        answer = enforcer.answer(held.ref, held.core_ids, held.cores)
+        enforcer.start(held.core_ids, held)
+        # The library asks the kernel for the driver's version.
+        proc = "/proc/driver/nvidia"
+        tell = (
+            f"mount -t tmpfs none /proc/driver; mkdir {proc}; echo NVRM {_VERSION} >{proc}/version"
+        )
+        found = container.run(
+            answer.plus(_lay_out(library, place).answer()),
+            {"LOGGER_LEVEL": "4"} | dict(place.variables),
+            tell,
+        )
+    return replace(found, registered=tuple(results))
+
+
+def _lay_out(library: Path, place: Place) -> DriverFiles:
+    """Lay out the driver's files and vcuda-controller's as ``--driver-dir auto`` does."""
+    found = []
+    for folder, path in (
+        ("lib64", place.driver / "libcuda.so.1"),
+        ("lib64", place.driver / "libnvidia-ml.so.1"),
+        ("lib64", library / CONTROL),
+        ("bin", library / CLIENT),
+    ):
+        real, status = path.resolve(), path.stat()
+        source = Source(str(real), status.st_size, status.st_mtime_ns, status.st_ino)
+        found.append(Found(folder, path.name, source))
+    link = place.state / "driver" / "current"
+    layout = choose(found, module=_VERSION, vcuda=True)
+    DriverFolder(link).lay_out(layout, lambda source: os.open(source.path, os.O_RDONLY))
+    return DriverFiles(str(link.resolve()))
+
+
+class _Node:
+    """The word of kernel and container runtime: the peer's session is the container."""
+
+    _session = 0
+
+    def container_of(self, pid: int, /) -> ContainerCgroup:
+        self._session = os.getsid(pid)
+        return ContainerCgroup("c" * 64, _REF.pod.uid, ())
+
+    def pids_of(self, _: ContainerCgroup, /) -> list[int]:
+        return [pid for pid, session in _sessions() if session == self._session]
+
+    def container(self, _: str, *, within: float) -> ContainerInfo:  # noqa: ARG002 -- Runtime's
+        return ContainerInfo(_REF.container, _REF.pod.uid, ended=False)
+
+    def succeeded(self, _: str, *, within: float) -> tuple[str, ...]:  # noqa: ARG002 -- Runtime's
+        return ()
+
+
+def _sessions() -> Iterator[tuple[int, int]]:
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(ProcessLookupError):
+            yield int(each.name), os.getsid(int(each.name))

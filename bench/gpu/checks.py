@@ -46,7 +46,7 @@ def look(found: Discovery) -> list[Row]:
     """Check discovery, topology and inventory against each other."""
     cards = found.inventory.cards
     pairs = len(cards) * (len(cards) - 1) // 2
-    links = found.inventory.links
+    linked = pairs - len(found.inventory.unlinked())
     shown = survey(
         found.inventory,
         block=_BLOCK,
@@ -64,7 +64,7 @@ def look(found: Discovery) -> list[Row]:
         row("discovery", "every card", f"{len(cards)} served: {models}", right=bool(cards)),
         row("left out", "none, or MIG mode", _reasons(found), right=not found.faults),
         row("device nodes", "all there", ", ".join(nodes) or "all there", right=not nodes),
-        row("topology", f"{pairs} links", f"{len(links)} links", right=len(links) == pairs),
+        row("topology", f"{pairs} pairs", f"{linked} pairs", right=linked == pairs),
         row("inventory", "read back as written", str(same), right=same),
         row("label", "a label's value", label or "none", right=bool(_LABEL.match(label))),
     ]

@@ -17,7 +17,7 @@ from bench.gpu.checks import look
 from bench.gpu.cuda import spin_ptx
 from bench.gpu.table import Outcome, Row, near, render
 from bench.limits import build_driver
-from placement.cards import Inventory
+from placement.cards import Inventory, Link
 from tests.agent.builders import device_table
 
 
@@ -54,6 +54,21 @@ def test_the_label_is_right_where_kubernetes_takes_it(
     rows = look(Discovery(Inventory((replace(card, model=model),))))
     assert [each for each in rows if each.check == "label"] == [
         Row("label", "a label's value", shown, outcome)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found", "outcome"),
+    [(((0, 1), (0, 2), (1, 2)), "3 pairs", Outcome.RIGHT), (((0, 1),), "1 pairs", Outcome.WRONG)],
+)
+def test_every_pair_of_cards_needs_a_link_and_may_have_two(
+    pairs: tuple[tuple[int, int], ...], found: str, outcome: Outcome
+) -> None:
+    """Cards with NVLinks have their way over PCIe, too."""
+    links = tuple(Link(pair, kind) for pair in pairs for kind in ("PIX", "NV4"))
+    rows = look(Discovery(replace(device_table(3).inventory, links=links)))
+    assert [each for each in rows if each.check == "topology"] == [
+        Row("topology", "3 pairs", found, outcome)
     ]
 
 

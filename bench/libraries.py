@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 from agent.cards.cards_file import decode_yaml
@@ -38,8 +38,8 @@ CARDS = tuple(
 )
 """By NVML's index and by size they come in other orders than by PCI address."""
 
-SHARE = Container(30, {CARDS[1]: 2})
-ONE = Container(100, {CARDS[1]: 2})
+SHARE = Container(30, {CARDS[1]: 2}, core_limit=60)
+WHOLE = Container(100, {CARDS[1]: 2})
 THREE = Container(100, dict(zip(CARDS, (2, 3, 4), strict=True)))
 
 
@@ -99,7 +99,8 @@ def _hami(folder: Path) -> list[Row]:
     found = "too old" if outdated[0] else "new enough"
     rows = [row(_HAMI, "new enough", found, right=not outdated[0])]
     for what, container in (("a share", SHARE), ("three cards, guessed", THREE)):
-        expected = container.expected(limited=True, nvml=True)
+        read = {"core utilization limit": container.cores}
+        expected = container.expected(limited=True, nvml=True, read=read)
         rows.append(_limit(f"{_HAMI}: {what}", limits.hami, container, folder, expected))
     return rows
 
@@ -110,10 +111,14 @@ def _vcuda(folder: Path) -> list[Row]:
         if not each.is_file():
             return [row(_VCUDA, "two files", f"{each} is not there", right=False)]
     rows = []
-    for what, container in (("a share", SHARE), ("a whole card", ONE)):
-        expected = container.expected(
-            limited=container is SHARE, nvml=False, registered=["registered"]
-        )
+    fields = "limit", "total utilization", "hard limit mode", "enable mode"
+    for what, container, values in (
+        ("a share, 60 % when idle", SHARE, (60, 30, 0, 1)),
+        ("a whole card", WHOLE, (0, 100, 1, 0)),
+    ):
+        read = dict(zip(fields, values, strict=True))
+        expected = container.expected(limited=container is SHARE, nvml=False, read=read)
+        expected = replace(expected, registered=("registered",))
         rows.append(_limit(f"{_VCUDA}: {what}", limits.vcuda, container, folder, expected))
     return rows
 

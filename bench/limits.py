@@ -41,7 +41,11 @@ _MIB = 1 << 20
 _BLOCK = 256
 _REF = ContainerRef(PodId("default", "limits", "11111111-2222-4333-8444-555555555555"), "main")
 _VERSION = "535.104.05"
-_CORES = re.compile(r"(?:core utilization limit =|total utilization:) ([0-9]+)")
+_READ = re.compile(
+    r" (core utilization limit|limit|total utilization|hard limit mode|enable mode)"
+    r" *[:=] ([0-9]+)$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +79,18 @@ class Held:
 
     Attributes:
         cards: what it finds of each, by CUDA's number.
-        cores: the percentage that the library has read, by its log.
+        read: what else the library has read, by its log.
         registered: what became of its registrations at the agent.
     """
 
     cards: tuple[Told, ...]
-    cores: int
+    read: Mapping[str, int]
     registered: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Write it for a table."""
-        return "; ".join((*map(str, self.cards), f"{self.cores} % of cores", *self.registered))
+        read = ", ".join(f"{name} {value}" for name, value in self.read.items())
+        return "; ".join((*map(str, self.cards), read or "nothing read", *self.registered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ class Container:
 
     cores: int
     blocks: Mapping[Card, int]
+    core_limit: int | None = None
 
     @cached_property
     def entitlement(self) -> Entitlement:
@@ -110,7 +116,7 @@ class Container:
         ids = {f"{card.uuid}::{place}" for card in self.blocks for place in range(self.cores)}
         cores = Grant(Resource.CORE, tuple(Share(card.uuid, self.cores) for card in self.blocks))
         memory = None if self.cores >= CORES_PER_CARD else self.memory
-        return Entitlement(_REF, frozenset(ids), cores, memory)
+        return Entitlement(_REF, frozenset(ids), cores, memory, self.core_limit)
 
     @property
     def memory(self) -> Grant:
@@ -118,7 +124,7 @@ class Container:
         shares = (Share(card.uuid, blocks) for card, blocks in self.blocks.items())
         return Grant(Resource.MEMORY, tuple(shares))
 
-    def expected(self, *, limited: bool, nvml: bool, registered: Iterable[str] = ()) -> Held:
+    def expected(self, *, limited: bool, nvml: bool, read: Mapping[str, int]) -> Held:
         """Return what should hold it, where memory is *limited*, and *nvml* tells so or not."""
         told = []
         for card, blocks in self._by_bus:
@@ -126,7 +132,7 @@ class Container:
             by_cuda = share if limited else size
             sizes = by_cuda, by_cuda, share if nvml else size
             told.append(Told(legacy_bus_id(card.bus_id), *sizes, half=True, all=not limited))
-        return Held(tuple(told), self.cores, tuple(registered))
+        return Held(tuple(told), read)
 
     def run(self, answer: Answer, variables: Mapping[str, str], before: str = ":") -> Held:
         """Run the program with an answer.
@@ -140,8 +146,7 @@ class Container:
         output, errors = confined.run(answer, command, here | dict(variables), before=before)
         lines = [json.loads(each) for each in output.splitlines() if each.startswith("[")]
         told = tuple(Told(legacy_bus_id(bus_id), *rest) for bus_id, *rest in lines)
-        cores = _CORES.search(errors)
-        return Held(told, int(cores[1]) if cores else CORES_PER_CARD)
+        return Held(told, {name: int(value) for name, value in _READ.findall(errors)})
 
     @property
     def _by_bus(self) -> list[tuple[Card, int]]:

@@ -126,7 +126,8 @@ def hami(card: Card, library: Path) -> list[Row]:
     container = Container(30, {card: 8})
     alone = {"CUDA_VISIBLE_DEVICES": card.uuid}
     plain = container.run(Answer(), alone).cards[0]
-    expected = container.expected(limited=True, nvml=True)
+    read = {"core utilization limit": container.cores}
+    expected = container.expected(limited=True, nvml=True, read=read)
     with tempfile.TemporaryDirectory() as folder:
         held = limits.hami(container, library.parent, Place(Path(folder), Path(folder), alone))
     given = "1 GiB and 2 GiB more are given"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from agent.cards.cards_file import decode_yaml
@@ -23,7 +23,7 @@ from agent.errors import EnforcementError
 from bench import confined, limits
 from bench.confined import NotHere, ProgramFailed
 from bench.gpu.table import Outcome, Row, row, skipped
-from bench.limits import Container, Held, Place
+from bench.limits import Container, Limit
 from bench.result import Goal, Result, Table
 from placement.cards import Card
 
@@ -38,9 +38,50 @@ CARDS = tuple(
 )
 """By NVML's index and by size they come in other orders than by PCI address."""
 
-SHARE = Container(30, {CARDS[1]: 2}, core_limit=60)
-WHOLE = Container(100, {CARDS[1]: 2})
-THREE = Container(100, dict(zip(CARDS, (2, 3, 4), strict=True)))
+_SHARE = Container(30, {CARDS[1]: 2}, core_limit=60)
+_WHOLE = Container(100, {CARDS[1]: 2})
+_THREE = Container(100, dict(zip(CARDS, (2, 3, 4), strict=True)))
+_HELD = "MiB, half given, all refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A container, and what should be said of its limits: by a program, the library, the agent."""
+
+    name: str
+    container: Container
+    said: tuple[str, ...]
+
+
+BY_HAMI = (
+    Case("a share", _SHARE, (f"0000:01:00.0: 512 {_HELD}", "core utilization limit 30")),
+    Case(
+        "three cards, guessed",
+        _THREE,
+        (
+            *(f"0000:01:00.0: 768 {_HELD}", f"0000:02:00.0: 1024 {_HELD}"),
+            *(f"0000:03:00.0: 512 {_HELD}", "core utilization limit 100"),
+        ),
+    ),
+)
+BY_VCUDA = (
+    Case(
+        "a share, more where cores are idle",
+        _SHARE,
+        (
+            *(f"0000:01:00.0: 512 / 4096 {_HELD}", "limit 60", "total utilization 30"),
+            *("hard limit mode 0", "enable mode 1", "registered"),
+        ),
+    ),
+    Case(
+        "a whole card",
+        _WHOLE,
+        (
+            *("0000:01:00.0: 4096 MiB, half given, all given", "limit 0", "total utilization 100"),
+            *("hard limit mode 1", "enable mode 0", "registered"),
+        ),
+    ),
+)
 
 
 def run(environment: Mapping[str, str] = os.environ) -> Result:
@@ -51,7 +92,7 @@ def run(environment: Mapping[str, str] = os.environ) -> Result:
         rows += look(Path(folder)) if folder else [skipped(what, f"{variable} is not set: {get}")]
     wrong = sum(each.outcome is Outcome.WRONG for each in rows)
     cells = [tuple(map(str, astuple(each))) for each in rows]
-    note = "Sizes of a card: cuDeviceTotalMem / cuMemGetInfo / NVML where they are not the same."
+    note = "Sizes: cuDeviceTotalMem / cuMemGetInfo / NVML, once where they agree."
     table = Table("Libraries of others", ("library", "expected", "found", ""), cells, (note,))
     return Result(NAME, (table,), (Goal("libraries that disagree", 0, wrong),))
 
@@ -98,11 +139,7 @@ def _hami(folder: Path) -> list[Row]:
         return [row(_HAMI, "new enough", f"{library.path} is not there", right=False)]
     found = "too old" if outdated[0] else "new enough"
     rows = [row(_HAMI, "new enough", found, right=not outdated[0])]
-    for what, container in (("a share", SHARE), ("three cards, guessed", THREE)):
-        read = {"core utilization limit": container.cores}
-        expected = container.expected(limited=True, nvml=True, read=read)
-        rows.append(_limit(f"{_HAMI}: {what}", limits.hami, container, folder, expected))
-    return rows
+    return rows + [_limit(each, _HAMI, limits.hami, folder) for each in BY_HAMI]
 
 
 def _vcuda(folder: Path) -> list[Row]:
@@ -110,36 +147,23 @@ def _vcuda(folder: Path) -> list[Row]:
     for each in (folder / CONTROL, folder / CLIENT):
         if not each.is_file():
             return [row(_VCUDA, "two files", f"{each} is not there", right=False)]
-    rows = []
-    fields = "limit", "total utilization", "hard limit mode", "enable mode"
-    for what, container, values in (
-        ("a share, 60 % when idle", SHARE, (60, 30, 0, 1)),
-        ("a whole card", WHOLE, (0, 100, 1, 0)),
-    ):
-        read = dict(zip(fields, values, strict=True))
-        expected = container.expected(limited=container is SHARE, nvml=False, read=read)
-        expected = replace(expected, registered=("registered",))
-        rows.append(_limit(f"{_VCUDA}: {what}", limits.vcuda, container, folder, expected))
-    return rows
+    return [_limit(each, _VCUDA, limits.vcuda, folder) for each in BY_VCUDA]
 
 
-def _limit(
-    what: str,
-    limit: Callable[[Container, Path, Place], Held],
-    container: Container,
-    library: Path,
-    expected: Held,
-) -> Row:
-    """Compare what holds a container, on a driver of its own, with what should."""
-    with tempfile.TemporaryDirectory() as folder:
+def _limit(case: Case, by: str, limit: Limit, library: Path) -> Row:
+    """Compare what is said of a container's limits, on a driver of its own, with what should be."""
+    what, expected = f"{by}: {case.name}", "; ".join(case.said)
+    with tempfile.TemporaryDirectory() as own:
+        folder = Path(own)
         try:
             confined.check()
-            found = limit(container, library, limits.stand_in(Path(folder), container.blocks))
+            variables = limits.stand_in(folder, case.container.blocks)
+            found = "; ".join(limit(case.container, library, folder, variables))
         except NotHere as error:
             return skipped(what, str(error))
         except (ProgramFailed, EnforcementError) as error:
-            return row(what, str(expected), str(error), right=False)
-    return row(what, str(expected), str(found), right=found == expected)
+            return row(what, expected, str(error), right=False)
+    return row(what, expected, found, right=found == expected)
 
 
 def _dump(folder: Path, more: Mapping[str, str]) -> tuple[int, str, str]:

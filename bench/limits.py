@@ -6,14 +6,13 @@ machine's, or a stand-in (``stand_in_driver.c``) that is compiled here.
 """
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from agent.driver.layout import CLIENT, CONTROL, Found, Source, choose
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.vcuda.backend import Vcuda
-from agent.enforcement.vcuda.config import legacy_bus_id
 from agent.enforcement.vcuda.ports import Hardware
 from agent.injection.inject import DriverFiles
 from agent.runtime.cgroups import ContainerCgroup
@@ -46,60 +44,6 @@ _READ = re.compile(
     r" *[:=] ([0-9]+)$",
     re.MULTILINE,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a program finds of a card, in MiB.
-
-    Attributes:
-        bus_id: which card it is.
-        device, context, nvml: its size by three functions.
-        half: whether half of what the container has is given.
-        all: whether all of it is, after that.
-    """
-
-    bus_id: str
-    device: int
-    context: int
-    nvml: int
-    half: bool
-    all: bool
-
-    def __str__(self) -> str:
-        """Write it for a table."""
-        sizes = dict.fromkeys((self.device, self.context, self.nvml))
-        half, whole = ("given" if each else "refused" for each in (self.half, self.all))
-        return f"{self.bus_id}: {' / '.join(map(str, sizes))} MiB, half {half}, all {whole}"
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What holds a program.
-
-    Attributes:
-        cards: what it finds of each, by CUDA's number.
-        read: what else the library has read, by its log.
-        registered: what became of its registrations at the agent.
-    """
-
-    cards: tuple[Told, ...]
-    read: Mapping[str, int]
-    registered: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Write it for a table."""
-        read = ", ".join(f"{name} {value}" for name, value in self.read.items())
-        return "; ".join((*map(str, self.cards), read or "nothing read", *self.registered))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a container is tried: folders for the agent's state and a driver, and variables."""
-
-    state: Path
-    driver: Path
-    variables: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -124,33 +68,23 @@ class Container:
         shares = (Share(card.uuid, blocks) for card, blocks in self.blocks.items())
         return Grant(Resource.MEMORY, tuple(shares))
 
-    def expected(self, *, limited: bool, nvml: bool, read: Mapping[str, int]) -> Held:
-        """Return what should hold it, where memory is *limited*, and *nvml* tells so or not."""
-        told = []
-        for card, blocks in self._by_bus:
-            size, share = card.memory // _MIB, blocks * _BLOCK
-            by_cuda = share if limited else size
-            sizes = by_cuda, by_cuda, share if nvml else size
-            told.append(Told(legacy_bus_id(card.bus_id), *sizes, half=True, all=not limited))
-        return Held(tuple(told), read)
-
-    def run(self, answer: Answer, variables: Mapping[str, str], before: str = ":") -> Held:
-        """Run the program with an answer.
+    def run(self, answer: Answer, variables: Mapping[str, str], before: str = ":") -> list[str]:
+        """Run the program with an answer; return what it says, and what a library has read.
 
         Raises:
             ProgramFailed: it did not end well.
         """
-        shares = [str(blocks * _BLOCK) for _, blocks in self._by_bus]
+        by_bus = sorted(self.blocks.items(), key=lambda each: each[0].bus_id)
+        shares = [str(blocks * _BLOCK) for _, blocks in by_bus]
         command = [sys.executable, "-m", "bench.gpu.share", *shares]
         here = {"PYTHONPATH": str(Path(__file__).parents[1])}
         output, errors = confined.run(answer, command, here | dict(variables), before=before)
-        lines = [json.loads(each) for each in output.splitlines() if each.startswith("[")]
-        told = tuple(Told(legacy_bus_id(bus_id), *rest) for bus_id, *rest in lines)
-        return Held(told, {name: int(value) for name, value in _READ.findall(errors)})
+        told = [each for each in output.splitlines() if " MiB, " in each]
+        return told + list(dict.fromkeys(" ".join(each) for each in _READ.findall(errors)))
 
-    @property
-    def _by_bus(self) -> list[tuple[Card, int]]:
-        return sorted(self.blocks.items(), key=lambda each: each[0].bus_id)
+
+Limit = Callable[[Container, Path, Path, Mapping[str, str]], list[str]]
+"""Limits a container by a library in a folder; another folder and variables are for it to use."""
 
 
 def build_driver(folder: Path) -> None:
@@ -170,31 +104,31 @@ def build_driver(folder: Path) -> None:
         (folder / f"{name}.1").symlink_to(built)
 
 
-def stand_in(folder: Path, cards: Iterable[Card]) -> Place:
-    """Make a place with a stand-in for the driver of some cards.
+def stand_in(folder: Path, cards: Iterable[Card]) -> dict[str, str]:
+    """Compile the stand-in into *folder*; return the variables by which it has these cards.
 
     Raises:
         NotHere: there is no C compiler.
     """
-    driver = folder / "driver"
-    build_driver(driver)
+    build_driver(folder / "driver")
     sizes = [str(card.memory // _MIB) for card in sorted(cards, key=lambda card: card.bus_id)]
-    variables = {
-        "LD_LIBRARY_PATH": str(driver),
+    return {
+        "LD_LIBRARY_PATH": str(folder / "driver"),
         "STAND_IN_CARDS": " ".join(sizes),
         "STAND_IN_STATE": str(folder / "held"),
     }
-    return Place(folder / "state", driver, variables)
 
 
-def hami(container: Container, library: Path, place: Place) -> Held:
+def hami(
+    container: Container, library: Path, folder: Path, variables: Mapping[str, str]
+) -> list[str]:
     """Limit a container, or one that is guessed, by HAMi-core's library in the folder *library*.
 
     Raises:
         ProgramFailed: the program did not end well.
     """
     enforcer = HamiCore(
-        state_dir=place.state,
+        state_dir=folder / "state",
         library=HamiLibrary(library, on_outdated=lambda _: None),
         block=_BLOCK * _MIB,
         cards=tuple(container.blocks),
@@ -205,11 +139,13 @@ def hami(container: Container, library: Path, place: Place) -> Held:
         enforcer.answer(held.ref, frozenset(), container.memory)
     )
     enforcer.start(held.core_ids, held)
-    return container.run(answer, {"LIBCUDA_LOG_LEVEL": "3"} | dict(place.variables))
+    return container.run(answer, {"LIBCUDA_LOG_LEVEL": "3"} | dict(variables))
 
 
-def vcuda(container: Container, library: Path, place: Place) -> Held:
-    """Limit a container by vcuda-controller's files in the folder *library*.
+def vcuda(
+    container: Container, library: Path, folder: Path, variables: Mapping[str, str]
+) -> list[str]:
+    """Limit a container by vcuda-controller's files in *library*, before a stand-in in *folder*.
 
     Raises:
         ProgramFailed: the program did not end well.
@@ -217,7 +153,7 @@ def vcuda(container: Container, library: Path, place: Place) -> Held:
     node, results, held = _Node(), list[str](), container.entitlement
     bus_ids = {card.uuid: card.bus_id for card in container.blocks}
     enforcer = Vcuda(
-        state_dir=place.state,
+        state_dir=folder / "state",
         processes=node,
         runtime=node,
         entitled=lambda _uid, _name: held,
@@ -234,26 +170,26 @@ def vcuda(container: Container, library: Path, place: Place) -> Held:
             f"mount -t tmpfs none /proc/driver; mkdir {proc}; echo NVRM {_VERSION} >{proc}/version"
         )
         found = container.run(
-            answer.plus(_lay_out(library, place).answer()),
-            {"LOGGER_LEVEL": "4"} | dict(place.variables),
+            answer.plus(_lay_out(library, folder).answer()),
+            {"LOGGER_LEVEL": "4"} | dict(variables),
             tell,
         )
-    return replace(found, registered=tuple(results))
+    return found + results
 
 
-def _lay_out(library: Path, place: Place) -> DriverFiles:
+def _lay_out(library: Path, folder: Path) -> DriverFiles:
     """Lay out the driver's files and vcuda-controller's as ``--driver-dir auto`` does."""
     found = []
-    for folder, path in (
-        ("lib64", place.driver / "libcuda.so.1"),
-        ("lib64", place.driver / "libnvidia-ml.so.1"),
+    for at, path in (
+        ("lib64", folder / "driver" / "libcuda.so.1"),
+        ("lib64", folder / "driver" / "libnvidia-ml.so.1"),
         ("lib64", library / CONTROL),
         ("bin", library / CLIENT),
     ):
         real, status = path.resolve(), path.stat()
         source = Source(str(real), status.st_size, status.st_mtime_ns, status.st_ino)
-        found.append(Found(folder, path.name, source))
-    link = place.state / "driver" / "current"
+        found.append(Found(at, path.name, source))
+    link = folder / "state" / "driver" / "current"
     layout = choose(found, module=_VERSION, vcuda=True)
     DriverFolder(link).lay_out(layout, lambda source: os.open(source.path, os.O_RDONLY))
     return DriverFiles(str(link.resolve()))

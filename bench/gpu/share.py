@@ -1,10 +1,9 @@
 """``python -m bench.gpu.share MIB ...``: what this program is told and given of each card's memory.
 
-For each card, by CUDA's number, a line of JSON: its MiB by CUDA and by NVML, and whether half of
-*MIB* and then all of it is given.
+A line for each card, by CUDA's number: its MiB by ``cuDeviceTotalMem``, ``cuMemGetInfo`` and NVML,
+once where they agree, and whether half of *MIB* and then all of it is given.
 """
 
-import json
 import sys
 
 import pynvml
@@ -21,19 +20,19 @@ def main(shares: list[int]) -> None:
         cuda = Cuda(number)
         handle = pynvml.nvmlDeviceGetHandleByIndex(number)
         sizes = (*cuda.memory(), pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        given = [_given(cuda, each * _MIB) for each in (share // 2, share)]
-        line = cuda.bus_id(), *(each // _MIB for each in sizes), *given
-        print(json.dumps(line), flush=True)  # noqa: T201
+        told = " / ".join(dict.fromkeys(str(each // _MIB) for each in sizes))
+        half, whole = (_ask(cuda, each * _MIB) for each in (share // 2, share))
+        print(f"{cuda.bus_id()}: {told} MiB, half {half}, all {whole}", flush=True)  # noqa: T201
 
 
-def _given(cuda: Cuda, size: int) -> bool:
+def _ask(cuda: Cuda, size: int) -> str:
     try:
         cuda.allocate(size)
     except CudaError as error:
         if error.code != OUT_OF_MEMORY:
             raise
-        return False
-    return True
+        return "refused"
+    return "given"
 
 
 if __name__ == "__main__":

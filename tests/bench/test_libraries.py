@@ -53,8 +53,10 @@ def test_limits_are_skipped_in_words_where_they_cannot_be_tried(
     vcuda = f"{tmp_path}/libcuda-control.so is not there", "wrong"
     assert found == [("too old", "wrong"), why, why, vcuda]
     monkeypatch.setattr(confined, "check", lambda: None)
-    (found, *_) = rows(GPU_TURNSTILE_HAMI_CORE=tmp_path)[3:]
-    assert found == ("there is no C compiler for the stand-in of a driver", "skipped")
+    assert rows(GPU_TURNSTILE_HAMI_CORE=tmp_path)[3] == (
+        "there is no C compiler for the stand-in of a driver",
+        "skipped",
+    )
 
 
 @pytest.fixture
@@ -83,10 +85,10 @@ def test_a_library_that_limits_nothing_is_wrong(tmp_path: Path, driver: Path) ->
     )
     assert rows(GPU_TURNSTILE_HAMI_CORE=tmp_path, GPU_TURNSTILE_VCUDA=tmp_path)[2:] == [
         ("new enough", "right"),
-        (f"{free}; nothing read", "wrong"),
-        (f"{free}; {others}; nothing read", "wrong"),
-        (f"{free}; nothing read", "wrong"),
-        (f"{free}; nothing read", "wrong"),
+        (f"{free}", "wrong"),
+        (f"{free}; {others}", "wrong"),
+        (f"{free}", "wrong"),
+        (f"{free}", "wrong"),
     ]
 
 

@@ -39,6 +39,7 @@ _MIB = 1 << 20
 _BLOCK = 256
 _REF = ContainerRef(PodId("default", "limits", "11111111-2222-4333-8444-555555555555"), "main")
 _VERSION = "535.104.05"
+_TOLD = re.compile(r"[0-9a-fA-F:.]+: .* MiB, |busy [0-9]+%$")
 _READ = re.compile(
     r" (core utilization limit|limit|total utilization|hard limit mode|enable mode)"
     r" *[:=] ([0-9]+)$",
@@ -48,11 +49,15 @@ _READ = re.compile(
 
 @dataclass(frozen=True)
 class Container:
-    """A container that asks for so many *cores* and *blocks* of memory of each card."""
+    """A container that asks for so many *cores* and *blocks* of memory of each card.
+
+    Its program launches kernels of *spin* blocks; 0 is none. The libraries count blocks.
+    """
 
     cores: int
     blocks: Mapping[Card, int]
     core_limit: int | None = None
+    spin: int = 0
 
     @cached_property
     def entitlement(self) -> Entitlement:
@@ -76,10 +81,10 @@ class Container:
         """
         by_bus = sorted(self.blocks.items(), key=lambda each: each[0].bus_id)
         shares = [str(blocks * _BLOCK) for _, blocks in by_bus]
-        command = [sys.executable, "-m", "bench.gpu.share", *shares]
+        command = [sys.executable, "-m", "bench.gpu.share", str(self.spin), *shares]
         here = {"PYTHONPATH": str(Path(__file__).parents[1])}
         output, errors = confined.run(answer, command, here | dict(variables), before=before)
-        told = [each for each in output.splitlines() if " MiB, " in each]
+        told = [each for each in output.splitlines() if _TOLD.match(each)]
         return told + list(dict.fromkeys(" ".join(each) for each in _READ.findall(errors)))
 
 

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -20,7 +19,7 @@ enum { CARDS = 16, PROCESSES = 64, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 101, 
 static const uint64_t MIB = 1 << 20, CONTEXT = 64 << 20, ADDRESS = 0x7f0000000000;
 
 typedef struct { int index; uint64_t size; } Card;
-typedef struct { int pid; uint64_t used[CARDS]; } Process;
+typedef struct { int pid; uint64_t used[CARDS], busy[CARDS]; } Process; /* bytes and ns */
 
 static Card cards[CARDS], *by_cuda[CARDS], *current;
 static int count, contexts[CARDS];
@@ -45,13 +44,15 @@ __attribute__((constructor)) static void begin(void)
 	if (processes == MAP_FAILED) abort();
 }
 
-static uint64_t *held(Card *card) /* by this process */
+static Process *self(void)
 {
 	Process *each = processes;
 	for (; each->pid != getpid(); each++)
 		if (!each->pid && __sync_bool_compare_and_swap(&each->pid, 0, getpid())) break;
-	return &each->used[card->index];
+	return each;
 }
+
+static uint64_t *held(Card *card) { return &self()->used[card->index]; }
 
 __attribute__((destructor)) static void end(void)
 {
@@ -155,8 +156,10 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 {
 	uint64_t ns = *(uint64_t *)parameters[0];
 	struct timespec length = {ns / 1000000000, ns % 1000000000};
-	if (function != cards || gx * gy * gz * bx * by * bz != 1 || shared || stream || extra)
+	if (function != cards || !gx || gy * gz * bx * by * bz != 1 || shared || stream || extra)
 		return INVALID;
+	if (!current) return NO_CONTEXT;
+	self()->busy[current->index] += ns;
 	return nanosleep(&length, 0);
 }
 
@@ -209,15 +212,23 @@ int nvmlDeviceGetComputeRunningProcesses(Card *card, unsigned *found, void *proc
 int nvmlDeviceGetProcessUtilization(Card *card, void *samples, unsigned *found, uint64_t since)
 {
 	struct { unsigned pid; uint64_t at; unsigned sm, memory, encoder, decoder; } *next = samples;
-	struct timeval now;
-	gettimeofday(&now, NULL);
+	static uint64_t before[PROCESSES], looked; /* of the one card that is asked for */
+	struct timespec time;
+	clock_gettime(CLOCK_REALTIME, &time);
+	uint64_t now = time.tv_sec * 1000000ul + time.tv_nsec / 1000;
+
 	*found = 0;
-	for (int i = 0; i < PROCESSES; i++)
-		if (since && processes[i].used[card->index]) {
-			memset(next, 0, sizeof *next);
-			next->pid = processes[i].pid;
-			next++->at = now.tv_sec * 1000000ul + now.tv_usec;
-			++*found;
-		}
+	for (int i = 0; i < PROCESSES; i++) {
+		uint64_t busy = processes[i].busy[card->index], percent = 0;
+		if (!since || !processes[i].used[card->index]) continue;
+		if (looked && now > looked) percent = (busy - before[i]) / 10 / (now - looked);
+		memset(next, 0, sizeof *next);
+		next->pid = processes[i].pid;
+		next->at = now;
+		next++->sm = percent > 100 ? 100 : percent;
+		before[i] = busy;
+		++*found;
+	}
+	looked = now;
 	return 0;
 }

@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Sequence
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_ONE = 1, 1, 1, 1, 1
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
 _SPIN = """\
@@ -112,11 +113,11 @@ class Cuda:
         name = ctypes.c_char_p(b"spin")
         self._call("cuModuleGetFunction", ctypes.byref(self._function), module, name)
 
-    def spin(self, seconds: float) -> None:
-        """Keep the card busy for so long, and wait for it."""
+    def spin(self, seconds: float, blocks: int = 1) -> None:
+        """Run the kernel in so many blocks, each for so long, and wait for it."""
         length = ctypes.c_uint64(int(seconds * 1e9))
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(length))
-        grid_and_block: Sequence[ctypes.c_uint] = [ctypes.c_uint(1)] * 6
+        grid_and_block: Sequence[ctypes.c_uint] = [ctypes.c_uint(each) for each in (blocks, *_ONE)]
         rest = ctypes.c_uint(0), None, parameters, None  # shared memory, stream, ..., extra
         self._call("cuLaunchKernel", self._function, *grid_and_block, *rest)
         self._call("cuCtxSynchronize")

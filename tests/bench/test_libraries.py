@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from agent.allocator.model.answer import Answer
 from bench import confined, libraries, limits
 from tests.agent.nvml_node import Node, build
+
+WHOLE = limits.Container(100, {})
 
 
 def rows(**environment: Path) -> list[tuple[str, str]]:
@@ -59,6 +62,24 @@ def test_limits_are_skipped_in_words_where_they_cannot_be_tried(
     )
 
 
+@pytest.mark.parametrize(
+    ("found", "right"),
+    [
+        (("0: 512 MiB", "busy 40%", "limit 30"), True),
+        (("0: 512 MiB", "busy 20%", "limit 30"), True),
+        (("0: 512 MiB", "busy 41%", "limit 30"), False),
+        (("0: 512 MiB", "limit 30"), False),
+        (("0: 512 MiB", "busy 30%"), False),
+    ],
+)
+def test_what_is_said_must_be_the_same_and_the_card_about_as_busy(
+    found: tuple[str, ...], *, right: bool
+) -> None:
+    case = libraries.Case("a share", WHOLE, ("0: 512 MiB", "limit 30"), 30)
+    assert case.agrees(found) is right
+    assert str(case) == "0: 512 MiB; limit 30; busy 30% ± 10"
+
+
 @pytest.fixture
 def driver(tmp_path: Path) -> Path:
     """The stand-in for a driver, where containers can be confined."""
@@ -72,8 +93,16 @@ def driver(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_library_that_limits_nothing_is_wrong(tmp_path: Path, driver: Path) -> None:
+def test_a_library_that_limits_nothing_is_wrong(
+    tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The stand-in itself takes the places of the libraries, behind which it should be."""
+    for name in ("BY_HAMI", "BY_VCUDA"):
+        cases = [
+            replace(each, container=replace(each.container, spin=0))
+            for each in getattr(libraries, name)
+        ]
+        monkeypatch.setattr(libraries, name, cases)
     library = (driver / "libcuda.so.1").read_bytes()
     (tmp_path / "libvgpu.so").write_bytes(library + b"postinit lock")
     (tmp_path / "libcuda-control.so").write_bytes(library)

@@ -31,7 +31,7 @@ NAME = "libraries"
 
 _SECONDS = 120
 _MIB = 1 << 20
-_POINTS = 10
+_BUSY, _POINTS = "busy ", 10
 
 CARDS = tuple(
     Card(f"GPU-{at}", at, at, "stand-in", size * _MIB, None, f"0000:{bus:02x}:00.0", "/dev/null")
@@ -57,13 +57,13 @@ class Case:
 
     def __str__(self) -> str:
         """Write what should be said."""
-        busy = () if self.busy is None else (f"busy {self.busy}% ± {_POINTS}",)
+        busy = () if self.busy is None else (f"{_BUSY}{self.busy}% ± {_POINTS}",)
         return "; ".join((*self.said, *busy))
 
     def agrees(self, found: Sequence[str]) -> bool:
         """Return whether what was said is what should be."""
-        said = tuple(each for each in found if not each.startswith("busy "))
-        busy = [int(each[5:-1]) for each in found if each.startswith("busy ")]
+        said = tuple(each for each in found if not each.startswith(_BUSY))
+        busy = [int(each[len(_BUSY) : -1]) for each in found if each.startswith(_BUSY)]
         near = self.busy is None or any(abs(each - self.busy) <= _POINTS for each in busy)
         return said == self.said and near
 
@@ -174,12 +174,13 @@ def _limit(case: Case, by: str, limit: Limit, library: Path) -> Row:
         try:
             confined.check()
             variables = limits.stand_in(folder, case.container.blocks)
-            found = limit(case.container, library, folder, variables)
+            said = limit(case.container, library, folder, variables)
         except NotHere as error:
             return skipped(what, str(error))
         except (ProgramFailed, EnforcementError) as error:
             return row(what, str(case), str(error), right=False)
-    return row(what, str(case), "; ".join(found), right=case.agrees(found))
+    found = "; ".join(sorted(said, key=lambda each: each.startswith(_BUSY)))
+    return row(what, str(case), found, right=case.agrees(said))
 
 
 def _dump(folder: Path, more: Mapping[str, str]) -> tuple[int, str, str]:

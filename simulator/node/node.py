@@ -185,7 +185,7 @@ class Node:
     def sweep(self) -> None:
         """Report the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
-        for uid in self._digest.ended & self.manifests.keys():
+        for uid in self._digest.pods("end") & self.manifests.keys():
             manifest = self.manifests[uid]
             if "deletionTimestamp" in manifest["metadata"]:
                 del self.manifests[uid]
@@ -198,7 +198,7 @@ class Node:
     def sweep_statuses(self) -> None:
         """Show what the kubelet says of pods: rejected for good, or that all containers run."""
         self._show_running()
-        for uid in sorted(self._digest.rejected):
+        for uid in sorted(self._digest.pods("reject")):
             self.pods.end(uid)
             if uid in self.manifests:
                 self.manifests[uid]["status"] = {"phase": "Failed"}
@@ -263,7 +263,7 @@ class Node:
     def _unsettled(self) -> list[str]:
         if not self.kubelet.idle():
             return ["the kubelet has pods to admit"]
-        over = self._digest.rejected | self._digest.ended | self._vetoed()
+        over = self._digest.pods("reject") | self._digest.pods("end") | self._vetoed()
         return sorted({*self.manifests, *self._static} - over - self._running())
 
     def _vetoed(self) -> set[str]:
@@ -281,7 +281,7 @@ class Node:
             self.pods.run(self._mirrors.get(uid, uid))
 
     def _running(self) -> set[str]:
-        started = self._digest.started
+        started = self._digest.containers("start")
         return {
             uid
             for uid, manifest in (self.manifests | self._static).items()

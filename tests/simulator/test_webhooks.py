@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trustme
+import urllib3
 
 from contract.names import Names
 from contract.stamps import OrderStamp
@@ -59,15 +60,14 @@ def _respond(request: Json) -> Json:
     return answer
 
 
-@pytest.fixture
-def warnings() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def client(server: ApiServer, warnings: list[str]) -> Iterator[ApiClient]:
-    with ApiClient(server.url, on_warning=warnings.append) as connected:
-        yield connected
+def _warnings(server: ApiServer, method: str, path: str, body: Json) -> list[str]:
+    """What a user is told beside the answer."""
+    kind = "merge-patch+json" if method == "PATCH" else "json"
+    answer = urllib3.request(
+        method, server.url + path, json=body, headers={"Content-Type": f"application/{kind}"}
+    )
+    assert answer.status < 300
+    return answer.headers.getlist("Warning")
 
 
 @pytest.fixture
@@ -149,16 +149,16 @@ def test_a_gpu_pod_that_can_never_be_served_is_refused_wherever_it_asks(
 
 
 def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
-    client: ApiClient, hook: Hook, warnings: list[str]
+    server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
     client.create(PODS, plain_pod(limits=GPU))
     notes = client.get(f"{PODS}/p")["metadata"]["annotations"]
     copy = plain_pod("copy")
     copy["metadata"]["annotations"] = notes | {NAMES.gpu_allocation: "{}", "a": "b"}
-    assert client.create(PODS, copy)["metadata"]["annotations"] == {"a": "b"}
-    assert warnings == [
-        f"metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod asks for no GPU"
+    assert _warnings(server, "POST", PODS, copy) == [
+        f'299 - "metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod asks for no GPU"'
     ]
+    assert client.get(f"{PODS}/copy")["metadata"]["annotations"] == {"a": "b"}
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-turnstile", "gpu-turnstile-node"])
@@ -207,13 +207,13 @@ def test_the_author_of_a_workload_is_told_at_once(
 
 
 def test_a_workload_older_than_the_webhook_can_still_be_changed(
-    client: ApiClient, hook: Hook, warnings: list[str]
+    server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
     collection, wrong = _workload(WORKLOADS[0], WRONG)
     hook.respond = allow()
     client.create(collection, wrong)
     hook.respond = _respond
-    client.patch(f"{collection}/w", {"spec": {"replicas": 0}})
+    (warning,) = _warnings(server, "PATCH", f"{collection}/w", {"spec": {"replicas": 0}})
     assert client.get(f"{collection}/w")["spec"]["replicas"] == 0
-    (warning,) = warnings
-    assert warning.startswith("as before, its pods are refused: spec.template.spec.containers[0]")
+    start = '299 - "as before, its pods are refused: spec.template.spec.containers[0]'
+    assert warning.startswith(start)

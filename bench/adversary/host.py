@@ -182,7 +182,7 @@ class Host:
             store=self._folder,
             kubelet=lambda: f"life {world.devices.life}",
             writer=world.api,
-            decision_log=world.memory,
+            decision_log=world.diary,
             answer=lambda _grant: Answer(),
             enforcer=NoEnforcement(),
             unhealthy=lambda uuid: "xid" if uuid in world.ill else "",

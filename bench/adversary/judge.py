@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.tickets import card_of
-from bench.adversary.journal import Said
 from bench.adversary.pods import Container, Pod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
+from simulator.node.diary import Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Judge:
         """
         return (
             said.evidence in (Evidence.TICKET, Evidence.ORDER)
-            and said.text.startswith("allocate")
+            and said.call == "allocate"
             and said.ref is not None
             and said.ref == self._guesses.get(call.place)
         )

@@ -25,7 +25,7 @@ def come_to_rest(world: World) -> None:
         world.refresh()
         world.api.write()
     world.host.deliver()
-    world.memory.take()
+    world.diary.take()
 
 
 def check(world: World) -> None:

@@ -55,7 +55,7 @@ def _excuse(world: "World", call: Call) -> str:
 def _in_another_name(world: "World", call: Call) -> bool:
     return any(
         each.word == "refused" and each.ref is not None and not world.judge.right(call, each)
-        for each in world.memory.said
+        for each in world.diary.everything
     )
 
 

@@ -10,7 +10,6 @@ from agent.errors import Refusal
 from bench.adversary.api import Api
 from bench.adversary.devices import Devices, Offer
 from bench.adversary.host import Host
-from bench.adversary.journal import Memory
 from bench.adversary.judge import Call, Judge
 from bench.adversary.kubelet import Kubelet, KubeletDied
 from bench.adversary.pods import Container, Pod
@@ -19,6 +18,7 @@ from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.cards import Card, Inventory
 from simulator.kubelet.errors import CallFailed
+from simulator.node.diary import Diary
 
 BLOCK = 256 << 20
 _BLOCKS = (16, 16, 12, 16)
@@ -50,7 +50,7 @@ class World:
         places = {each: tuple(self.table.tickets(each)) for each in Resource}
         self.devices = Devices(places, random)
         self.kubelet = Kubelet(self, active_only=active_only)
-        self.memory = Memory()
+        self.diary = Diary(lambda: self.now)
         self.host = Host(self)
         self.call: Call | None = None
         self.proving = False  # a start is being proved
@@ -142,7 +142,7 @@ class World:
         call = Call(pod, container, resource)
         self.strike("call", call)
         self.now += 0.02
-        self.memory.take()
+        self.diary.take()
         call.seen = not self.kubelet.blind
         call.reachable = not self.api.away and self.api.has(pod)
         call.known = self.host.knows(pod.uids)
@@ -161,7 +161,7 @@ class World:
         try:
             answer = ask()
             while self.loses():  # the proxy asks the next agent
-                self.memory.take()  # nobody heard it
+                self.diary.take()  # nobody heard it
                 call.known = False
                 answer = ask()
             return answer
@@ -177,7 +177,7 @@ class World:
             self.judge.find("failed", f"{call}: {error!r}")
             raise CallFailed("gpu-turnstile failed on this node") from error
         finally:
-            call.said = self.memory.take()
+            call.said = self.diary.take()
             call.seen = call.seen and not self.kubelet.blind
             call.known = call.known or self.host.knows(call.pod.uids)
             call.reachable = call.reachable and self.api.has(call.pod)

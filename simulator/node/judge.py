@@ -66,7 +66,7 @@ def judge(
         ),
         None,
     )
-    if said is None:
+    if said is None or said.ref is None:
         return Admission(resource, event, Verdict.WRONG, None, "the agent said nothing")
     # The agent knows no UID of a pod that only the kubelet has left.
     same = said.ref.pod.key == (event.namespace, event.pod)

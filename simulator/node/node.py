@@ -292,8 +292,9 @@ class Node:
 
     def admissions(self) -> list[Admission]:
         """Compare each ``Allocate`` of the kubelet with what the agent said in it."""
+        said = self.diary.said
         return [
-            judge(each, self._resources[each.resource], self.diary.said, mirrors=self._mirrors)
+            judge(each, self._resources[each.resource], said, mirrors=self._mirrors)
             for each in self.kubelet.trace.rpcs("Allocate")
         ]
 

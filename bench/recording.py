@@ -4,15 +4,14 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from agent.allocator.model.podresources import ListedContainer, ListedPod
-from bench.rules import Candidate, Request
 from contract.demand import parse_pod_demand
 from contract.names import Names
 from contract.resource import Resource
+from simulator.attribution import Candidate, Request
 
 RECORDING = Path(__file__).parents[1] / "tests" / "data" / "kubelet-1.36-burst80.json.gz"
 
@@ -94,7 +93,7 @@ def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
         pod["pod"],
         pod["uid"],
         pod["bind_ns"],
-        int(datetime.fromisoformat(pod["creationTimestamp"]).timestamp()) * 1_000_000_000,
+        pod["bind_ns"],
         parse_pod_demand(spec, names).containers,
     )
 

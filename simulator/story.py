@@ -11,14 +11,17 @@ from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
 from contract.names import Names
+from contract.resource import Resource
 from contract.stamps import OrderStamp
 from placement.cards import Inventory
 from simulator.attribution import (
     Call,
-    Pending,
+    Candidate,
+    Request,
     allocate_calls,
+    gpu_manager,
+    score,
     score_agent,
-    score_oldest_pending,
 )
 from simulator.audit import holdings_of, per_card, unequal_records
 from simulator.bindtimes import BindTimes
@@ -27,6 +30,7 @@ from simulator.client import ApiError
 from simulator.cluster import Cluster, read_lines
 from simulator.inside import describe_limits, found_inside, limits_of
 from simulator.manifests import Json, read_manifests
+from simulator.node.judge import Verdict
 from simulator.objects import annotations, path_of, phase
 from simulator.report import Report
 
@@ -161,9 +165,9 @@ class Story:
             resources={names.core: "core", names.memory: "memory"},
             summarize=summarize,
         )
-        oldest = score_oldest_pending(
-            calls, [_pending(each, names, times) for each in found], core=names.core
-        )
+        requests = [_request(each) for each in calls if each.resource == names.core]
+        candidates = [_candidate(each, names, times) for each in found]
+        oldest = score(requests, gpu_manager(candidates, requests))
         rules = {
             "gpu-turnstile: the container the kubelet recorded": agent,
             "gpu-manager: the oldest pod of as many cores (core calls only)": oldest,
@@ -171,8 +175,8 @@ class Story:
         self._report.table(
             ("RULE", "ALLOCATE CALLS", "RIGHT", "WRONG", "REFUSED"),
             [
-                (rule, *map(str, (found.calls, found.right, found.wrong, found.refused)))
-                for rule, found in rules.items()
+                (rule, str(verdicts.total()), *(str(verdicts[each]) for each in Verdict))
+                for rule, verdicts in rules.items()
             ],
             counts=True,
         )
@@ -184,7 +188,7 @@ class Story:
         unequal = unequal_records(found, holdings_of(calls), names)
         for text in unequal[:5]:
             self._report.say(text)
-        self._expect(held=agent.wrong == 0 and agent.right == len(calls) > 0 and not unequal)
+        self._expect(held=agent[Verdict.RIGHT] == len(calls) > 0 and not unequal)
         running = len(found) - len(failed)
         self._report.say(
             f"{running} of {len(found)} pods running after {took:.1f} s; the record on "
@@ -243,19 +247,22 @@ class Story:
         return rows
 
 
-def _pending(pod: Json, names: Names, bound: Mapping[str, float]) -> Pending:
-    name = pod["metadata"]["name"]
-    return Pending(
-        pod["metadata"]["namespace"],
-        name,
+def _request(call: Call) -> Request:
+    namespace, pod, container = call.who
+    at_ns = int(call.unix_ms * 1e6)
+    return Request(Resource.CORE, len(call.ids), at_ns, f"{namespace}/{pod}", container)
+
+
+def _candidate(pod: Json, names: Names, bound: Mapping[str, float]) -> Candidate:
+    metadata = pod["metadata"]
+    return Candidate(
+        f"{metadata['namespace']}/{metadata['name']}",
+        metadata["uid"],
+        int(bound.get(metadata["name"], 0.0) * 1e6),
         # When it was created, as such a plugin knows a pod's age: the time of the binding,
         # which our webhook writes since, is more than anybody else stamps.
         OrderStamp.decode(annotations(pod)[names.admission_order]).time_ns,
-        bound.get(name, 0.0),
-        tuple(
-            (each.name, each.demand.cores)
-            for each in parse_pod_demand(pod["spec"], names).containers
-        ),
+        parse_pod_demand(pod["spec"], names).containers,
     )
 
 

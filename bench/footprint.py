@@ -7,7 +7,6 @@ keeps both device lists open and has a few more containers served, as they would
 
 import signal
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.allocator.model.pod_view import PodView
-from bench.cpu import cpu_percent, cpu_us
-from bench.kubelet import Kubelet, KubeletRecord, serving, shuffled, wait
+from bench.kubelet import Kubelet, KubeletRecord, serving, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.onenode import NODE, api_settings, running_agent
+from bench.process import Process, cpu_percent, cpu_us, resident_mib, wait
 from bench.result import Goal, Result, Table
-from bench.servers import resident_mib
 from contract.names import Names
 from contract.resource import Resource, count_of
 from simulator.api.server import ApiServer
@@ -82,7 +80,7 @@ def run(
         idle_seconds: how long CPU time is watched.
 
     Raises:
-        PluginFailed: the agent did not come up, or died.
+        ProcessFailed: the agent did not come up, or died.
     """
     begun = measure_starts(usual, starts)
     found = {load: measure(load, idle_seconds) for load in (usual, large)}
@@ -159,7 +157,7 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
     It makes the bytecode, which an image brings.
 
     Raises:
-        PluginFailed: the agent did not come up, or died.
+        ProcessFailed: the agent did not come up, or died.
     """
     found = []
     live = {view.id.name for view, _ in load.held()}
@@ -178,7 +176,7 @@ def measure(load: Load, idle_seconds: float) -> Footprint:
     """Run an agent on a loaded node and watch it.
 
     Raises:
-        PluginFailed: the agent did not come up, or died.
+        ProcessFailed: the agent did not come up, or died.
     """
     names = Names()
     with (
@@ -224,7 +222,7 @@ def _serve(load: Load, site: Site, names: Names) -> None:
             site.kubelet.plugins[of[resource]].prestart(given)
 
 
-def wait_assigned(site: Site, pods: set[str], process: "subprocess.Popen[bytes]") -> None:
+def wait_assigned(site: Site, pods: set[str], process: Process) -> None:
     """Wait until the allocations of pods are written on them."""
 
     def written() -> set[str]:

@@ -6,10 +6,9 @@ serialized before the clock starts, answers are left unparsed where nobody needs
 checksum included.
 """
 
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ import grpc
 
 from agent.allocator.model.pod_view import PodView
 from bench.load import Load
+from bench.process import WITHIN_S
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from common.kubelet_api import podresources_pb2
@@ -38,15 +38,10 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
-WITHIN_S = 60.0
 _GIVEN = {
     Resource.CORE: Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}),
     Resource.MEMORY: Answer(),
 }
-
-
-class PluginFailed(Exception):
-    """A plugin's process did not come up, or does not do what it should."""
 
 
 class KubeletRecord:
@@ -234,25 +229,6 @@ class Kubelet(rpc.RegistrationServicer):
             self.devices[name] = next(lists)
             self._lists.append(lists)  # stays open
             self.plugins[name] = calls
-
-
-def wait(
-    condition: Callable[[], bool],
-    what: str,
-    process: "subprocess.Popen[bytes] | None" = None,
-) -> None:
-    """Wait until *condition* holds.
-
-    Raises:
-        PluginFailed: *process* has died, or it does not come to hold.
-    """
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        if process is not None and process.poll() is not None:
-            raise PluginFailed(f"the agent has died with status {process.returncode}")
-        if time.monotonic() > deadline:
-            raise PluginFailed(f"not within {WITHIN_S:g} s: {what}")
-        time.sleep(0.001)
 
 
 def shuffled(ids: Iterable[str]) -> list[str]:

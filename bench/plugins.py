@@ -145,11 +145,9 @@ def main(plugin: str, load: Load, folder: Path) -> None:
         for resource in Resource
     ]
     before = time.process_time()
-    sys.stdout.write("serving\n")
-    sys.stdout.flush()
+    sys.stderr.write("serving\n")
     sys.stdin.read()
-    sys.stdout.write(f"{pods.reads} {time.process_time() - before}\n")
-    sys.stdout.flush()
+    sys.stderr.write(f"served {pods.reads} {time.process_time() - before}\n")
     for server in servers:
         server.stop()
 

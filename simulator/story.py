@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.allocator.model.tickets import summarize
-from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
 from contract.names import Names
@@ -24,11 +23,10 @@ from simulator.attribution import (
     score_agent,
 )
 from simulator.audit import holdings_of, per_card, unequal_records
-from simulator.bindtimes import BindTimes
 from simulator.burst import container, pod, submit
 from simulator.client import ApiError
 from simulator.cluster import Cluster, read_lines
-from simulator.inside import describe_limits, found_inside, limits_of
+from simulator.inside import found_inside, read_limits, rows
 from simulator.manifests import Json, read_manifests
 from simulator.node.judge import Verdict
 from simulator.objects import annotations, path_of, phase
@@ -72,10 +70,10 @@ class Story:
         for manifest in manifests:
             self._cluster.create(_in_default(manifest))
         found = self._settled({each["metadata"]["name"] for each in manifests})
-        rows = self._rows(found)
-        self._report.table(("POD", "CONTAINER", "ASKED", "EVIDENCE", "GOT"), rows)
+        shown = self._rows(found)
+        self._report.table(("POD", "CONTAINER", "ASKED", "EVIDENCE", "GOT"), shown)
         self._report.say("EVIDENCE: how the agent knew for which container the kubelet called it")
-        for word in sorted({row[3] for row in rows} & _KNOWN_BY.keys()):
+        for word in sorted({row[3] for row in shown} & _KNOWN_BY.keys()):
             self._report.say(f"  {word}: {_KNOWN_BY[word]}")
         self._expect(held=all(phase(each) == "Running" for each in found))
         for each in found:
@@ -95,19 +93,8 @@ class Story:
             self._report.say(f"{name}: never started")
             self._expect(held=False)
             return
-        limits = limits_of(found, MOUNT_PATH)
-        self._report.detail.table(
-            ("KIND", "NAME", "VALUE"),
-            [
-                *(("env", key, value) for key, value in sorted(found.envs.items())),
-                *(("device", path, "") for path in found.devices),
-                *(
-                    ("mount", path, f"{host}{' (read-only)' if read_only else ''}")
-                    for path, (host, read_only) in sorted(found.mounts.items())
-                ),
-                ("limits", f"{MOUNT_PATH}/{CONFIG_NAME}", describe_limits(limits)),
-            ],
-        )
+        self._report.detail.table(("KIND", "NAME", "VALUE"), rows(found))
+        limits = read_limits(found)
         said = (limits.pod_uid, limits.utilization, limits.limit, limits.memory)
         asked = (running["metadata"]["uid"], cores, core_limit, blocks * _BLOCK)
         self._expect(held=said == asked)
@@ -141,12 +128,10 @@ class Story:
             f"A burst: {len(pods)} pods with {containers} GPU containers from {clients} clients, "
             "and what another rule would have done"
         )
-        bound = BindTimes(self._cluster.api.server)
         began = time.monotonic()
         submit(self._cluster.create, pods, clients=clients)
         found = self._settled({each["metadata"]["name"] for each in pods})
         took = time.monotonic() - began
-        times = bound.stop()
         failed = [each for each in found if phase(each) == "Failed"]
         for each in failed:
             self._report.say(f"{each['metadata']['name']}: {each['status'].get('message')}")
@@ -166,7 +151,7 @@ class Story:
             summarize=summarize,
         )
         requests = [_request(each) for each in calls if each.resource == names.core]
-        candidates = [_candidate(each, names, times) for each in found]
+        candidates = [_candidate(each, names) for each in found]
         oldest = score(requests, gpu_manager(candidates, requests))
         rules = {
             "gpu-turnstile: the container the kubelet recorded": agent,
@@ -222,7 +207,7 @@ class Story:
     def _rows(self, pods: Sequence[Json]) -> list[tuple[str, str, str, str, str]]:
         """Return pod, container, what it asked for, the evidence and what it got."""
         held = holdings_of(self._calls())
-        rows = []
+        found = []
         for each in pods:
             name = each["metadata"]["name"]
             recorded = decode_allocations(annotations(each).get(self._names.gpu_allocation, "{}"))
@@ -231,7 +216,7 @@ class Story:
                 got = {self._index[card]: got for card, got in per_card(held.get(who, {})).items()}
                 record = recorded.get(one.name)
                 kind = "" if one.kind is ContainerKind.MAIN else f" ({one.kind})"
-                rows.append(
+                found.append(
                     (
                         name,
                         one.name + kind,
@@ -244,7 +229,7 @@ class Story:
                         or phase(each),
                     )
                 )
-        return rows
+        return found
 
 
 def _request(call: Call) -> Request:
@@ -253,17 +238,17 @@ def _request(call: Call) -> Request:
     return Request(Resource.CORE, len(call.ids), at_ns, f"{namespace}/{pod}", container)
 
 
-def _candidate(pod: Json, names: Names, bound: Mapping[str, float]) -> Candidate:
-    metadata = pod["metadata"]
-    return Candidate(
-        f"{metadata['namespace']}/{metadata['name']}",
-        metadata["uid"],
-        int(bound.get(metadata["name"], 0.0) * 1e6),
-        # When it was created, as such a plugin knows a pod's age: the time of the binding,
-        # which our webhook writes since, is more than anybody else stamps.
-        OrderStamp.decode(annotations(pod)[names.admission_order]).time_ns,
-        parse_pod_demand(pod["spec"], names).containers,
+def _candidate(pod: Json, names: Names) -> Candidate:
+    metadata, stamps = pod["metadata"], annotations(pod)
+    created, bound = (
+        OrderStamp.decode(stamps[each]).time_ns
+        for each in (names.admission_order, names.bind_order)
     )
+    # Such a plugin knows a pod's age by its creation: the time of the binding, which our webhook
+    # writes since, is more than anybody else stamps.
+    containers = parse_pod_demand(pod["spec"], names).containers
+    name = f"{metadata['namespace']}/{metadata['name']}"
+    return Candidate(name, metadata["uid"], bound, created, containers)
 
 
 def _counts(cores: int, blocks: int) -> str:

@@ -73,12 +73,6 @@ def run(
 ) -> Result:
     """Measure.
 
-    Args:
-        usual: the node that the goals are about.
-        large: one with more cards and containers.
-        starts: how often the agent is killed and started anew.
-        idle_seconds: how long CPU time is watched.
-
     Raises:
         ProcessFailed: the agent did not come up, or died.
     """

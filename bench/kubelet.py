@@ -50,15 +50,7 @@ class KubeletRecord:
     def __init__(
         self, socket: Path, plugins: Path, load: Load, names: Names, uids: Mapping[str, str]
     ) -> None:
-        """Show the pods of *load* that live already.
-
-        Args:
-            socket: where ``List`` is served.
-            plugins: the folder of the checkpoint.
-            load: what is on the node.
-            names: of the resources.
-            uids: the UIDs of pods by name, where the API has given them others.
-        """
+        """Show the pods of *load* that live already; *uids* are those that the API gave them."""
         self._names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
         self._uids = uids
         self._entries: dict[str, bytes] = {}

@@ -44,12 +44,6 @@ def run(
 ) -> Result:
     """Measure.
 
-    Args:
-        cards: how many cards, of 141 GiB each.
-        live: how many containers live on the node already.
-        containers: how many are measured for each, fewer where no more have room.
-        seed: of the order in which a container's resources are asked for (fact K1).
-
     Raises:
         ProcessFailed: a plugin's process did not come up.
     """

@@ -40,15 +40,7 @@ def running_agent(  # noqa: PLR0913 -- what it runs with, by keyword
     options: Mapping[str, str] = MappingProxyType({}),
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> AbstractContextManager[Process]:
-    """Run the agent's own command line.
-
-    Args:
-        load: what is on the node.
-        folder: for the files of this node, with those of :func:`api_settings`.
-        url: the API server's.
-        end: the signal that ends the agent.
-        options: further flags of the agent.
-        environment: further variables.
+    """Run the agent's own command line, with the files of :func:`api_settings` in *folder*.
 
     Raises:
         ProcessFailed: what was done with it has failed.

@@ -66,11 +66,6 @@ def _serve(plugins: Mapping[str, Calls]) -> Iterator[tuple[str, float]]:
 def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20) -> Result:
     """Measure.
 
-    Args:
-        containers: how many containers' calls are made, each directly and through the proxy.
-        idle_seconds: how long CPU time is watched.
-        kubelets: how many start, one after the other.
-
     Raises:
         ProcessFailed: a process did not come up.
     """

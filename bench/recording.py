@@ -34,7 +34,6 @@ class Recorded:
     """One resource of one container: the preferred call, and the ``Allocate`` after it.
 
     Attributes:
-        request: the ``Allocate``.
         observe: what the preferred call could see.
     """
 
@@ -44,12 +43,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """A burst.
-
-    Attributes:
-        pods: who was created.
-        calls: what the kubelet asked, in order.
-    """
+    """A burst."""
 
     pods: tuple[Candidate, ...]
     calls: tuple[Recorded, ...]

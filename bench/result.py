@@ -40,9 +40,6 @@ class Result:
     """The answer to one question.
 
     Attributes:
-        name: the question's name.
-        tables: what was measured.
-        goals: what was to be reached.
         figures: further numbers, for the JSON alone.
     """
 

@@ -41,13 +41,7 @@ _DEADLINE_S = 300.0
 
 
 def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LARGE) -> Result:
-    """Measure; garbage is collected as the extender's worker does.
-
-    Args:
-        decisions: about single pods, at each size.
-        burst: equal pods.
-        large: nodes and pods of the process that is started.
-    """
+    """Measure; garbage is collected as the extender's worker does."""
     rows: list[tuple[float, ...]] = []
     goals: list[Goal] = []
     for nodes, limit in _SIZES:

@@ -25,7 +25,6 @@ class Running:
 
     Attributes:
         process: its master.
-        port: on 127.0.0.1.
         tls: the client's side of TLS.
         ready_s: seconds from its start until it was ready.
     """

@@ -40,8 +40,6 @@ class Scenario:
     """One kind of run.
 
     Attributes:
-        name: for the table.
-        faults: whether things go wrong during the burst.
         witness: whether the agent can ask ``List``.
     """
 
@@ -75,12 +73,6 @@ def run(
     scenarios: Sequence[Scenario] = SCENARIOS,
 ) -> Result:
     """Measure.
-
-    Args:
-        seeds: how many bursts a scenario has.
-        pods: pods a burst; 80 have more than 200 containers.
-        processes: how many nodes are simulated at once; they wait a good deal for restarts.
-        scenarios: what to run.
 
     Raises:
         NodeStuck: a node did not come to rest.

@@ -35,11 +35,6 @@ _FIRST_PID = 10_000
 def run(*, load: Load = USUAL, seconds: float = 60.0, period: str = "5s") -> Result:
     """Measure.
 
-    Args:
-        load: the node.
-        seconds: how long CPU time is watched, with and without measuring.
-        period: of measuring.
-
     Raises:
         ProcessFailed: the agent did not come up, or tells no use.
         NotHere: there is no C compiler.

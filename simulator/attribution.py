@@ -25,8 +25,6 @@ class Call:
     Attributes:
         who: for whom, as the kubelet recorded.
         resource: the resource's full name.
-        ids: the device IDs.
-        unix_ms: when.
     """
 
     who: Who
@@ -112,9 +110,6 @@ class Request:
     """One ``Allocate``.
 
     Attributes:
-        resource: of what.
-        size: how many places.
-        at_ns: when.
         pod, container: for whom, truly.
     """
 

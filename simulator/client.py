@@ -32,7 +32,6 @@ class ApiError(Exception):
     Attributes:
         status: the HTTP status code; 0 when there was no answer at all.
         reason: the machine-readable reason, such as ``NotFound`` or ``Conflict``.
-        message: what happened, on one line.
         details: the ``details`` of the ``Status``: which object, and the causes.
     """
 

@@ -37,15 +37,7 @@ _CHECKOUT = Path(__file__).parents[1]
 
 
 class Cluster:
-    """Starts everything, knows where everything is, and leaves nothing behind.
-
-    Args:
-        cards: the cards file of the node.
-        seed: of the simulated parts.
-        names: resource and annotation names.
-        kubelet_options: further flags of the simulated kubelet.
-        agent_options: further flags of the agent.
-    """
+    """Starts everything, knows where everything is, and leaves nothing behind."""
 
     def __init__(
         self,

@@ -27,14 +27,7 @@ from simulator.twolevels import (
 
 
 def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: bool) -> bool:
-    """Run the demo.
-
-    Args:
-        examples: a folder of manifests; files with ``invalid`` in their name are to be refused.
-        seed: of everything random.
-        pods: how many pods the burst has.
-        clients: how many clients create them at once.
-        verbose: print everything, not only what somebody in a hurry reads.
+    """Run the demo; examples with ``invalid`` in their file's name are to be refused.
 
     Returns:
         Whether everything was right.
@@ -77,9 +70,6 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
 
 def run_page(port: int) -> None:
     """Fill four simulated nodes, and serve their page until a signal ends the program.
-
-    Args:
-        port: where to listen, on 127.0.0.1.
 
     Raises:
         ClusterError: the port is in use; a process did not come up or died.

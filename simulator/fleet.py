@@ -18,9 +18,6 @@ class Fleet(Cluster):
 
     Args:
         cards: makes the cards file of a node from its number.
-        nodes: their names.
-        seed: of the simulated parts.
-        names: resource and annotation names.
     """
 
     def __init__(

@@ -52,9 +52,6 @@ class People:
     def serve(self, port: int) -> None:
         """Serve the page until a signal ends the program.
 
-        Args:
-            port: where to listen, on 127.0.0.1.
-
         Raises:
             ClusterError: a process did not come up or died.
         """

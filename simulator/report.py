@@ -45,13 +45,7 @@ class Report:
     def table(
         self, titles: Sequence[str], rows: Sequence[Sequence[str]], *, counts: bool = False
     ) -> None:
-        """Print rows under titles; the last column is folded.
-
-        Args:
-            titles: of the columns.
-            rows: a cell for each title.
-            counts: whether all columns but the first are numbers.
-        """
+        """Print rows under titles; the last column is folded. *counts*: the others are numbers."""
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
         for index, title in enumerate(titles):
             table.add_column(

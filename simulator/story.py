@@ -49,14 +49,7 @@ class Story:
     def __init__(
         self, cluster: Cluster, inventory: Inventory, names: Names, report: Report
     ) -> None:
-        """Begin.
-
-        Args:
-            cluster: where it happens, with nothing on it.
-            inventory: its cards.
-            names: resource and annotation names.
-            report: what is shown.
-        """
+        """Begin with a cluster that has nothing on it."""
         self.right = True
         self._cluster = cluster
         self._index = {card.uuid: card.index for card in inventory.cards}

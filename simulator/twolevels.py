@@ -31,7 +31,6 @@ class Outcome:
     """What became of a burst.
 
     Attributes:
-        running: how many pods run.
         failed: what was told of each that failed.
         waiting: what was told of each that has no node.
         cores: what is taken of each card, by node.

@@ -19,8 +19,6 @@ class Finding:
 
     Attributes:
         kind: in one word, see :class:`Judge`.
-        step: when.
-        text: what happened.
     """
 
     kind: str

@@ -29,12 +29,7 @@ class World:
     """A node and everything that is true of it."""
 
     def __init__(self, random: Random, *, active_only: bool) -> None:
-        """Start an empty node with an agent.
-
-        Args:
-            random: for all choices.
-            active_only: whether ``List`` is in its new form (K8).
-        """
+        """Start an empty node with an agent; *active_only*: ``List`` is in its new form (K8)."""
         self.random = random
         self.faults: Counter[str] = Counter()
         self.strike: Callable[[str, Call | None], None] = lambda _where, _call: None

@@ -51,14 +51,7 @@ class Caller(Protocol):
 
 
 class Admission:
-    """The chain of webhooks.
-
-    Args:
-        caller: posts reviews.
-        new_uid: draws the uid of a review.
-        stored: reads the stored configurations.
-        namespace_labels: reads the labels of a namespace.
-    """
+    """The chain of webhooks."""
 
     def __init__(
         self,

@@ -35,9 +35,6 @@ class HttpServer:
     """Serves a store on a port. Lives on one event loop.
 
     Args:
-        store: the objects.
-        operations: the verbs that write.
-        faults: what is broken on purpose.
         bookmark_s: seconds between two bookmarks of a quiet watch.
     """
 

@@ -43,11 +43,6 @@ class PodWorkers:
     """All pods the kubelet runs or ends. Safe between threads.
 
     Args:
-        settings: of the kubelet.
-        manager: asked before every start.
-        runtime: where containers run.
-        statuses: told what becomes of pods.
-        trace: told what containers receive.
         clock: unix seconds.
         stopping: once set, nothing is started or said any more.
     """
@@ -75,12 +70,7 @@ class PodWorkers:
         self.queue = WorkQueue("pods", self._sync, threads=settings.pod_workers)
 
     def update(self, pod: Pod, *, removed: bool = False) -> None:
-        """Take a pod as it should be now.
-
-        Args:
-            pod: the pod.
-            removed: the API server no longer has it.
-        """
+        """Take a pod as it should be now; *removed*: the API server no longer has it."""
         with self._lock:
             work = self._works.get(pod.uid)
             if work is None:

@@ -44,9 +44,6 @@ class DeviceManager:
     """Drives :class:`Devices`; safe between threads.
 
     Args:
-        settings: of the kubelet.
-        trace: where every call is written down.
-        random: of every choice.
         active: the pods that count as alive; called with the lock held.
         on_change: told when the number of devices may have changed.
         stopping: once set, nothing is recorded or called any more.

@@ -48,8 +48,6 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
     """Serves ``List``, or misbehaves on request.
 
     Args:
-        socket: where.
-        lister: what to answer.
         rate, burst: the limit (K5).
         clock: monotonic seconds.
     """

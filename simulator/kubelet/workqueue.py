@@ -18,9 +18,7 @@ class WorkQueue:
     """A few threads that work on keys.
 
     Args:
-        name: of the threads.
         work: called with a key; a :class:`Stopping` from it ends the queue.
-        threads: how many.
     """
 
     def __init__(self, name: str, work: Work, *, threads: int) -> None:

@@ -15,14 +15,12 @@ class Said:
     """One thing that the agent said.
 
     Attributes:
-        at_ms: when.
         word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven``, ``unadvised`` or
             ``blind``.
         ref: which container it named, if any.
         call: in which call, where it decided or refused.
         resource: of what.
         evidence: by what, where it decided.
-        ids: the places.
         size: how many were asked for, where it refused.
         reason: why, or what was otherwise.
     """

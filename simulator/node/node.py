@@ -62,15 +62,11 @@ class Node:
     """A simulated node with our agent on it.
 
     Attributes:
-        kubelet: its kubelet.
         agent: its agent; ``None`` while none runs.
         manifests: the pods that the API server has for it, by UID.
         pods: the same as its agent is told of them.
-        plugin_dir: the folder of the plugins' sockets.
         kubelet_dir: where the agent looks for the kubelet's checkpoint.
-        record_socket: the socket of PodResources.
         state: the agent's folder on disk.
-        diary: what has been seen of its pods.
     """
 
     def __init__(self, options: NodeOptions, names: Names | None = None) -> None:

@@ -141,7 +141,7 @@ class World:
         call.seen = not self.kubelet.blind
         call.reachable = not self.api.away and self.api.has(pod)
         call.known = self.host.knows(pod.uids)
-        if self.host.behind and not call.known:
+        if self.host.watch.behind and not call.known:
             self.faults["called while the watch is behind"] += 1
         zombies = [each for each in self.kubelet.known.values() if each.state.name == "ZOMBIE"]
         if any(not each.asks for zombie in zombies for each in zombie.pod.containers):

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -26,23 +25,6 @@ _OTHERS = tuple(Device(f"other-{number}") for number in range(500))
 
 PodDevices: TypeAlias = dict[str, dict[str, dict[Resource, frozenset[str]]]]
 """UID -> container -> resource -> device IDs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What a preferred call says.
-
-    Attributes:
-        resource: of what.
-        available: the device IDs to choose from.
-        must: those among them that the container gets anyway (K7).
-        size: how many it gets in all.
-    """
-
-    resource: Resource
-    available: tuple[str, ...]
-    must: tuple[str, ...]
-    size: int
 
 
 class Devices:
@@ -165,9 +147,7 @@ class Devices:
 
     def _do(self, pod: Pod, container: Container, step: Step, world: "World") -> Reply:
         if isinstance(step, PreferCall):
-            resource = Resource(step.resource)
-            offer = Offer(resource, step.available, step.must_include, step.size)
-            return tuple(world.prefer(pod, container, offer))
+            return tuple(world.prefer(pod, container, step))
         if isinstance(step, AllocateCall):
             if step.resource == OTHER_PLUGIN:
                 world.ask_other(pod, container)

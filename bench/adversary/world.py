@@ -8,7 +8,7 @@ from typing import TypeVar
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import Refusal
 from bench.adversary.api import Api
-from bench.adversary.devices import Devices, Offer
+from bench.adversary.devices import Devices
 from bench.adversary.host import Host
 from bench.adversary.judge import Call, Judge
 from bench.adversary.kubelet import Kubelet, KubeletDied
@@ -17,6 +17,7 @@ from bench.adversary.refusals import could_run, refused
 from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.cards import Card, Inventory
+from simulator.kubelet.devices import PreferCall
 from simulator.kubelet.errors import CallFailed
 from simulator.node.diary import Diary
 
@@ -106,15 +107,16 @@ class World:
         self.trace(f"other plugin fails for {pod.uid} {container.name}")
         raise CallFailed("example.com/other: no")
 
-    def prefer(self, pod: Pod, container: Container, offer: Offer) -> list[str]:
+    def prefer(self, pod: Pod, container: Container, offer: PreferCall) -> list[str]:
         """Ask the agent which places it prefers."""
-        call = self._begin(pod, container, offer.resource)
+        resource = Resource(offer.resource)
+        call = self._begin(pod, container, resource)
         if (call.known or call.reachable) and could_run(self, call, offer):
             self.could.add(pod.uid)
-        available, must = list(offer.available), list(offer.must)
+        available, must = list(offer.available), list(offer.must_include)
         return self._settle(
             call,
-            lambda: self.host.allocator.prefer(offer.resource, available, must, offer.size),
+            lambda: self.host.allocator.prefer(resource, available, must, offer.size),
             lambda: could_run(self, call, offer),
         )
 

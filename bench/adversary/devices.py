@@ -12,7 +12,6 @@ from contract.resource import Resource
 from simulator.kubelet import devices as simulated
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import AllocateCall, Options, PodHoldings, PreferCall, Reply, Step
-from simulator.kubelet.errors import CallFailed
 from simulator.kubelet.numa import Device, Holding
 
 if TYPE_CHECKING:
@@ -132,18 +131,7 @@ class Devices:
             AdmissionFailure: it cannot be.
         """
         steps = self.core.allocate(pod.uid, container.as_asked, world.active)
-        reply: Reply = None
-        failure: CallFailed | None = None
-        while True:
-            try:
-                step = steps.send(reply) if failure is None else steps.throw(failure)
-            except StopIteration:
-                return
-            reply, failure = None, None
-            try:
-                reply = self._do(pod, container, step, world)
-            except CallFailed as error:
-                failure = error
+        simulated.drive(steps, lambda step: self._do(pod, container, step, world))
 
     def _do(self, pod: Pod, container: Container, step: Step, world: "World") -> Reply:
         if isinstance(step, PreferCall):

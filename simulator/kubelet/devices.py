@@ -11,6 +11,7 @@ is in which order its parts are read and written.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import TypeAlias
@@ -89,6 +90,31 @@ ActivePods: TypeAlias = Callable[[], Collection[str]]
 
 PodHoldings: TypeAlias = dict[str, dict[str, Holding]]
 """Container name -> resource -> what it holds."""
+
+
+def drive(
+    steps: Steps,
+    do: Callable[[Step], Reply],
+    advancing: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> None:
+    """Do what the steps say; *advancing* surrounds them, and no call.
+
+    Raises:
+        AdmissionFailure: from the steps.
+    """
+    reply: Reply = None
+    failure: CallFailed | None = None
+    while True:
+        with advancing():
+            try:
+                step = steps.send(reply) if failure is None else steps.throw(failure)
+            except StopIteration:
+                return
+        reply, failure = None, None
+        try:
+            reply = do(step)
+        except CallFailed as error:
+            failure = error
 
 
 class Devices:

@@ -192,14 +192,12 @@ class Kubelet(rpc.RegistrationServicer):
         self.devices: dict[str, list[str]] = {}
 
     def __enter__(self) -> Self:
-        """Listen where plugins register."""
         rpc.add_RegistrationServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self._folder / 'kubelet.sock'}")
         self._server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
         for each in self.plugins.values():
             each.close()
         self._server.stop(0).wait(5)

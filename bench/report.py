@@ -13,7 +13,6 @@ class Report:
     """Prints to standard output, in columns."""
 
     def __init__(self, console: Console | None = None) -> None:
-        """Print to *console*, by default standard output."""
         console = console or Console(highlight=False)
         if not console.is_terminal:
             console = Console(

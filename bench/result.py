@@ -70,7 +70,6 @@ class Machine:
     system: str
 
     def __str__(self) -> str:
-        """Write on one line."""
         return f"{self.cpu}, {self.cores} cores, Python {self.python}, {self.system}"
 
 

@@ -133,7 +133,6 @@ class Speed:
     """Decisions about single pods in a cluster of one size."""
 
     def __init__(self, nodes: int) -> None:
-        """Fill a cluster."""
         self._cluster = Filled(nodes)
         self._handler = handler_of(self._cluster.state)
         self._asked = asked_about(nodes)

@@ -71,7 +71,6 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything and remove the folder."""
         self.close()
 
     @property

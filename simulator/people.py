@@ -23,7 +23,6 @@ class People:
     """Looks at a cluster of several nodes as a person would."""
 
     def __init__(self, fleet: Fleet, report: Report) -> None:
-        """Begin with a cluster whose scheduler sees cards, and has few left."""
         self.right = True
         self._fleet = fleet
         self._report = report

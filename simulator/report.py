@@ -17,7 +17,6 @@ class Report:
     """
 
     def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
-        """Print to *console*, by default standard output."""
         console = console or Console(highlight=False)
         if not console.is_terminal:
             console = Console(

@@ -49,7 +49,6 @@ class Story:
     def __init__(
         self, cluster: Cluster, inventory: Inventory, names: Names, report: Report
     ) -> None:
-        """Begin with a cluster that has nothing on it."""
         self.right = True
         self._cluster = cluster
         self._index = {card.uuid: card.index for card in inventory.cards}

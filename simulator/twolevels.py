@@ -67,7 +67,6 @@ class TwoLevels:
     """The same burst, scheduled twice."""
 
     def __init__(self, fleet: Fleet, report: Report) -> None:
-        """Begin with an empty cluster."""
         self.right = True
         self._fleet = fleet
         self._report = report

@@ -46,7 +46,6 @@ class Faults:
     """Does things to a world, each when it is told to."""
 
     def __init__(self, world: World, random: Random) -> None:
-        """Do it to *world*; all choices are made at *random*."""
         self.world = world
         self._random = random
         self._count = 0

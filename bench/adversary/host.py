@@ -21,7 +21,6 @@ class Watch:
     """Moves one ``PodCache`` along the API server's events, one by one, as a follower does."""
 
     def __init__(self, api: Api, clock: Callable[[], float]) -> None:
-        """Make a cache; it knows nothing yet."""
         self._api = api
         self._open = False
         self._at = 0
@@ -52,7 +51,6 @@ class CheckpointReader:
     """The kubelet's checkpoint, as it was written last (``agent.allocator.model.ports``)."""
 
     def __init__(self, devices: Devices) -> None:
-        """Read what *devices* writes."""
         self._devices = devices
 
     def read(self) -> Checkpoint:
@@ -64,7 +62,6 @@ class StateFolder:
     """The agent's state folder: what an agent wrote, the next one finds."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._text = ""
 
     def load(self) -> str:
@@ -80,7 +77,6 @@ class Host:
     """The agent of one node."""
 
     def __init__(self, world: "World") -> None:
-        """Run no agent yet."""
         self._world = world
         self._folder = StateFolder()
         self._shown: set[str] = set()  # UIDs of the pods that this agent was ever shown

@@ -58,7 +58,6 @@ class Call:
         return self.pod.uid, self.container.name, self.resource
 
     def __str__(self) -> str:
-        """Write the truth on one line."""
         return (
             f"{self.container.count(self.resource)} {self.resource} for {self.pod.uid} "
             f"container {self.container.name} ({self.container.cores}, {self.container.memory})"
@@ -78,7 +77,6 @@ class Judge:
     """
 
     def __init__(self) -> None:
-        """Start without findings."""
         self.trace: Callable[[str], None] = lambda _line: None
         self.findings: list[Finding] = []
         self.excused: Counter[str] = Counter()

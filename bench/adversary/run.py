@@ -32,7 +32,6 @@ class Outcome:
     findings: Sequence[Finding] = ()
 
     def __add__(self, other: "Outcome") -> "Outcome":
-        """Add two outcomes up."""
         return Outcome(
             self.verdicts + other.verdicts,
             self.faults + other.faults,

@@ -22,6 +22,7 @@ from simulator.kubelet.statusbody import Waiting, status_body
 from simulator.kubelet.trace import Trace
 from simulator.kubelet.workqueue import WorkQueue
 
+_THREADS = 12  # the real one has no limit
 _KILLED = 143
 _FAILED = 1
 
@@ -67,7 +68,7 @@ class PodWorkers:
         self._stopping = stopping
         self._lock = threading.Lock()
         self._works: dict[str, _Work] = {}
-        self.queue = WorkQueue("pods", self._sync, threads=settings.pod_workers)
+        self.queue = WorkQueue("pods", self._sync, threads=_THREADS)
 
     def update(self, pod: Pod, *, removed: bool = False) -> None:
         """Take a pod as it should be now; *removed*: the API server no longer has it."""

@@ -61,7 +61,6 @@ class Settings:
         init_run_s: an init container runs for a random time between these.
         grace_s: a deleted pod ends after a random time between these.
         start_retry_s: until a container whose start failed is tried again; 10 in the real one.
-        pod_workers: how many pods are started or ended at once; the real one has no limit.
         node_status_s: how often the node is reported when nothing changes.
     """
 
@@ -84,6 +83,5 @@ class Settings:
     init_run_s: tuple[float, float] = (0.01, 0.05)
     grace_s: tuple[float, float] = (0.01, 0.05)
     start_retry_s: float = 0.5
-    pod_workers: int = 12
     node_status_s: float = 10.0
     hook: Hook = no_hook

@@ -36,7 +36,6 @@ class Said:
     reason: str = ""
 
     def __str__(self) -> str:
-        """Write on one line."""
         places = f"{len(self.ids) or self.size} {self.resource or 'places'}"
         parts = (self.word, str(self.ref), self.evidence, self.call, places, self.reason)
         return " ".join(filter(None, parts))

@@ -9,7 +9,6 @@ class Digest:
     """Reads every event once: a node is asked again and again how far its pods are."""
 
     def __init__(self, trace: Trace) -> None:
-        """Start with nothing read."""
         self._trace = trace
         self._read = 0
         self._seen: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.ports import Enforcer, RecordSource
+from agent.allocator.model.ports import Enforcer
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
@@ -123,7 +123,6 @@ class Node:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything and remove the folder."""
         self.end_agent()
         self.kubelet.stop()
         self._folder.cleanup()
@@ -343,17 +342,16 @@ class Node:
         death = Death(self._options.agent_hook)
         writer = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
         channel = PodResources(self.record_socket, resources=self._resources)
-        record: RecordSource = channel if self._options.witness else NoRecord()
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
             table=self._table,
             pods=self.pods,
-            record=self._options.record(record),
+            record=channel if self._options.witness else NoRecord(),
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
             store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletLife(self.kubelet_dir).current,
             writer=writer,
-            decision_log=mortal_log(self._options.decision_log(self.diary), death),
+            decision_log=mortal_log(self.diary, death),
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,

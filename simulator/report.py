@@ -6,8 +6,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WIDTH_WITHOUT_TERMINAL = 118
-
 
 class Report:
     """Prints to standard output, in columns.
@@ -16,12 +14,14 @@ class Report:
         detail: prints what is shown on request only, or nothing.
     """
 
+    width_without_terminal = 118
+
     def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
         console = console or Console(highlight=False)
         if not console.is_terminal:
             console = Console(
                 file=console.file,
-                width=_WIDTH_WITHOUT_TERMINAL,
+                width=self.width_without_terminal,
                 highlight=False,
                 no_color=True,
                 quiet=console.quiet,
@@ -49,7 +49,7 @@ class Report:
         for index, title in enumerate(titles):
             table.add_column(
                 title,
-                no_wrap=index + 1 < len(titles),
+                no_wrap=index + 1 < len(titles) and not counts,
                 overflow="fold",
                 justify="right" if counts and index else "left",
             )

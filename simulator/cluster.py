@@ -30,6 +30,7 @@ from simulator.errors import ClusterError
 from simulator.manifests import Json, write_yaml
 from simulator.webhooks import simulated_configurations
 
+NAMES = Names()
 NODE = "simulated-node"
 _READY_SECONDS = 120.0  # on a busy machine a process takes a quarter of a minute to start
 _STOP_SECONDS = 60.0
@@ -44,13 +45,11 @@ class Cluster:
         cards: Json,
         *,
         seed: int = 0,
-        names: Names | None = None,
         kubelet_options: Sequence[str] = (),
         agent_options: Sequence[str] = (),
     ) -> None:
         self._cards = cards
         self._seed = seed
-        self._names = names or Names()
         self._kubelet_options = kubelet_options
         self._agent_options = agent_options
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -164,7 +163,7 @@ class Cluster:
         except ApiError:
             return {}
         offered = status.get("allocatable", {})
-        return {each: offered.get(each, "0") for each in (self._names.core, self._names.memory)}
+        return {each: offered.get(each, "0") for each in (NAMES.core, NAMES.memory)}
 
     def ready(self) -> bool:
         """Return whether the node offers places of both resources."""
@@ -220,7 +219,7 @@ class Cluster:
             return False
 
     def _command(self, name: str) -> list[str]:
-        server, root, domain = self.api.server, self.root, self._names.domain
+        server, root = self.api.server, self.root
         sockets = f"--plugin-dir {root}/plugins --pod-resources-socket {root}/podres.sock"
         seed = f"--seed {self._seed}"
         commands = {
@@ -229,15 +228,15 @@ class Cluster:
             "scheduler": f"simulator scheduler --server {server} {seed}",
             # One replica alone needs no Lease.
             "extender": f"scheduler --host 127.0.0.1 --port {self._ports['extender']} "
-            f"--cert certs/tls.crt --key certs/tls.key --domain {domain} "
+            f"--cert certs/tls.crt --key certs/tls.key "
             "--kubeconfig kubeconfig --lease=",
             "kubelet": f"simulator kubelet --server {server} --node-name {NODE} {seed} {sockets} "
             f"--root-dir kubelet --trace {self.trace}",
             "webhook": f"webhook --host 127.0.0.1 --port {self._ports['webhook']} "
-            f"--cert certs/tls.crt --key certs/tls.key --domain {domain}",
-            "view": f"view serve --kubeconfig kubeconfig --domain {domain}",
+            f"--cert certs/tls.crt --key certs/tls.key",
+            "view": "view serve --kubeconfig kubeconfig",
             "agent": f"agent --node-name {NODE} --kubeconfig kubeconfig --cards cards.yaml "
-            f"--kubelet-dir {root}/plugins {sockets} --domain {domain} --state-dir {root}/state "
+            f"--kubelet-dir {root}/plugins {sockets} --state-dir {root}/state "
             f"--cri-socket {root}/cri.sock --http-host 127.0.0.1 "
             f"--http-port {self._ports['agent']}",
         }

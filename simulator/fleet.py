@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contract.inventory import NodeCards, decode_inventory
-from contract.names import Names
 from simulator.client import ApiError
-from simulator.cluster import Cluster, free_port
+from simulator.cluster import NAMES, Cluster, free_port
 from simulator.manifests import Json, read_manifests, write_yaml
 from simulator.objects import annotations
 
@@ -26,11 +25,9 @@ class Fleet(Cluster):
         nodes: Sequence[str],
         *,
         seed: int = 0,
-        names: Names | None = None,
     ) -> None:
-        super().__init__(cards(0), seed=seed, names=names)
+        super().__init__(cards(0), seed=seed)
         self.nodes = tuple(nodes)
-        self.names = names or Names()
         self._cards_of = cards
 
     def start_nodes(self) -> None:
@@ -71,7 +68,7 @@ class Fleet(Cluster):
     def inventories(self) -> dict[str, NodeCards]:
         """Read what the nodes show of their cards."""
         return {
-            each["metadata"]["name"]: decode_inventory(annotations(each)[self.names.gpu_cards])
+            each["metadata"]["name"]: decode_inventory(annotations(each)[NAMES.gpu_cards])
             for each in self.api.list("/api/v1/nodes")["items"]
         }
 
@@ -84,14 +81,14 @@ class Fleet(Cluster):
         (entry,) = configuration["extenders"]
         entry["urlPrefix"] = self.extender_url
         entry["tlsConfig"] = {"serverName": "localhost", "caFile": "certs/ca.crt"}
-        entry["managedResources"] = [{"name": self.names.core}]
+        entry["managedResources"] = [{"name": NAMES.core}]
         write_yaml(self.root / "kube-scheduler.yaml", configuration)
         self.start("scheduler", "--config=kube-scheduler.yaml")
 
     def _shows(self, node: Json) -> bool:
         offered = (node.get("status") or {}).get("allocatable") or {}
-        wanted = (self.names.core, self.names.memory)
-        return self.names.gpu_cards in annotations(node) and all(
+        wanted = (NAMES.core, NAMES.memory)
+        return NAMES.gpu_cards in annotations(node) and all(
             offered.get(each, "0") != "0" for each in wanted
         )
 

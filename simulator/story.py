@@ -9,7 +9,6 @@ from pathlib import Path
 from agent.allocator.model.tickets import summarize
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
-from contract.names import Names
 from contract.resource import Resource
 from contract.stamps import OrderStamp
 from placement.cards import Inventory
@@ -25,7 +24,7 @@ from simulator.attribution import (
 from simulator.audit import holdings_of, per_card, unequal_records
 from simulator.burst import container, pod, submit
 from simulator.client import ApiError
-from simulator.cluster import Cluster, read_lines
+from simulator.cluster import NAMES, Cluster, read_lines
 from simulator.inside import found_inside, read_limits, rows
 from simulator.manifests import Json, read_manifests
 from simulator.node.judge import Verdict
@@ -46,13 +45,10 @@ _KNOWN_BY = {
 class Story:
     """What happens on one cluster, part after part."""
 
-    def __init__(
-        self, cluster: Cluster, inventory: Inventory, names: Names, report: Report
-    ) -> None:
+    def __init__(self, cluster: Cluster, inventory: Inventory, report: Report) -> None:
         self.right = True
         self._cluster = cluster
         self._index = {card.uuid: card.index for card in inventory.cards}
-        self._names = names
         self._report = report
 
     def good_examples(self, files: Sequence[Path]) -> None:
@@ -74,10 +70,10 @@ class Story:
 
     def inside(self, name: str, cores: int, blocks: int, *, core_limit: int) -> None:
         """Create one share, and show what its container finds."""
-        title = f"{_counts(cores, blocks)}, {self._names.core_limit.partition('/')[2]} {core_limit}"
+        title = f"{_counts(cores, blocks)}, {NAMES.core_limit.partition('/')[2]} {core_limit}"
         self._report.detail.heading(f"What the container of one share finds ({title})")
-        pod = _pod(name, cores, blocks, self._names)
-        pod["metadata"]["annotations"] = {self._names.core_limit: str(core_limit)}
+        pod = _pod(name, cores, blocks)
+        pod["metadata"]["annotations"] = {NAMES.core_limit: str(core_limit)}
         self._cluster.create(pod)
         (running,) = self._settled({name})
         found = found_inside(read_lines(self._cluster.trace), ("default", name, "main"))
@@ -113,9 +109,7 @@ class Story:
 
     def burst(self, pods: Sequence[Json], clients: int) -> None:
         """Create many pods at once, and tell who named the right container how often."""
-        containers = sum(
-            len(parse_pod_demand(each["spec"], self._names).containers) for each in pods
-        )
+        containers = sum(len(parse_pod_demand(each["spec"], NAMES).containers) for each in pods)
         self._report.heading(
             f"A burst: {len(pods)} pods with {containers} GPU containers from {clients} clients, "
             "and what another rule would have done"
@@ -130,7 +124,6 @@ class Story:
         self._expect(held=not failed)
         burst = {each["metadata"]["name"] for each in pods}
         calls = [each for each in self._calls() if each.who[1] in burst]
-        names = self._names
         log = [
             each
             for each in self._cluster.agent_log()
@@ -139,11 +132,11 @@ class Story:
         agent, wrong = score_agent(
             calls,
             log,
-            resources={names.core: "core", names.memory: "memory"},
+            resources={NAMES.core: "core", NAMES.memory: "memory"},
             summarize=summarize,
         )
-        requests = [_request(each) for each in calls if each.resource == names.core]
-        candidates = [_candidate(each, names) for each in found]
+        requests = [_request(each) for each in calls if each.resource == NAMES.core]
+        candidates = [_candidate(each) for each in found]
         oldest = score(requests, gpu_manager(candidates, requests))
         rules = {
             "gpu-turnstile: the container the kubelet recorded": agent,
@@ -162,7 +155,7 @@ class Story:
             self._report.say(f"  {count} by {by}: {_KNOWN_BY[by]}")
         for call, named in wrong[:5]:
             self._report.say(f"wrong: {call.who} {call.resource}, named {named}")
-        unequal = unequal_records(found, holdings_of(calls), names)
+        unequal = unequal_records(found, holdings_of(calls), NAMES)
         for text in unequal[:5]:
             self._report.say(text)
         self._expect(held=agent[Verdict.RIGHT] == len(calls) > 0 and not unequal)
@@ -183,7 +176,7 @@ class Story:
             found[:] = [each for each in self._cluster.pods() if each["metadata"]["name"] in wanted]
             return len(found) == len(wanted) and all(
                 phase(each) in ("Failed", "Succeeded")
-                or (phase(each) == "Running" and self._names.gpu_allocation in annotations(each))
+                or (phase(each) == "Running" and NAMES.gpu_allocation in annotations(each))
                 for each in found
             )
 
@@ -191,7 +184,7 @@ class Story:
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def _places(self, places: Mapping[str, int]) -> str:
-        return _counts(places.get(self._names.core, 0), places.get(self._names.memory, 0))
+        return _counts(places.get(NAMES.core, 0), places.get(NAMES.memory, 0))
 
     def _calls(self) -> list[Call]:
         return allocate_calls(read_lines(self._cluster.trace))
@@ -202,8 +195,8 @@ class Story:
         found = []
         for each in pods:
             name = each["metadata"]["name"]
-            recorded = decode_allocations(annotations(each).get(self._names.gpu_allocation, "{}"))
-            for one in parse_pod_demand(each["spec"], self._names).containers:
+            recorded = decode_allocations(annotations(each).get(NAMES.gpu_allocation, "{}"))
+            for one in parse_pod_demand(each["spec"], NAMES).containers:
                 who = (each["metadata"]["namespace"], name, one.name)
                 got = {self._index[card]: got for card, got in per_card(held.get(who, {})).items()}
                 record = recorded.get(one.name)
@@ -230,15 +223,15 @@ def _request(call: Call) -> Request:
     return Request(Resource.CORE, len(call.ids), at_ns, f"{namespace}/{pod}", container)
 
 
-def _candidate(pod: Json, names: Names) -> Candidate:
+def _candidate(pod: Json) -> Candidate:
     metadata, stamps = pod["metadata"], annotations(pod)
     created, bound = (
         OrderStamp.decode(stamps[each]).time_ns
-        for each in (names.admission_order, names.bind_order)
+        for each in (NAMES.admission_order, NAMES.bind_order)
     )
     # Such a plugin knows a pod's age by its creation: the time of the binding, which our webhook
     # writes since, is more than anybody else stamps.
-    containers = parse_pod_demand(pod["spec"], names).containers
+    containers = parse_pod_demand(pod["spec"], NAMES).containers
     name = f"{metadata['namespace']}/{metadata['name']}"
     return Candidate(name, metadata["uid"], bound, created, containers)
 
@@ -250,10 +243,10 @@ def _counts(cores: int, blocks: int) -> str:
     return ", ".join(told)
 
 
-def _pod(name: str, cores: int, blocks: int, names: Names) -> Json:
-    main = container("main", cores, blocks, names)
+def _pod(name: str, cores: int, blocks: int) -> Json:
+    main = container("main", cores, blocks, NAMES)
     if not blocks:
-        del main["resources"]["limits"][names.memory]
+        del main["resources"]["limits"][NAMES.memory]
     return pod(name, [main])
 
 

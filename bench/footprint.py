@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.allocator.model.pod_view import PodView
-from bench.kubelet import Kubelet, KubeletRecord, serving, shuffled
+from bench.kubelet import Kubelet, KubeletRecord, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.onenode import NODE, api_settings, running_agent
 from bench.process import Process, cpu_percent, cpu_us, resident_mib, wait
@@ -140,7 +140,7 @@ def loaded_site(load: Load, names: Names) -> Iterator[Site]:
         server.apply(*(_manifest(each, names) for each in load.views()))
         pods = [each["metadata"] for each in client.list("/api/v1/pods")["items"]]
         uids = {each["name"]: each["uid"] for each in pods}
-        record = stack.enter_context(serving(load, folder, names, uids))
+        record = stack.enter_context(KubeletRecord(load, folder, names, uids))
         kubelet = stack.enter_context(Kubelet(folder / "plugins"))
         yield Site(folder, server, client, record, kubelet)
 

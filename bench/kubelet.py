@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -48,14 +48,22 @@ class KubeletRecord:
     """Serves ``List`` and writes the checkpoint; an entry is serialized once, when it changes."""
 
     def __init__(
-        self, socket: Path, plugins: Path, load: Load, names: Names, uids: Mapping[str, str]
+        self,
+        load: Load,
+        folder: Path,
+        names: Names,
+        uids: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Show the pods of *load* that live already; *uids* are those that the API gave them."""
+        """Show the pods of *load* that live already; *uids* are those that the API gave them.
+
+        The socket is in *folder*, and so is the plugins' folder, which has the checkpoint.
+        """
+        (folder / "plugins").mkdir()
         self._names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
         self._uids = uids
         self._entries: dict[str, bytes] = {}
         self._answer = b""
-        self._file = CheckpointFile(plugins)
+        self._file = CheckpointFile(folder / "plugins")
         self._written: dict[str, PodHoldings] = {}
         table = load.table()
         self._registered = {
@@ -70,8 +78,14 @@ class KubeletRecord:
         )
         self._server = grpc.server(ThreadPoolExecutor(4), options=_OPTIONS)
         self._server.add_generic_rpc_handlers((handler,))
-        self._server.add_insecure_port(f"unix:{socket}")
+        self._server.add_insecure_port(f"unix:{folder / 'r.sock'}")
         self._server.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait(5)
 
     def show(self, view: PodView, held: Mapping[Resource, Sequence[str]]) -> None:
         """Show what a pod's container holds; the file has it once it has everything (K28)."""
@@ -110,10 +124,6 @@ class KubeletRecord:
 
     def _write(self) -> None:
         self._file.save(Checkpoint(self._written, self._registered))
-
-    def stop(self) -> None:
-        """Stop serving."""
-        self._server.stop(0).wait(5)
 
     @property
     def size(self) -> int:
@@ -226,17 +236,3 @@ def shuffled(ids: Iterable[str]) -> list[str]:
     mixed = sorted(ids)
     Random(1).shuffle(mixed)  # noqa: S311 -- an order is to be repeatable
     return mixed
-
-
-@contextmanager
-def serving(
-    load: Load, folder: Path, names: Names, uids: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[KubeletRecord]:
-    """Serve the record of a loaded node, from *folder* and the plugins' folder in it."""
-    plugins = folder / "plugins"
-    plugins.mkdir()
-    record = KubeletRecord(folder / "r.sock", plugins, load, names, uids)
-    try:
-        yield record
-    finally:
-        record.stop()

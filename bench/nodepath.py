@@ -18,7 +18,7 @@ from random import Random
 from statistics import median
 
 from agent.allocator.model.pod_view import PodView
-from bench.kubelet import Calls, KubeletRecord, serving, shuffled
+from bench.kubelet import Calls, KubeletRecord, shuffled
 from bench.load import ARRIVING, Load
 from bench.process import WITHIN_S, running, wait
 from bench.result import Cell, Goal, Result, Table
@@ -180,7 +180,7 @@ def measure(load: Load, *, seed: int) -> Measured:
     times: dict[str, Times] = {name: defaultdict(list) for name in _PLUGINS}
     with tempfile.TemporaryDirectory(prefix="gt-bench-", dir=_MEMORY) as made:
         folder = Path(made)
-        with serving(load, folder, Names()) as record, ExitStack() as stack:
+        with KubeletRecord(load, folder, Names()) as record, ExitStack() as stack:
             plugins = [Plugin(name, load, folder, stack) for name in times]
             first, *arriving = load.views()[load.settled :]
             warm: Times = defaultdict(list)

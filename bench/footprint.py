@@ -71,11 +71,7 @@ class Start:
 def run(
     *, usual: Load = USUAL, large: Load = LARGE, starts: int = 15, idle_seconds: float = 20.0
 ) -> Result:
-    """Measure.
-
-    Raises:
-        ProcessFailed: the agent did not come up, or died.
-    """
+    """Measure."""
     begun = measure_starts(usual, starts)
     found = {load: measure(load, idle_seconds) for load in (usual, large)}
     walls, cpus = [each.wall for each in begun], [each.cpu for each in begun]
@@ -149,9 +145,6 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
     """Kill an agent and start another, again and again; the first is not counted.
 
     It makes the bytecode, which an image brings.
-
-    Raises:
-        ProcessFailed: the agent did not come up, or died.
     """
     found = []
     live = {view.id.name for view, _ in load.held()}
@@ -167,11 +160,7 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
 
 
 def measure(load: Load, idle_seconds: float) -> Footprint:
-    """Run an agent on a loaded node and watch it.
-
-    Raises:
-        ProcessFailed: the agent did not come up, or died.
-    """
+    """Run an agent on a loaded node and watch it."""
     names = Names()
     with (
         loaded_site(load, names) as site,

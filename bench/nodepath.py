@@ -42,11 +42,7 @@ def run(
     containers: int = 60,
     seed: int = 1,
 ) -> Result:
-    """Measure.
-
-    Raises:
-        ProcessFailed: a plugin's process did not come up.
-    """
+    """Measure."""
     rows: list[tuple[Cell, ...]] = []
     calls: list[tuple[Cell, ...]] = []
     ours: dict[tuple[int, int], float] = {}

@@ -64,11 +64,7 @@ def _serve(plugins: Mapping[str, Calls]) -> Iterator[tuple[str, float]]:
 
 
 def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20) -> Result:
-    """Measure.
-
-    Raises:
-        ProcessFailed: a process did not come up.
-    """
+    """Measure."""
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     with ExitStack() as stack:
         enter = stack.enter_context

@@ -72,11 +72,7 @@ def run(
     processes: int = 3,
     scenarios: Sequence[Scenario] = SCENARIOS,
 ) -> Result:
-    """Measure.
-
-    Raises:
-        NodeStuck: a node did not come to rest.
-    """
+    """Measure."""
     totals: dict[Scenario, Counts] = {}
     # Of each of thousands of connections that faults cut gRPC would tell, in a line.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -33,12 +33,7 @@ _FIRST_PID = 10_000
 
 
 def run(*, load: Load = USUAL, seconds: float = 60.0, period: str = "5s") -> Result:
-    """Measure.
-
-    Raises:
-        ProcessFailed: the agent did not come up, or tells no use.
-        NotHere: there is no C compiler.
-    """
+    """Measure."""
     plain = measure(load, seconds, {})
     options = {"--measure-use": "on", "--use-period": period}
     measuring = measure(load, seconds, options)

@@ -13,6 +13,7 @@ is in which order its parts are read and written.
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TypeAlias
 
@@ -102,19 +103,17 @@ def drive(
     Raises:
         AdmissionFailure: from the steps.
     """
-    reply: Reply = None
-    failure: CallFailed | None = None
+    advance: Callable[[], Step] = partial(next, steps)
     while True:
         with advancing():
             try:
-                step = steps.send(reply) if failure is None else steps.throw(failure)
+                step = advance()
             except StopIteration:
                 return
-        reply, failure = None, None
         try:
-            reply = do(step)
+            advance = partial(steps.send, do(step))
         except CallFailed as error:
-            failure = error
+            advance = partial(steps.throw, error)
 
 
 class Devices:

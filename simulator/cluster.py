@@ -28,6 +28,7 @@ from contract.names import Names
 from simulator.client import ApiClient, ApiError
 from simulator.errors import ClusterError
 from simulator.manifests import Json, write_yaml
+from simulator.objects import annotations
 from simulator.webhooks import simulated_configurations
 
 NAMES = Names()
@@ -48,6 +49,7 @@ class Cluster:
         kubelet_options: Sequence[str] = (),
         agent_options: Sequence[str] = (),
     ) -> None:
+        self.nodes: tuple[str, ...] = (NODE,)
         self._cards = cards
         self._seed = seed
         self._kubelet_options = kubelet_options
@@ -156,19 +158,13 @@ class Cluster:
                 raise ClusterError(f"{what}: not within {within:g} s")
             time.sleep(0.05)
 
-    def allocatable(self) -> dict[str, str]:
-        """Return what the node offers of our resources."""
-        try:
-            status = self.api.get(f"/api/v1/nodes/{NODE}").get("status", {})
-        except ApiError:
-            return {}
-        offered = status.get("allocatable", {})
-        return {each: offered.get(each, "0") for each in (NAMES.core, NAMES.memory)}
-
     def ready(self) -> bool:
-        """Return whether the node offers places of both resources."""
-        offered = self.allocatable()
-        return bool(offered) and all(count != "0" for count in offered.values())
+        """Return whether every node offers places of both resources, and shows its cards."""
+        try:
+            found = self.api.list("/api/v1/nodes")["items"]
+        except ApiError:
+            return False
+        return {each["metadata"]["name"] for each in found if _shows(each)} == {*self.nodes}
 
     def pods(self) -> list[Json]:
         """List all pods."""
@@ -245,6 +241,12 @@ class Cluster:
 
     def _tail(self, name: str) -> str:
         return self.log(name).read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def _shows(node: Json) -> bool:
+    offered = (node.get("status") or {}).get("allocatable") or {}
+    places = all(offered.get(each, "0") != "0" for each in (NAMES.core, NAMES.memory))
+    return places and NAMES.gpu_cards in annotations(node)
 
 
 @contextmanager

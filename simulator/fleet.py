@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contract.inventory import NodeCards, decode_inventory
-from simulator.client import ApiError
 from simulator.cluster import NAMES, Cluster, free_port
 from simulator.manifests import Json, read_manifests, write_yaml
 from simulator.objects import annotations
@@ -55,16 +54,6 @@ class Fleet(Cluster):
             )
             self.start("agent", f"--node-name={name}", *own, label=f"agent-{name}")
 
-    def ready(self) -> bool:
-        """Return whether every node offers its cards, and shows which."""
-        try:
-            found = self.api.list("/api/v1/nodes")["items"]
-        except ApiError:
-            return False
-        return [each["metadata"]["name"] for each in found if self._shows(each)] == sorted(
-            self.nodes
-        )
-
     def inventories(self) -> dict[str, NodeCards]:
         """Read what the nodes show of their cards."""
         return {
@@ -84,13 +73,6 @@ class Fleet(Cluster):
         entry["managedResources"] = [{"name": NAMES.core}]
         write_yaml(self.root / "kube-scheduler.yaml", configuration)
         self.start("scheduler", "--config=kube-scheduler.yaml")
-
-    def _shows(self, node: Json) -> bool:
-        offered = (node.get("status") or {}).get("allocatable") or {}
-        wanted = (NAMES.core, NAMES.memory)
-        return NAMES.gpu_cards in annotations(node) and all(
-            offered.get(each, "0") != "0" for each in wanted
-        )
 
     @staticmethod
     def _sockets(home: Path) -> tuple[str, str]:

@@ -1,8 +1,7 @@
 """Which pods would have to end for another one to run. Pure."""
 
-from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from placement.cluster.fit import Fit, check
 from placement.cluster.pods import Shape
@@ -14,19 +13,12 @@ _MOST_TOLD = 3
 _MOST_PODS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """The smallest set of pods of a node that would have to end.
-
-    Attributes:
-        occupancy: the node.
-        pods: the set.
-        alone: how many pods of the node would do each by itself.
-    """
+class _Way(NamedTuple):
+    """The smallest set of pods of a node that would have to end."""
 
     occupancy: Occupancy
     pods: tuple[Held, ...]
-    alone: int
+    alone: int  # how many pods of the node would do each by itself
 
     @property
     def rank(self) -> tuple[int, int, str]:
@@ -53,7 +45,8 @@ def find_endings(shape: Shape, nodes: Sequence[Occupancy]) -> tuple[Change, ...]
             "end " + " and ".join(_naming(held, way.occupancy) for held in way.pods),
             "admin",
             (way.occupancy.view.node.name,),
-            needs=f"the right to delete pods in {_namespaces(way)}",
+            needs="the right to delete pods in "
+            + " and ".join(sorted({held.pod.namespace for held in way.pods})),
             besides=besides if more and way is told[-1] else "",
         )
         for way in told
@@ -62,32 +55,26 @@ def find_endings(shape: Shape, nodes: Sequence[Occupancy]) -> tuple[Change, ...]
 
 def _way(shape: Shape, occupancy: Occupancy) -> _Way | None:
     """Return the smallest set of pods of a node that have to end; ``None`` if none would do."""
-    if not occupancy.held or not _fits_without(
-        shape, occupancy, {each.pod.uid for each in occupancy.held}
-    ):
+    if not occupancy.held or not _fits_without(shape, occupancy, occupancy.held):
         return None
     by_size = sorted(occupancy.held, key=lambda each: (_size(each), str(each.pod)))
-    alone = [each for each in by_size if _fits_without(shape, occupancy, {each.pod.uid})]
+    alone = [each for each in by_size if _fits_without(shape, occupancy, [each])]
     if alone:
         return _Way(occupancy, (alone[0],), len(alone))
     chosen = list(by_size)  # leave out the largest that are not needed
     for each in reversed(by_size):
         rest = [other for other in chosen if other is not each]
-        if rest and _fits_without(shape, occupancy, {other.pod.uid for other in rest}):
+        if rest and _fits_without(shape, occupancy, rest):
             chosen = rest
     return _Way(occupancy, tuple(chosen), 0) if len(chosen) <= _MOST_PODS else None
 
 
-def _fits_without(shape: Shape, occupancy: Occupancy, uids: AbstractSet[str]) -> bool:
-    return isinstance(check(shape, occupancy.view_without(uids)), Fit)
+def _fits_without(shape: Shape, occupancy: Occupancy, pods: Iterable[Held]) -> bool:
+    return isinstance(check(shape, occupancy.view_without({each.pod.uid for each in pods})), Fit)
 
 
 def _size(held: Held) -> int:
     return sum(cores for _, cores, *_ in held.taken)
-
-
-def _namespaces(way: _Way) -> str:
-    return " and ".join(sorted({held.pod.namespace for held in way.pods}))
 
 
 def _naming(held: Held, occupancy: Occupancy) -> str:

@@ -1,6 +1,6 @@
 """Events of the API server: which of them concern GPU pods, and what they say."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ def denied_by_us(told: Told, names: Names) -> DeniedReport | None:
     return DeniedReport(told.kind, told.namespace, told.name, text, report.count, report.at)
 
 
-def newest_first(events: list[EventReport]) -> tuple[EventReport, ...]:
+def newest_first(events: Iterable[EventReport]) -> tuple[EventReport, ...]:
     """Sort Events, the newest first; of equal age by what they say."""
     by_text = sorted(events, key=lambda each: (each.reason, each.message))
     return tuple(sorted(by_text, key=lambda each: each.at, reverse=True))

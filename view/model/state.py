@@ -12,7 +12,7 @@ from view.model.manifest import fit_manifests
 from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Held, Occupancy, observe
-from view.model.pod_report import report_pod, stage_of
+from view.model.pod_report import report_pod
 from view.model.pods import PodFacts, read_pod
 from view.model.reports import (
     ClusterReport,
@@ -26,7 +26,6 @@ from view.model.reports import (
     Stage,
 )
 from view.model.story import tell_story
-from view.model.verdicts import Question
 from view.model.waiting import Waiting
 
 _REMEMBERED = timedelta(minutes=15)
@@ -116,8 +115,8 @@ class ClusterState:
         self._by_name[pod.namespace, pod.name] = pod.uid
         self._departed.pop((pod.namespace, pod.name), None)
         self._pod_reports.pop(pod.uid, None)
-        if before is None and facts.owner:
-            self._owned.setdefault(facts.owner_uid, {})[pod.uid] = facts.created
+        if before is None and facts.owner_uid:
+            self._owned.setdefault(facts.owner_uid, {})[pod.uid] = facts.report.created
             for uid in self._owned[facts.owner_uid]:
                 self._pod_reports.pop(uid, None)  # which this one may replace
         if before is not None and before.placed == pod and before.ended == facts.ended:
@@ -183,7 +182,9 @@ class ClusterState:
     def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
         """Return the cluster as it is now."""
         told = frozenset(stages)
-        pods = [self._report_pod(facts) for facts in self._pods.values() if stage_of(facts) in told]
+        pods = [
+            self._report_pod(facts) for facts in self._pods.values() if facts.report.stage in told
+        ]
         return ClusterReport(
             tuple(self._report_node(each) for each in sorted(self._gpu_nodes())),
             tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),
@@ -277,7 +278,7 @@ class ClusterState:
         found = self._pod_reports.get(pod.uid)
         if found is not None:
             return found
-        stage, node = stage_of(facts), self._nodes.get(pod.node)
+        stage, node = facts.report.stage, self._nodes.get(pod.node)
         found = report_pod(
             facts,
             node=node,
@@ -293,11 +294,11 @@ class ClusterState:
     def _why(self, facts: PodFacts) -> str:
         if self._waiting is None:
             self._waiting = Waiting(self._for_gpus(), self._gaps)
-        return self._waiting.why(facts, Question(facts.placed, facts.constraints))
+        return self._waiting.why(facts)
 
     def _replaced(self, facts: PodFacts) -> bool:
-        siblings = self._owned.get(facts.owner_uid, {}) if facts.owner else {}
-        return any(created > facts.created for created in siblings.values())
+        siblings = self._owned.get(facts.owner_uid, {})
+        return any(created > facts.report.created for created in siblings.values())
 
     def _events(self, uid: str) -> list[EventReport]:
         return [each.report for each in self._told.get(uid, {}).values()]

@@ -168,6 +168,13 @@ def test_a_manifest_is_told_whether_where_and_how_often_it_fits(
     assert found.nodes[0].placing == (("main", (0,)),)
 
 
+def test_a_node_with_its_pod_of_a_daemonset_keeps_no_further_one_away() -> None:
+    nodes = [make_node("n1", 1), make_node("n2", 1, sick=[0])]
+    (found,) = state_of(nodes).fit({"kind": "DaemonSet", "spec": {"template": TEMPLATE}})
+    assert (found.replicas, found.room) == (2, 1)
+    assert found.short == "no healthy card (1 node)"
+
+
 def test_annotations_of_a_template_count_and_not_those_of_its_workload() -> None:
     wishes = {"annotations": {NAMES.use_gpu_type: "t4"}}
     inner = {"kind": "Deployment", "spec": {"template": {**TEMPLATE, "metadata": wishes}}}

@@ -23,8 +23,9 @@ from view.cluster.collections import (
     events_of,
     shortly,
 )
-from view.model.reports import ClusterReport, FitReport, Freshness, Gap, PodStory, Stage
+from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
+from view.model.stories import FitReport, PodStory
 
 STALE_SECONDS = 10.0
 """What is older than this may not be so any more, and is said to be old."""
@@ -53,14 +54,8 @@ class LiveCluster:
     ) -> None:
         """Prepare; nothing is asked yet.
 
-        Args:
-            api: the client.
-            state: takes in what is read; belongs to this object from now on.
-            namespace: what is read where not all namespaces may be.
-            progress: told of each page.
-            kinds: what is read.
-            within: seconds for one page; ``None`` for as long as a list may take.
-            clock: unix time.
+        *state* belongs to this object from now on; *namespace* is read where not all may be, and a
+        page of a list takes no longer than *within* seconds.
         """
         self._api = api
         self._state = state

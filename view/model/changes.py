@@ -16,7 +16,7 @@ from placement.cluster.pods import Pod
 from view.model.ending import find_endings
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts
-from view.model.reports import Change
+from view.model.stories import Change
 from view.model.verdicts import exceeds, why_not_on
 from view.model.words import count_of
 

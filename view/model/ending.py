@@ -6,7 +6,7 @@ from typing import NamedTuple
 from placement.cluster.fit import Fit, check
 from placement.cluster.pods import Shape
 from view.model.occupancy import Held, Occupancy
-from view.model.reports import Change
+from view.model.stories import Change
 from view.model.words import count_of
 
 _MOST_TOLD = 3

@@ -13,22 +13,13 @@ _OURS = "gpu-turnstile"
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One Event and what it is about.
-
-    Attributes:
-        uid: of the Event.
-        kind: of the object that it is about.
-        namespace: of that object.
-        name: of that object.
-        about: UID of that object; empty where the Event does not say.
-        report: what it says.
-    """
+    """One Event and what it is about."""
 
     uid: str
     kind: str
     namespace: str
     name: str
-    about: str
+    about: str  # UID of that object; empty where the Event does not say
     report: EventReport
 
 

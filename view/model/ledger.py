@@ -120,13 +120,7 @@ class Ledger:
         self._now: dict[_Key, _Sum] = {}
 
     def take(self, report: ClusterReport, uses: Mapping[str, NodeUse], at: float) -> None:
-        """Count how things stand for the time since this was called last.
-
-        Args:
-            report: on the cluster.
-            uses: what is measured, by node.
-            at: unix time.
-        """
+        """Count how things stand for the time since this was called last; *uses* are by node."""
         step, self._at = at - self._at, at
         self._began = self._began or at
         self._now = _standing(report, uses)
@@ -142,12 +136,7 @@ class Ledger:
             bucket.sums.setdefault(key, _Sum()).add(each, step)
 
     def state(self, by: By, namespace: str = "") -> Statement:
-        """Return what has been seen, added up.
-
-        Args:
-            by: what is added up.
-            namespace: the only one that counts; empty for all.
-        """
+        """Return what has been seen, added up; of one namespace alone, if one is named."""
         now = _by(by, [self._now], namespace)
         past = _by(by, (each.sums for each in self._buckets), namespace)
         none = _Sum()

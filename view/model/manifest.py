@@ -13,7 +13,8 @@ from view.model.changes import find_changes, no_change
 from view.model.constraints import mapping, text
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts, read_pod
-from view.model.reports import Answer, FitReport, Gap, Placed
+from view.model.reports import Gap
+from view.model.stories import Answer, FitReport, Placed
 from view.model.verdicts import fits_first, judge, plan_on, why_not_on
 from view.model.words import clamp, summarize
 

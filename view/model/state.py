@@ -18,13 +18,12 @@ from view.model.reports import (
     ClusterReport,
     DeniedReport,
     EventReport,
-    FitReport,
     Gap,
     NodeReport,
     PodReport,
-    PodStory,
     Stage,
 )
+from view.model.stories import FitReport, PodStory
 from view.model.story import tell_story
 from view.model.waiting import Waiting
 
@@ -53,14 +52,7 @@ class ClusterState:
         now: Callable[[], datetime] = _now,
         pool_labels: Sequence[str] = POOL_LABELS,
     ) -> None:
-        """Start with an empty cluster.
-
-        Args:
-            names: the contract's names.
-            policy: which card a share prefers, as the agents have it.
-            now: the clock; what has healed or gone is forgotten by it.
-            pool_labels: the first of these that a node has names its pool.
-        """
+        """Start with an empty cluster; what has healed or gone is forgotten by the clock."""
         self._now = now
         self._waiting: Waiting | None = None  # what it has found out is true until a node changes
         self._owned: dict[str, dict[str, str]] = {}  # by UID of the owner: its pods, when created

@@ -11,17 +11,14 @@ from view.model.pod_report import known_by
 from view.model.pods import PodFacts, time_of
 from view.model.reports import (
     CardReport,
-    Change,
     ContainerReport,
     Gap,
     NodeReport,
-    NodeVerdict,
     PodReport,
-    PodStory,
     Source,
     Stage,
-    Step,
 )
+from view.model.stories import Change, NodeVerdict, PodStory, Step
 from view.model.verdicts import fits_first, judge
 from view.model.words import count_of, name_some, units
 
@@ -42,18 +39,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     node: NodeReport | None,
     deleted: str = "",
 ) -> PodStory:
-    """Return a pod's way.
-
-    Args:
-        facts: the pod.
-        report: the same.
-        nodes: all nodes with GPUs.
-        gaps: what could not be read.
-        names: the contract's names.
-        policy: which card a share prefers.
-        node: where it is bound, if that node is known.
-        deleted: when it was deleted: nothing is looked for any more, and what it had is told.
-    """
+    """Return a pod's way; for one that was *deleted* nothing is looked for any more."""
     looking = not deleted and report.stage in (Stage.WAITING, Stage.REFUSED)
     over = deleted or report.stage in (Stage.SUCCEEDED, Stage.FAILED)
     considered = _considered(facts, () if over else nodes, policy, everywhere=looking)

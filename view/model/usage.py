@@ -8,7 +8,8 @@ absent where it cannot be.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from view.model.reports import CardReport, ClusterReport, NodeReport, PodStory
+from view.model.reports import CardReport, ClusterReport, NodeReport
+from view.model.stories import PodStory
 
 PREFIX = "gpu_turnstile_agent_"
 

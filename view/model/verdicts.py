@@ -12,7 +12,7 @@ from placement.scoring import Policy
 from placement.search import Plan
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts
-from view.model.reports import CardVerdict, NodeVerdict
+from view.model.stories import CardVerdict, NodeVerdict
 from view.model.words import clamp, count_of
 
 
@@ -30,14 +30,7 @@ def why_not_on(
 def judge(
     facts: PodFacts, occupancy: Occupancy, policy: Policy, view: View | None = None
 ) -> NodeVerdict:
-    """Decide about a pod and a node, and about each of its cards.
-
-    Args:
-        facts: the pod.
-        occupancy: the node.
-        policy: which card a share prefers.
-        view: the node as it would be, instead of as it is.
-    """
+    """Decide about a pod and a node, as it is or as *view* has it, and about each of its cards."""
     view = view or occupancy.view
     refusal = why_not_on(facts, occupancy, view)
     return NodeVerdict(

@@ -23,6 +23,7 @@ from view.terminal.layout import (
     cell,
     level,
     line,
+    table,
 )
 from view.terminal.words import (
     amount,
@@ -205,24 +206,17 @@ def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | 
         page += [line(""), line("Pods that wait, fail or were refused: unknown", WARN)]
     if report.denied:
         shown = report.denied if every else report.denied[:_MOST_PODS]
-        rows = tuple(
-            (
-                cell(f"{each.kind} {each.namespace}/{each.name}"),
-                cell(age(each.at, now)),
-                cell(each.count),
-                cell(cut(each.message, _LONGEST_WHY)),
-            )
-            for each in shown
+        all_of_them = len(report.denied)
+        more = f": {all_of_them}, {len(shown)} of them" if all_of_them > len(shown) else ""
+        grid = table(
+            shown,
+            (Column("WORKLOAD"), lambda each: f"{each.kind} {each.namespace}/{each.name}"),
+            (Column("LAST"), lambda each: age(each.at, now)),
+            (Column("TIMES", drop=1), lambda each: each.count),
+            (Column("WHY", wraps=True), lambda each: cut(each.message, _LONGEST_WHY)),
+            keep=True,
         )
-        more = f": {len(report.denied)}, {len(rows)} of them" if report.denied[len(rows) :] else ""
-        page += [line(""), line(f"Pods that cannot be created{more}", BOLD)]
-        columns = (
-            Column("WORKLOAD"),
-            Column("LAST"),
-            Column("TIMES", drop=1),
-            Column("WHY", wraps=True),
-        )
-        page.append(Grid(columns, rows, keep=True))
+        page += [line(""), line(f"Pods that cannot be created{more}", BOLD), grid]
     if hint:
         text = "More of one of these pods, and what would help: kubectl gpu explain NAMESPACE/POD"
         page += [line(""), line(text, DIM)]
@@ -251,24 +245,17 @@ def _pods(
     if past:  # the newest first; of what waits, what has waited longest
         groups.sort(key=lambda each: each.pods[-1].created, reverse=True)
     shown = groups if every else groups[:_MOST_PODS]
-    rows = tuple(
-        (
-            cell(group.name),
-            cell(age(group.pods[-1 if past else 0].created, now)),
-            cell(ask_of(group.pods[0].containers)),
-            cell(cut(group.pods[0].why, _LONGEST_WHY)),
-        )
-        for group in shown
-    )
     heading = f"{title}: {count_of(len(pods), 'pod')}"
     told = sum(len(group.pods) for group in shown)
     if len(shown) < len(pods):
         heading += f", {told} of them here" if told < len(pods) else ""
         heading += "; each by itself: --all"
-    columns = (
-        Column("POD"),
-        Column("AGE"),
-        Column("ASKS FOR", drop=1),
-        Column(why, wraps=True),
+    grid = table(
+        shown,
+        (Column("POD"), lambda group: group.name),
+        (Column("AGE"), lambda group: age(group.pods[-1 if past else 0].created, now)),
+        (Column("ASKS FOR", drop=1), lambda group: ask_of(group.pods[0].containers)),
+        (Column(why, wraps=True), lambda group: cut(group.pods[0].why, _LONGEST_WHY)),
+        keep=True,
     )
-    return [line(""), line(heading, BOLD), Grid(columns, rows, keep=True)]
+    return [line(""), line(heading, BOLD), grid]

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from common.apiserver.errors import Rejected
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 from view.cluster.collections import ALL, Kind
@@ -20,7 +21,7 @@ from view.model.reports import Freshness, Gap
 from view.model.state import ClusterState
 from view.model.words import gaps_in_words, safe
 from view.terminal.documents import document, sort_by, write_document
-from view.terminal.faults import in_words
+from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import Page, line
 from view.terminal.progress import Progress
 from view.terminal.screen import Screen
@@ -147,10 +148,6 @@ class Session:
     def load(self, kinds: Sequence[Kind] = ALL, chosen: str = "") -> LiveCluster:
         """Read the cluster.
 
-        Args:
-            kinds: what is read.
-            chosen: of these, what the user's selectors are about.
-
         Raises:
             CommandError: it cannot be read.
         """
@@ -262,3 +259,24 @@ class Session:
     def _next(cluster: LiveCluster, version: int, stop: threading.Event) -> int:
         stop.wait(_LEAST_PAUSE)
         return cluster.wait_for_change(version, _LONGEST_PAUSE)
+
+
+def read_object(
+    cluster: LiveCluster, kind: Kind, namespace: str, name: str, hint: str = ""
+) -> None:
+    """Read one object.
+
+    Raises:
+        CommandError: there is none, or it may not be read, and which right is missing.
+    """
+    with in_words():
+        try:
+            cluster.load_object(kind, namespace, name)
+        except Rejected as error:
+            if error.status == 404:
+                raise not_found(kind.what, name, hint) from error
+            if error.status == 403:
+                cure = ". ".join(gaps_in_words([Gap(kind.what, "", "", "get")]))
+                text = f"Error from server (Forbidden): {error}. {cure}"
+                raise CommandError(text, NOT_KNOWN) from error
+            raise

@@ -35,14 +35,7 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A visitor's choice.
-
-    Attributes:
-        by: what is added up.
-        namespace: the only one; empty for all.
-        sort: by which column.
-        every: whether the table is shown to its end.
-    """
+    """What is added up, of which namespace, in which order, and whether to the end."""
 
     by: By = By.NAMESPACE
     namespace: str = ""

@@ -42,20 +42,10 @@ def colour(namespace: str, pod: str, used: Collection[int] = ()) -> int:
 
 
 class Tenant(NamedTuple):
-    """A container on a card, as it is drawn.
-
-    Attributes:
-        holder: who.
-        alone: whether it is the only container of its pod here.
-        colour: of its part of the bars, and of its line below them.
-        cores_at: where its part of the bar of cores begins, in hundredths of the bar.
-        cores: how wide that is.
-        blocks_at: the same of the bar of memory.
-        blocks: how wide that is.
-    """
+    """A container on a card, as it is drawn: its parts of the bars, in percent of them."""
 
     holder: Holder
-    alone: bool
+    alone: bool  # the only container of its pod here
     colour: int
     cores_at: float
     cores: float
@@ -125,19 +115,7 @@ def duration(seconds: float) -> str:
 
 
 class Total(NamedTuple):
-    """Sums over the cards that are meant; of cores and memory over the healthy ones.
-
-    Attributes:
-        nodes: that have such a card.
-        cards: that are meant.
-        all_cards: of the cluster.
-        unhealthy: of those that are meant.
-        whole: of those that are meant, held by nobody.
-        cores: hundredths of a card.
-        cores_held: of these.
-        memory: bytes.
-        memory_held: of these.
-    """
+    """Sums over the cards that are meant; cores and bytes of memory over the healthy ones."""
 
     nodes: int
     cards: int

@@ -60,14 +60,7 @@ def share(node: NodeReport, card: CardReport, paint: Paint) -> int | None:
 def picture(
     node: NodeReport, cards: Sequence[CardReport], meant: Collection[str], paint: Paint
 ) -> Picture:
-    """Draw a node.
-
-    Args:
-        node: the node.
-        cards: those of its cards that are drawn.
-        meant: UUIDs of those that the visitor has chosen; the others are faint.
-        paint: what is shown of them.
-    """
+    """Draw some cards of a node; those that are not *meant* are faint."""
     cells: list[str] = []
     fills: dict[str, list[str]] = {}
     said: list[str] = []

@@ -19,11 +19,7 @@ class Hosts:
     """The names that are allowed: this machine, any IP address, the Service, and those given."""
 
     def __init__(self, given: Iterable[str] = (), *, service: str = SERVICE) -> None:
-        """Allow further names.
-
-        Args:
-            given: host names without a port; ``*.example.org`` is every name below it.
-            service: name of the Service, by which the cluster knows the page.
+        """Allow further names, without a port; ``*.example.org`` is every name below it.
 
         Raises:
             ValueError: a name can be no host's.

@@ -13,8 +13,9 @@ from view.cluster.agents import AGENT_NAMESPACE
 from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
 from view.model.ledger import By, Ledger, Statement
-from view.model.reports import ClusterReport, Freshness, PodStory
+from view.model.reports import ClusterReport, Freshness
 from view.model.state import ClusterState
+from view.model.stories import PodStory
 from view.model.usage import story_with_use, with_use
 from view.web.editions import EMPTY, Edition, next_edition
 from view.web.feed import Feed
@@ -63,17 +64,9 @@ class Live:
         agents: str = AGENT_NAMESPACE,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Prepare; nothing is asked before :meth:`start`.
+        """Prepare; nothing is asked before :meth:`start`, and :meth:`stop` ends the client.
 
-        Args:
-            client: of the API server; ended by :meth:`stop`.
-            state: takes in what is read.
-            feed: told of each edition.
-            metrics: counts.
-            namespace: what is read where not all namespaces may be.
-            agents: namespace of the agents.
-            patience: seconds without a new edition, for a fault of ours, after which it is not
-                ready.
+        Where our own fault keeps editions from being made for *patience* seconds, it is not ready.
         """
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)

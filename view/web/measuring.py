@@ -30,13 +30,7 @@ class Measuring:
         namespace: str = AGENT_NAMESPACE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; nothing is asked before :meth:`run`.
-
-        Args:
-            api: the API server, through which agents are asked.
-            namespace: where agents are.
-            clock: seconds, monotonic.
-        """
+        """Prepare; nothing is asked before :meth:`run`."""
         self._api = api
         self._namespace = namespace
         self._clock = clock

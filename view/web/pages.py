@@ -9,11 +9,10 @@ from view.model.reports import (
     DeniedReport,
     Holder,
     NodeReport,
-    NodeVerdict,
     PodReport,
-    PodStory,
     Source,
 )
+from view.model.stories import NodeVerdict, PodStory
 from view.model.waiting import Group
 from view.model.words import count_of
 from view.web.answers import Answer, attention, grouped, what_is_wrong, where_is_room, who_waits
@@ -33,30 +32,12 @@ CardsOfNode = tuple[NodeReport, tuple[CardReport, ...]]
 
 @dataclass(frozen=True, slots=True)
 class NodesPage:
-    """The page of nodes, or what changed of it.
-
-    Attributes:
-        edition: of which it is.
-        filter: what the visitor chose.
-        shown: nodes on this page.
-        meant: of all nodes that the choice keeps, the UUIDs of the cards that are meant.
-        map: all cards.
-        total: sums over the cards that are meant.
-        wrong: what is.
-        room: where it is.
-        waits: who does.
-        attention: pods that wait or are not well, by owner and cause.
-        denied: workloads whose pods are refused at their creation.
-        attention_count: how many of both there are, also those not shown.
-        attention_shown: how many of them are shown.
-        namespaces: to choose from.
-        models: to choose from.
-    """
+    """The page of nodes, or what changed of it."""
 
     edition: Edition
     filter: Filter
     shown: tuple[NodeReport, ...]
-    meant: AbstractSet[str]
+    meant: AbstractSet[str]  # UUIDs of cards, on all pages
     map: list[Division]
     total: Total
     wrong: Answer
@@ -64,7 +45,7 @@ class NodesPage:
     waits: Answer
     attention: tuple[Group, ...]
     denied: tuple[DeniedReport, ...]
-    attention_count: int
+    attention_count: int  # pods that are not well, and denied ones, also those not shown
     attention_shown: int
     namespaces: tuple[str, ...]
     models: tuple[str, ...]

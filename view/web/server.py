@@ -55,11 +55,7 @@ def connection_of(settings: Settings) -> Connection:
 
 
 class Master(master.Master):
-    """The page's processes.
-
-    Args:
-        settings: of the operator.
-    """
+    """The page's processes."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings

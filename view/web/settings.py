@@ -13,20 +13,7 @@ from view.web.links import Dashboard
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One running page.
-
-    Attributes:
-        host: address to listen on.
-        port: port to listen on.
-        names: resources and annotations under the chosen domain.
-        kubeconfig: a kubeconfig file; ``None`` for the usual places.
-        policy: which card a share prefers, as the agents have it.
-        hosts: by which names browsers may ask.
-        dashboard: to which a pod's page leads.
-        pool_labels: the first of these that a node has names its pool.
-        agents: namespace of the agents.
-        streams: browsers that are told of changes at the same time.
-    """
+    """One running page: what the flags of ``python -m view serve`` say."""
 
     host: str
     port: int

@@ -12,7 +12,7 @@ from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import scene, state_of
 from view.model.manifest import InvalidManifest
-from view.model.reports import PodStory
+from view.model.stories import PodStory
 
 
 def story(name: str) -> PodStory:

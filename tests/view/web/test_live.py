@@ -31,8 +31,9 @@ from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
 from view.model import state
 from view.model.nodes import NodeFacts, read_node
-from view.model.reports import ClusterReport, Freshness, PodStory
+from view.model.reports import ClusterReport, Freshness
 from view.model.state import ClusterState
+from view.model.stories import PodStory
 from view.web import server as module
 from view.web.app import contact, create_app
 from view.web.feed import Feed

@@ -162,11 +162,6 @@ class ClusterState:
 
     # --- what can be asked ------------------------------------------------------------
 
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """What could not be read."""
-        return self._gaps
-
     def nodes_of_pods(self) -> list[str]:
         """Return the nodes that pods are on."""
         return sorted({each.placed.node for each in self._pods.values() if each.placed.node})

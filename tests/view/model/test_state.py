@@ -93,18 +93,19 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
             Stage.WAITING,
             'cards are free for it on n1; default-scheduler: "0/1 nodes"',
         ),
+        (
+            make_pod("a", (30, 4), annotations={NAMES.gpu_policy: "x"}),
+            Stage.WAITING,
+            (
+                'metadata.annotations[tencent.com/gpu-policy]: Invalid value: "x": '
+                "must be binpack or spread"
+            ),
+        ),
     ],
 )
 def test_what_keeps_a_pod_is_told_in_one_line(pod: Json, stage: Stage, why: str) -> None:
     report = state_of([make_node("n1", 1)], [pod]).report()
     assert (report.pods[0].stage, report.pods[0].why) == (stage, why)
-
-
-def test_a_request_that_is_wrong_is_why_its_pod_waits() -> None:
-    report = state_of([make_node("n1", 1)], [make_pod("a", (150, 4))]).report()
-    assert report.pods[0].why.startswith(
-        "spec.containers[0].resources.limits[tencent.com/vcuda-core]"
-    )
 
 
 def test_without_nodes_it_is_told_whether_there_are_none_or_they_may_not_be_read() -> None:
@@ -143,6 +144,13 @@ def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
     assert state.fit(make_pod("b", (40, 4)))[0].fits
 
 
+NOT_READY = scenes.free(make_node("n1", 1))
+NOT_READY["status"]["conditions"] = [
+    {"type": "MemoryPressure", "status": "False"},
+    {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"},
+]
+
+
 @pytest.mark.parametrize(
     ("node", "pods", "note"),
     [
@@ -164,18 +172,11 @@ def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
             [],
             "the node is cordoned: no new pod is put on it",
         ),
+        (NOT_READY, [], "the node is not ready: NodeStatusUnknown"),
     ],
 )
 def test_a_node_has_notes_on_what_is_odd(node: Json, pods: list[Json], note: str) -> None:
     assert state_of([node], pods).report().nodes[0].notes == (note,)
-
-
-def test_a_node_that_is_not_ready_says_so() -> None:
-    node = scenes.free(make_node("n1", 1))
-    condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-    node["status"]["conditions"] = [{"type": "MemoryPressure", "status": "False"}, condition]
-    notes = state_of([node]).report().nodes[0].notes
-    assert notes == ("the node is not ready: NodeStatusUnknown",)
 
 
 def test_only_workloads_refused_for_their_gpus_are_listed() -> None:

@@ -67,11 +67,6 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
     }
 
 
-def test_nodes_and_what_waits_are_on_one_page() -> None:
-    expected = (Path(__file__).parent / "nodes.txt").read_text(encoding="utf-8")
-    assert drawn(show_nodes(scene().report(), NOW)) == expected.splitlines()
-
-
 def test_the_documentation_shows_what_is_printed() -> None:
     page = (Path(__file__).parents[3] / "docs/kubectl-gpu.md").read_text(encoding="utf-8")
     for lines in (
@@ -79,11 +74,6 @@ def test_the_documentation_shows_what_is_printed() -> None:
         drawn(story(scene(), "big"), 118),
     ):
         assert "\n".join(lines) in page
-
-
-@pytest.mark.parametrize("width", [50, 60, 80])
-def test_a_story_is_never_wider_than_its_terminal(width: int) -> None:
-    assert max(map(len, drawn(story(scene(), "big"), width))) <= width
 
 
 def test_many_nodes_have_one_row_each_until_one_is_named() -> None:

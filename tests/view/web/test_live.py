@@ -9,12 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from common.apiserver.client import Client
-from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from common.serving.errors import SettingsError
 from contract.names import Names
@@ -116,25 +113,6 @@ def test_a_story_has_the_events_of_its_pod(live: Live, monkeypatch: pytest.Monke
 
 def _fail(*_: object) -> None:
     raise Unavailable("away")
-
-
-def test_what_may_not_be_read_is_shown_as_a_gap(
-    live: Live, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = Client.list
-
-    def read(self: Client, path: str, *args: Any, **kwargs: Any) -> Any:
-        if path.endswith("/pods"):
-            raise Rejected(403, "pods is forbidden")
-        return real(self, path, *args, **kwargs)
-
-    monkeypatch.setattr(Client, "list", read)
-    live.start()
-    eventually(lambda: live.edition.report.nodes, "nodes are shown all the same")
-    assert [(each.what, each.reason) for each in live.edition.report.gaps] == [
-        ("pods", "pods is forbidden")
-    ]
-    assert live.not_ready() == "pods may not be read"
 
 
 def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(

@@ -401,6 +401,7 @@ class Watch:
         self.code: object = None
         monkeypatch.setattr("view.terminal.session._LEAST_PAUSE", 0.05)
         monkeypatch.setattr("view.terminal.session._LONGEST_PAUSE", 0.1)
+        monkeypatch.setattr(Session.show_all, "__defaults__", (3600.0,))  # not by time
         monkeypatch.setattr("sys.stdout", out)
         wait = Session._next
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.placement.cluster.builders import NAMES, make_node
+from tests.placement.cluster.builders import NAMES, bare_node, make_node
 from tests.view import scenes
 from tests.view.web.sample import cluster
 from view.model.ledger import By, Ledger
@@ -83,6 +83,12 @@ def test_a_choice_counts_the_cards_that_it_means(chosen: Filter, nodes: int, car
     page = page_of(chosen)
     assert (page.total.nodes, page.total.cards, page.total.all_cards) == (nodes, cards, 12)
     assert len(page.meant) == cards
+
+
+def test_a_node_without_cards_is_meant_by_its_own_name_alone() -> None:
+    bare = bare_node("bare", "{}")
+    found = {name: page_of(Filter(node=name), bare).total.nodes for name in ("", "bare", "l40s-1")}
+    assert found == {"": 5, "bare": 1, "l40s-1": 1}
 
 
 def test_a_kind_of_cards_changes_none_of_the_answers() -> None:

@@ -15,8 +15,8 @@ from view.cluster.agents import AGENT_NAMESPACE
 from view.model.node_report import POOL_LABELS
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
+from view.web.server import Settings
 from view.web.server import serve as serve_page
-from view.web.settings import Settings
 
 
 def _flag(*names: str, variable: str, text: str, **more: Any) -> Callable[[Any], Any]:

@@ -15,7 +15,7 @@ from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.terminal import commands, kubectl_complete
 from view.terminal.faults import CommandError, in_words
-from view.terminal.progress import Progress
+from view.terminal.session import Progress
 
 
 class Result:

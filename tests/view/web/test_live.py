@@ -37,8 +37,7 @@ from view.web.feed import Feed
 from view.web.hosts import Hosts
 from view.web.live import Live
 from view.web.metrics import Metrics
-from view.web.server import Master, connection_of
-from view.web.settings import Settings
+from view.web.server import Master, Settings, connection_of
 
 pytestmark = pytest.mark.slow
 

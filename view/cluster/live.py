@@ -189,12 +189,7 @@ class LiveCluster:
             return self._state.fit(*manifests)
 
     def load_events_of(self, namespace: str, name: str) -> None:
-        """Read all Events of one pod, those of scheduler and kubelet too.
-
-        Raises:
-            Rejected: the API server says no, and not because of missing rights.
-            Unavailable: no usable answer.
-        """
+        """Read all Events of one pod, those of scheduler and kubelet too."""
         _load(self._make(events_of(namespace, name)))
 
     def load_object(self, kind: Kind, namespace: str, name: str) -> None:

@@ -142,14 +142,6 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
 ) -> tuple[dict[str, int], list[Occupancy]]:
     """Put equal pods on nodes, one node after the other.
 
-    Args:
-        pod: one of them.
-        nodes: all nodes.
-        fitting: names of those that can have it.
-        most: how many pods.
-        most_each: how many of them on one node.
-        policy: which card a share prefers.
-
     Returns:
         How many are on which node, and the nodes with them.
     """

@@ -66,10 +66,7 @@ def quotas(
 ) -> list[tuple[int, int, int]]:
     """Return what a container has of each of its cards: place, cores and blocks.
 
-    Args:
-        container: what it asks for.
-        places: of its cards.
-        sizes: their memory in blocks, all of which whole cards have.
+    Of whole cards it has all memory: their *sizes* in blocks.
     """
     asked = container.demand
     cores = asked.cores if asked.is_share else CORES_PER_CARD
@@ -126,10 +123,7 @@ class Occupancy:
 def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """Work out who holds what of a node.
 
-    Args:
-        room: of the node.
-        facts: the node.
-        partial: there may be pods that are not seen: what the agent counts as held counts too.
+    Where the pods that are seen are *partial*, what the agent counts as held counts too.
     """
     node, simulated = room.node, room.simulated()
     held = []

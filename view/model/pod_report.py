@@ -46,15 +46,10 @@ def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     events: Sequence[EventReport],
     replaced: bool = False,
 ) -> PodReport:
-    """Make the report.
+    """Complete what the pod itself tells by what its node, placing and Events tell.
 
-    Args:
-        facts: the pod.
-        node: where it is bound, if it is and that node is known.
-        held: what it holds there; ``None`` where that is not known, or nothing any more.
-        why: why it waits; of other pods this is found out here.
-        events: about it, in any order.
-        replaced: whether its owner has made another one since.
+    Without *held* it is not known, or nothing any more. *why* is why a pod waits; of others that is
+    found out here. It is *replaced* where its owner has made another one since.
     """
     newest = newest_first(events)
     return replace(

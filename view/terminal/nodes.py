@@ -64,15 +64,7 @@ def show_nodes(
     wide: bool = False,
     every: bool = False,
 ) -> Page:
-    """Lay the cluster out.
-
-    Args:
-        report: the cluster.
-        now: for ages.
-        names: only these nodes, and no pods below; all where it is empty.
-        wide: with UUIDs, memory in GiB, NUMA nodes, evidence, all holders and links.
-        every: whether each pod that waits has a row, and not those of one owner and cause.
-    """
+    """Lay the cluster out; of some nodes alone, without the pods below, where any is named."""
     nodes = [each for each in report.nodes if not names or each.name in names]
     cards = bool(names) or wide or len(nodes) <= MOST_WITH_CARDS
     rows: list[Row] = []

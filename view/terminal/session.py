@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TextIO
 
 import click
@@ -139,13 +140,11 @@ def name_of(item: Any) -> str:
 class Session:
     """What a command works with."""
 
-    def __init__(self, options: Options, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: Options) -> None:
         """Prepare; nothing is asked yet."""
         self.options = options
-        self._environment = os.environ if environment is None else environment
-        color = options.color is not False and not self._environment.get("NO_COLOR")
+        color = options.color is not False and not os.environ.get("NO_COLOR")
         self.screen = Screen(sys.stdout, color=color)
-        self._connection: Connection | None = None
 
     @property
     def wide(self) -> bool:
@@ -162,23 +161,21 @@ class Session:
         """The contract's names."""
         return Names(self.options.domain or DEFAULT_DOMAIN)
 
-    @property
+    @cached_property
     def connection(self) -> Connection:
         """The API server.
 
         Raises:
             CredentialsError: there are no credentials, or they cannot be used.
         """
-        if self._connection is None:
-            options = self.options
-            self._connection = connect(
-                options.kubeconfig,
-                options.context,
-                self._environment,
-                user=options.as_user or "",
-                groups=options.as_group or (),
-            )
-        return self._connection
+        options = self.options
+        return connect(
+            options.kubeconfig,
+            options.context,
+            os.environ,
+            user=options.as_user or "",
+            groups=options.as_group or (),
+        )
 
     @property
     def namespace(self) -> str:
@@ -253,13 +250,7 @@ class Session:
     def show_all(
         self, cluster: LiveCluster, picture: Callable[[], Shown], every: float = _STILL_SECONDS
     ) -> None:
-        """Print a picture of the cluster, and again whenever it changes if that is asked for.
-
-        Args:
-            cluster: has been read.
-            picture: makes it, as of now.
-            every: seconds after which it is made again although nothing has changed.
-        """
+        """Print a picture; in a watch again when the cluster changes, or *every* few seconds."""
         if not self.options.watch:
             shown = picture()
             self.show(shown, cluster.freshness)

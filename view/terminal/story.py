@@ -32,7 +32,7 @@ from view.terminal.layout import (
     table,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, ask_of, by_name, ranges, short_model
+from view.terminal.words import STAGES, ask_of, ranges, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),
@@ -46,9 +46,9 @@ _MOST_EVENTS = 8
 
 def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     """Lay a pod's way out."""
-    pod = story.pod
+    pod, name = story.pod, f"{story.pod.namespace}/{story.pod.name}"
     page: list[Grid | Line] = [
-        Line((cell(f"Pod {by_name(pod)} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
+        Line((cell(f"Pod {name} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
         line(f"asks for {ask_of(pod.containers)}" + _wishes(story) + _since(pod, now)),
     ]
     if story.deleted:

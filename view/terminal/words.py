@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from view.model.pod_report import EVIDENCE
-from view.model.reports import ContainerReport, Freshness, Gap, Holder, PodReport, Source, Stage
+from view.model.reports import ContainerReport, Freshness, Gap, Holder, Source, Stage
 from view.model.words import gaps_in_words
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, Line, cell, line
 
@@ -107,8 +107,3 @@ def as_of(fresh: Freshness, now: float, server: str) -> Line:
     if fresh.stale:
         return line(f"STALE: what follows was so at {at}; {fresh.stale}", f"bold {BAD}")
     return line(f"As of {at}", DIM)
-
-
-def by_name(pod: PodReport) -> str:
-    """Write a pod with its namespace."""
-    return f"{pod.namespace}/{pod.name}"

@@ -20,16 +20,7 @@ _MOST_GROUPS = 50
 
 
 class Picture(NamedTuple):
-    """A node on the map.
-
-    Attributes:
-        width: of the drawing.
-        height: of the drawing.
-        cells: path of the outlines.
-        fills: kind and path of what is filled; the kinds are ``h1`` to ``h4``, :data:`WRONG`,
-            :data:`UNKNOWN` and :data:`OTHER`.
-        text: the same in words.
-    """
+    """A node on the map: paths of outlines and of each kind of filling; and the same in words."""
 
     width: int
     height: int

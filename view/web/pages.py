@@ -134,12 +134,7 @@ class Blocks:
 
 
 def asks(pod: PodReport, size: int = 0) -> str:
-    """Write what a pod asks for, in the units in which its author does.
-
-    Args:
-        pod: the pod.
-        size: bytes of a memory block; 0 where that is unknown.
-    """
+    """Write what a pod asks for as its author does; the *size* of blocks is 0 where unknown."""
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)
     text = count_of(cores, "core") + (f", {blocks_text(blocks, size)}" if blocks else "")

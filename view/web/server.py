@@ -29,7 +29,6 @@ from view.web.links import Dashboard
 from view.web.live import Live
 from view.web.metrics import Metrics
 
-
 _USER_AGENT = "gpu-turnstile-view"
 _THREADS = 16
 _LARGEST_BODY = 1024  # nothing that is served reads one

@@ -134,37 +134,24 @@ def _container(
 def _parts(
     container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: Held | None
 ) -> tuple[tuple[Part, ...], Source | None]:
-    name = container.name
+    """Return the parts of cards that a container has or had, and how that is known."""
+    name, placed = container.name, facts.placed
     cards = node.placed.cards if node is not None else ()
-    if held is not None and node is not None:
-        places = held.cards.get(name, ())
-        found = tuple(
-            Part(card.uuid, card.index, card.model, cores, blocks)
-            for place, cores, blocks in quotas(
-                container, places, [cards[place].blocks for place in places]
-            )
-            for card in (cards[place],)
-        )
-        return found, held.sources.get(name)
-    uuids = dict(facts.placed.recorded).get(name)
-    if uuids is not None:
-        known = {card.uuid: card for card in cards}
-        listed = [known.get(uuid) for uuid in uuids]
-        sizes = [card.blocks if card else 0 for card in listed]
-        parts = tuple(
-            Part(uuids[at], card.index, card.model, cores, blocks)
-            if (card := listed[at]) is not None
-            else Part(uuids[at], None, "", cores, blocks)
-            for at, cores, blocks in quotas(container, range(len(uuids)), sizes)
-        )
-        return parts, Source.RECORDED
-    chosen = dict(facts.placed.chosen).get(name)
-    if chosen is not None and facts.placed.node and not facts.ended:
-        blocks_of = {card.index: card.blocks for card in cards}
-        sizes = [blocks_of.get(index, 0) for index in chosen]
-        parts = tuple(
-            Part("", index, "", cores, blocks)
-            for index, cores, blocks in quotas(container, chosen, sizes)
-        )
-        return parts, Source.CHOSEN
-    return (), None
+    recorded, chosen = dict(placed.recorded).get(name), dict(placed.chosen).get(name)
+    rows: list[tuple[str, int | None, str, int]]  # as a part begins, and the size of the card
+    if held is not None:
+        on = [cards[place] for place in held.cards.get(name, ())]
+        rows = [(card.uuid, card.index, card.model, card.blocks) for card in on]
+        source = held.sources.get(name)
+    elif recorded is not None:
+        known = {card.uuid: (card.index, card.model, card.blocks) for card in cards}
+        rows = [(uuid, *known.get(uuid, (None, "", 0))) for uuid in recorded]
+        source = Source.RECORDED
+    elif chosen is not None and placed.node and not facts.ended:
+        sizes = {card.index: card.blocks for card in cards}
+        rows = [("", index, "", sizes.get(index, 0)) for index in chosen]
+        source = Source.CHOSEN
+    else:
+        return (), None
+    amounts = quotas(container, range(len(rows)), [size for *_, size in rows])
+    return tuple(Part(*rows[at][:3], cores, blocks) for at, cores, blocks in amounts), source

@@ -140,12 +140,12 @@ def create_app(
 
     @app.get("/")
     def nodes() -> str:
-        page = pages.nodes_page(source.edition, Filter.parse(request.args))
+        page = pages.NodesPage(source.edition, Filter.parse(request.args))
         return render_template("index.html", changed=None, **_of_nodes(page, source, rows))
 
     @app.get("/rows")
     def changes() -> str:
-        page = pages.nodes_page(source.edition, Filter.parse(request.args))
+        page = pages.NodesPage(source.edition, Filter.parse(request.args))
         changed = page.edition.changed(_number(request.args.get("since", "")))
         return render_template("rows.html", changed=changed, **_of_nodes(page, source, rows))
 

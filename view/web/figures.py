@@ -1,7 +1,7 @@
 """Numbers as people read them, and the geometry of bars. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 from zlib import crc32
@@ -114,33 +114,16 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
-class Total(NamedTuple):
+class Total:
     """Sums over the cards that are meant; cores and bytes of memory over the healthy ones."""
 
-    nodes: int
-    cards: int
-    all_cards: int
-    unhealthy: int
-    whole: int
-    cores: int
-    cores_held: int
-    memory: int
-    memory_held: int
-
-
-def total(shown: Iterable[tuple[NodeReport, Sequence[CardReport]]], all_cards: int) -> Total:
-    """Return the sums over nodes and those of their cards that are meant."""
-    shown = tuple(shown)
-    healthy = [(node, card) for node, cards in shown for card in cards if not card.unhealthy]
-    count = sum(len(cards) for _, cards in shown)
-    return Total(
-        len(shown),
-        count,
-        all_cards,
-        count - len(healthy),
-        sum(not node.problem and card.cores_free == card.cores for node, card in healthy),
-        sum(card.cores for _, card in healthy),
-        sum(card.cores_held for _, card in healthy),
-        sum(card.blocks * node.memory_block for node, card in healthy),
-        sum(card.blocks_held * node.memory_block for node, card in healthy),
-    )
+    def __init__(self, shown: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> None:
+        """Add nodes up, and those of their cards that are meant."""
+        healthy = [(node, card) for node, cards in shown for card in cards if not card.unhealthy]
+        self.nodes = len(shown)
+        self.cards = sum(len(cards) for _, cards in shown)
+        self.unhealthy = self.cards - len(healthy)
+        self.cores = sum(card.cores for _, card in healthy)
+        self.cores_held = sum(card.cores_held for _, card in healthy)
+        self.memory = sum(card.blocks * node.memory_block for node, card in healthy)
+        self.memory_held = sum(card.blocks_held * node.memory_block for node, card in healthy)

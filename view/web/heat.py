@@ -103,16 +103,12 @@ def divide(
         return [Division("", "", tuple((node, node.cards) for node, _ in shown))]
     found: dict[str, list[tuple[NodeReport, tuple[CardReport, ...]]]] = {}
     for node, _ in shown:
-        if group is Group.POOL or not node.cards:
-            found.setdefault(node.pool if group is Group.POOL else "", []).append(
-                (node, node.cards)
-            )
-            continue
-        by_model: dict[str, list[CardReport]] = {}
+        by_name: dict[str, tuple[CardReport, ...]] = {}
         for card in node.cards:
-            by_model.setdefault(card.model, []).append(card)
-        for model, cards in by_model.items():
-            found.setdefault(model, []).append((node, tuple(cards)))
+            name = node.pool if group is Group.POOL else card.model
+            by_name[name] = (*by_name.get(name, ()), card)
+        for name, cards in (by_name or {node.pool if group is Group.POOL else "": ()}).items():
+            found.setdefault(name, []).append((node, cards))
     names = sorted(found, key=lambda each: (not each, each))
     kept = names if len(names) <= _MOST_GROUPS else names[: _MOST_GROUPS - 1]
     rest = [each for name in names[len(kept) :] for each in found[name]]

@@ -16,7 +16,7 @@ from view.web import accounts, heat
 from view.web.editions import EMPTY, next_edition
 from view.web.filters import Filter, Group, Paint, Show, Sort
 from view.web.links import Dashboard
-from view.web.pages import NodesPage, nodes_page
+from view.web.pages import NodesPage
 
 
 def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  # noqa: B008 -- frozen
@@ -25,7 +25,7 @@ def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  
     for each in (*cluster(), *more):
         if str(each["kind"]) in puts:
             puts[str(each["kind"])](each)
-    return nodes_page(next_edition(EMPTY, state.report()), chosen)
+    return NodesPage(next_edition(EMPTY, state.report()), chosen)
 
 
 def test_three_questions_are_answered() -> None:
@@ -81,7 +81,7 @@ def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
 )
 def test_a_choice_counts_the_cards_that_it_means(chosen: Filter, nodes: int, cards: int) -> None:
     page = page_of(chosen)
-    assert (page.total.nodes, page.total.cards, page.total.all_cards) == (nodes, cards, 12)
+    assert (page.total.nodes, page.total.cards, page.all_cards) == (nodes, cards, 12)
     assert len(page.meant) == cards
 
 

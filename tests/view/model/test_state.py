@@ -19,6 +19,7 @@ from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_
 from tests.view import scenes
 from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Source, Stage
 from view.model.state import ClusterState
+from view.model.stories import PodStory
 
 ALL_PODS = Gap("pods", "default", "pods is forbidden")
 
@@ -38,6 +39,12 @@ def scene() -> ClusterState:
     for event in scenes.events():
         state.put_event(event)
     return state
+
+
+def told(state: ClusterState, name: str) -> PodStory:
+    found = state.explain("default", name)
+    assert found is not None
+    return found
 
 
 def node_in(report: ClusterReport, name: str) -> NodeReport:
@@ -289,8 +296,7 @@ def test_what_was_known_of_a_pod_is_kept_for_15_minutes() -> None:
     for uid in ("u-a", "u-b"):
         state.drop_pod(uid)
     for name, said in (("a", "runs on n1"), ("b", "waits: no card has 400 blocks (1 node)")):
-        story = state.explain("default", name)
-        assert story is not None
+        story = told(state, name)
         assert story.deleted == "2025-11-22T09:00:00Z"
         assert story.summary == f"was deleted at {story.deleted}; until then it {said}"
         assert (story.nodes, story.cards, story.changes) == ((), (), ())
@@ -298,9 +304,7 @@ def test_what_was_known_of_a_pod_is_kept_for_15_minutes() -> None:
     now += timedelta(minutes=16)
     assert state.explain("default", "a") is None
     state.put_pod(scenes.running("a", (30, 4), "n1", 0))
-    found = state.explain("default", "a")
-    assert found is not None
-    assert found.deleted == ""
+    assert told(state, "a").deleted == ""
 
 
 # --- properties -------------------------------------------------------------------------

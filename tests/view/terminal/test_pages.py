@@ -12,7 +12,7 @@ import pytest
 from contract.inventory import decode_inventory, encode_inventory
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of
+from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of, told
 from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse
@@ -48,9 +48,7 @@ def drawn(page: Page, width: int | None = 400, *, color: bool = False) -> list[s
 
 
 def story(state: ClusterState, name: str, *, wide: bool = False) -> Page:
-    found = state.explain("default", name)
-    assert found is not None
-    return show_story(found, NOW, wide=wide)
+    return show_story(told(state, name), NOW, wide=wide)
 
 
 def pages(state: ClusterState) -> Mapping[str, Page]:

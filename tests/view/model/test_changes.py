@@ -173,10 +173,8 @@ def test_all_that_keeps_a_pod_from_a_node_with_room_is_to_be_changed() -> None:
     pod["spec"]["affinity"] = {"nodeAffinity": required}
     far, near = make_node("n1", 1), make_node("n2", 1)
     near["metadata"]["labels"] = {"pool": "a", "zone": "b"}
-    changes = state_of(
-        [far, near, {**CORDONED, "metadata": {**CORDONED["metadata"], "name": "n3"}}]
-    )
-    found = changes.fit(pod)[0].changes
+    closed = make_node("n3", 1) | {"spec": CORDONED["spec"]}
+    found = state_of([far, near, closed]).fit(pod)[0].changes
     assert {(each.by, each.needs) for each in found} == {("author", "")}
     assert {each.nodes: each.text for each in found} == {
         ("n1",): (

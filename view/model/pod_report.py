@@ -1,6 +1,6 @@
 """The report on one pod: what it asks for, what it has got, how far it has come and why. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from signal import Signals
 
@@ -43,7 +43,7 @@ def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     node: NodeFacts | None,
     held: Held | None,
     why: str,
-    events: Sequence[EventReport],
+    events: Iterable[EventReport],
     replaced: bool = False,
 ) -> PodReport:
     """Complete what the pod itself tells by what its node, placing and Events tell.

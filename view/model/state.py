@@ -7,7 +7,7 @@ from typing import Any
 from contract.names import Names
 from placement.cluster.room import Room
 from placement.scoring import Policy
-from view.model.events import Told, denied_by_us, read_event
+from view.model.events import ids_of, read_event
 from view.model.manifest import fit_manifests
 from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
@@ -64,7 +64,7 @@ class ClusterState:
         self._rooms: dict[str, Room] = {}
         self._pods: dict[str, PodFacts] = {}
         self._by_name: dict[tuple[str, str], str] = {}
-        self._told: dict[str, dict[str, Told]] = {}  # by UID of what it is about
+        self._told: dict[str, dict[str, EventReport]] = {}  # by UID of what it is about
         self._denied: dict[str, tuple[str, DeniedReport]] = {}  # by UID of the Event: about whom
         self._gaps: tuple[Gap, ...] = ()
         self._occupancies: dict[str, Occupancy] = {}
@@ -137,20 +137,20 @@ class ClusterState:
 
     def put_event(self, obj: Mapping[str, Any]) -> None:
         """Take in an Event; those of a pod may come before it."""
-        told = read_event(obj)
-        denied = denied_by_us(told, self._names)
-        if denied is not None:
-            self._denied[told.uid] = told.about, denied
-        elif told.kind == "Pod":
-            self._told.setdefault(told.about, {})[told.uid] = told
-            self._pod_reports.pop(told.about, None)
+        uid, about = ids_of(obj)
+        report = read_event(obj, self._names)
+        if isinstance(report, DeniedReport):
+            self._denied[uid] = about, report
+        elif report is not None:
+            self._told.setdefault(about, {})[uid] = report
+            self._pod_reports.pop(about, None)
 
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Forget an Event that has expired."""
-        told = read_event(obj)
-        self._denied.pop(told.uid, None)
-        if self._told.get(told.about, {}).pop(told.uid, None) is not None:
-            self._pod_reports.pop(told.about, None)
+        uid, about = ids_of(obj)
+        self._denied.pop(uid, None)
+        if self._told.get(about, {}).pop(uid, None) is not None:
+            self._pod_reports.pop(about, None)
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Take in what could not be read."""
@@ -271,7 +271,7 @@ class ClusterState:
             node=node,
             held=self._held(facts) if node is not None else None,
             why=self._why(facts) if stage is Stage.WAITING else "",
-            events=self._events(pod.uid),
+            events=self._told.get(pod.uid, {}).values(),
             replaced=facts.ended and self._replaced(facts),
         )
         if stage is not Stage.WAITING:  # why one waits depends on all nodes
@@ -286,9 +286,6 @@ class ClusterState:
     def _replaced(self, facts: PodFacts) -> bool:
         siblings = self._owned.get(facts.owner_uid, {})
         return any(created > facts.report.created for created in siblings.values())
-
-    def _events(self, uid: str) -> list[EventReport]:
-        return [each.report for each in self._told.get(uid, {}).values()]
 
     def _held(self, facts: PodFacts) -> Held | None:
         if facts.ended:

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -147,11 +146,10 @@ class LiveCluster:
             each.kind.what for each in needed if not each.listed and each.kind not in self._gaps
         )
 
-    @property
-    def chosen(self) -> AbstractSet[tuple[str, str]] | None:
-        """Namespace and name of objects that selectors match; ``None`` where there is none."""
+    def chose(self, namespace: str, name: str) -> bool:
+        """Return whether the user's selectors match an object; all where there are none."""
         with self._lock:
-            return None if self._chosen is None else frozenset(self._chosen)
+            return self._chosen is None or (namespace, name) in self._chosen
 
     @property
     def version(self) -> int:

@@ -18,7 +18,7 @@ from view.model.occupancy import Held, Occupancy
 from view.model.pods import PodFacts
 from view.model.stories import Change
 from view.model.verdicts import exceeds, why_not_on
-from view.model.words import count_of
+from view.model.words import cards_in_words, count_of
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
@@ -357,9 +357,8 @@ def _size(held: Held) -> int:
 def _naming(held: Held, occupancy: Occupancy) -> str:
     cards = occupancy.view.node.cards
     on = sorted({cards[place].index for place, *_ in held.taken})
-    noun = "card" if len(on) == 1 else "cards"
     cores, blocks = (sum(row[slot] for row in held.taken) for slot in (1, 2))
-    where = f"{noun} {', '.join(map(str, on))} of {occupancy.view.node.name}"
+    where = f"{cards_in_words(on)} of {occupancy.view.node.name}"
     return (
         f"pod {held.pod} on {where} (frees {count_of(cores, 'core')}, {count_of(blocks, 'block')})"
     )

@@ -6,6 +6,7 @@ from contract.demand import CORES_PER_CARD
 from placement.cluster.nodes import Problem
 from view.model.occupancy import Occupancy
 from view.model.reports import CardReport, Holder, LinkReport, NodeReport, Share, Source
+from view.model.words import cards_in_words
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
 POOL_LABELS = (
@@ -110,7 +111,7 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
         notes.append("the node is cordoned: no new pod is put on it")
     over = [card.index for card in cards if card.overbooked]
     if over:
-        notes.append(f"{_cards_in_words(over)}: pods hold, or will ask for, more than there is")
+        notes.append(f"{cards_in_words(over)}: pods hold, or will ask for, more than there is")
     less = [
         card.index
         for card in cards
@@ -119,11 +120,7 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
     ]
     if less and occupancy.view.node.problem is Problem.NONE:
         notes.append(
-            f"{_cards_in_words(less)}: the agent counts less free than the pods in the API leave: "
+            f"{cards_in_words(less)}: the agent counts less free than the pods in the API leave: "
             "one has just ended, or was deleted by force and still runs"
         )
     return notes
-
-
-def _cards_in_words(indices: list[int]) -> str:
-    return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"

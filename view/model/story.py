@@ -20,7 +20,7 @@ from view.model.reports import (
 )
 from view.model.stories import Change, NodeVerdict, PodStory, Step
 from view.model.verdicts import fits_first, judge
-from view.model.words import count_of, name_some, units
+from view.model.words import cards_in_words, count_of, name_some, units
 
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 """So kube-scheduler begins; its numbers add up to more than there are nodes."""
@@ -156,10 +156,7 @@ def _bound(facts: PodFacts, report: PodReport) -> Step:
             text += " (a node may be counted under several of its reasons)"
         return Step("bound", "", text, _MISSING)
     text = f"to {report.node} by {report.scheduler}"
-    chosen = [
-        f"{name}: {_cards_of([str(each) for each in indices])}"
-        for name, indices in facts.placed.chosen
-    ]
+    chosen = [f"{name}: {cards_in_words(indices)}" for name, indices in facts.placed.chosen]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
     stamp = facts.stamps[1]
@@ -168,10 +165,6 @@ def _bound(facts: PodFacts, report: PodReport) -> Step:
         text += "; no stamp: the binding did not pass the webhook"
         return Step("bound", "", text, _WRONG)
     return Step("bound", at, text, _DONE)
-
-
-def _cards_of(indices: Sequence[str]) -> str:
-    return f"card {indices[0]}" if len(indices) == 1 else f"cards {', '.join(indices)}"
 
 
 def _allocated(report: PodReport) -> Step:
@@ -186,8 +179,8 @@ def _allocated(report: PodReport) -> Step:
 def _got(container: ContainerReport) -> str:
     if not container.parts or container.source is None:
         return f"{container.name}: nothing is recorded"
-    cards = _cards_of(
-        [part.uuid if part.index is None else str(part.index) for part in container.parts]
+    cards = cards_in_words(
+        [part.uuid if part.index is None else part.index for part in container.parts]
     )
     memory = f" and {count_of(container.blocks, 'block')}" if container.blocks else ""
     return (

@@ -19,7 +19,7 @@ from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
-from view.model.reports import ClusterReport, Freshness, NodeReport, PodReport, Stage
+from view.model.reports import Freshness, PodReport, Stage
 from view.model.stories import Answer
 from view.model.usage import ContainerUse, NodeUse
 from view.terminal.completion import complete_node, complete_pod
@@ -90,49 +90,41 @@ def nodes(session: Session, names: tuple[str, ...]) -> None:
 def _nodes(session: Session, names: tuple[str, ...], *, every: bool) -> None:
     cluster = session.load(chosen="nodes")
     for name in names:
-        _node_in(cluster, name)
+        _need_node(cluster, name)
     only = None if session.options.all_namespaces else session.options.namespace
 
     def picture() -> Shown:
         report = cluster.report(Stage if session.machine else UNSETTLED)
-        report = _only(report, names, cluster.chosen, only)
-        shown = replace(report, nodes=tuple(session.sorted(report.nodes)))
-        page = show_nodes(shown, datetime.now(UTC), names=names, wide=session.wide, every=every)
-        more = {} if names else {"pods": report.pods, "denied": report.denied}
+        nodes = [
+            each
+            for each in report.nodes
+            if (not names or each.name in names) and cluster.chose("", each.name)
+        ]
+        shown = replace(
+            report,
+            nodes=tuple(session.sorted(nodes)),
+            pods=tuple(each for each in report.pods if only in (None, each.namespace)),
+            denied=tuple(each for each in report.denied if only in (None, each.namespace)),
+        )
+        wide, named = session.wide, bool(names)
+        page = show_nodes(shown, datetime.now(UTC), named=named, wide=wide, every=every)
+        more = {} if named else {"pods": shown.pods, "denied": shown.denied}
         return Shown("GpuNodeList", shown.nodes, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture)
 
 
-def _node_in(cluster: LiveCluster, name: str) -> NodeReport:
-    """Return a node that the user has named, which may be read though nodes may not be listed.
+def _need_node(cluster: LiveCluster, name: str) -> None:
+    """Read a node that the user has named, which may be allowed though nodes may not be listed.
 
     Raises:
         CommandError: there is none, it has no GPUs, or it may not be read.
     """
-    for asked in (False, True):
-        if asked:
-            read_object(cluster, NODES, "", name)
-        for each in cluster.report(()).nodes:
-            if each.name == name:
-                return each
-    raise CommandError(f'error: node "{name}" has no GPUs')
-
-
-def _only(
-    report: ClusterReport, names: Sequence[str], chosen: Any, namespace: str | None
-) -> ClusterReport:
-    """Return the part of a report that the user wants."""
-    return replace(
-        report,
-        nodes=tuple(
-            each
-            for each in report.nodes
-            if (not names or each.name in names) and (chosen is None or ("", each.name) in chosen)
-        ),
-        pods=tuple(each for each in report.pods if namespace in (None, each.namespace)),
-        denied=tuple(each for each in report.denied if namespace in (None, each.namespace)),
-    )
+    if any(each.name == name for each in cluster.report(()).nodes):
+        return
+    read_object(cluster, NODES, "", name)
+    if all(each.name != name for each in cluster.report(()).nodes):
+        raise CommandError(f'error: node "{name}" has no GPUs')
 
 
 @cli.command()
@@ -156,13 +148,12 @@ def pods(session: Session, *, use: bool | None) -> None:
 
     def picture() -> Shown:
         nonlocal asked, measured
-        report, chosen = cluster.report(), cluster.chosen
+        report = cluster.report()
         shown = session.sorted(
             [
                 each
                 for each in report.pods
-                if only in (None, each.namespace)
-                and (chosen is None or (each.namespace, each.name) in chosen)
+                if only in (None, each.namespace) and cluster.chose(each.namespace, each.name)
             ]
         )
         if not asked or time.monotonic() - asked >= _ASKED_SECONDS:
@@ -320,14 +311,14 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
     namespace = None if session.options.all_namespaces else session.options.namespace
 
     def picture() -> Shown:
-        (found, at), chosen = next(readings), cluster.chosen
+        found, at = next(readings)
         report = cluster.report(())
         cards = {
             card.uuid: (node.name, card.index, card.model)
             for node in report.nodes
             for card in node.cards
         }
-        shown = session.sorted([x for x in found if chosen is None or ("", x.node) in chosen])
+        shown = session.sorted([each for each in found if cluster.chose("", each.node)])
         page = show_use(shown, cards, namespace=namespace, sought=sought, at=at)
         return Shown("GpuUseList", shown, page, report.gaps, "node", {"measuredAt": at})
 

@@ -60,13 +60,13 @@ def show_nodes(
     report: ClusterReport,
     now: datetime,
     *,
-    names: Sequence[str] = (),
+    named: bool = False,
     wide: bool = False,
     every: bool = False,
 ) -> Page:
-    """Lay the cluster out; of some nodes alone, without the pods below, where any is named."""
-    nodes = [each for each in report.nodes if not names or each.name in names]
-    cards = bool(names) or wide or len(nodes) <= MOST_WITH_CARDS
+    """Lay the cluster out; where nodes were *named*, with cards, and without the pods below."""
+    nodes = report.nodes
+    cards = named or wide or len(nodes) <= MOST_WITH_CARDS
     rows: list[Row] = []
     for node in nodes:
         rows.append(_node_row(node, wide=wide))
@@ -84,7 +84,7 @@ def show_nodes(
         page.append(line("No node has GPUs: no agent has written an inventory of cards."))
     if wide:
         page += _links(nodes)
-    return page if names else [*page, *_below(report, now, every=every)]
+    return page if named else [*page, *_below(report, now, every=every)]
 
 
 def _node_row(node: NodeReport, *, wide: bool) -> Row:
@@ -108,7 +108,7 @@ def _fits(node: NodeReport, *, wide: bool) -> Cell:
         return cell("; ".join((node.problem, *node.notes)), BAD)
     share, parts = node.largest_share, []
     if node.whole_cards:
-        parts.append(f"{node.whole_cards} whole card{'s' * (node.whole_cards > 1)}")
+        parts.append(count_of(node.whole_cards, "whole card"))
     if share is not None:
         parts.append(f"{amount(share.cores, share.blocks)} on one card")
     fits = f"fits {' or '.join(parts)}" if parts else "full"

@@ -258,7 +258,8 @@ class Session:
             if f"{shown.resource}s" in whole and not (shown.items or shown.more.get("pods")):
                 sys.exit(NOT_KNOWN)
             return
-        self.go_on()
+        gc.freeze()  # collect garbage from here on, but not among what has been read already
+        gc.enable()
         stop = threading.Event()
         version, made, last = cluster.version, -1, None
         cluster.follow(stop)
@@ -279,12 +280,6 @@ class Session:
         finally:
             stop.set()
             self.connection.client.close()
-
-    @staticmethod
-    def go_on() -> None:
-        """Collect garbage from here on, but not among what has been read already."""
-        gc.freeze()
-        gc.enable()
 
     @staticmethod
     def _next(cluster: LiveCluster, version: int, stop: threading.Event) -> int:

@@ -14,7 +14,7 @@ from view.model.stories import (
     NodeVerdict,
     PodStory,
 )
-from view.model.words import age, count_of, name_some
+from view.model.words import age, cards_in_words, count_of, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -202,11 +202,7 @@ def _answer(verdict: NodeVerdict) -> Cell:
 def _placing(verdict: NodeVerdict) -> Cell:
     if not verdict.fits:
         return cell(verdict.reason)
-    parts = [
-        f"{name} on card{'s' * (len(cards) > 1)} {', '.join(map(str, cards))}"
-        for name, cards in verdict.placing
-    ]
-    return cell("; ".join(parts))
+    return cell("; ".join(f"{name} on {cards_in_words(cards)}" for name, cards in verdict.placing))
 
 
 def _events(story: PodStory, *, wide: bool) -> list[Grid | Line]:

@@ -79,7 +79,7 @@ def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     lines = drawn(show_nodes(report, NOW))
     assert len(lines) == 44
     assert lines[-1] == "Cards of a node: kubectl gpu nodes NAME"
-    assert len(drawn(show_nodes(report, NOW, names=["n7"]))) == 5
+    assert len(drawn(show_nodes(replace(report, nodes=report.nodes[7:8]), NOW, named=True))) == 5
 
 
 @pytest.mark.parametrize(

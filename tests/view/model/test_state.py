@@ -1,6 +1,7 @@
 """What the model says of a whole cluster: tables, and placing and arithmetic as the oracles."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract.demand import CORES_PER_CARD
+from contract.inventory import decode_inventory, encode_inventory
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import parse_node
 from placement.cluster.pods import parse_pod
@@ -162,10 +164,10 @@ NOT_READY["status"]["conditions"] = [
     ("node", "pods", "note"),
     [
         (
-            make_node("n1", 1),
+            make_node("n1", 2),
             [],
             (
-                "card 0: the agent counts less free than the pods in the API leave: one has just "
+                "cards 0, 1: the agent counts less free than the pods in the API leave: one has just "
                 "ended, or was deleted by force and still runs"
             ),
         ),
@@ -184,6 +186,16 @@ NOT_READY["status"]["conditions"] = [
 )
 def test_a_node_has_notes_on_what_is_odd(node: Json, pods: list[Json], note: str) -> None:
     assert state_of([node], pods).report().nodes[0].notes == (note,)
+
+
+def test_an_inventory_may_have_its_cards_in_any_order() -> None:
+    node = make_node("n1", 2, sick=[1])
+    annotations = node["metadata"]["annotations"]
+    inventory = decode_inventory(annotations[NAMES.gpu_cards])
+    turned = replace(inventory, cards=inventory.cards[::-1])
+    annotations[NAMES.gpu_cards] = encode_inventory(turned)
+    cards = state_of([node]).report().nodes[0].cards
+    assert [(each.index, each.unhealthy) for each in cards] == [(0, ""), (1, "Xid 79")]
 
 
 def test_only_workloads_refused_for_their_gpus_are_listed() -> None:

@@ -124,6 +124,8 @@ def test_use_is_shown_beside_what_is_held() -> None:
         "Use is not measured on n2: what is shown there is what is held.",
     ]
     assert not any("team" in line for line in drawn(show_use(USES, CARDS, namespace="default")))
+    # Who uses more than it holds stands out.
+    assert "\x1b[33m75" in Screen(Terminal(), width=400).draw(show_use(USES, CARDS))
     assert drawn(show_use((), {}, sought="nowhere")) == [
         "No agent was found: nowhere. In the simulator there is none: its agents are no pods."
     ]

@@ -114,6 +114,8 @@ def test_a_choice_is_written_as_it_is_read() -> None:
     chosen = Filter("a", "b", "c", "d", Show.IDLE, Sort.IDLE, Paint.USE, Group.POOL, every=True)
     written = dict(each.split("=") for each in chosen.query(start=7).split("&"))
     assert Filter.parse(written) == replace(chosen, start=7)
+    assert replace(chosen, start=7).query() == chosen.query(), "from the first node on"
+    assert len(Filter.parse({"search": "x" * 999}).search) == 253
     assert Filter.parse({"show": "x", "sort": "x", "paint": "x", "group": "x"}) == Filter()
 
 

@@ -167,8 +167,8 @@ NOT_READY["status"]["conditions"] = [
             make_node("n1", 2),
             [],
             (
-                "cards 0, 1: the agent counts less free than the pods in the API leave: one has just "
-                "ended, or was deleted by force and still runs"
+                "cards 0, 1: the agent counts less free than the pods in the API leave: one has "
+                "just ended, or was deleted by force and still runs"
             ),
         ),
         (

@@ -660,6 +660,7 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
         self.refuse_next = 0
         self.on_register: Callable[[], None] = lambda: None
         self.turn_away = 0
+        self.turns_away_as = grpc.StatusCode.RESOURCE_EXHAUSTED
         self.deaf_to = 0
         self.listed = 0
         self.hang = threading.Event()
@@ -805,7 +806,7 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
         self.listed += 1
         if self.turn_away:
             self.turn_away -= 1
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+            context.abort(self.turns_away_as, "turned away")
         self.hang.wait(DEADLINE_S)
         return lister_pb.ListPodResourcesResponse(
             pod_resources=[

@@ -64,22 +64,6 @@ def test_a_kubelet_that_takes_other_places_than_preferred_is_followed(node: Node
     assert cards_of(node.prefer(MEMORY, 8)) == ["GPU-1"]
 
 
-def test_with_the_api_away_what_the_kubelet_lists_is_enough(node: Node) -> None:
-    pod = make_pod("a", asks(30, 8))
-    node.pods.away = True
-    node.admit(pod)
-    node.start(pod)
-    assert len(node.cards(pod)) == 1
-    assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
-    assert not node.writer.puts
-    assert len(node.pods.fetched) == 6  # three tries, then two a call: the API is away
-
-    node.pods.away = False
-    node.bind(pod)
-    node.allocator.refresh()  # the watch is back; no call of the kubelet needs to come
-    assert node.writer.of(pod)["main"].cards == tuple(node.cards(pod))
-
-
 def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused(
     node: Node,
 ) -> None:

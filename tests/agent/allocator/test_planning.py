@@ -38,15 +38,6 @@ def refusal(node: Node, view: PodView) -> str:
 # --- the whole pod --------------------------------------------------------------------
 
 
-def test_a_later_container_finds_the_place_that_was_planned_for_it() -> None:
-    """Placed alone, the first would take the fuller card, and the second fit nowhere."""
-    node = Node()
-    node.admitted(make_pod("x", asks(50, 20)))
-    node.admitted(make_pod("y", asks(60, 1)))
-    pod = node.admitted(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
-    assert (node.cards(pod, "first"), node.cards(pod, "second")) == (["GPU-1"], ["GPU-0"])
-
-
 def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> None:
     node = Node(1)
     pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))

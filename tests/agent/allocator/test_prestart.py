@@ -78,14 +78,6 @@ def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
     assert not node.decision_log.corrections
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["by its mirror (K34)", "by the kubelet"])
-def test_a_static_pod_is_proven_by_the_name_it_was_served_by(node: Node, *, known: bool) -> None:
-    pod = make_pod("static", asks(30, 8), runtime_uid="hash")
-    node.admitted(pod) if known else node.admit(pod)
-    node.start(pod)
-    assert node.decision_log.refs("prestart") == ["static/main", "static/main"]
-
-
 def test_a_pod_of_which_only_the_file_tells_starts_without_a_name(node: Node) -> None:
     node.start(_has(node, make_pod("static", asks(30, 8)), known=False))
     assert not unproven(node)
@@ -156,20 +148,6 @@ def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
 
 
 # --- the file cannot be read ------------------------------------------------------------------
-
-
-def test_without_the_file_a_container_starts_unproven_and_that_is_told_once_a_call(
-    node: Node,
-) -> None:
-    pod = node.admitted(make_pod("a", asks(30, 8)))
-    node.checkpoint.away = "no such file"
-    node.start(pod)
-    assert (
-        unproven(node)
-        == [("default/a container main", "the kubelet's checkpoint cannot be read")] * 2
-    )
-    assert node.paused == 0
-    assert not node.decision_log.refs("prestart")
 
 
 # --- a wrong guess ------------------------------------------------------------------------------

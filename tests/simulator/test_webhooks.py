@@ -134,20 +134,6 @@ def test_a_gpu_pod_that_names_no_scheduler_is_given_to_another_where_one_is_set(
     }
 
 
-@pytest.mark.parametrize("field", ["containers", "initContainers"])
-@pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
-def test_a_gpu_pod_that_can_never_be_served_is_refused_wherever_it_asks(
-    client: ApiClient, hook: Hook, field: str, resource: str
-) -> None:
-    asking = plain_pod()
-    container = {"name": "x", "image": "none", "resources": {"limits": {resource: "150"}}}
-    asking["spec"].setdefault(field, []).append(container)
-    with pytest.raises(ApiError) as caught:
-        client.create(PODS, asking)
-    assert caught.value.status == 422
-    assert "resources.limits[tencent.com/vcuda-core]" in caught.value.message
-
-
 def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
     client: ApiClient, hook: Hook, warnings: list[str]
 ) -> None:

@@ -54,13 +54,14 @@ DEADLINE_S = 120.0
 _uids = itertools.count(1)
 
 
-def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) -> None:
-    """Wait until *holds*, and fail with *what* when it does not in time."""
+def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) -> Any:
+    """Wait until *holds*, and give what it gave; fail with *what* when it does not in time."""
     end, pause = time.monotonic() + within, 0.002
-    while not holds():
+    while not (found := holds()):
         assert time.monotonic() < end, f"not within {within} s: {what}"
         time.sleep(pause)
         pause = min(pause * 1.3, 0.03)
+    return found
 
 
 @contextmanager

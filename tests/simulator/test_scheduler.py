@@ -22,7 +22,8 @@ from simulator.manifests import read_manifests
 from simulator.scheduler.configuration import API_VERSION, SchedulerSettings, parse_configuration
 from simulator.scheduler.fit import reasons_against
 from simulator.scheduler.scheduler import Scheduler
-from tests.simulator.api_helpers import CORE, PODS, eventually, node, pod
+from tests.agent.fakes import eventually
+from tests.simulator.api_helpers import CORE, PODS, node, pod
 
 GPU = {CORE: "30"}
 NODES = "/api/v1/nodes"

@@ -4,14 +4,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-import urllib3
 
 from agent.app import refresher
 from agent.app.container_setup import Upkeep
@@ -24,6 +22,7 @@ from contract.allocation import Allocation, Evidence, decode_allocations
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
+from tests.agent.app.whole import PODS, page, ready, running
 from tests.agent.builders import BLOCK
 from tests.agent.driver.driver_host import DriverHost, expected, tree
 from tests.agent.fakes import (
@@ -39,8 +38,6 @@ from tests.agent.fakes import (
     plugin,
     write_cards,
 )
-
-PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture(autouse=True)
@@ -66,30 +63,6 @@ def settings(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> Settings
         pod_resources_socket=kubelet.pod_resources,
         cards=write_cards(tmp_path / "cards.yaml"),
     )
-
-
-@contextmanager
-def running(settings: Settings, **parts: Any) -> Iterator[Agent]:
-    """Run an agent, and end it."""
-    agent = Agent(settings, **parts)
-    agent.start()
-    try:
-        yield agent
-    finally:
-        agent.stop()
-        for thread in agent.threads:
-            thread.join(DEADLINE_S)
-            assert not thread.is_alive()
-
-
-def page(agent: Agent, path: str) -> tuple[int, str]:
-    with urllib3.PoolManager(retries=False, timeout=DEADLINE_S) as pool:
-        answer = pool.request("GET", f"http://127.0.0.1:{agent.http_port}{path}")
-        return answer.status, answer.data.decode()
-
-
-def ready(agent: Agent) -> bool:
-    return page(agent, "/readyz") == (200, "ok\n")
 
 
 def annotated(admin: ApiClient, pod: str) -> dict[str, Allocation]:

@@ -21,9 +21,6 @@ from tests.simulator.api_helpers import (
     running_hook,
 )
 
-ANNOTATE = {"op": "add", "path": "/metadata/annotations", "value": {"stamp": "1"}}
-
-
 Apply = Callable[[str], Hook]
 
 

@@ -209,30 +209,26 @@ def test_a_container_of_which_nobody_knows_what_it_asks_for_is_vetoed_too(node: 
     assert "memory on GPU-1" in veto(node, pod)
 
 
-def test_a_card_that_the_pods_author_has_ruled_out_is_vetoed_if_that_was_not_known(
-    node: Node,
+@pytest.mark.parametrize(
+    ("cores", "wishes", "told"),
+    [
+        (30, Wishes(nouse_uuids=("GPU-0",)), "GPU-0 by nouse-gpu-uuid"),
+        (200, Wishes(link="nvlink"), "GPU-0, GPU-1 by gpu-link (nvlink)"),
+    ],
+)
+def test_cards_that_the_pods_author_has_ruled_out_are_vetoed_if_that_was_not_known(
+    node: Node, cores: int, wishes: Wishes, told: str
 ) -> None:
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", asks(cores, 8))
     node.pods.away = True
     node.admit(pod)
     node.pods.away = False
-    (card,) = node.cards(pod)
-    pod = replace(pod, wishes=Wishes(nouse_uuids=(card,)))
+    pod = replace(pod, wishes=wishes)
     node.bind(pod)
     assert veto(node, pod) == (
-        f"cards that the pod's annotations rule out: {card} by nouse-gpu-uuid; the pod was not "
+        f"cards that the pod's annotations rule out: {told}; the pod was not "
         "known when they were chosen: delete it, and its successor is placed anew"
     )
-
-
-def test_cards_that_should_hold_together_and_do_not_are_vetoed_too(node: Node) -> None:
-    pod = make_pod("a", asks(200, 0))
-    node.pods.away = True
-    node.admit(pod)
-    node.pods.away = False
-    pod = replace(pod, wishes=Wishes(link="nvlink"))
-    node.bind(pod)
-    assert "rule out: GPU-0, GPU-1 by gpu-link (nvlink); the pod was not" in veto(node, pod)
 
 
 def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish(

@@ -45,7 +45,6 @@ def agent_dies_unseen(node: Node) -> None:
 
 
 ANY = pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
-EITHER = pytest.mark.parametrize("dies", [nothing, both_die])
 AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
 
 

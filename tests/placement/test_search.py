@@ -20,15 +20,7 @@ from placement.capacity import CardState, need_of
 from placement.cards import Inventory, Link
 from placement.errors import NoPlacement
 from placement.scoring import Policy
-from placement.search import (
-    Assignment,
-    Capacity,
-    Plan,
-    Step,
-    _place_share,
-    _Search,
-    make_plan,
-)
+from placement.search import Assignment, Capacity, Plan, Step, _place_share, _Search, make_plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container

@@ -10,16 +10,7 @@ import trustme
 
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
-from tests.simulator.api_helpers import (
-    CORE,
-    PODS,
-    Hook,
-    allow,
-    deny,
-    pod,
-    rule,
-    running_hook,
-)
+from tests.simulator.api_helpers import CORE, PODS, Hook, allow, deny, pod, rule, running_hook
 
 Apply = Callable[[str], Hook]
 

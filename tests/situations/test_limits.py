@@ -8,15 +8,7 @@ from random import Random
 import pytest
 
 from simulator.node.node import Node
-from tests.situations.build import (
-    Json,
-    a_node,
-    a_pod,
-    assert_sound,
-    gpu,
-    uid_of,
-    wait_for,
-)
+from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, uid_of, wait_for
 
 
 def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:

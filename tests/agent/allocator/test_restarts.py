@@ -1,4 +1,4 @@
-"""Agent and kubelet die at any moment; names come back; the checkpoint is damaged or late."""
+"""Agent and kubelet die at any moment; names come back; the checkpoint is late."""
 
 from collections.abc import Callable
 
@@ -153,44 +153,6 @@ def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> Non
     assert last(node)[1] is ORDER
 
 
-def test_a_promise_to_a_pod_that_was_refused_since_is_kept_from_nobody(node: Node) -> None:
-    pod = node.begin(make_pod("a", asks(100, 8)))
-    node.prefer(CORE, 100)
-    node.refuse(pod)
-    agent_dies(node)
-    other = node.admitted(make_pod("b", asks(100, 8)))
-    assert last(node) == ("b/main", TICKET)
-    assert node.cards(other) == ["GPU-0"]
-
-
-def test_an_agent_without_a_file_goes_on_by_the_kubelets(node: Node) -> None:
-    """A folder that was wiped, an older agent: what was known of half a container is lost."""
-    done = node.admitted(make_pod("done", init(10, 2), asks(30, 8)))
-    pod = node.begin(make_pod("a", init(20, 8), asks(10, 2)))
-    serve(node, pod, "init")
-    node.store.text = ""
-    agent_dies(node)
-    serve(node, pod, "main")
-    node.start(pod, "main")
-    node.start(done, "main")
-    assert set(node.decision_log.refs("prestart")) == {"a/main", "done/main"}
-    is_true(node)
-
-
-# --- the kubelet dies ---------------------------------------------------------------------
-
-
-def test_a_new_kubelet_without_list_is_served_by_order(node: Node) -> None:
-    pod = node.begin(make_pod("a", init(30, 8), asks(20, 8)))
-    serve(node, pod, "init")
-    serve(node, pod, "main", CORE)
-    kubelet_dies(node)
-    node.record.away = "hanging"
-    node.admit(pod)
-    assert set(node.decision_log.refs("allocate")[-2:]) == {"a/main"}
-    assert node.cards(pod) == node.cards(pod, "init")
-
-
 # --- static pods ------------------------------------------------------------------------------
 
 
@@ -215,15 +177,6 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
     assert not node.decision_log.unproven_starts
     assert set(node.decision_log.refs("prestart")) <= {"static/main", "static/second"}
     is_true(node)
-
-
-# --- names that come back ---------------------------------------------------------------------
-
-
-# --- refusals -----------------------------------------------------------------------------------
-
-
-# --- a checkpoint in mid-admission, late, damaged, foreign, gone ------------------------------
 
 
 # --- without any witness -----------------------------------------------------------------------

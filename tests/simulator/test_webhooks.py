@@ -14,10 +14,9 @@ from contract.stamps import OrderStamp
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
 from simulator.webhooks import simulated_configurations
-from tests.simulator.api_helpers import PODS, Hook, allow, running_hook
+from tests.simulator.api_helpers import PODS, Hook, running_hook
 from tests.simulator.api_helpers import pod as plain_pod
 from webhook.admission.bindings import mutate_binding
-from webhook.admission.options import Options
 from webhook.admission.pods import mutate_pod
 from webhook.admission.reviews import Review, decode_review, encode_review
 from webhook.admission.verdicts import Verdict
@@ -103,51 +102,6 @@ def test_a_gpu_pod_is_stamped_when_it_is_created_and_when_it_is_bound(
     }
 
 
-def test_a_gpu_pod_that_names_no_scheduler_is_given_to_another_where_one_is_set(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    """The API server has filled in the default one by then; whoever names another one keeps it."""
-
-    def respond(request: Json) -> Json:
-        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-        decoded = decode_review(json.dumps(review | {"request": request}).encode())
-        verdict = mutate_pod(
-            decoded,
-            names=NAMES,
-            stamp=lambda: OrderStamp(1_700_000_000_000_000_000, "w1", 0),
-            options=Options(scheduler_name="gpu-turnstile-scheduler"),
-        )
-        answer: Json = json.loads(encode_review(decoded, verdict))["response"]
-        return answer
-
-    hook.respond = respond
-    for name, spec in (("silent", {}), ("other", {"schedulerName": "volcano"})):
-        client.create(PODS, plain_pod(name, limits=GPU, **spec))
-    asked = {each["name"]: each["object"]["spec"]["schedulerName"] for each in hook.reviews}
-    assert asked == {"silent": "default-scheduler", "other": "volcano"}
-    given = {
-        name: client.get(f"{PODS}/{name}")["spec"]["schedulerName"] for name in ("silent", "other")
-    }
-    assert given == {
-        "silent": "gpu-turnstile-scheduler",
-        "other": "volcano",
-    }
-
-
-@pytest.mark.parametrize("field", ["containers", "initContainers"])
-@pytest.mark.parametrize("resource", [NAMES.core, NAMES.memory])
-def test_a_gpu_pod_that_can_never_be_served_is_refused_wherever_it_asks(
-    client: ApiClient, hook: Hook, field: str, resource: str
-) -> None:
-    asking = plain_pod()
-    container = {"name": "x", "image": "none", "resources": {"limits": {resource: "150"}}}
-    asking["spec"].setdefault(field, []).append(container)
-    with pytest.raises(ApiError) as caught:
-        client.create(PODS, asking)
-    assert caught.value.status == 422
-    assert "resources.limits[tencent.com/vcuda-core]" in caught.value.message
-
-
 def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
     client: ApiClient, hook: Hook, warnings: list[str]
 ) -> None:
@@ -204,16 +158,3 @@ def test_the_author_of_a_workload_is_told_at_once(
     _, wrong = _workload(workload, WRONG)
     with pytest.raises(ApiError):
         client.replace(f"{collection}/w", wrong)
-
-
-def test_a_workload_older_than_the_webhook_can_still_be_changed(
-    client: ApiClient, hook: Hook, warnings: list[str]
-) -> None:
-    collection, wrong = _workload(WORKLOADS[0], WRONG)
-    hook.respond = allow()
-    client.create(collection, wrong)
-    hook.respond = _respond
-    client.patch(f"{collection}/w", {"spec": {"replicas": 0}})
-    assert client.get(f"{collection}/w")["spec"]["replicas"] == 0
-    (warning,) = warnings
-    assert warning.startswith("as before, its pods are refused: spec.template.spec.containers[0]")

@@ -788,6 +788,8 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
                 nodes += [each.host_path for each in ask_allocate(stub, chosen).devices]
                 held.append((resource, chosen))
                 self.write_checkpoint()
+        for (stem, *_), (_, chosen) in zip(asked, held[-len(asked) :], strict=True):
+            with plugin(self.path_of(stem)) as stub:
                 ask_prestart(stub, chosen)
         return nodes
 

@@ -242,6 +242,14 @@ def test_every_link_leads_somewhere() -> None:
     ] == []
 
 
+def test_every_page_that_a_program_names_exists() -> None:
+    sources = [each for name in PROGRAMS for each in (ROOT / name).rglob("*.py")]
+    text = "".join(ast.unparse(ast.parse(each.read_bytes())) for each in sources)
+    named = set(re.findall(r"\bdocs/[a-z-]+\.md(?:#[a-z0-9-]+)?", text))
+    assert any("#" in each for each in named)
+    assert [each for each in named if not _leads_somewhere(ROOT / "README.md", each)] == []
+
+
 def test_every_target_of_make_that_is_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z0-9]+):", makefile, flags=re.MULTILINE))

@@ -319,6 +319,8 @@ def test_objects_of_a_component_that_was_taken_out(doctor: Doctor) -> None:
     kubectl = doctor.deployed.kubectl
     kubectl.run(f"--namespace={NAMESPACE}", "delete", EXTENDER)
     told = doctor.until("a warning", lambda told: ("leftovers", "warning") in told.wrong)
+    assert not any(level == "error" for _, level in told.wrong)
+    assert told.code == 0
     found = told.one("leftovers", "warning")
     assert "has no Deployment gpu-turnstile-scheduler any more" in found["text"]
 

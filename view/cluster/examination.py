@@ -187,7 +187,8 @@ def _own_pods(client: Client) -> list[Json]:
 def _program(pod: Json) -> Program:
     status = pod.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
-    ready = (conditions.get("Ready") or {}).get("status") == "True"
+    last = conditions.get("Ready") or {}
+    ready = last.get("status") == "True"
     return Program(
         component=_label(pod, _NAME_LABEL),
         namespace=pod["metadata"]["namespace"],
@@ -197,6 +198,7 @@ def _program(pod: Json) -> Program:
         image=pod["spec"]["containers"][0].get("image") or "",
         ready=ready,
         why="" if ready else _why(status, conditions),
+        since=_time(last.get("lastTransitionTime")) if ready else None,
     )
 
 
@@ -266,6 +268,7 @@ def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
             cards = decode_inventory(annotations[names.gpu_cards])
         except ContractError as error:
             problem = str(error)
+    kubelet = next((e for e in status.get("conditions") or () if e.get("type") == "Ready"), {})
     allocatable: dict[str, int] = {}
     for name, amount in (status.get("allocatable") or {}).items():
         with suppress(ValueError):
@@ -277,10 +280,7 @@ def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
         cards=cards,
         cards_problem=problem,
         cordoned=frozenset(read_cordon(annotations, names)),
-        ready=any(
-            each.get("type") == "Ready" and each.get("status") == "True"
-            for each in status.get("conditions") or ()
-        ),
+        told=_time(kubelet.get("lastHeartbeatTime")),
     )
 
 
@@ -354,10 +354,9 @@ def _lease(client: Client) -> Lease | None:
     if found is None:
         return None
     spec = found["spec"]
-    renewed = spec.get("renewTime")
     return Lease(
         spec.get("holderIdentity") or "",
-        datetime.fromisoformat(renewed) if renewed else None,
+        _time(spec.get("renewTime")),
         float(spec.get("leaseDurationSeconds") or 0),
     )
 
@@ -412,6 +411,7 @@ def _owned(client: Client) -> Sequence[Owned]:
             each["metadata"].get("namespace") or "",
             each["metadata"]["name"],
             _label(each, _COMPONENT_LABEL),
+            _release(each),
         )
         for kind, path in _KINDS.items()
         for each in _all(client, path, query)
@@ -430,6 +430,17 @@ def _metrics(client: Client, pod: Json) -> Samples:
     target = quoted(f"{scheme}{metadata['name']}:{port}")
     path = f"/api/v1/namespaces/{quoted(metadata['namespace'])}/pods/{target}/proxy/metrics"
     return parse_samples(client.read_text(path, timeout=_SECONDS), prefix=_PREFIX)
+
+
+def _release(obj: Json) -> tuple[str, str] | None:
+    """Name the Helm release that made an object, and its namespace."""
+    notes = obj["metadata"].get("annotations") or {}
+    name, namespace = (notes.get(f"meta.helm.sh/release-{each}") for each in ("name", "namespace"))
+    return (name, namespace) if name and namespace else None
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _label(obj: Json, label: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from common.apiserver.client import Client
 from contract.names import Names
 from view.cluster.examination import examine
-from view.model.doctor.facts import Hook, Level, Trial, Unread
+from view.model.doctor.facts import Hook, Level, Owned, Trial, Unread
 from view.terminal.doctor import judge
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -310,6 +311,30 @@ def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: Served) -> None
     (found,) = [e for e in judge(examine(api.client, Names(), "team")) if e.check == "agents"]
     assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
+
+
+def test_it_is_read_which_objects_helm_made_and_how_old_a_status_is(api: Served) -> None:
+    notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
+    labels = {"app.kubernetes.io/component": "view"}
+    one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
+    api["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
+    (node,) = api["/api/v1/nodes"]
+    (ready,) = node["status"]["conditions"]
+    ready["lastHeartbeatTime"] = "2026-01-01T00:00:05Z"
+    agent, _proxy = api["/api/v1/namespaces/gpu-turnstile-node/pods"]
+    (ready,) = agent["status"]["conditions"]
+    ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
+    facts = examine(api.client, Names(), "team")
+    assert facts.owned == [
+        Owned("Deployment", "", "a", "view", ("gpus", "team")),
+        Owned("Deployment", "", "b", "", None),
+    ]
+    assert not isinstance(facts.nodes, Unread)
+    assert not isinstance(facts.programs, Unread)
+    assert [each.told for each in facts.nodes] == [datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)]
+    assert [each.since for each in facts.programs if each.name == "agent-1"] == [
+        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
+    ]
 
 
 def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(api: Served) -> None:

@@ -303,6 +303,7 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
 _FOREIGN = {
     ("install", "--build-arg"),
     ("install", "--gpu-driver"),
+    ("install", "--make-rshared"),
     ("autoscalers", "--max-node-startup-time"),
     ("autoscalers", "--max-total-unready-percentage"),
     ("autoscalers", "--ok-total-unready-count"),

@@ -68,6 +68,7 @@ _OTHERS_SAY = {
     "NVML: Driver Not Loaded",
     "pod ... had been predicated!",
     "hostPath type check failed",
+    'is mounted on "/" but it is not a shared or slave mount',
     'RuntimeHandler "nvidia" not supported',
     'The Pod "x" is invalid: spec.containers...vcuda-core...',
 }
@@ -303,6 +304,8 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
 _FOREIGN = {
     ("install", "--build-arg"),
     ("install", "--gpu-driver"),
+    ("install", "--install-nvidia-plugin"),
+    ("install", "--kube-version"),
     ("install", "--make-rshared"),
     ("autoscalers", "--max-node-startup-time"),
     ("autoscalers", "--max-total-unready-percentage"),

@@ -268,7 +268,6 @@ def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
             cards = decode_inventory(annotations[names.gpu_cards])
         except ContractError as error:
             problem = str(error)
-    kubelet = next((e for e in status.get("conditions") or () if e.get("type") == "Ready"), {})
     allocatable: dict[str, int] = {}
     for name, amount in (status.get("allocatable") or {}).items():
         with suppress(ValueError):
@@ -280,7 +279,6 @@ def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
         cards=cards,
         cards_problem=problem,
         cordoned=frozenset(read_cordon(annotations, names)),
-        told=_time(kubelet.get("lastHeartbeatTime")),
     )
 
 

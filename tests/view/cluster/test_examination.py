@@ -313,14 +313,11 @@ def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: Served) -> None
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
 
 
-def test_it_is_read_which_objects_helm_made_and_how_old_a_status_is(api: Served) -> None:
+def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: Served) -> None:
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
     one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
     api["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
-    (node,) = api["/api/v1/nodes"]
-    (ready,) = node["status"]["conditions"]
-    ready["lastHeartbeatTime"] = "2026-01-01T00:00:05Z"
     agent, _proxy = api["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
@@ -329,9 +326,7 @@ def test_it_is_read_which_objects_helm_made_and_how_old_a_status_is(api: Served)
         Owned("Deployment", "", "a", "view", ("gpus", "team")),
         Owned("Deployment", "", "b", "", None),
     ]
-    assert not isinstance(facts.nodes, Unread)
     assert not isinstance(facts.programs, Unread)
-    assert [each.told for each in facts.nodes] == [datetime(2026, 1, 1, 0, 0, 5, tzinfo=UTC)]
     assert [each.since for each in facts.programs if each.name == "agent-1"] == [
         datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
     ]

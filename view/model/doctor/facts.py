@@ -67,7 +67,6 @@ class NodeState:
         cards: the agent's inventory; ``None`` where there is none.
         cards_problem: why the inventory cannot be read; empty where it can, or is not there.
         cordoned: UUIDs of cards that an admin has cordoned.
-        told: when the kubelet last wrote the node's status; ``None`` where it does not say.
     """
 
     name: str
@@ -76,7 +75,6 @@ class NodeState:
     cards: NodeCards | None = None
     cards_problem: str = ""
     cordoned: frozenset[str] = frozenset()
-    told: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ _PROXY_PREFIX = "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
 
 _AGAIN = "kubectl gpu doctor --node {}"
-_STATUS_WITHIN = timedelta(minutes=1)
+_SETTLED_AFTER = timedelta(minutes=1)
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 
 
@@ -189,29 +189,26 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
             if offered == there:
                 continue
             text = f"{name}: the node's status offers {offered}, its cards have {there}"
-            if _is_late(facts, node):
-                late = f"{text}; the kubelet has not written it since agent or proxy became ready"
-                found.add(Level.UNKNOWN, node.name, late, _AGAIN)
+            if _is_new(facts, node):
+                new = f"{text}; agent or proxy are new, the kubelet may not have written it since"
+                found.add(Level.UNKNOWN, node.name, new, _AGAIN)
             else:
                 found.add(Level.ERROR, node.name, text, "docs/operate.md#the-node-offers-nothing")
     yield from found.findings("as the cards say, on every node")
 
 
-def _is_late(facts: Facts, node: NodeState) -> bool:
-    """Tell whether the node's status may be older than the agent and the proxy that serve it.
+def _is_new(facts: Facts, node: NodeState) -> bool:
+    """Tell whether the agent or the proxy of a node has been ready for less than a minute.
 
-    The kubelet stamps all these times. It writes a status that has changed every ten seconds by
-    default, and one that has not every five minutes: after a minute it is not late but different.
+    A kubelet writes a node's status every ten seconds, if it was not told otherwise: until then it
+    has what the kubelet knew between two proxies.
     """
     programs = () if isinstance(facts.programs, Unread) else facts.programs
-    ready = [
-        each.since
+    return any(
+        facts.now - each.since < _SETTLED_AFTER
         for each in programs
         if each.node == node.name and each.component in (AGENT, PROXY) and each.since
-    ]
-    if not ready or node.told is None:
-        return False
-    return node.told <= max(ready) and facts.now - max(ready) < _STATUS_WITHIN
+    )
 
 
 def _cores(node: NodeState) -> int:

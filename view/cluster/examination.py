@@ -16,7 +16,7 @@ from contract.errors import ContractError
 from contract.inventory import decode_inventory
 from contract.names import Names
 from view.cluster.agents import AGENT_NAMESPACE, parse_samples
-from view.model.doctor.choice import chooses
+from view.model.constraints import NodeTraits, read_constraints, read_traits
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -249,19 +249,25 @@ def _nodes(
     return [_node(each, names, pods) for each in _all(client, "/api/v1/nodes")]
 
 
-def _chosen(name: str, labels: Mapping[str, str], pods: Mapping[str, Json]) -> frozenset[str]:
+def _chosen(node: NodeTraits, pods: Mapping[str, Json]) -> frozenset[str]:
     """Name the DaemonSets that choose a node; one that is not there as that of deploy/base."""
-    labelled = any(labels.get(each) == "true" for each in GPU_LABELS)
+    labelled = any((each, "true") in node.labels for each in GPU_LABELS)
     return frozenset(
         each
         for each in (AGENT, PROXY)
-        if (chooses(pods[each], name, labels) if each in pods else labelled)
+        if (_chooses(pods[each], node) if each in pods else labelled)
     )
+
+
+def _chooses(pod: Json, node: NodeTraits) -> bool:
+    """Tell whether pods of this template may run on a node; taints are not looked at."""
+    wanted = read_constraints(pod)
+    return not wanted.lacking(node) and wanted.affinity_matches(node)
 
 
 def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
     metadata, status = obj["metadata"], obj.get("status") or {}
-    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    annotations = metadata.get("annotations") or {}
     cards, problem = None, ""
     if names.gpu_cards in annotations:
         try:
@@ -274,7 +280,7 @@ def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
             allocatable[name] = int(amount)
     return NodeState(
         name=metadata["name"],
-        chosen=_chosen(metadata["name"], labels, pods),
+        chosen=_chosen(read_traits(obj), pods),
         allocatable=allocatable,
         cards=cards,
         cards_problem=problem,

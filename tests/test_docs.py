@@ -302,6 +302,7 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
 
 
 _FOREIGN = {
+    ("README", "--make-rshared"),
     ("doctor", "--force-conflicts"),
     ("install", "--build-arg"),
     ("install", "--gpu-driver"),

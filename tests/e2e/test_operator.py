@@ -45,7 +45,7 @@ def _operator(kubectl: Kubectl, node: str) -> Iterator[None]:
             pytest.skip(f"this node has an NVIDIA driver or operator of its own: {each}")
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     if not any(" / / " in each and " shared:" in each for each in mounts):
-        pytest.skip("the root of this node is a private mount: mount --make-shared /")
+        pytest.skip("the root of this node is a private mount: mount --make-rshared /")
     made = kubectl.run("get", "runtimeclass", "nvidia", "--ignore-not-found", "--output=name").out
     if not made:
         kubectl.run("create", "--filename=-", given=json.dumps(CLASS))

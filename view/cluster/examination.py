@@ -35,6 +35,7 @@ from view.model.doctor.facts import (
     Unread,
 )
 from view.model.nodes import GPU_LABELS
+from view.model.words import clamp
 
 NAMESPACE = "gpu-turnstile"
 PART_OF = "app.kubernetes.io/part-of=gpu-turnstile"
@@ -223,7 +224,10 @@ def _why(status: Json, conditions: Mapping[str, Json]) -> str:
             if told and not (state == "terminated" and told.get("exitCode") == 0):
                 last = (each.get("lastState") or {}).get("terminated") or {}
                 code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
-                return f"{each['name']}: {told.get('reason') or state}{code}"
+                # What waits after a crash says for how long; how it crashed is in the last state.
+                words = clamp(last.get("message") if last else told.get("message"))
+                said = f"{each['name']}: {told.get('reason') or state}{code}"
+                return f"{said}: {words}" if words else said
     for kind in ("PodScheduled", "Ready"):
         told = conditions.get(kind) or {}
         if told.get("status") != "True" and (told.get("message") or told.get("reason")):

@@ -332,20 +332,40 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: S
     ]
 
 
-def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(api: Served) -> None:
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
+                "lastState": {"terminated": {"exitCode": 2}},
+            },
+            "webhook: CrashLoopBackOff, last exit code 2",
+        ),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
+                "lastState": {"terminated": {"exitCode": 128, "message": "no such device"}},
+            },
+            "webhook: CrashLoopBackOff, last exit code 128: no such device",
+        ),
+        (
+            {"state": {"waiting": {"reason": "CreateContainerError", "message": "not shared"}}},
+            "webhook: CreateContainerError: not shared",
+        ),
+        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
+    ],
+)
+def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(
+    api: Served, status: dict[str, Any], words: str
+) -> None:
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {
         "conditions": [{"type": "Ready", "status": "False"}],
-        "containerStatuses": [
-            {
-                "name": "webhook",
-                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-                "lastState": {"terminated": {"exitCode": 2}},
-            }
-        ],
+        "containerStatuses": [{"name": "webhook", **status}],
     }
     api["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
     facts = examine(api.client, Names(), "team")
     assert [each.text for each in judge(facts) if each.check == "webhook-replicas"] == [
-        "0 of 1 pods are ready: webhook: CrashLoopBackOff, last exit code 2"
+        f"0 of 1 pods are ready: {words}"
     ]

@@ -97,6 +97,11 @@ class ContainerDemand:
     index: int
     demand: Demand
 
+    @property
+    def ordinal(self) -> str:
+        """Its place in the pod, as names of annotations have it: ``0``, ``init-0``."""
+        return str(self.index) if self.kind is ContainerKind.MAIN else f"init-{self.index}"
+
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:

@@ -165,6 +165,11 @@ class Names:
         """Return the name of a resource."""
         return f"{self.domain}/vcuda-{resource}"
 
-    def predicate_gpu_idx(self, index: int) -> str:
-        """Return the annotation with the card indices of ``spec.containers[index]``."""
-        return f"{self.predicate_gpu_idx_prefix}{index}"
+    def predicate_gpu_idx(self, ordinal: int | str) -> str:
+        """Return the annotation with the card indices of one container.
+
+        Args:
+            ordinal: ``0`` for ``spec.containers[0]``, as gpu-manager has it; ``init-0`` for
+                ``spec.initContainers[0]`` (:attr:`contract.demand.ContainerDemand.ordinal`).
+        """
+        return f"{self.predicate_gpu_idx_prefix}{ordinal}"

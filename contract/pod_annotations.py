@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from contract.allocation import Allocation, decode_allocations
-from contract.demand import ContainerKind, Demand, PodDemand
+from contract.demand import Demand, PodDemand
 from contract.errors import ContractError, quote
 from contract.names import Names
 
@@ -65,7 +65,7 @@ def read_choice(
     written: Mapping[str, Allocation],
     names: Names,
     faults: list[str],
-) -> Mapping[int, tuple[int, ...]]:
+) -> Mapping[str, tuple[int, ...]]:
     """Read the cards that a scheduler chose for the containers that have no allocation yet.
 
     One that is not valid counts here: who wrote it has written the cards beside it too.
@@ -78,18 +78,18 @@ def read_choice(
         faults: takes what is wrong, for the log.
 
     Returns:
-        Place in ``spec.containers`` -> card indices.
+        Container name -> card indices.
     """
-    chosen: dict[int, tuple[int, ...]] = {}
+    chosen: dict[str, tuple[int, ...]] = {}
     for container in demand.containers:
-        key = names.predicate_gpu_idx(container.index)
-        if container.kind is not ContainerKind.MAIN or container.name in written:
+        if container.name in written:
             continue
+        key = names.predicate_gpu_idx(container.ordinal)
         text = annotations.get(key)
         if text is None:
             continue
         if _INDICES.match(text):
-            chosen[container.index] = tuple(dict.fromkeys(map(int, text.split(","))))
+            chosen[container.name] = tuple(dict.fromkeys(map(int, text.split(","))))
         else:
             faults.append(
                 f"metadata.annotations[{key}]: Invalid value: {quote(text)}: must be card "

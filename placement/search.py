@@ -241,7 +241,7 @@ class _Search:
         other = ", ".join(next(self._ways(free, state, states, bound), ())) or "no other"
         return (
             f"{explain(step.need, states, fixed=step.chosen)}; a scheduler chose "
-            f"{', '.join(step.chosen)} by predicate-gpu-idx-{step.container.index}, which is "
+            f"{', '.join(step.chosen)} by predicate-gpu-idx-{step.container.ordinal}, which is "
             f"followed strictly; {other} would fit"
         )
 

@@ -1,6 +1,6 @@
 """Binding a pod: decide once more, choose the cards, and make one Binding that carries them.
 
-The pod counts on its node from the decision on (:class:`scheduler.state.Assumed`). It goes on
+The pod counts on its node from the decision on (:meth:`scheduler.state.State.assume`). It goes on
 counting where nobody knows whether the Binding was done: it may be, and then its cards are taken.
 """
 
@@ -12,15 +12,13 @@ from typing import Protocol
 from common.apiserver.client import Json
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from contract.demand import ContainerKind
 from contract.names import Names
 from contract.pod_annotations import write_choice
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import plan_pod, taken_by
+from placement.cluster.holdings import plan_pod
 from placement.cluster.pods import Pod, has_ended, parse_pod
 from placement.errors import NoPlacement
 from placement.scoring import Policy
-from placement.search import Plan
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
@@ -91,9 +89,11 @@ class Binder:
         pod = self.state.find(args.uid) or await self._fetch(args)
         if isinstance(pod, str):
             return pod
-        annotations: dict[str, str] = {}
-        if pod is not None:
-            annotations = self._assume(pod, args.node)
+        chosen = self._assume(pod, args.node) if pod is not None else {}
+        annotations = {
+            self.names.predicate_gpu_idx(each.ordinal): write_choice(chosen[each.name])
+            for each in (pod.demand.containers if pod is not None else ())
+        }
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -117,7 +117,7 @@ class Binder:
         else:
             self.state.settle(args.uid, args.node)
             self.on_result("bound")
-        return ", ".join(f"{key.rpartition('-')[2]}: {value}" for key, value in annotations.items())
+        return ", ".join(f"{name}: {write_choice(cards)}" for name, cards in chosen.items())
 
     async def _fetch(self, args: BindingArgs) -> Pod | str | None:
         """Ask for a pod that the watch has not shown.
@@ -141,8 +141,8 @@ class Binder:
             raise self._error("elsewhere", f"the pod is bound to {node} already")
         return parse_pod(obj, self.names)
 
-    def _assume(self, pod: Pod, node: str) -> dict[str, str]:
-        """Choose the cards, count the pod on its node, and return the annotations to bring."""
+    def _assume(self, pod: Pod, node: str) -> dict[str, tuple[int, ...]]:
+        """Choose the cards, count the pod on its node, and return them by container name."""
         with self.state.lock:
             room = self.state.room(node)
             if room is None:
@@ -157,13 +157,11 @@ class Binder:
                 raise self._error("refused", f"node {node}: {error}") from error
             if plan is None:
                 raise self._error("refused", f"node {node}: no place was found in time")
-            chosen = _choice(pod, plan)
-            bound = replace(pod, node=room.node.name, chosen=tuple(chosen.items()), recorded=())
-            self.state.assume(bound, taken_by(plan, room.node))
-        return {
-            self.names.predicate_gpu_idx(index): write_choice(cards)
-            for index, cards in chosen.items()
-        }
+            chosen = {name: tuple(sorted(map(int, each.cards))) for name, each in plan.items()}
+            self.state.assume(
+                replace(pod, node=room.node.name, chosen=tuple(chosen.items()), recorded=())
+            )
+        return chosen
 
     async def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:
         """Find out what became of a Binding; return where it was done.
@@ -197,12 +195,3 @@ class Binder:
     def _error(self, result: str, text: str) -> BindError:
         self.on_result(result)
         return BindError(text)
-
-
-def _choice(pod: Pod, plan: Plan) -> dict[int, tuple[int, ...]]:
-    """Return the cards of each container that a hint can name: the agent reads those alone."""
-    return {
-        container.index: tuple(sorted(map(int, plan[container.name].cards)))
-        for container in pod.demand.containers
-        if container.kind is ContainerKind.MAIN
-    }

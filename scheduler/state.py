@@ -8,29 +8,14 @@ gone, or its Binding has failed for certain; no time runs out on it.
 import threading
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
 from contract.names import Names
-from placement.cluster.holdings import Taken
 from placement.cluster.nodes import parse_node
 from placement.cluster.pods import Pod, has_ended, parse_pod
 from placement.cluster.room import Room
 from placement.scoring import Policy
-
-
-@dataclass(frozen=True, slots=True)
-class Assumed:
-    """A pod that this process has bound, or tries to, and that the watch does not show yet.
-
-    Attributes:
-        pod: the pod as it will be, its node and the choice of cards included.
-        taken: what it holds there.
-    """
-
-    pod: Pod
-    taken: Taken
 
 
 class State:
@@ -53,8 +38,9 @@ class State:
         self._rooms: dict[str, Room] = {}
         self._where: dict[str, str] = {}
         self._unbound: dict[str, Pod] = {}
-        # By pod and node: a Binding in doubt may be followed by one to another node.
-        self._assumed: dict[str, dict[str, Assumed]] = {}
+        # Pod -> nodes to which this process has bound it, or tries to, and no watch shows it yet:
+        # a Binding in doubt may be followed by one to another node.
+        self._assumed: dict[str, set[str]] = {}
         self._version = 0
         self._changed: dict[str, int] = {}
         self._nodes: set[str] = set()
@@ -90,7 +76,7 @@ class State:
 
     def assumed_on(self, uid: str) -> AbstractSet[str]:
         """Return the nodes to which this process has bound a pod, or may have, unseen so far."""
-        return self._assumed.get(uid, {}).keys()
+        return self._assumed.get(uid, set())
 
     # --- nodes ----------------------------------------------------------------------
 
@@ -164,16 +150,11 @@ class State:
 
     # --- what this process binds ------------------------------------------------------
 
-    def assume(self, pod: Pod, taken: Taken) -> None:
-        """Count a pod on the node that it is about to be bound to.
-
-        Args:
-            pod: the pod as it will be.
-            taken: what it will hold.
-        """
+    def assume(self, pod: Pod) -> None:
+        """Count a pod, as it will be, on the node that it is about to be bound to."""
         with self.lock:
-            self._assumed.setdefault(pod.uid, {})[pod.node] = Assumed(pod, taken)
-            self._room(pod.node).put(pod, taken)
+            self._assumed.setdefault(pod.uid, set()).add(pod.node)
+            self._room(pod.node).put(pod)
             self._touch(pod.node)
 
     def settle(self, uid: str, node: str) -> None:
@@ -185,8 +166,9 @@ class State:
     def retract(self, uid: str, node: str) -> None:
         """Count a pod no more on a node to which it was not bound after all."""
         with self.lock:
-            nodes = self._assumed.get(uid, {})
-            if nodes.pop(node, None) is not None:
+            nodes = self._assumed.get(uid, set())
+            if node in nodes:
+                nodes.discard(node)
                 if not nodes:
                     del self._assumed[uid]
                 if self._where.get(uid) != node:
@@ -198,17 +180,13 @@ class State:
         uid = pod.uid
         self._unbound.pop(uid, None)
         self.settle(uid, pod.node)
-        assumed = self._assumed.pop(uid, {}).get(pod.node)
+        self._assumed.pop(uid, None)
         if self._where.get(uid, pod.node) != pod.node:
             self._leave(uid)
         room = self._room(pod.node)
         self._where[uid] = pod.node
         if room.pods.get(uid) == pod:
             return
-        # What was chosen at the binding tells more than the hints: init containers have none.
-        kept = assumed is None or assumed.pod.chosen == pod.chosen
-        if not kept:
-            room.drop(uid)
         before = room.holding(uid)
         room.put(pod)
         if before is None or room.holding(uid) != before:

@@ -66,6 +66,7 @@ _OTHERS_SAY = {
     "client connection is closing",
     "Allocate failed due to rpc error",
     "NVML: Driver Not Loaded",
+    "rpc client exit with 255",
     "pod ... had been predicated!",
     "hostPath type check failed",
     'is mounted on "/" but it is not a shared or slave mount',

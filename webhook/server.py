@@ -76,7 +76,6 @@ class Master(master.Master):
 
     def __init__(self, settings: Settings, certificate: Certificate, shared: Path) -> None:
         self.settings = settings
-        self._serves = certificate
         self._shared = shared
         self._places: dict[Any, int] = {}
         self._metrics: Metrics | None = None
@@ -109,7 +108,6 @@ class Master(master.Master):
 
     def _assign_place(self, _arbiter: Any, worker: Any) -> None:
         """Assign the lowest place that no living worker has; runs in the master."""
-        self._serves.refresh()
         taken = set(self._places.values())
         self._places[worker] = next(each for each in range(len(taken) + 1) if each not in taken)
 

@@ -20,12 +20,12 @@ class Constraints:
 
     Attributes:
         wishes: the pod's author's.
-        chosen: card indices that a scheduler chose, by position in ``spec.containers``.
+        chosen: card indices that a scheduler chose, by container name.
         strict: whether a choice that does not fit is refused instead of replaced.
     """
 
     wishes: Wishes = NO_WISHES
-    chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     strict: bool = False
 
 

@@ -11,7 +11,7 @@ from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.tickets import DeviceTable, per_card
 from agent.allocator.placement_request import Assumptions, PlacementRequest
 from agent.allocator.record import Record
-from contract.demand import ContainerDemand, ContainerKind
+from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
 from placement.capacity import CardState, Need, need_of, why_not
 from placement.search import Capacity, Plan, Step
@@ -93,10 +93,8 @@ class RequestView:
 
     def _chosen(self, container: ContainerDemand) -> tuple[str, ...]:
         """Return the cards that a scheduler chose; one that is not there by its number."""
-        if container.kind is not ContainerKind.MAIN:
-            return ()
         by_index = {card.index: card.uuid for card in self._table.inventory.cards}
-        indices = self._request.constraints.chosen.get(container.index, ())
+        indices = self._request.constraints.chosen.get(container.name, ())
         return tuple(by_index.get(each, f"card {each}") for each in indices)
 
     def planned(self, step: Step) -> Plan | None:

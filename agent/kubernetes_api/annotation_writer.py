@@ -13,7 +13,6 @@ from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.pod_parser import is_complete
 from common.backoff import pause_after
 from contract.allocation import Allocation, encode_allocations
-from contract.demand import ContainerKind
 from contract.names import Names
 from contract.pod_annotations import write_choice
 
@@ -57,8 +56,8 @@ def allocation_patch(
         annotations[names.gpu_assigned] = "true"
     for container in view.demand.containers:
         allocation = allocations.get(container.name)
-        if container.kind is ContainerKind.MAIN and allocation is not None:
-            annotations[names.predicate_gpu_idx(container.index)] = write_choice(
+        if allocation is not None:
+            annotations[names.predicate_gpu_idx(container.ordinal)] = write_choice(
                 indices[card] for card in allocation.cards if card in indices
             )
     return {"metadata": {"uid": view.id.uid, "annotations": annotations}}

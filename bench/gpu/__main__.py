@@ -13,6 +13,7 @@ from agent.cards.source import look as discover
 from agent.cards.source import none_served
 from agent.errors import SettingsError, Unavailable
 from agent.settings import HAMI_LIBRARY_DIR
+from bench.confined import NotHere, ProgramFailed
 from bench.gpu import checks
 from bench.gpu.table import Outcome, Row, render, skipped
 
@@ -71,7 +72,9 @@ def _try(name: str, check: Callable[[], list[Row]]) -> list[Row]:
     """Make a check; what keeps it from being made is told in its place."""
     try:
         return check()
-    except (checks.LoadFailed, Unavailable) as error:
+    except NotHere as error:
+        return [skipped(name, str(error))]
+    except (checks.LoadFailed, ProgramFailed, Unavailable) as error:
         return [Row(name, "", str(error), Outcome.WRONG)]
 
 

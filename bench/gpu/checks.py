@@ -7,18 +7,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from agent.allocator.model.answer import Answer
 from agent.cards.health import Fault
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.cards.nvml_use import read_use
 from agent.kubernetes_api.inventory import survey
 from agent.kubernetes_api.node_label import model_label
-from bench.gpu.table import Outcome, Row, near, skipped
+from bench import confined, limits
+from bench.gpu.table import Row, near, row, skipped
+from bench.limits import Container
 from contract.inventory import decode_inventory, encode_inventory
 from contract.resource import Resource
 from placement.cards import Card
@@ -43,7 +46,7 @@ def look(found: Discovery) -> list[Row]:
     """Check discovery, topology and inventory against each other."""
     cards = found.inventory.cards
     pairs = len(cards) * (len(cards) - 1) // 2
-    links = found.inventory.links
+    linked = pairs - len(found.inventory.unlinked())
     shown = survey(
         found.inventory,
         block=_BLOCK,
@@ -58,12 +61,12 @@ def look(found: Discovery) -> list[Row]:
     label = model_label(each.model for each in cards) or ""
     nodes = [each.device for each in cards if not Path(each.device).exists()]
     return [
-        _row("discovery", "every card", f"{len(cards)} served: {models}", right=bool(cards)),
-        _row("left out", "none, or MIG mode", _reasons(found), right=not found.faults),
-        _row("device nodes", "all there", ", ".join(nodes) or "all there", right=not nodes),
-        _row("topology", f"{pairs} links", f"{len(links)} links", right=len(links) == pairs),
-        _row("inventory", "read back as written", str(same), right=same),
-        _row("label", "a label's value", label or "none", right=bool(_LABEL.match(label))),
+        row("discovery", "every card", f"{len(cards)} served: {models}", right=bool(cards)),
+        row("left out", "none, or MIG mode", _reasons(found), right=not found.faults),
+        row("device nodes", "all there", ", ".join(nodes) or "all there", right=not nodes),
+        row("topology", f"{pairs} pairs", f"{linked} pairs", right=linked == pairs),
+        row("inventory", "read back as written", str(same), right=same),
+        row("label", "a label's value", label or "none", right=bool(_LABEL.match(label))),
     ]
 
 
@@ -77,9 +80,9 @@ def health(cards: tuple[Card, ...]) -> list[Row]:
             answer = session.probe(card.uuid)
             ill = isinstance(answer, Fault)
             told = answer.text if isinstance(answer, Fault) else "healthy"
-            rows.append(_row(f"health of card {card.index}", "healthy", told, right=not ill))
+            rows.append(row(f"health of card {card.index}", "healthy", told, right=not ill))
     told = "; ".join(sorted(set(unwatched.values()))) or "all"
-    return [*rows, _row("cards whose events are told", "all", told, right=not unwatched)]
+    return [*rows, row("cards whose events are told", "all", told, right=not unwatched)]
 
 
 def use(card: Card) -> list[Row]:
@@ -87,7 +90,7 @@ def use(card: Card) -> list[Row]:
     rows = []
     for duty in _DUTIES:
         begun, busy, cores, memory = time.time_ns() // 1000, [], [], 0
-        with _load(card, {}, f"--memory={_HELD}", f"--duty={duty}", f"--seconds={_SECONDS}") as run:
+        with _load(card, f"--memory={_HELD}", f"--duty={duty}", f"--seconds={_SECONDS}") as run:
             pid = int(run.line()["pid"])
             time.sleep(_SETTLE)
             until = time.monotonic() + _SECONDS - 2 * _SETTLE
@@ -118,25 +121,17 @@ def use(card: Card) -> list[Row]:
 
 
 def hami(card: Card, library: Path) -> list[Row]:
-    """Check that HAMi-core's library holds a plain process to its limit, and no other."""
-    rows = []
+    """Check that HAMi-core's library holds a share to what the agent answers for it."""
+    confined.check()
+    container, alone = Container(30, {card: 8}), {"CUDA_VISIBLE_DEVICES": card.uuid}
+    (plain,) = container.run(Answer(), alone)
     with tempfile.TemporaryDirectory() as folder:
-        limited = {
-            "LD_PRELOAD": str(library),
-            "CUDA_REDIRECT": str(library),  # it looks for itself in /usr/local/vgpu otherwise
-            "CUDA_DEVICE_MEMORY_LIMIT_0": "1024m",
-            "CUDA_DEVICE_MEMORY_LIMIT": "1024m",
-            "CUDA_DEVICE_MEMORY_SHARED_CACHE": f"{folder}/cache",
-        }
-        for name, variables, refused in (
-            ("2 GiB more without HAMi-core", {}, False),
-            ("2 GiB more, with HAMi-core's limit of 1 GiB", limited, True),
-        ):
-            with _load(card, variables, f"--memory={256 * MIB}", f"--more={2048 * MIB}") as run:
-                found = bool(run.line()["refused"])
-            words = {True: "refused", False: "given"}
-            rows.append(_row(name, words[refused], words[found], right=found is refused))
-    return rows
+        held, *_ = limits.hami(container, library.parent, Path(folder), alone)
+    free, limited = "half given, all given", "2048 MiB, half given, all refused"
+    return [
+        row("2 GiB without HAMi-core", free, plain, right=plain.endswith(free)),
+        row("2 GiB with HAMi-core", limited, held, right=held.endswith(f": {limited}")),
+    ]
 
 
 class _Run:
@@ -146,25 +141,24 @@ class _Run:
         self._process, self._errors = process, errors
 
     def line(self) -> dict[str, Any]:
-        """Return its next line; HAMi-core prints some of its own.
+        """Return its next line.
 
         Raises:
             LoadFailed: it has ended without.
         """
         for line in self._process.stdout or ():
-            if line.startswith("{"):
-                decoded: dict[str, Any] = json.loads(line)
-                return decoded
+            decoded: dict[str, Any] = json.loads(line)
+            return decoded
         self._errors.seek(0)
         told = self._errors.read().strip().splitlines()
         raise LoadFailed(f"the load ended: {told[-1] if told else 'without a word'}")
 
 
 @contextmanager
-def _load(card: Card, variables: Mapping[str, str], *options: str) -> Iterator[_Run]:
+def _load(card: Card, *options: str) -> Iterator[_Run]:
     """Start a load on a card, and end it."""
     command = [sys.executable, "-m", "bench.gpu.load", *options]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": card.uuid} | dict(variables)
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": card.uuid}
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(  # noqa: S603 - ourselves
@@ -180,7 +174,3 @@ def _load(card: Card, variables: Mapping[str, str], *options: str) -> Iterator[_
 def _reasons(found: Discovery) -> str:
     left = (*found.faults, *found.skipped)
     return "; ".join(f"card {each.index}: {each.reason}" for each in left) or "none"
-
-
-def _row(check: str, expected: str, found: str, *, right: bool) -> Row:
-    return Row(check, expected, found, Outcome.RIGHT if right else Outcome.WRONG)

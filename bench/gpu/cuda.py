@@ -8,6 +8,7 @@ import ctypes
 from collections.abc import Sequence
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_ONE = 1, 1, 1, 1, 1
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
 
 _SPIN = """\
@@ -54,18 +55,18 @@ def spin_ptx(major: int, minor: int) -> bytes:
 
 
 class Cuda:
-    """The first card that the driver shows to this process, with its primary context.
+    """A card that the driver shows to this process, by CUDA's number, with its primary context.
 
     Raises:
         OSError: there is no ``libcuda.so.1``.
-        CudaError: the driver shows no card, or cannot make a context.
+        CudaError: the driver shows no such card, or cannot make a context.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
         self._lib = ctypes.CDLL("libcuda.so.1")
         self._call("cuInit", ctypes.c_uint(0))
         self._device = ctypes.c_int()
-        self._call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(0))
+        self._call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(number))
         context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
         self._call("cuCtxSetCurrent", context)
@@ -79,6 +80,19 @@ class Cuda:
             self._call("cuDeviceGetAttribute", *arguments)
             found.append(value.value)
         return found[0], found[1]
+
+    def bus_id(self) -> str:
+        """Return the card's PCI address."""
+        text = ctypes.create_string_buffer(32)
+        self._call("cuDeviceGetPCIBusId", text, ctypes.c_int(len(text)), self._device)
+        return text.value.decode()
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes of the card, and those of the current context's."""
+        size, free, total = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuDeviceTotalMem_v2", ctypes.byref(size), self._device)
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return size.value, total.value
 
     def allocate(self, size: int) -> int:
         """Allocate and touch so many bytes; return their address.
@@ -99,11 +113,11 @@ class Cuda:
         name = ctypes.c_char_p(b"spin")
         self._call("cuModuleGetFunction", ctypes.byref(self._function), module, name)
 
-    def spin(self, seconds: float) -> None:
-        """Keep the card busy for so long, and wait for it."""
+    def spin(self, seconds: float, blocks: int = 1) -> None:
+        """Run the kernel in so many blocks, each for so long, and wait for it."""
         length = ctypes.c_uint64(int(seconds * 1e9))
         parameters = (ctypes.c_void_p * 1)(ctypes.addressof(length))
-        grid_and_block: Sequence[ctypes.c_uint] = [ctypes.c_uint(1)] * 6
+        grid_and_block: Sequence[ctypes.c_uint] = [ctypes.c_uint(each) for each in (blocks, *_ONE)]
         rest = ctypes.c_uint(0), None, parameters, None  # shared memory, stream, ..., extra
         self._call("cuLaunchKernel", self._function, *grid_and_block, *rest)
         self._call("cuCtxSynchronize")

@@ -9,32 +9,23 @@ import time
 
 import click
 
-from bench.gpu.cuda import OUT_OF_MEMORY, Cuda, CudaError
+from bench.gpu.cuda import Cuda
 
 _PERIOD = 0.1
 
 
 @click.command()
 @click.option("--memory", type=int, default=0, help="Bytes to hold.")
-@click.option("--more", type=int, default=0, help="Bytes to ask for after that.")
 @click.option("--duty", type=click.FloatRange(0, 1), default=0.0, help="Part of the time.")
 @click.option("--seconds", type=float, default=0.0, help="How long.")
-def main(memory: int, more: int, duty: float, seconds: float) -> None:
-    """Hold memory, ask for more, and keep the card busy."""
+def main(memory: int, duty: float, seconds: float) -> None:
+    """Hold memory, and keep the card busy."""
     cuda = Cuda()
     if memory:
         cuda.allocate(memory)
-    refused = False
-    if more:
-        try:
-            cuda.allocate(more)
-        except CudaError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-            refused = True
     if duty:
         cuda.load_spin()
-    _tell(pid=os.getpid(), refused=refused)
+    _tell(pid=os.getpid())
     begun, busy = time.monotonic(), 0.0
     while (now := time.monotonic()) < begun + seconds:
         if duty:

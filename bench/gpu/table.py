@@ -33,8 +33,12 @@ class Row:
 def near(check: str, expected: float, found: float, within: float, unit: str) -> Row:
     """Compare a figure with the one that is known."""
     right = abs(found - expected) <= within
-    outcome = Outcome.RIGHT if right else Outcome.WRONG
-    return Row(check, f"{expected:.0f} {unit} ± {within:.0f}", f"{found:.0f} {unit}", outcome)
+    return row(check, f"{expected:.0f} {unit} ± {within:.0f}", f"{found:.0f} {unit}", right=right)
+
+
+def row(check: str, expected: str, found: str, *, right: bool) -> Row:
+    """Return the row of a check that was made."""
+    return Row(check, expected, found, Outcome.RIGHT if right else Outcome.WRONG)
 
 
 def skipped(check: str, why: str) -> Row:

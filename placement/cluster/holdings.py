@@ -63,16 +63,16 @@ def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
     }
     chosen = dict(pod.chosen)
     found: dict[str, tuple[int, ...]] = {}
-    complete = True
     for container in pod.demand.containers:
         cards = recorded.get(container.name)
-        if cards is None and container.kind is ContainerKind.MAIN:
-            cards = _chosen(container, chosen.get(container.index, ()), by_index)
-        if cards is not None:
-            found[container.name] = cards
-        elif container.kind is not ContainerKind.INIT or not recorded:
-            complete = False
-    return found if complete else None
+        if cards is None:
+            if recorded and container.kind is ContainerKind.INIT:
+                continue
+            cards = _chosen(container, chosen.get(container.name, ()), by_index)
+            if cards is None:
+                return None
+        found[container.name] = cards
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -92,7 +92,7 @@ class Pod:
         demand: its GPU containers in the kubelet's order of admission.
         wishes: its author's.
         recorded: container name and card UUIDs, by the agent's record.
-        chosen: place in ``spec.containers`` and card indices, by a scheduler.
+        chosen: container name and card indices, by a scheduler.
         order: the stamp of its binding; sorts pods as the kubelet admits them.
     """
 
@@ -103,7 +103,7 @@ class Pod:
     demand: PodDemand
     wishes: Wishes = NO_WISHES
     recorded: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    chosen: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    chosen: tuple[tuple[str, tuple[int, ...]], ...] = ()
     order: str = ""
 
     def __str__(self) -> str:

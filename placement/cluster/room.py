@@ -26,7 +26,7 @@ from placement.scoring import Policy
 class Room:
     """The room on one node. Not safe to share between threads."""
 
-    __slots__ = ("_held", "_planned", "_policy", "_unknown", "_used", "_view", "node", "pods")
+    __slots__ = ("_held", "_policy", "_unknown", "_used", "_view", "node", "pods")
 
     def __init__(self, name: str, policy: Policy) -> None:
         """Start with a node of which nothing is known yet.
@@ -40,14 +40,11 @@ class Room:
         self._policy = policy
         self._held: dict[str, Taken] = {}
         self._unknown: set[str] = set()
-        self._planned: dict[str, Taken] = {}
         self._used: list[list[int]] = []
         self._view: View | None = None
 
     def set_node(self, node: Node) -> None:
         """Take what the node is now; who holds what is worked out anew."""
-        if [card.uuid for card in node.cards] != [card.uuid for card in self.node.cards]:
-            self._planned.clear()  # of other cards
         self.node = node
         self._view = None
         self._held.clear()
@@ -56,24 +53,16 @@ class Room:
         for pod in self.pods.values():
             self._count(pod)
 
-    def put(self, pod: Pod, planned: Taken | None = None) -> None:
-        """Count a pod, instead of what was known of it before.
-
-        Args:
-            pod: the pod.
-            planned: what this process has given it; counts until its record is there.
-        """
+    def put(self, pod: Pod) -> None:
+        """Count a pod, instead of what was known of it before."""
         self._uncount(pod.uid)
         self.pods[pod.uid] = pod
-        if planned is not None:
-            self._planned[pod.uid] = planned
         self._count(pod)
 
     def drop(self, uid: str) -> None:
         """Count a pod no more."""
         self._uncount(uid)
         self.pods.pop(uid, None)
-        self._planned.pop(uid, None)
 
     def view(self) -> View:
         """Return the node with what is free now; the same object for as long as nothing changes."""
@@ -115,17 +104,12 @@ class Room:
         self._view = None
         if not self.node.cards:
             return
-        taken = self._planned.get(pod.uid)
-        if taken is None or pod.recorded:
-            cards = known_cards(pod, self.node)
-            if cards is not None:
-                self._planned.pop(pod.uid, None)
-                taken = taken_on(pod.demand, cards)
-        if taken is None:
+        cards = known_cards(pod, self.node)
+        if cards is None:
             self._unknown.add(pod.uid)
             return
-        self._held[pod.uid] = taken
-        for place, *counts in taken:
+        self._held[pod.uid] = taken_on(pod.demand, cards)
+        for place, *counts in self._held[pod.uid]:
             self._used[place] = list(map(add, self._used[place], counts))
 
     def _uncount(self, uid: str) -> None:

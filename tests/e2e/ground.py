@@ -241,6 +241,17 @@ def phase(pod: Json) -> str:
     return str(pod.get("status", {}).get("phase", "Pending"))
 
 
+def tried_anew(pod: Json, words: str) -> bool:
+    """Tell whether a restarted kubelet came to a running pod before our devices did (K11).
+
+    It is the kubelet's own refusal, of a pod of which an ordinary init container had cards and
+    has ended: nothing of ours is asked.
+    """
+    inits = pod["spec"].get("initContainers") or ()
+    ended = any(not each.get("restartPolicy") and each.get("resources") for each in inits)
+    return ended and "no healthy devices present" in words
+
+
 def is_ready(pod: Json) -> bool:
     """Tell whether all containers of a pod run, by the word of its status."""
     conditions = pod["status"].get("conditions", ())

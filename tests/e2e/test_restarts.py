@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.e2e.cluster import Json
-from tests.e2e.ground import phase, wait
+from tests.e2e.ground import phase, tried_anew, wait
 from tests.e2e.manifests import CARDS
 from tests.e2e.stage import PATIENCE, Stage
 
@@ -68,7 +67,7 @@ def test_a_kubelet_and_an_agent_that_are_killed_cost_only_cut_starts(
     kept = {name: now[name] for name in staying}
     lost = stage.refused(kept)
     stage.report(f"agent and kubelet killed, {how}: {len(lost)} pods with an init container ended")
-    assert {name: words for name, words in lost.items() if not _tried_anew(kept[name], words)} == {}
+    assert {name: words for name, words in lost.items() if not tried_anew(kept[name], words)} == {}
     stage.audit(f"agent and kubelet killed, {how}", kept, init_recorded=False)
 
 
@@ -128,13 +127,6 @@ def _evenly() -> Iterator[int]:
 
 def _cut(words: str) -> bool:
     return any(each in words for each in CUT_STARTS)
-
-
-def _tried_anew(pod: Json, words: str) -> bool:
-    """Tell whether a restarted kubelet came to a running pod before our devices did (K11)."""
-    inits = pod["spec"].get("initContainers") or ()
-    ended = any(not each.get("restartPolicy") and each.get("resources") for each in inits)
-    return ended and "no healthy devices present" in words
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def stage() -> Stage:
 def test_a_binding_names_pod_uid_node_and_the_cards_of_each_container(stage: Stage) -> None:
     stage.create("b", (40, 4), node="n1", annotations=hint("1"))
     stage.create("a", (30, 4), (100, 2), sidecars=[(10, 1)])
-    assert stage.bind() == "0: 1, 1: 0"
+    assert stage.bind() == "s0: 1, c0: 1, c1: 0"
     assert stage.api.bindings == [
         {
             "apiVersion": "v1",
@@ -118,7 +118,7 @@ def test_a_binding_names_pod_uid_node_and_the_cards_of_each_container(stage: Sta
                 "name": "a",
                 "namespace": "default",
                 "uid": "u-a",
-                "annotations": hint("1", "0"),
+                "annotations": hint("1", "0", inits=["1"]),
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
         }
@@ -136,12 +136,12 @@ def test_what_fits_no_more_is_refused_in_words_and_nothing_is_sent(stage: Stage)
     assert stage.refused() == "node n1: no card has 60 cores and 4 blocks free"
     assert stage.refused(node="n9") == "node n9 is not known"
     assert (stage.api.bindings, stage.results) == ([], ["refused", "refused"])
-    assert stage.bind(node="n2") == "0: 0"
+    assert stage.bind(node="n2") == "c0: 0"
 
 
 def test_a_pod_that_the_watch_has_not_shown_is_asked_for(stage: Stage) -> None:
     stage.create("a", (30, 4), seen=False)
-    assert stage.bind() == "0: 0"
+    assert stage.bind() == "c0: 0"
     assert stage.free() == [(70, 28), (100, 32)]
 
 
@@ -197,7 +197,7 @@ def test_a_binding_that_is_refused_frees_its_cards(stage: Stage, status: int) ->
     stage.api.before = [fail(Rejected(status, "policy says no"))]
     assert stage.refused() == "the API server refuses: policy says no"
     assert (stage.free(), stage.results, stage.state.assumed) == (FULL, ["rejected"], 0)
-    assert stage.bind() == "0: 0"
+    assert stage.bind() == "c0: 0"
 
 
 @pytest.mark.parametrize("error", [Unavailable("API server: 504"), Gone("what")])
@@ -206,7 +206,7 @@ def test_a_binding_that_was_done_although_the_answer_was_lost_is_found(
 ) -> None:
     stage.create("a", (30, 4))
     stage.api.after, stage.api.deaf = [error], 1
-    assert stage.bind() == "0: 0"
+    assert stage.bind() == "c0: 0"
     assert (len(stage.api.bindings), stage.results) == (1, ["found"])
     assert stage.free() == [(70, 28), (100, 32)]
 
@@ -228,7 +228,7 @@ def test_a_pod_in_doubt_can_be_bound_elsewhere_and_its_cards_are_free_then(stage
     stage.create("a", (30, 4))
     stage.api.before = [fail(Unavailable("read timed out"))]
     stage.refused()
-    assert stage.bind(node="n2") == "0: 0"
+    assert stage.bind(node="n2") == "c0: 0"
     assert (stage.free("n1"), stage.free("n2")) == (FULL, [(70, 28), (100, 32)])
 
 
@@ -282,7 +282,7 @@ def test_a_conflict_with_a_binding_to_the_same_node_is_none(stage: Stage) -> Non
         raise Rejected(409, "already assigned")
 
     stage.api.before = [meanwhile]
-    assert stage.bind() == "0: 0"
+    assert stage.bind() == "c0: 0"
 
 
 def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
@@ -293,7 +293,7 @@ def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
             await stage.ask()
 
     stage.api.before = [meanwhile]
-    assert stage.bind() == "0: 0"
+    assert stage.bind() == "c0: 0"
     assert stage.results == ["busy", "bound"]
 
 

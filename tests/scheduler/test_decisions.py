@@ -84,11 +84,11 @@ def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) 
 
 def test_a_pod_in_doubt_does_not_stand_in_its_own_way(state: State, decisions: Decisions) -> None:
     bound = a_pod("new", (60, 4), node="n1", annotations=hint("0"))
-    state.assume(bound, ((0, 60, 4),))
+    state.assume(bound)
     assert decisions.filter(POD, ["n1", "n2"]).fitting == ("n1", "n2")
     others = decisions.filter(a_pod("other", (60, 4)), ["n1", "n2"]).fitting
     assert others == ("n2",)
-    state.assume(a_pod("new", (60, 4), node="n2", annotations=hint("0")), ((0, 60, 4),))
+    state.assume(a_pod("new", (60, 4), node="n2", annotations=hint("0")))
     both = decisions.filter(a_pod("other", (60, 4)), ["n1", "n2"])
     assert both.fitting == ()
     assert decisions.scores(POD, others) == [3]

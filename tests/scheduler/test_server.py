@@ -164,11 +164,11 @@ def test_a_pod_is_bound_with_cards_that_the_agent_reads(
         bound = admin.get(f"{PODS}/one-a")
         assert bound["spec"]["nodeName"] == "one-1"
         assert {**bound["metadata"]["annotations"]} == hint("0", "1,2")
-        assert parse_for_the_agent(bound, NAMES).chosen == {0: (0,), 1: (1, 2)}
+        assert parse_for_the_agent(bound, NAMES).chosen == {"c0": (0,), "c1": (1, 2)}
         assert replica.ask("/readyz")[0] == 200
         assert replica.ask("/healthz") == (200, "ok\n")
     lines = [json.loads(each) for each in replica.log.read_text().splitlines()]
-    assert [each["cards"] for each in lines if each["message"] == "bound"] == ["0: 0, 1: 1,2"]
+    assert [each["cards"] for each in lines if each["message"] == "bound"] == ["c0: 0, c1: 1,2"]
     assert replica.process.returncode == 0
     lease = admin.get("/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/one")
     assert lease["spec"]["holderIdentity"] == ""

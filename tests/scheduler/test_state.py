@@ -7,7 +7,6 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from placement.cluster.holdings import Taken
 from placement.cluster.pods import Pod
 from scheduler.state import State
 from tests.agent.builders import patient
@@ -93,7 +92,7 @@ def test_only_a_change_of_room_is_a_change(state: State) -> None:
 
 
 def test_an_assumed_pod_counts_until_the_watch_shows_it(state: State) -> None:
-    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.assume(planned("a", "n1", 1))
     assert free(state) == [(100, 32), (70, 28)]
     state.put_pod(make_pod("a", (30, 4)))  # an event from before the binding
     assert free(state) == [(100, 32), (70, 28)]
@@ -101,37 +100,34 @@ def test_an_assumed_pod_counts_until_the_watch_shows_it(state: State) -> None:
     assert (state.assumed, free(state)) == (0, [(100, 32), (70, 28)])
 
 
-def test_what_was_planned_for_init_containers_counts_until_the_record_is_there(
+def test_what_was_chosen_for_init_containers_counts_until_the_record_is_there(
     state: State,
 ) -> None:
-    """A choice names the cards of ordinary containers alone."""
-    pod = a_pod("a", (30, 4), inits=[(50, 8)], node="n1", annotations=hint("1"))
-    state.assume(pod, ((1, 50, 8),))
-    bound = make_pod("a", (30, 4), inits=[(50, 8)], node="n1", annotations=hint("1"))
+    chosen = hint("1", inits=["1"])
+    bound = make_pod("a", (30, 4), inits=[(50, 8)], node="n1", annotations=chosen)
     state.put_pod(bound)
     assert free(state) == [(100, 32), (50, 24)]
-    recorded = record(c0=(["GPU-n1-0"], 30, 4))
-    bound["metadata"]["annotations"] |= recorded
+    bound["metadata"]["annotations"] |= record(c0=(["GPU-n1-0"], 30, 4))
     state.put_pod(bound)
     assert free(state) == [(70, 28), (100, 32)]
 
 
 def test_one_that_was_assumed_after_a_list_began_outlives_it(state: State) -> None:
     known = state.known_pods()
-    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.assume(planned("a", "n1", 1))
     state.forget_missing(known, set())
     assert free(state) == [(100, 32), (70, 28)]
 
 
 def test_retracting_does_not_take_a_pod_off_the_node_where_the_watch_shows_it(state: State) -> None:
     state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
-    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.assume(planned("a", "n1", 1))
     state.retract("u-a", "n1")
     assert free(state) == [(100, 32), (70, 28)]
 
 
 def test_cards_that_are_exchanged_end_what_was_planned_on_them(state: State) -> None:
-    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.assume(planned("a", "n1", 1))
     state.put_node(make_node("n1", 1))
     assert free(state) == [(70, 28)]  # simulated there: the agent will place it anew
 
@@ -159,7 +155,7 @@ class Events(RuleBasedStateMachine):
         self.state = State(NAMES)
         self.nodes: dict[str, Any] = {}
         self.pods: dict[str, Any] = {}
-        self.assumed: dict[str, tuple[Pod, Taken]] = {}
+        self.assumed: dict[str, Pod] = {}
 
     @rule(name=st.sampled_from(_NODES), sick=st.sampled_from([(), (0,)]), cards=st.integers(1, 2))
     def node(self, name: str, sick: Sequence[int], cards: int) -> None:
@@ -197,13 +193,12 @@ class Events(RuleBasedStateMachine):
     def assumes(self, name: str, node: str) -> None:
         if name in self.pods or name in self.assumed or node not in self.nodes:
             return
-        taken = ((0, 30, 4),)
-        self.assumed[name] = planned(name, node, 0), taken
-        self.state.assume(*self.assumed[name])
+        self.assumed[name] = planned(name, node, 0)
+        self.state.assume(self.assumed[name])
 
     @rule(name=st.sampled_from(_PODS))
     def retracts(self, name: str) -> None:
-        pod, _ = self.assumed.pop(name, (None, ()))
+        pod = self.assumed.pop(name, None)
         if pod is not None:
             self.state.retract(pod.uid, pod.node)
 
@@ -224,7 +219,7 @@ class Events(RuleBasedStateMachine):
         for pod in self.pods.values():
             anew.put_pod(pod)
         for each in self.assumed.values():
-            anew.assume(*each)
+            anew.assume(each)
         for name in _NODES:
             ours, theirs = self.state.room(name), anew.room(name)
             assert (ours is None) == (theirs is None)
@@ -244,9 +239,9 @@ def test_a_list_of_nodes_replaces_what_was_known(state: State) -> None:
 
 
 def test_who_was_bound_by_somebody_else_after_all_counts_there(state: State) -> None:
-    state.assume(planned("a", "n1", 1), ((1, 30, 4),))
+    state.assume(planned("a", "n1", 1))
     state.put_pod(make_pod("a", (30, 4), node="n2", annotations=hint("0")))
     assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])
-    state.assume(planned("b", "n1", 1), ((1, 30, 4),))
+    state.assume(planned("b", "n1", 1))
     state.put_pod(make_pod("b", (30, 4), node="n1", annotations=hint("0")))
     assert free(state, "n1") == [(70, 28), (100, 32)]

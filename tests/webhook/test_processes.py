@@ -225,9 +225,16 @@ def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
         kept.request("POST", "/mutate/pods", body, JSON)
         assert kept.getresponse().status == 200
         assert kept.sock is sock
+        for worker in webhook.workers():
+            with contextlib.suppress(ProcessLookupError):  # the one that was killed above
+                os.kill(worker, signal.SIGKILL)
+        # Their master knows the first pair alone; whoever takes their place reads the files first.
+        for _ in range(10):
+            with webhook.connect():
+                pass
     messages = [each["message"] for each in webhook.messages()]
     assert messages.count("certificate refused, the one before serves on") >= 2
-    assert messages.count("certificate loaded") == 2
+    assert messages.count("certificate loaded") >= 2
 
 
 def _write(directory: Path, days: int) -> None:

@@ -201,10 +201,8 @@ def _sources(pod: Pod, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dic
             continue
         if container.name in recorded:
             found[container.name] = Source.RECORDED
-        elif (
-            container.kind is ContainerKind.MAIN
-            and container.index in chosen
-            and (sure or len(chosen[container.index]) == container.demand.cards)
+        elif container.name in chosen and (
+            sure or len(chosen[container.name]) == container.demand.cards
         ):
             found[container.name] = Source.CHOSEN
         else:

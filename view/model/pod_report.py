@@ -194,7 +194,7 @@ def _parts(
             for at, cores, blocks in quotas(container, range(len(uuids)), sizes)
         )
         return parts, Source.RECORDED
-    chosen = dict(facts.placed.chosen).get(container.index)
+    chosen = dict(facts.placed.chosen).get(name)
     if chosen is not None and facts.placed.node and not facts.ended:
         blocks_of = {card.index: card.blocks for card in cards}
         sizes = [blocks_of.get(index, 0) for index in chosen]

@@ -170,10 +170,8 @@ def _bound(facts: PodFacts, report: PodReport) -> Step:
         return Step("bound", "", text, _MISSING)
     text = f"to {report.node} by {facts.scheduler}"
     chosen = [
-        f"{container.name}: {_cards_of([str(each) for each in indices])}"
-        for index, indices in facts.placed.chosen
-        for container in facts.placed.demand.containers
-        if container.kind.value == "container" and container.index == index
+        f"{name}: {_cards_of([str(each) for each in indices])}"
+        for name, indices in facts.placed.chosen
     ]
     if chosen:
         text += f", which chose {', '.join(chosen)}"

@@ -65,7 +65,7 @@ class PodView:
             for just that. Compared with what is to be written, never read as knowledge of who
             holds what.
         wishes: what its author wishes of the cards.
-        chosen: card indices that a scheduler chose, by index in ``spec.containers``; what the
+        chosen: card indices that a scheduler chose, by container name; what the
             agent itself wrote there, with the allocation, is no choice.
         runtime_uid: the UID by which the container runtime knows it; the API shows a static pod
             under another.
@@ -81,7 +81,7 @@ class PodView:
     running: bool = False
     annotated: Mapping[str, Allocation] = field(default_factory=dict)
     wishes: Wishes = NO_WISHES
-    chosen: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     runtime_uid: str = ""
     mains: frozenset[str] = frozenset()
     sidecars: frozenset[str] = frozenset()

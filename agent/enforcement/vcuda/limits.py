@@ -26,6 +26,7 @@ class Limits:
             server's connections, probes, NVML.
         bytes: what one connection may carry, either way.
         seconds: how long one may last.
+        last_seconds: how long one may last that is served when the agent ends.
         burst: connections that may come to a socket at once.
         per_second: how many may come to a socket in the long run.
     """
@@ -37,6 +38,7 @@ class Limits:
     reserve: int = 384
     bytes: int = 64 * 1024
     seconds: float = 15.0
+    last_seconds: float = 2.0
     burst: int = 64
     per_second: float = 16.0
 

@@ -162,7 +162,7 @@ class VirtualManager:
         if entitlement is None or not entitlement.uid:
             self._dirs.discard(folder, (CONFIG_NAME, PIDS_NAME))
             return
-        # The client ends its program where there is no list of processes, however short.
+        # The library ends its program where there is no list of processes, however short.
         config = self._config(entitlement).encode()
         self._dirs.write(folder, "", {PIDS_NAME: b"", CONFIG_NAME: config})
 

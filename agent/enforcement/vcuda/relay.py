@@ -79,13 +79,13 @@ class Relay:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Close connections and sockets, and end the thread."""
+        """Let nobody else in, serve those who are, for a while, then end the thread."""
         with self._lock:
             if not self._running:
                 return
             self._running = False
             self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(_STOP_SECONDS)
+        self._thread.join(self._limits.last_seconds + _STOP_SECONDS)
 
     def open(self, digest: str, folder: int, pod: str = "") -> None:
         """Listen in a ticket's directory.
@@ -129,6 +129,10 @@ class Relay:
 
     async def _serve(self) -> None:
         await self._stop.wait()
+        for listener in self._listeners.values():
+            self._stop_accepting(listener)
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=self._limits.last_seconds)
         for listener in tuple(self._listeners.values()):
             self._end(listener)
 
@@ -154,12 +158,17 @@ class Relay:
 
     def _end(self, listener: _Listener) -> None:
         del self._listeners[listener.ticket_socket.digest]
-        if listener.accepting is not None:
-            listener.accepting.cancel()
-        self._loop.remove_reader(listener.ticket_socket.listening)
+        self._stop_accepting(listener)
         listener.ticket_socket.close()
         for connection in [each for each, at in self._connections.items() if at is listener]:
             self._drop(connection)
+
+    def _stop_accepting(self, listener: _Listener) -> None:
+        if listener.accepting is not None:
+            listener.accepting.cancel()
+            listener.accepting = None
+            self._loop.remove_reader(listener.ticket_socket.listening)
+            listener.ticket_socket.listening.close()
 
     # --- connections ---------------------------------------------------------------------------
 

@@ -117,10 +117,10 @@ def test_the_policy_that_a_pod_wishes_goes_before_the_nodes() -> None:
 
 def test_a_schedulers_choice_is_followed_where_it_fits_and_else_replaced_and_told() -> None:
     node = Node(3)
-    chosen = node.admitted(make_pod("a", asks(50, 4), chosen={0: (2,)}))
+    chosen = node.admitted(make_pod("a", asks(50, 4), chosen={"main": (2,)}))
     assert node.cards(chosen) == ["GPU-2"]
     assert node.decision_log.replacements == []
-    other = node.admitted(make_pod("b", asks(60, 4), chosen={0: (2,)}))
+    other = node.admitted(make_pod("b", asks(60, 4), chosen={"main": (2,)}))
     assert node.cards(other) == ["GPU-0"]
     assert node.decision_log.replacements == [("main", ("GPU-2",), ("GPU-0",))]
 
@@ -132,15 +132,15 @@ def test_what_runs_before_a_container_leaves_it_the_card_that_a_scheduler_chose(
     """By itself it would go to GPU-0, and what follows an init container must follow it there."""
     node = Node(3)
     node.admitted(make_pod("x", asks(20, 4)))
-    pod = node.admitted(make_pod("p", before, asks(70, 4), chosen={0: (card,)}))
+    pod = node.admitted(make_pod("p", before, asks(70, 4), chosen={"main": (card,)}))
     assert node.cards(pod) == [f"GPU-{card}"]
     assert node.decision_log.replacements == []
 
 
 def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
     node = Node(3)
-    node.admitted(make_pod("x", asks(60, 4), chosen={0: (2,)}))
-    pod = make_pod("p", init(50, 4), asks(50, 4), chosen={0: (2,)})
+    node.admitted(make_pod("x", asks(60, 4), chosen={"main": (2,)}))
+    pod = make_pod("p", init(50, 4), asks(50, 4), chosen={"main": (2,)})
     node.admitted(pod)
     assert (node.cards(pod, "init"), node.cards(pod)) == (["GPU-0"], ["GPU-0"])
 
@@ -148,14 +148,14 @@ def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
 def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
     node = Node(strict=True)
     node.admitted(make_pod("x", asks(60, 4)))
-    pod = make_pod("p", asks(50, 4), chosen={0: (0,)})
+    pod = make_pod("p", asks(50, 4), chosen={"main": (0,)})
     assert refusal(node, pod) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; GPU-0: 40 of 50 cores "
         "free; a scheduler chose GPU-0 by predicate-gpu-idx-0, which is followed strictly; "
         "GPU-1 would fit"
     )
     node.record.hide(pod)
-    nowhere = make_pod("q", asks(50, 4), chosen={0: (9,)})
+    nowhere = make_pod("q", asks(50, 4), chosen={"main": (9,)})
     with pytest.raises(Refusal, match="a scheduler chose card 9 by predicate-gpu-idx-0"):
         node.admitted(nowhere)
 

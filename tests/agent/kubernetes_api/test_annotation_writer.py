@@ -96,7 +96,7 @@ def test_an_init_container_that_was_recorded_stays_so_when_the_rest_is_told_alon
     assert json.loads(written).keys() == {"init", "main"}
 
 
-def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containers() -> None:
+def test_a_patch_carries_the_uid_the_record_and_the_indices_of_each_container() -> None:
     view = make_pod("a", init(100, 0), init(100, 0, "next"), asks(200, 9, "two"))
     allocations = {
         "next": Allocation(("GPU-0",), 100, 0, Evidence.TICKET),
@@ -117,6 +117,7 @@ def test_a_patch_carries_the_uid_the_record_and_the_indices_of_ordinary_containe
     assert annotations == {
         "tencent.com/gpu-assigned": "true",
         "tencent.com/predicate-gpu-idx-0": "0,1",
+        "tencent.com/predicate-gpu-idx-init-1": "0",
     }
 
 

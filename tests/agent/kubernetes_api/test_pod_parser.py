@@ -226,12 +226,12 @@ def test_what_does_not_parse_is_a_fault_and_never_a_zero(
 @pytest.mark.parametrize(
     ("text", "chosen"),
     [
-        *[("1", {0: (1,)}), ("3,0", {0: (3, 0)}), ("2,2", {0: (2,)})],
+        *[("1", {"c0": (1,)}), ("3,0", {"c0": (3, 0)}), ("2,2", {"c0": (2,)})],
         *((text, {}) for text in ("", "one", "1,", "-1", "1, 2", "1" * 10)),
     ],
 )
 def test_what_a_scheduler_chose_is_read_or_told(
-    text: str, chosen: dict[int, tuple[int, ...]]
+    text: str, chosen: dict[str, tuple[int, ...]]
 ) -> None:
     pod = _pod()
     pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = text

@@ -115,9 +115,10 @@ def record(**containers: tuple[Sequence[str], int, int]) -> dict[str, str]:
     return {NAMES.gpu_allocation: encode_allocations(allocations)}
 
 
-def hint(*cards: str) -> dict[str, str]:
+def hint(*cards: str, inits: Sequence[str] = ()) -> dict[str, str]:
     """The annotations of a scheduler's choice: of each container the indices."""
-    return {NAMES.predicate_gpu_idx(index): text for index, text in enumerate(cards)}
+    of_inits = {NAMES.predicate_gpu_idx(f"init-{at}"): text for at, text in enumerate(inits)}
+    return {NAMES.predicate_gpu_idx(at): text for at, text in enumerate(cards)} | of_inits
 
 
 def a_node(*args: Any, **kwargs: Any) -> Node:

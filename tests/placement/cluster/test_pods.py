@@ -17,7 +17,7 @@ def test_a_pod_is_read_with_its_record_and_its_choice() -> None:
     assert str(pod) == "default/a"
     assert (pod.node, pod.uid) == ("n1", "u-a")
     assert pod.recorded == (("c0", ("GPU-n1-1",)),)
-    assert pod.chosen == ((1, (1,)),)
+    assert pod.chosen == (("c1", (1,)),)
 
 
 def test_records_and_choices_that_make_no_sense_are_not_read() -> None:

@@ -135,7 +135,7 @@ def test_a_peer_that_says_nothing_is_let_go(make: Callable[..., RelaySite]) -> N
 
 
 def test_stopping_ends_connections_and_sockets(make: Callable[..., RelaySite]) -> None:
-    relay_site = make()
+    relay_site = make(Limits(seconds=60, last_seconds=0))
     relay_site.ticket(T1)
     with relay_site.connect(T1) as connection:
         relay_site.peer(connection)
@@ -148,6 +148,34 @@ def test_stopping_ends_connections_and_sockets(make: Callable[..., RelaySite]) -
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(folder)
     relay_site.relay.stop()
+
+
+def test_a_peer_that_is_being_answered_hears_the_answer_before_the_relay_stops(
+    make: Callable[..., RelaySite],
+) -> None:
+    """vcuda-controller's client asks once: without an answer it ends its program."""
+    relay_site = make(Limits(seconds=60, last_seconds=60))
+    relay_site.ticket(T1)
+    connection = relay_site.connect(T1)
+    relay_site.peer(connection)
+    relay_site.upstream.hold.clear()
+    connection.sendall(b"hello again")
+    stopping = threading.Thread(target=relay_site.relay.stop)
+    stopping.start()
+
+    def refused() -> bool:
+        try:
+            relay_site.connect(T1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    eventually(refused, "nobody else is let in")
+    relay_site.upstream.hold.set()
+    assert hear(connection, 11) == b"hello again"
+    connection.close()
+    stopping.join()
+    assert not relay_site.relay.alive
 
 
 def test_an_error_that_nobody_foresaw_ends_the_relay(make: Callable[..., RelaySite]) -> None:

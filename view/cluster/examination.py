@@ -1,5 +1,6 @@
 """What ``kubectl gpu doctor`` looks at, read side by side; whatever cannot be read is told."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -46,6 +47,7 @@ _SECONDS = 5.0
 _AT_ONCE = 32
 _PAGE = "500"
 _NOT_FOUND, _FORBIDDEN = 404, 403
+_CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 
 _KINDS = {
     "Deployment": "/apis/apps/v1/deployments",
@@ -225,7 +227,8 @@ def _why(status: Json, conditions: Mapping[str, Json]) -> str:
                 last = (each.get("lastState") or {}).get("terminated") or {}
                 code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
                 # What waits after a crash says for how long; how it crashed is in the last state.
-                words = clamp(last.get("message") if last else told.get("message"))
+                words = clamp((last if last else told).get("message"))
+                words = _CONTAINER_ID.sub("...", words)  # the same on all nodes is one finding
                 said = f"{each['name']}: {told.get('reason') or state}{code}"
                 return f"{said}: {words}" if words else said
     for kind in ("PodScheduled", "Ready"):

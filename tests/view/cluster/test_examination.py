@@ -353,6 +353,10 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: S
             {"state": {"waiting": {"reason": "CreateContainerError", "message": "not shared"}}},
             "webhook: CreateContainerError: not shared",
         ),
+        (
+            {"state": {"waiting": {"reason": "RunContainerError", "message": f"of {'7e' * 32}"}}},
+            "webhook: RunContainerError: of ...",
+        ),
         ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
     ],
 )

@@ -227,7 +227,7 @@ def _why(status: Json, conditions: Mapping[str, Json]) -> str:
                 last = (each.get("lastState") or {}).get("terminated") or {}
                 code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
                 # What waits after a crash says for how long; how it crashed is in the last state.
-                words = clamp((last if last else told).get("message"))
+                words = clamp((last or told).get("message"))
                 words = _CONTAINER_ID.sub("...", words)  # the same on all nodes is one finding
                 said = f"{each['name']}: {told.get('reason') or state}{code}"
                 return f"{said}: {words}" if words else said

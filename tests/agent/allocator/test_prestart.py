@@ -155,6 +155,27 @@ def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
     assert node.decision_log.refs("prestart") == ["a/main"]
 
 
+# --- a resource that the kubelet did not know: K11 -----------------------------------------
+
+
+@pytest.mark.parametrize("given", [CORE, MEMORY])
+def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
+    node: Node, given: Resource
+) -> None:
+    pod = node.begin(make_pod("a", asks(30, 8)))
+    (main,) = pod.demand.containers
+    node.serve(pod, main, given)
+    node.checkpoint.write()
+    (missing,) = given.others
+    asked = {CORE: 30, MEMORY: 8}[missing]
+    assert veto(node, pod) == (
+        f"no places of {missing}, but the container asks for {asked}: the kubelet did not know the "
+        "resource when it admitted the pod; delete the pod, and its successor has both"
+    )
+    node.record.away = "rate limited"
+    node.start(pod)  # nobody can tell whether the file is old
+
+
 # --- the file cannot be read ------------------------------------------------------------------
 
 

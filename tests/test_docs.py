@@ -69,6 +69,7 @@ _OTHERS_SAY = {
     "rpc client exit with 255",
     "pod ... had been predicated!",
     "hostPath type check failed",
+    'is mounted on "/" but it is not a shared or slave mount',
     'RuntimeHandler "nvidia" not supported',
     'The Pod "x" is invalid: spec.containers...vcuda-core...',
 }
@@ -243,6 +244,14 @@ def test_every_link_leads_somewhere() -> None:
     ] == []
 
 
+def test_every_page_that_a_program_names_exists() -> None:
+    sources = [each for name in PROGRAMS for each in (ROOT / name).rglob("*.py")]
+    text = "".join(ast.unparse(ast.parse(each.read_bytes())) for each in sources)
+    named = set(re.findall(r"\bdocs/[a-z-]+\.md(?:#[a-z0-9-]+)?", text))
+    assert any("#" in each for each in named)
+    assert [each for each in named if not _leads_somewhere(ROOT / "README.md", each)] == []
+
+
 def test_every_target_of_make_that_is_named_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z0-9]+):", makefile, flags=re.MULTILINE))
@@ -294,8 +303,13 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
 
 
 _FOREIGN = {
+    ("README", "--make-rshared"),
+    ("doctor", "--force-conflicts"),
     ("install", "--build-arg"),
     ("install", "--gpu-driver"),
+    ("install", "--install-nvidia-plugin"),
+    ("install", "--kube-version"),
+    ("install", "--make-rshared"),
     ("autoscalers", "--max-node-startup-time"),
     ("autoscalers", "--max-total-unready-percentage"),
     ("autoscalers", "--ok-total-unready-count"),

@@ -149,11 +149,19 @@ def identified(
         entries: what ``List`` shows.
         pods: what the API shows of pods.
     """
-    if service.uid:
-        view = pods.by_uid(service.uid)  # of a static pod its mirror may have come
-        if view is None or view.id == service.pod:
-            return service
-        return replace(service, pod=view.id)
+    if not service.uid:
+        by_file = _as_written(service, before, now, pods)
+        return by_file or _as_the_api_shows(service, now, entries, pods) or service
+    view = pods.by_uid(service.uid)  # of a static pod its mirror may have come
+    if view is None or view.id == service.pod:
+        return service
+    return replace(service, pod=view.id)
+
+
+def _as_written(
+    service: InService, before: Checkpoint, now: Checkpoint, pods: Pods
+) -> InService | None:
+    """Return it as the pod with which the file newly shows an answer; ``None`` without one."""
     for each in service.answers:
         old = before.owners(each.resource, each.ids)
         for owner in now.owners(each.resource, each.ids):
@@ -162,6 +170,13 @@ def identified(
             if new and (view is None or view.id.key == service.pod.key):
                 pod = view.id if view is not None else PodId(*service.pod.key, owner.pod_uid)
                 return replace(service, pod=pod, uid=owner.pod_uid)
+    return None
+
+
+def _as_the_api_shows(
+    service: InService, now: Checkpoint, entries: Iterable[ListedPod], pods: Pods
+) -> InService | None:
+    """Return it as the only pod that it can be by what that asks for; ``None`` without one."""
     mine = [entry for entry in entries if entry.key == service.pod.key]
     views = [
         each
@@ -171,7 +186,7 @@ def identified(
         and any(entry.may_be(each) for entry in mine)
     ]
     if len(views) != 1 or not service.answers:
-        return service
+        return None
     (view,) = views
     uid = kubelet_uid(view)
     answers: list[Answered] = []
@@ -185,6 +200,6 @@ def identified(
         )
         name = next(lacking, None)
         if name is None:
-            return service  # another of its name, which asks for other counts
+            return None  # another of its name, which asks for other counts
         answers.append(replace(each, container=name))
     return replace(service, pod=view.id, uid=uid, answers=tuple(answers))

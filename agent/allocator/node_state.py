@@ -15,6 +15,7 @@ from agent.allocator.corrections import (
     without_guesses,
 )
 from agent.allocator.in_service import Answered, InService
+from agent.allocator.kubelet_history import KubeletHistory
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.pod_view import Key, PodId, PodView
@@ -63,10 +64,8 @@ class NodeState:
         self._kubelet = ""
         self.written: Checkpoint | None = None
         self._ever_written: set[str] = set()  # UIDs that the checkpoint has shown
-        self._seen: set[str] = set()
-        self._met: set[str] = set()
-        self._freed: set[str] = set()
-        self._confirmed: set[str] = set()
+        self._confirmed: set[str] = set()  # UIDs of which no other pod can be meant
+        self._history = KubeletHistory()
         if self.service is not None and self.service.confirmed:
             self._confirmed.add(self.service.uid)
         self._synced = False
@@ -95,9 +94,7 @@ class NodeState:
         saved = self.service.kubelet if self.service is not None else life
         if life != (self._kubelet or saved):
             self.service, self._earlier, self.turn = None, None, Turn()
-            self._seen.clear()
-            self._met.clear()
-            self._freed.clear()
+            self._history = KubeletHistory()
             self.listed, self._entries, self._settled = None, None, Settled()
             self._plan = None
         self._kubelet = life
@@ -129,7 +126,9 @@ class NodeState:
             if each.lacks and each.view is not None:
                 named = told(each.id.key)
                 # Those of a name are admitted as they came (K1): none of before comes to List now.
-                met = [at for at, uid in enumerate(named) if uid in self._met] if new else []
+                met = (
+                    [at for at, uid in enumerate(named) if uid in self._history.met] if new else []
+                )
                 if list(named[met[-1] + 1 if met else 0 :]) == [each.id.uid]:
                     self._confirmed.add(each.uid)
         self._stale = self._stale or len(self._confirmed) > before
@@ -178,7 +177,7 @@ class NodeState:
                 self.turn = self.turn.disproved()
             self._stale = self.service is not was
         self._remember(offered=bool(offered))
-        self.turn = self.turn.without_departed(self.record, self._seen)
+        self.turn = self.turn.without_departed(self.record, self._history.listed)
         return corrections
 
     def _is_disproved(self, was: InService, now: InService) -> bool:
@@ -243,21 +242,10 @@ class NodeState:
 
     def _remember(self, *, offered: bool) -> None:
         """Keep which pods were listed, and whose places were offered (R2)."""
-        settled = self.record.settled.by_uid.keys()
-        self._seen |= settled
-        self._met |= settled | {each.uid for each in self.record.listed_unsettled if each.sure}
-        self._freed -= settled
-        for each in self.record.unsettled:
-            if each.listed is not None and each.uid:
-                self._seen.add(each.uid)
-                if not each.over:
-                    self._freed.discard(each.uid)
-                elif offered and each.view is None:
-                    self._freed.add(each.uid)
-            elif each.over and offered:
-                self._freed.add(each.uid)
+        self._history.add(self.record, offered=offered)
         if self.record.listing:  # a name that has gone may come back as another pod's
-            self._confirmed &= settled | {each.uid for each in self.record.listed_unsettled}
+            listed = {each.uid for each in self.record.listed_unsettled}
+            self._confirmed &= self.record.settled.by_uid.keys() | listed
 
     def take_turn(self, turn: Turn) -> None:
         """Apply whose turn it is now."""
@@ -290,10 +278,10 @@ class NodeState:
             services=self._services,
             pods=self.pods,
             seen=Seen(
-                listed=self._seen,
-                freed=self._freed,
+                listed=self._history.listed,
+                freed=self._history.freed,
                 confirmed=self._confirmed,
-                met=self._met,
+                met=self._history.met,
                 asker=turn.asker if turn.asker not in turn.passed else None,
                 passed=turn.passed,
                 offered=self._offered if offered is None else offered,

@@ -4,10 +4,11 @@ All are asked without the lock; what they answer is applied under it. The checkp
 ``List`` is asked: then what ``List`` lacks of it has been freed (R2).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.pod_view import Key
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.model.ports import CheckpointSource, DecisionLog, PodSource, RecordSource
@@ -16,6 +17,7 @@ from agent.allocator.pod_reader import PodReader
 from agent.allocator.pods import kubelet_uid
 from agent.allocator.record import Offered
 from agent.errors import Unavailable
+from contract.resource import Resource
 
 _MOST_FETCHES = 6
 _MOST_ROUNDS = 3
@@ -145,6 +147,16 @@ class Observer:
             return self._checkpoint.read()
         except Unavailable:
             return None
+
+    def listed(self, ref: ContainerRef) -> Mapping[Resource, frozenset[str]] | None:
+        """Ask ``List`` what a container holds; ``None`` where it does not tell (K4, K8)."""
+        found = [
+            container.held
+            for pod in self._list() or ()
+            for container in pod.containers
+            if (pod.key, container.name) == (ref.pod.key, ref.container)
+        ]
+        return found[0] if len(found) == 1 else None
 
     def _list(self) -> Sequence[ListedPod] | None:
         try:

@@ -17,7 +17,8 @@ from agent.allocator.node_state import NodeState
 from agent.allocator.observer import Observer
 from agent.errors import GrantError, Refusal
 from contract.allocation import Evidence
-from contract.resource import Resource
+from contract.demand import ContainerDemand
+from contract.resource import Resource, count_of
 from placement.topology import Links
 
 # How often the checkpoint is read until it has these places, and the pause between in seconds: it
@@ -143,6 +144,7 @@ class PreStartCall:
         if container is not None:
             for grant in grants:
                 check_request(container.demand, grant)
+            self._check_complete(proof, container)
         check_together(grants)
         with self.state as state:
             unadvised = state.is_unadvised(ids)
@@ -150,6 +152,29 @@ class PreStartCall:
             self.publisher.publish(view)
         if view is not None and (not view.running or unadvised):
             self._check_wishes(resource, ids, view)
+
+    def _check_complete(self, proof: _Proof, container: ContainerDemand) -> None:
+        """Veto a container for which the kubelet has passed over a resource (fact K11).
+
+        The file alone may show less than a container has (K30, K33): ``List`` has the last word.
+
+        Raises:
+            GrantError: naming the resource.
+        """
+        places = proof.held[container.name]
+        lacking = [
+            each for each in Resource if count_of(container.demand, each) and not places.get(each)
+        ]
+        if not lacking:
+            return
+        listed = self.observer.listed(proof.ref)
+        for each in lacking:
+            if listed is not None and not listed.get(each):
+                raise GrantError(
+                    f"no places of {each}, but the container asks for "
+                    f"{count_of(container.demand, each)}: the kubelet did not know the resource "
+                    "when it admitted the pod; delete the pod, and its successor has both"
+                )
 
     def _check_wishes(self, resource: Resource, ids: frozenset[str], view: PodView) -> None:
         """Veto a container whose cards are not what its pod's author wishes.

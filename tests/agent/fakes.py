@@ -54,13 +54,14 @@ DEADLINE_S = 120.0
 _uids = itertools.count(1)
 
 
-def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) -> None:
-    """Wait until *holds*, and fail with *what* when it does not in time."""
+def eventually(holds: Callable[[], Any], what: str, within: float = DEADLINE_S) -> Any:
+    """Wait until *holds*, and give what it gave; fail with *what* when it does not in time."""
     end, pause = time.monotonic() + within, 0.002
-    while not holds():
+    while not (found := holds()):
         assert time.monotonic() < end, f"not within {within} s: {what}"
         time.sleep(pause)
         pause = min(pause * 1.3, 0.03)
+    return found
 
 
 @contextmanager
@@ -660,6 +661,7 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
         self.refuse_next = 0
         self.on_register: Callable[[], None] = lambda: None
         self.turn_away = 0
+        self.turns_away_as = grpc.StatusCode.RESOURCE_EXHAUSTED
         self.deaf_to = 0
         self.listed = 0
         self.hang = threading.Event()
@@ -786,6 +788,8 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
                 nodes += [each.host_path for each in ask_allocate(stub, chosen).devices]
                 held.append((resource, chosen))
                 self.write_checkpoint()
+        for (stem, *_), (_, chosen) in zip(asked, held[-len(asked) :], strict=True):
+            with plugin(self.path_of(stem)) as stub:
                 ask_prestart(stub, chosen)
         return nodes
 
@@ -805,7 +809,7 @@ class FakeKubelet(rpc.RegistrationServicer, lister_grpc.PodResourcesListerServic
         self.listed += 1
         if self.turn_away:
             self.turn_away -= 1
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
+            context.abort(self.turns_away_as, "turned away")
         self.hang.wait(DEADLINE_S)
         return lister_pb.ListPodResourcesResponse(
             pod_resources=[

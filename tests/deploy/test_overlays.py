@@ -432,6 +432,8 @@ def test_of_the_nri_plugin_the_agents_container_asks_for_all_cards_and_nobody_el
 def test_openshift_lets_agent_and_proxy_be_what_they_ask_to_be() -> None:
     built = build("overlays/openshift")
     scc = find(built, "SecurityContextConstraints", "gpu-turnstile-node")
+    required = ("allowedCapabilities", "defaultAddCapabilities", "priority")
+    assert [each for each in required if each not in scc] == []  # by OpenShift's own schema
     assert [key for key in scc if key.startswith("allow") and scc[key]] == [
         "allowHostDirVolumePlugin"
     ]

@@ -23,6 +23,7 @@ _HERE = Path(__file__).parent
 _BEFORE_STAGE = (
     "test_manifests",
     "test_packaging",
+    "test_operator",
     "test_deployed",
     "test_doctor",
     "test_scheduler",

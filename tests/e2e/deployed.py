@@ -1,10 +1,11 @@
 """What is installed and what it works on, together, as the tests of it want them."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,19 +41,12 @@ class Deployed:
 
 @contextmanager
 def installing(
-    settings: Settings,
-    kubectl: Kubectl,
-    folder: Path,
-    *,
-    components: Sequence[str] = (),
-    images: Mapping[str, str] | None = None,
+    settings: Settings, kubectl: Kubectl, folder: Path, **wanted: Any
 ) -> Iterator[Installation]:
-    """What is to be installed; removed in the end, whatever became of it."""
+    """What is to be installed, as *wanted*; removed in the end, whatever became of it."""
     if not settings.deploy_image:
         pytest.skip("GPU_TURNSTILE_E2E_DEPLOY_IMAGE names no image of ours to install")
-    installation = Installation(
-        kubectl, folder, settings.deploy_image, components=components, images=images
-    )
+    installation = Installation(kubectl, folder, settings.deploy_image, **wanted)
     found = installation.left()
     assert found == [], f"gpu-turnstile is installed: {found}"
     try:

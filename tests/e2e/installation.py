@@ -20,7 +20,6 @@ from tests.e2e.cluster import Json
 from tests.e2e.ground import wait
 from tests.e2e.kubectl import Kubectl, KubectlError
 
-OVERLAY = DEPLOY / "overlays" / "try-out"
 NAMESPACE, AGENTS = "gpu-turnstile", "gpu-turnstile-node"
 WEBHOOK, AGENT = "deployment/gpu-turnstile-webhook", "daemonset/gpu-turnstile-agent"
 CERTS = "deployment/gpu-turnstile-certs"
@@ -41,8 +40,10 @@ class Installation:
         kubectl: as an administrator.
         folder: for the kustomization that puts *image* in place of the published one.
         image: of our programs, the proxy too; the cluster has it, or can pull it.
+        overlay: what is applied.
         components: what is added to the overlay.
         images: of other programs, by the name that they have in manifests.
+        more: fields of the kustomization beside these.
     """
 
     def __init__(
@@ -51,12 +52,16 @@ class Installation:
         folder: Path,
         image: str,
         *,
+        overlay: str = "try-out",
         components: Sequence[str] = (),
         images: Mapping[str, str] | None = None,
+        more: Json | None = None,
     ) -> None:
         self._kubectl = kubectl
         self._folder = folder
+        self._overlay = DEPLOY / "overlays" / overlay
         self._components = components
+        self._more = more or {}
         published = {
             each["image"].rpartition(":")[0]
             for spec in pod_specs(base()).values()
@@ -75,9 +80,10 @@ class Installation:
         written = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": [relative(OVERLAY)],
+            "resources": [relative(self._overlay)],
             "components": [relative(DEPLOY / "components" / each) for each in self._components],
             "images": self._images,
+            **self._more,
         }
         text = yaml.safe_dump(written)
         (self._folder / "kustomization.yaml").write_text(text, encoding="utf-8")

@@ -1,5 +1,6 @@
 """What people do with the manifests: apply again, take a component back, and the same with Helm."""
 
+import json
 import re
 import shlex
 import time
@@ -12,6 +13,7 @@ import yaml
 
 from tests.deploy.manifests import DEPLOY
 from tests.e2e.deployed import installing
+from tests.e2e.doctor import ask
 from tests.e2e.ground import wait
 from tests.e2e.installation import AGENT, AGENTS, NAMESPACE, OURS, WEBHOOK, image_parts
 from tests.e2e.kubectl import Kubectl
@@ -109,6 +111,16 @@ def test_a_release_is_installed_upgraded_taken_back_and_uninstalled(
     )
     wait("a webhook that the API server believes", gpu_pods_are_stamped)
     report(f"helm install ready after {time.monotonic() - began:.1f} s")
+
+    hooks = "mutatingwebhookconfiguration/gpu-turnstile"
+    opened = [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]
+    kubectl.run("patch", hooks, "--type=json", f"--patch={json.dumps(opened)}")
+    run = ask(settings).one("webhook-configuration", "error")["run"]
+    assert run == f"helm upgrade {_RELEASE} YOUR-CHART --namespace {NAMESPACE} --reuse-values"
+    # Helm 4 asks before it takes a field from kubectl, Helm 3 takes it.
+    force = () if helm.run("version", "--short").stdout.startswith("v3") else ("--force-conflicts",)
+    _helm(settings, *run.replace("YOUR-CHART", str(chart)).split()[1:], *force)
+    assert kubectl.json("get", hooks)["webhooks"][0]["failurePolicy"] == "Fail"
 
     # The same version, with other settings of what makes certificates.
     more = ("--set", "components.view=true", "--set", "certs.env.GPU_TURNSTILE_CERTS_SETTLE=5")

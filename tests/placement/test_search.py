@@ -20,15 +20,7 @@ from placement.capacity import CardState, need_of
 from placement.cards import Inventory, Link
 from placement.errors import NoPlacement
 from placement.scoring import Policy
-from placement.search import (
-    Assignment,
-    Capacity,
-    Plan,
-    Step,
-    _place_share,
-    _Search,
-    make_plan,
-)
+from placement.search import Assignment, Capacity, Plan, Step, _place_share, _Search, make_plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container
@@ -249,14 +241,6 @@ def test_the_offer_counts_for_the_container_that_is_asking_alone() -> None:
     assert refusal(pod((50, 2), offer=(CORE, {})), [room(0)]).endswith("GPU-0: 0 of 50 cores free")
 
 
-def test_unhealthy_and_excluded_cards_are_not_taken() -> None:
-    capacities = [room(0, unhealthy="Xid 79"), room(1, excluded="nouse-gpu-type"), room(2, 40)]
-    assert refusal(pod((50, 2)), capacities) == (
-        "no card fits 50 cores and 2 memory blocks: 0 of 1 cards found; "
-        "GPU-0: unhealthy (Xid 79); GPU-1: excluded by nouse-gpu-type; GPU-2: 40 of 50 cores free"
-    )
-
-
 # --- a scheduler's choice ------------------------------------------------------------
 
 
@@ -293,14 +277,6 @@ def test_a_strict_choice_that_does_not_fit_is_refused_with_both_sides_named() ->
 
 
 # --- refusals and limits -------------------------------------------------------------
-
-
-def test_a_refusal_names_the_container_that_cannot_be_placed() -> None:
-    assert refusal(pod((60, 2), (60, 2), (50, 2)), [room(0), room(1)]) == (
-        "no card fits 50 cores and 2 memory blocks of container c2, with c0, c1 placed: "
-        "0 of 1 cards found; "
-        "2 cards: 40 of 50 cores free"
-    )
 
 
 def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> None:

@@ -80,12 +80,6 @@ def test_the_way_over_pcie_counts_beside_nvlink() -> None:
     assert pick(node(4, nvlink_alone), 2) == [0, 1]
 
 
-def test_a_single_card_breaks_up_no_pair_while_there_is_one_alone() -> None:
-    assert pick(SIX, 1, 2) == [3]
-    assert pick(SIX, 1, 0) == [1]
-    assert pick(SIX, 1) == [4]
-
-
 @pytest.mark.parametrize("better", range(1, len(KINDS)))
 def test_links_are_ranked(better: int) -> None:
     inventory = node(4, {(0, 1): KINDS[better - 1], (2, 3): KINDS[better]})
@@ -102,12 +96,6 @@ def test_the_worst_link_of_a_set_decides_before_the_sum() -> None:
     kinds |= {(0, 1): "NV4", (1, 2): "SYS"}  # a ring over 0, 1 and 2 runs at the speed of SYS
     assert pick(node(6, kinds), 3, 3, 4) == [0, 1, 5]
     assert Links(node(6, kinds)).quality(uuids(0, 1, 2))[0] == 20
-
-
-def test_cards_that_must_be_taken_are_in_the_set() -> None:
-    assert pick(SIX, 2, must=[1]) == [0, 1]
-    assert pick(SIX, 3, must=[4]) == [0, 4, 5]
-    assert pick(SIX, 2, must=[0, 5]) == [0, 5]
 
 
 def test_cost_decides_between_equals_and_then_the_order() -> None:
@@ -153,18 +141,6 @@ def test_cards_hold_together_by_nvlinks_or_by_their_numa_node(
     link: str, cards: tuple[int, ...], expected: bool
 ) -> None:
     assert Links(BRIDGED).hold_together(uuids(*cards), link) == expected
-
-
-@pytest.mark.parametrize(
-    ("link", "size", "expected"),
-    [("nvlink", 2, [0, 1]), ("nvlink", 3, [4, 5, 6]), ("numa", 3, [0, 1, 2]), ("", 3, [0, 1, 2])],
-)
-def test_sets_that_hold_together_come_before_better_ones(
-    link: str, size: int, expected: list[int]
-) -> None:
-    names = uuids(*range(8))
-    found = Links(BRIDGED).best(size, names, free=set(names), link=link)
-    assert found == uuids(*expected)
 
 
 @given(st.data())

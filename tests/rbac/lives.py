@@ -29,7 +29,7 @@ from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
 from view.web import server as view_server
-from view.web.settings import Settings as ViewSettings
+from view.web.server import Settings as ViewSettings
 
 _TEAMS = ("team-a", "team-b")
 Heard = dict[str, set[Request]]

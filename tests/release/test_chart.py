@@ -1,6 +1,7 @@
 """The chart renders what kustomize renders, whatever components it is told to take."""
 
 import random
+import re
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -185,23 +186,24 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"enforcment": "vcuda"}, "additional properties 'enforcment' not allowed"),
-        ({"enforcement": "hami"}, "at '/enforcement': value must be one of"),
-        ({"components": {"veiw": True}}, "at '/components': additional properties 'veiw'"),
-        ({"components": {"view": "yes"}}, "at '/components/view': got string, want boolean"),
-        ({"webhook": {"replicas": 0}}, "at '/webhook/replicas': minimum: got 0, want 1"),
-        ({"namespaces": {"system": "default"}}, "at '/namespaces/system'"),
-        ({"domain": "Tencent.com/"}, "at '/domain'"),
+        ({"enforcment": "vcuda"}, r"dditional propert\w+ '?enforcment'? (is )?not allowed"),
+        ({"enforcement": "hami"}, r"enforcement.*must be one of"),
+        ({"components": {"veiw": True}}, r"components.*dditional propert\w+ '?veiw"),
+        ({"components": {"view": "yes"}}, r"components.view.*boolean.*string|string.*boolean"),
+        ({"webhook": {"replicas": 0}}, r"webhook.replicas.*1"),
+        ({"namespaces": {"system": "default"}}, r"namespaces.system"),
+        ({"domain": "Tencent.com/"}, r"\bdomain\b"),
         (
             {"agent": {"env": {"GPU_TURNSTILE_ENFORCEMENT": "vcuda"}}},
-            "agent.env.GPU_TURNSTILE_ENFORCEMENT: Forbidden: other values of the chart",
+            r"agent\.env\.GPU_TURNSTILE_ENFORCEMENT: Forbidden: other values of the chart",
         ),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_in_words(values: Json, text: str, chart: Path) -> None:
+    """Helm 3 and Helm 4 say it in other words."""
     done = template(chart, values)
     assert done.returncode != 0
-    assert text in done.stderr
+    assert re.search(text, done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(

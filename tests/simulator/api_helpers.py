@@ -4,7 +4,6 @@ import base64
 import json
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from simulator.client import Json
 
 CORE = "tencent.com/vcuda-core"
 PODS = "/api/v1/namespaces/default/pods"
-DEADLINE_S = 60.0
 
 
 def pod(name: str = "p", *, limits: Mapping[str, object] | None = None, **spec: Any) -> Json:
@@ -42,14 +40,6 @@ def node(name: str = "n1", **allocatable: object) -> Json:
         "metadata": {"name": name},
         "status": {"allocatable": resources, "capacity": resources},
     }
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait until *holds*, and fail with *what* when it does not in time."""
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, f"not in time: {what}"
-        time.sleep(0.01)
 
 
 Respond = Callable[[Json], Json]

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import queue
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,17 +19,14 @@ from common.kubelet_api import podresources_pb2_grpc as lister_grpc
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
+from tests.agent.fakes import eventually
 
 CORE, MEMORY = "example.com/core", "example.com/memory"
 
 
-def wait_for(condition: Callable[[], Any], timeout: float = 90.0, what: str = "") -> Any:
+def wait_for(condition: Callable[[], Any], what: str = "") -> Any:
     """Wait until *condition* is truthy, and give what it gave."""
-    deadline = time.monotonic() + timeout
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not in {timeout} s: {what or condition}"
-        time.sleep(0.005)
-    return found
+    return eventually(condition, what or str(condition))
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,7 @@ import trustme
 
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, ApiError, Json
-from tests.simulator.api_helpers import (
-    CORE,
-    PODS,
-    Hook,
-    allow,
-    deny,
-    patch_with,
-    pod,
-    rule,
-    running_hook,
-)
-
-ANNOTATE = {"op": "add", "path": "/metadata/annotations", "value": {"stamp": "1"}}
-
+from tests.simulator.api_helpers import CORE, PODS, Hook, allow, deny, pod, rule, running_hook
 
 Apply = Callable[[str], Hook]
 
@@ -98,22 +85,6 @@ def test_a_denial_is_worded_as_the_real_server_words_it(
         assert (error.status, error.reason) == code_and_reason
         assert error.message == f'admission webhook "hook.example.com" {message}'
     assert client.list(PODS)["items"] == []
-
-
-def test_a_binding_goes_through_admission_and_brings_annotations(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    hook.respond = patch_with(ANNOTATE)
-    server.apply(hook.configuration(rules=[rule("pods/binding")]))
-    client.create(PODS, pod())
-    assert hook.reviews == []
-    client.create(
-        f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
-    )
-    assert client.get(f"{PODS}/p")["metadata"]["annotations"] == {"stamp": "1"}
-    (review,) = hook.reviews
-    assert (review["subResource"], review["kind"]["kind"]) == ("binding", "Binding")
-    assert (review["name"], review["resource"]["resource"]) == ("p", "pods")
 
 
 def test_updates_and_deletions_are_reviewed_with_the_old_object(

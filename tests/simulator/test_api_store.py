@@ -45,13 +45,6 @@ def test_a_write_based_on_an_older_version_is_refused() -> None:
     )
 
 
-def test_a_write_that_changes_nothing_makes_no_version() -> None:
-    store = new_store()
-    first = store.create(PODS, named("p"))
-    assert store.update(PODS, dict(first), based_on=first) is first
-    assert store.version == version(first)
-
-
 def test_history_that_is_not_kept_any_more_is_expired() -> None:
     store = new_store(history=2)
     for name in "abcd":

@@ -55,16 +55,6 @@ def test_a_pod_that_finishes_succeeds_and_frees_its_devices(client: ApiClient, n
     wait_for(lambda: not status(client, "q"))
 
 
-def test_a_namesake_created_at_once_is_another_pod(client: ApiClient, n: Node) -> None:
-    first = create(client, "p", container("c", 1))
-    runs(client, "p")
-    client.delete(f"{PODS}/p", grace_period_seconds=0)
-    second = create(client, "p", container("c", 2))
-    wait_for(lambda: {uid for uid, _ in n.kubelet.running()} == {second["metadata"]["uid"]})
-    assert len(n.held(second, "c")) == 2
-    assert n.held(first, "c") == ()
-
-
 def test_an_outage_of_the_api_server_delays_what_is_said_and_loses_nothing(
     server: ApiServer, client: ApiClient, n: Node
 ) -> None:

@@ -5,16 +5,12 @@ from collections.abc import Callable
 from functools import reduce
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from simulator.kubelet.answers import Answer, DeviceNode, Mount
 from simulator.kubelet.checkpoint import FILE_NAME, Checkpoint, decode, encode
-from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
 from simulator.kubelet.staticpods import mirror_of
-from tests.examples import share
 from tests.simulator.kubelet_helpers import (
     CORE,
     MEMORY,
@@ -62,35 +58,6 @@ def test_the_checksum_is_over_what_the_kubelet_prints_of_its_structures() -> Non
 
 def fnv1a(text: str) -> int:
     return reduce(lambda found, byte: (found ^ byte) * 16777619 % 2**32, text.encode(), 2166136261)
-
-
-texts = st.text(max_size=8)
-
-
-@settings(max_examples=share(30))
-@given(
-    st.dictionaries(
-        texts,
-        st.dictionaries(
-            texts,
-            st.dictionaries(
-                texts,
-                st.builds(
-                    lambda ids, envs: Holding(tuple(ids), Answer(envs), {-1: tuple(ids)}),
-                    st.lists(texts, unique=True, min_size=1, max_size=4),
-                    st.dictionaries(texts, texts, max_size=3),
-                ),
-                min_size=1,
-                max_size=2,
-            ),
-            min_size=1,
-            max_size=2,
-        ),
-        max_size=3,
-    )
-)
-def test_what_is_written_is_read(pods: dict[str, PodHoldings]) -> None:
-    assert decode(encode(Checkpoint(pods, {}))).pods == pods
 
 
 @pytest.mark.parametrize(

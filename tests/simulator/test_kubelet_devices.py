@@ -1,13 +1,9 @@
 """The state of the device manager, without any I/O."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from random import Random
-from typing import TypeAlias
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from contract.demand import ContainerKind
 from simulator.kubelet import devices as state
@@ -16,27 +12,21 @@ from simulator.kubelet.devices import AllocateCall, Devices, Options, PreferCall
 from simulator.kubelet.errors import AdmissionFailure, CallFailed
 from simulator.kubelet.numa import Device, NumaHint, no_hint
 from simulator.kubelet.pods import Container, Pod
-from tests.examples import share
 
-R, S = "example.com/r", "example.com/s"
-INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
+R = "example.com/r"
 
 
 def make(
     count: int = 6,
     *,
-    resources: tuple[str, ...] = (R,),
     nodes: Mapping[str, tuple[int, ...]] | None = None,
     hint: NumaHint = no_hint,
-    exact: bool = True,
-    seed: int = 0,
 ) -> Devices:
-    devices = Devices(random=Random(seed), numa_hint=hint, preferred_when_exact=exact)
+    devices = Devices(random=Random(0), numa_hint=hint)
     devices.sources_ready = True
-    for resource in resources:
-        devices.connected(resource, Options(pre_start=True, preferred=True))
-        ids = [f"{resource[-1]}{index}" for index in range(count)]
-        devices.advertised(resource, [Device(id_, True, (nodes or {}).get(id_, ())) for id_ in ids])
+    devices.connected(R, Options(pre_start=True, preferred=True))
+    ids = [f"r{index}" for index in range(count)]
+    devices.advertised(R, [Device(id_, True, (nodes or {}).get(id_, ())) for id_ in ids])
     return devices
 
 
@@ -45,7 +35,9 @@ def a_pod(*containers: Container, uid: str = "u1") -> Pod:
 
 
 def main(name: str = "c", **limits: int) -> Container:
-    return Container(name, MAIN, {f"example.com/{each}": count for each, count in limits.items()})
+    return Container(
+        name, ContainerKind.MAIN, {f"example.com/{each}": count for each, count in limits.items()}
+    )
 
 
 class Driver:
@@ -107,20 +99,6 @@ def test_with_too_few_aligned_ones_these_must_be_included_in_the_preference() ->
     assert isinstance(allocate, AllocateCall)
     # the rest from devices on other nodes before those on none
     assert set(allocate.ids) - {"r0", "r1"} < {"r2", "r3", "r4"}
-
-
-def test_a_sidecar_keeps_what_it_took_over_from_an_init_container() -> None:
-    driver = Driver(make())
-    pod = a_pod(
-        Container("i", INIT, {R: 2}),
-        Container("s", SIDECAR, {R: 1}),
-        main("c", r=1),
-        main("d", r=1),
-    )
-    driver.admit(pod)
-    held = [driver.held(container=name) for name in "scd"]
-    assert len(set().union(*held)) == 3
-    assert driver.held(container="s") < driver.held(container="i")
 
 
 REBOOTED = "no healthy devices present; cannot allocate unhealthy devices example.com/r"
@@ -200,65 +178,3 @@ def test_a_refusal_is_worded_as_the_kubelet_words_it(
     with pytest.raises(AdmissionFailure) as caught:
         driver.admit(a_pod(main(r=2)))
     assert str(caught.value) == text
-
-
-Limits: TypeAlias = dict[str, int]
-Shape: TypeAlias = tuple[list[tuple[ContainerKind, Limits]], list[Limits]]
-counts_of = st.fixed_dictionaries({}, optional={R: st.integers(1, 4), S: st.integers(1, 4)})
-containers_of = st.tuples(
-    st.lists(st.tuples(st.sampled_from([INIT, SIDECAR]), counts_of), max_size=3),
-    st.lists(counts_of, min_size=1, max_size=3),
-)
-
-
-@settings(deadline=None, max_examples=share(60))
-@given(
-    st.lists(st.tuples(containers_of, st.booleans(), st.integers(0, 5)), max_size=12),
-    st.integers(0, 2**16),
-)
-def test_no_device_is_ever_in_two_live_pods_and_holdings_match_requests(
-    pods: list[tuple[Shape, bool, int]], seed: int
-) -> None:
-    """Without K15's race: random pods, random deaths between them, plugins that die too."""
-    driver = Driver(make(14, resources=(R, S), seed=seed))
-    chance = Random(seed)
-    for index, ((inits, mains), deadly, victim) in enumerate(pods):
-        pod = a_pod(
-            *(
-                Container(f"{kind.value}{n}", kind, limits)
-                for n, (kind, limits) in enumerate(inits)
-            ),
-            *(Container(f"c{n}", MAIN, limits) for n, limits in enumerate(mains)),
-            uid=f"u{index}",
-        )
-        driver.prefer = chance.sample([f"r{n}" for n in range(14)], 3)
-        try:
-            driver.admit(pod)
-        except AdmissionFailure:
-            driver.active.discard(pod.uid)
-        else:
-            for container in pod.containers:
-                for resource, count in container.limits.items():
-                    assert len(driver.held(pod.uid, container.name, resource)) == count
-        if deadly and driver.active:
-            driver.active.discard(sorted(driver.active)[victim % len(driver.active)])
-        driver.devices.update_allocated(driver.active)
-        owners = Counter(
-            (resource, id_)
-            for holdings in driver.devices.pods.values()
-            for resource in (R, S)
-            for id_ in {
-                one for held in holdings.values() if resource in held for one in held[resource].ids
-            }
-        )
-        assert set(owners.values()) <= {1}
-        for uid, holdings in driver.devices.pods.items():
-            assert uid in driver.active
-            lasting = Counter(
-                (resource, id_)
-                for name, held in holdings.items()
-                if not name.startswith("init")
-                for resource in held
-                for id_ in held[resource].ids
-            )
-            assert set(lasting.values()) <= {1}

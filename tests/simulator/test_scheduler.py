@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.names import Names
-from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
 from simulator.fleet import SHIPPED
@@ -23,7 +22,8 @@ from simulator.manifests import read_manifests
 from simulator.scheduler.configuration import API_VERSION, SchedulerSettings, parse_configuration
 from simulator.scheduler.fit import reasons_against
 from simulator.scheduler.scheduler import Scheduler
-from tests.simulator.api_helpers import CORE, PODS, eventually, node, pod
+from tests.agent.fakes import eventually
+from tests.simulator.api_helpers import CORE, PODS, node, pod
 
 GPU = {CORE: "30"}
 NODES = "/api/v1/nodes"
@@ -129,21 +129,6 @@ def test_no_room_is_given_twice(server: ApiServer, client: ApiClient, start: Sta
     eventually(lambda: len(bound(client)) == 4, "room is taken again")
     client.delete(f"{PODS}/{max(bound(client))}", grace_period_seconds=0)
     eventually(lambda: len(bound(client)) == 4, "and again")
-
-
-@pytest.mark.parametrize("outage", [Outage.REFUSED, Outage.UNAVAILABLE])
-def test_an_outage_is_survived(
-    server: ApiServer, client: ApiClient, start: Start, outage: Outage
-) -> None:
-    server.apply(node())
-    start(max_delay=0.1)
-    for number in range(10):
-        client.create(PODS, pod(f"p{number}"))
-    server.set_outage(outage)
-    server.expire_history()
-    server.set_outage(Outage.NONE)
-    client.create(PODS, pod("late"))
-    eventually(lambda: len(bound(client)) == 11, "all bound")
 
 
 # --- with an extender -----------------------------------------------------------------

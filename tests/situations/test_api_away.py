@@ -28,7 +28,8 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
 from simulator.kubelet.staticpods import mirror_of
 from simulator.manifests import write_yaml
-from tests.agent.fakes import DEADLINE_S, Scripted, eventually, make_settings, short_dir
+from tests.agent.app.whole import running
+from tests.agent.fakes import Scripted, eventually, make_settings, short_dir
 from tests.situations.build import NAMES, Json, a_pod, gpu, sidecar, uid_of
 
 
@@ -66,17 +67,10 @@ class Site:
     @contextmanager
     def agent(self) -> Iterator[Agent]:
         """Run an agent that the kubelet knows; it ends, whatever is away."""
-        agent = Agent(self.settings)
-        agent.start()
-        try:
+        with running(self.settings) as agent:
             eventually(lambda: all(self._offered()), "both resources are offered")
             yield agent
-        finally:
-            agent.stop()
-            for each in agent.threads:
-                each.join(DEADLINE_S)
-                assert not each.is_alive(), each.name
-            eventually(lambda: not any(self._offered()), "the kubelet sees that it is gone")
+        eventually(lambda: not any(self._offered()), "the kubelet sees that it is gone")
 
     def _offered(self) -> list[int]:
         allocatable = self.kubelet.capacity()[1]

@@ -13,7 +13,6 @@ from tests.situations.build import (
     assert_no_guess,
     assert_right,
     assert_sound,
-    calls_of,
     gpu,
     said_to,
     uid_of,
@@ -131,23 +130,3 @@ def test_a_burst_that_does_not_fit_is_refused_pod_by_pod_and_the_rest_named_righ
             "no card fits 20 cores and 3 memory blocks",
         }
         assert all("0 of 20 cores free" in each for each in ours)
-
-
-def test_shares_that_fit_no_card_are_refused_though_the_node_has_the_places() -> None:
-    """60 cores a pod: one to a card; the kubelet counts 40 + 40 free and asks all the same."""
-    pods = [a_pod(f"p-{each}", gpu("c0", 60, 1 + each)) for each in range(3)]
-    with a_node(seed=8, cards=2) as node:
-        node.bind(*pods)
-        node.settle()
-        [late] = [uid_of(each) for each in pods if not calls_of(node, uid_of(each))]
-        size = int(late[-1]) + 1
-        [refusal] = node.diary.refusals
-        assert refusal.reason == (
-            f"no card fits 60 cores and {size} memory blocks: 0 of 1 cards found; "
-            "2 cards: 40 of 60 cores free"
-        )
-        assert f"desc = gpu-turnstile: {refusal.reason}, which is unexpected" in said_to(node, late)
-        small = a_pod("small", gpu("c0", 40, 4))
-        node.admit([small])
-        assert_right(node, *(uid_of(each) for each in pods if uid_of(each) != late), uid_of(small))
-        assert_sound(node)

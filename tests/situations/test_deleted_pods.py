@@ -127,21 +127,6 @@ def held_up(seed: int = 0) -> Iterator[tuple[Node, Gate]]:
             gate.open.set()
 
 
-def test_a_pod_that_waits_is_not_confused_with_a_deleted_one_that_is_equal() -> None:
-    """Three equal pods wait; the first and the last are deleted before their turn."""
-    with held_up() as (node, gate):
-        for number in range(3):
-            node.bind(victim(f"v{number}"))
-        node.delete("uid-v0")
-        node.remove("uid-v2")
-        gate.open.set()
-        wait_for(lambda: ended(node, "uid-v0") and ended(node, "uid-v2"))
-        node.settle()
-        node.admit([a_pod("probe")])
-        assert_right(node, "uid-v1", "uid-first", "uid-probe")
-        assert_sound(node)
-
-
 # --- the same name again ------------------------------------------------------------------
 
 SHAPES = {

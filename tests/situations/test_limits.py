@@ -2,23 +2,13 @@
 
 import shutil
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from simulator.node.node import Node
-from tests.situations.build import (
-    Json,
-    a_node,
-    a_pod,
-    assert_sound,
-    gpu,
-    places_of,
-    uid_of,
-    wait_for,
-)
+from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, uid_of, wait_for
 
 
 def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:
@@ -116,21 +106,3 @@ def test_an_agent_killed_in_a_burst_leaves_everybody_its_own_limits(wiped: bool)
         if wiped:  # what runs has what it had mounted; what starts again finds it made anew
             restart_all(node)
         assert_own_limits(node)
-
-
-def test_places_that_are_given_to_another_pod_bring_it_a_fresh_directory() -> None:
-    given: set[tuple[str, str]] = set()
-    with a_limited_node() as node:
-        for number in range(4):
-            pod = a_pod(f"p-{number}", gpu("main", 99, number % 3 + 1), at=number)
-            node.admit([pod])
-            assert_own_limits(node)
-            held = places_of(node, uid_of(pod))
-            assert not given or held & given, "places of the pod before are given again"
-            given = held
-            node.remove(uid_of(pod))
-            wait_for(partial(_has_no_places, node, uid_of(pod)))
-
-
-def _has_no_places(node: Node, uid: str) -> bool:
-    return not places_of(node, uid)

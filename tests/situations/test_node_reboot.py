@@ -87,58 +87,6 @@ def held(node: Node, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]
 # --- who comes first --------------------------------------------------------------------
 
 
-@both_orders
-def test_stale_sockets_of_the_dead_are_in_nobodys_way(agent_first: bool) -> None:
-    with a_node(boot=False) as node:
-        leave_stale_sockets(node)
-        if agent_first:
-            node.start_agent()  # registers with a kubelet.sock that nobody serves: try again
-        node.start_kubelet()
-        if not agent_first:
-            leave_stale_plugin_sockets(node)
-            node.start_agent()
-        node.wait_until_offered()
-        node.admit([a_pod("p")])
-        assert_right(node, "uid-p")
-        assert_sound(node)  # by order where the agent's channel has not found the new socket yet
-
-
-def leave_stale_plugin_sockets(node: Node) -> None:
-    """A kubelet removes sockets when it starts; an agent may die after that as well."""
-    for name in ("vcore-0badcafe.sock", "vmemory-0badcafe.sock"):
-        stale_socket(node.plugin_dir / name)
-
-
-def test_pods_that_come_before_the_plugin_are_refused_by_the_kubelet_and_the_next_are_fine() -> (
-    None
-):
-    """A kubelet that knows the resources from its checkpoint and does not wait for us."""
-    with a_node(kubelet={"plugin_wait_s": 0.0}) as node:
-        old = a_pod("old", gpu("c0", 60, 20))
-        node.admit([old])
-        power_cut(node)
-        early = a_pod("early", gpu("c0", 60, 20), at=1)
-        node.manifests[uid_of(early)] = early
-        node.pods.bind(early)
-        node.kubelet.reboot()
-        node.kubelet.add_pods(old, early)
-        eventually(node.kubelet.idle, "both pods were looked at")
-        for uid in ("uid-old", "uid-early"):
-            assert "no healthy devices present; cannot allocate unhealthy devices" in said_to(
-                node, uid
-            )
-        node.start_agent()
-        node.wait_until_offered()
-        node.sweep()
-        again = [
-            a_pod(each, gpu("c0", 60, 20), uid=f"new-{each}", at=9) for each in ("old", "early")
-        ]
-        node.admit(again)
-        assert_right(node, "new-old", "new-early")
-        assert_sound(node)
-        assert node.diary.refusals == []
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_a_pod_that_was_let_in_before_the_plugin_ever_registered_is_not_taken_for_the_next(
     seed: int,

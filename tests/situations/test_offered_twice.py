@@ -27,7 +27,6 @@ from tests.situations.build import (
     places_of,
     preferred_for,
     said_to,
-    sidecar,
 )
 
 CARD = "GPU-00000000-5eed-4a2d-8c1f-000000000000"
@@ -121,23 +120,6 @@ def test_places_that_the_kubelet_forgot_are_not_given_to_the_next_pod(
         assert offered == PLACES[resource], "the kubelet offers all, held or not"
         assert not places_of(node, "uid-holder") & places_of(node, "uid-next")
         assert_right(node, "uid-holder", "uid-next")
-        assert_sound(node)
-
-
-@each_resource
-@pytest.mark.parametrize("seed", range(2))
-def test_another_container_of_the_same_pod_does_not_get_them_either(
-    seed: int, resource: str
-) -> None:
-    with forgetful_node(seed=seed) as (node, hook):
-        for container in ("side", "c0"):
-            hook.forget(node, "pod", container, resource)
-        node.admit(
-            [a_pod("pod", gpu("c0", 30, 8), gpu("c1", 30, 8), init=[sidecar("side", 30, 8)])]
-        )
-        assert len(hook.forgotten) == 2
-        assert len(places_of(node, "uid-pod")) == 3 * (30 + 8)
-        assert_right(node, "uid-pod")
         assert_sound(node)
 
 

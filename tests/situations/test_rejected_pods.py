@@ -132,15 +132,6 @@ def assert_next_is_right(node: Node, *, seen: bool = True) -> None:
         assert_no_guess(node, uid_of(good))
 
 
-@pytest.mark.parametrize("how", EVERY.values(), ids=EVERY)
-def test_a_watch_far_behind_changes_nothing_where_list_leaves_rejected_pods_out(
-    how: Rejected,
-) -> None:
-    with node_with(keeps_rejected=False) as node:
-        reject(node, how, told=False)
-        assert_next_is_right(node)
-
-
 @pytest.mark.parametrize("how", CALLED.values(), ids=CALLED)
 def test_a_pod_that_has_had_its_turn_is_over_though_list_keeps_it_and_the_watch_is_behind(
     how: Rejected,
@@ -149,22 +140,6 @@ def test_a_pod_that_has_had_its_turn_is_over_though_list_keeps_it_and_the_watch_
         with node_with(keeps_rejected=True, seed=seed) as node:
             reject(node, how, at=at, told=False)
             assert_next_is_right(node, seen=False)
-
-
-def test_a_pod_that_the_watch_never_told_of_is_looked_up_and_found_to_have_failed() -> None:
-    with node_with(keeps_rejected=True) as node:
-        node.pods.hang()
-        reject(node, UNHEARD)
-        assert_next_is_right(node)
-
-
-@pytest.mark.parametrize("at", LINE.values(), ids=LINE)
-def test_a_pod_rejected_unheard_that_the_watch_shows_waiting_is_not_taken_for_the_next(
-    at: int,
-) -> None:
-    with node_with(keeps_rejected=True) as node:
-        reject(node, UNHEARD, at=at, told=False)
-        assert_next_is_right(node, seen=False)
 
 
 def test_a_pod_rejected_unheard_misleads_one_call_at_most() -> None:

@@ -1,19 +1,32 @@
-"""Situation 15: a Topology Manager policy other than ``none`` (fact K23)."""
+"""Situation 15: the kubelet offers a part of what is free, or exactly what is asked for.
+
+A Topology Manager policy other than ``none`` (fact K23) makes the device manager offer the places
+of some NUMA nodes only; with no more of them than are asked for, it asks for no preference at all
+and allocates them. Cards 0 and 1 are on node 0, cards 2 and 3 on node 1.
+"""
 
 import pytest
 
+from placement.scoring import Policy
 from simulator.kubelet.topology import TopologyPolicy
 from tests.situations.build import (
     NAMES,
     Json,
     a_node,
     a_pod,
+    assert_no_guess,
     assert_right,
     assert_sound,
     cards_of,
     gpu,
+    preferred_for,
     said_to,
+    sidecar,
+    uid_of,
 )
+
+CARDS = [f"GPU-{n}{n}{n}{n}0000-5eed-4a2d-8c1f-00000000000{n}" for n in range(4)]
+NEAR, FAR = frozenset(CARDS[:2]), frozenset(CARDS[2:])
 
 POLICIES = pytest.mark.parametrize(
     ("seed", "policy"), [(0, "best-effort"), (1, "restricted"), (2, "single-numa-node")]
@@ -69,4 +82,55 @@ def test_cards_that_must_be_of_one_numa_node_are_or_the_pod_is_refused_in_words(
         node.admit([a_pod("pair", gpu("c0", 200), annotations=wish, at=2)])
         assert_right(node, "uid-share", "uid-pair")
         assert {int(each[4]) for each in cards_of(node, "uid-pair")} == {2, 3}
+        assert_sound(node)
+
+
+def hint(pod_uid: str, container: str) -> set[int] | None:
+    """Be a topology manager that goes by the names of pods."""
+    return {"uid-near": {0}, "uid-far": {1}}.get(pod_uid.rpartition("-")[0])
+
+
+every_seed = pytest.mark.parametrize("seed", [1, 2])  # cores or memory asked for first
+
+
+@every_seed
+def test_a_burst_goes_where_hints_want_it_and_all_that_is_left_is_taken_without_asking(
+    seed: int,
+) -> None:
+    pods = [a_pod(f"far-{n}", gpu("c0", 20, 2 + n % 3), init=[sidecar()], at=n) for n in range(3)]
+    pods += [a_pod(f"near-{n}", gpu("c0", 10, 4), gpu("c1", 10, 4), at=n) for n in range(3)]
+    with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}, numa=True) as node:
+        node.admit([a_pod("far-card", gpu("c0", 100, 32))])
+        node.bind(*pods)
+        node.settle()
+        for number, each in enumerate(pods):
+            assert cards_of(node, uid_of(each)) < (FAR if number < 3 else NEAR)
+        node.admit([a_pod("far-last", gpu("c0", 10, 11))])
+        assert preferred_for(node, "uid-far-last") == []
+        assert_right(node, "uid-far-card", "uid-far-last", *map(uid_of, pods))
+        assert_no_guess(node, "uid-far-last")
+        assert_sound(node)
+
+
+@every_seed
+def test_all_that_is_offered_but_split_over_cards_is_refused_with_the_split(seed: int) -> None:
+    """30 cores are left on each card of the node, 60 are asked for: no card has them."""
+    hints = {"numa_hint": hint}
+    with a_node(seed=seed, cards=4, kubelet=hints, numa=True, policy=Policy.SPREAD) as node:
+        node.admit([a_pod("far-a", gpu("c0", 70, 4))])
+        node.admit([a_pod("far-b", gpu("c0", 70, 4))])
+        assert cards_of(node, "uid-far-a") | cards_of(node, "uid-far-b") == FAR
+        node.admit([a_pod("far-split", gpu("c0", 60, 4))])
+        told = said_to(node, "uid-far-split")
+        if preferred_for(node, "uid-far-split"):  # its memory was asked for first
+            assert told.endswith("2 cards: 30 of 60 cores free, which is unexpected")
+        else:
+            assert told == (
+                "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
+                "desc = gpu-turnstile: a share of 60 cores is split over cards: "
+                f"30 on {CARDS[2]}, 30 on {CARDS[3]}, which is unexpected"
+            )
+        node.admit([a_pod("next", gpu("c0", 60, 4))])
+        assert cards_of(node, "uid-next") <= NEAR
+        assert_right(node, "uid-far-a", "uid-far-b", "uid-next")
         assert_sound(node)

@@ -45,32 +45,6 @@ def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool
         assert node.diary.counts["corrected"] == 0
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_pod_that_failed_between_its_resources_takes_no_call_of_others(seed: int) -> None:
-    """The old List of a kubelet that has restarted goes on showing what it had got (K8, K21)."""
-    with a_node(seed=seed, cards=4, kubelet={"active_pods_only": False}) as node:
-        node.kubelet.kill()
-        node.pods.hang()
-        failed = a_pod("failed", annotations={"simulator/fail-after": "1"})
-        good = [
-            a_pod(f"p{number}", at=number, created=f"2025-01-15T08:00:{number + 1:02}Z")
-            for number in range(9)
-        ]
-        for each in (failed, *good):
-            node.manifests[each["metadata"]["uid"]] = each
-            node.pods.bind(each)
-        node.start_kubelet()
-        node.settle()
-        assert said_to(node, "uid-failed")
-        for each in good:
-            assert said_to(node, each["metadata"]["uid"]) == ""
-        node.pods.catch_up()
-        node.admit([a_pod("probe")])
-        assert_right(node, "uid-probe", *(each["metadata"]["uid"] for each in good))
-        assert node.diary.refusals == []
-        assert node.double_grants() == 0
-
-
 @pytest.mark.parametrize(("seed", "removed_pods_stay"), [(0, True), (1, False)])
 def test_a_burst_with_force_deletions_names_everybody_rightly(
     seed: int, removed_pods_stay: bool

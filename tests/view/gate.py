@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,7 +29,7 @@ class Gate:
         self.asked: list[str] = []
         self.headers: list[Any] = []
         self.silent = False
-        self._open: set[Any] = set()
+        self._open: set[socket.socket] = set()
         self.url = ""
 
     def freeze(self) -> None:
@@ -41,8 +42,8 @@ class Gate:
     def cut(self) -> None:
         """End all watches: a server lets them run on when rights are taken away."""
         for each in [*self._open]:
-            with contextlib.suppress(OSError):
-                each.close()
+            with contextlib.suppress(OSError):  # not closed: its reader has it, until more comes
+                each.shutdown(socket.SHUT_RDWR)
 
     def refuses(self, asked: str) -> bool:
         return any(re.fullmatch(each, asked) for each in self.denied)
@@ -73,24 +74,25 @@ def _handler(gate: Gate, over: threading.Event) -> type[BaseHTTPRequestHandler]:
             with contextlib.closing(connection):
                 headers = {key: value for key, value in self.headers.items() if key != "Host"}
                 connection.request(self.command, self.path, body, headers)
+                upstream = connection.sock
                 answer = connection.getresponse()
                 if verb == "watch":
-                    self._stream(answer)
+                    self._stream(answer, upstream)
                 else:
                     self._answer(answer.status, answer.read())
 
         do_GET = do_POST = do_PATCH = do_DELETE = _pass  # noqa: N815 -- the server's names
 
-        def _stream(self, answer: http.client.HTTPResponse) -> None:
+        def _stream(self, answer: http.client.HTTPResponse, upstream: socket.socket) -> None:
             self.send_response(answer.status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Connection", "close")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             self.close_connection = True
-            gate._open.add(answer)
+            gate._open.add(upstream)
             try:
-                with contextlib.suppress(OSError, ValueError, AttributeError):
+                with contextlib.suppress(OSError, http.client.HTTPException):
                     while part := answer.read1(65536):
                         while gate.silent and not over.wait(0.02):
                             pass
@@ -98,7 +100,7 @@ def _handler(gate: Gate, over: threading.Event) -> type[BaseHTTPRequestHandler]:
                         self.wfile.flush()
                     self.wfile.write(b"0\r\n\r\n")
             finally:
-                gate._open.discard(answer)
+                gate._open.discard(upstream)
 
         def _refuse(self, message: str) -> None:
             status = {"kind": "Status", "message": message, "code": 403, "reason": "Forbidden"}

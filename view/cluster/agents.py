@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from common.apiserver.client import Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.collections import Api
+from view.cluster.collections import Api, pages
 from view.model.usage import PREFIX, NodeUse, Sample, read_use
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
@@ -29,16 +29,10 @@ def read_uses(
         Rejected: the agents' pods may not be listed.
         Unavailable: no usable answer from the API server.
     """
-    pods, more = [], ""
-    while True:
-        query = {"limit": "500", **({"continue": more} if more else {})}
-        page, _, more = api.list(object_path("pods", namespace), query)
-        pods += page
-        if not more:
-            break
     running = [
         pod
-        for pod in pods
+        for page, _ in pages(api, object_path("pods", namespace), {})
+        for pod in page
         if _is_agent(pod)
         and (pod.get("status") or {}).get("phase") == "Running"
         and pod["spec"].get("nodeName")

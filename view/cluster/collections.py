@@ -55,7 +55,6 @@ class Kind:
         selector: field selector; empty for all.
         labels: label selector; empty for all.
         namespace: the only one; empty for all, or for one where all may not be read.
-        bookmarks: whether the API server says something in a watch of which nothing happens.
         chosen: whether it is about what the user chose, besides what is read anyway.
     """
 
@@ -63,14 +62,13 @@ class Kind:
     selector: str = ""
     labels: str = ""
     namespace: str = ""
-    bookmarks: bool = True
     chosen: bool = False
 
 
 NODES = Kind("nodes")
 PODS = Kind("pods")
-OWN_EVENTS = Kind("events", "source=gpu-turnstile", bookmarks=False)
-DENIED_EVENTS = Kind("events", "reason=FailedCreate", bookmarks=False)
+OWN_EVENTS = Kind("events", "source=gpu-turnstile")
+DENIED_EVENTS = Kind("events", "reason=FailedCreate")
 """By a controller: pods that it cannot create, because a webhook or policy refuses them, too."""
 
 ALL = (NODES, PODS, OWN_EVENTS, DENIED_EVENTS)
@@ -85,7 +83,7 @@ Progress = Callable[[str, int], None]
 def events_of(namespace: str, name: str) -> Kind:
     """Return the Events of one pod, those of scheduler and kubelet too."""
     selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
-    return Kind("events", selector, namespace=namespace, bookmarks=False)
+    return Kind("events", selector, namespace=namespace)
 
 
 def shortly(error: Exception) -> str:
@@ -94,6 +92,19 @@ def shortly(error: Exception) -> str:
     known = {"timed out": "no answer in time", "refused": "connection refused"}
     found = (words for sign, words in known.items() if sign in text)
     return next(found, clamp(text.removeprefix("API server: "), 200))
+
+
+def pages(
+    api: Api, path: str, query: Mapping[str, str], within: float | None = None
+) -> Iterator[tuple[list[Json], str]]:
+    """Yield the pages of a list: objects and the version to watch from."""
+    more = ""
+    while True:
+        wanted = {**query, "limit": _PAGE, **({"continue": more} if more else {})}
+        objects, version, more = api.list(path, wanted, within)
+        yield objects, version
+        if not more:
+            return
 
 
 @dataclass
@@ -124,13 +135,7 @@ class Followed:
     _known: dict[str, Json] = field(default_factory=dict)
 
     def load(self) -> None:
-        """Read all objects once; a watch goes on from there.
-
-        Raises:
-            Rejected: nothing of it may be read.
-            Gone: its pages took too long.
-            Unavailable: no usable answer.
-        """
+        """Read all objects once; a watch goes on from there."""
         self._read = self._whole()
 
     def list(self) -> str:
@@ -147,8 +152,9 @@ class Followed:
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
         """Stream events from a version on."""
-        limit = {} if self.kind.bookmarks else {"timeoutSeconds": _QUIET_WATCH_SECONDS}
-        query = {**self._query, **limit, "resourceVersion": version}
+        query = {**self._query, "resourceVersion": version}
+        if self.kind.what == "events":
+            query["timeoutSeconds"] = _QUIET_WATCH_SECONDS
         with self._noticing():
             yield from self.api.watch(self._path, query)
 
@@ -190,11 +196,7 @@ class Followed:
         return version
 
     def _with_less(self) -> str:
-        """Read one namespace, as where not all may be read.
-
-        Raises:
-            Rejected: that is of no use, or may not be read either.
-        """
+        """Read one namespace, as where not all may be read."""
         if self.kind.what == "nodes" or self.kind.namespace:
             raise Rejected(_FORBIDDEN, "")
         self._narrow = True
@@ -212,20 +214,16 @@ class Followed:
         return found
 
     def _list(self) -> str:
-        before, self._known, count, more = self._known, {}, 0, ""
-        while True:
-            query = {**self._query, "limit": _PAGE, **({"continue": more} if more else {})}
-            try:
-                objects, version, more = self.api.list(self._path, query, self.within)
-            except (Rejected, Gone, Unavailable):
-                self._known = before | self._known  # to be dropped by the next list
-                raise
-            for obj in objects:
-                self._put(obj)
-            count += len(objects)
-            self.progress(self.kind.what, count)
-            if not more:
-                break
+        before, self._known, count, version = self._known, {}, 0, ""
+        try:
+            for objects, version in pages(self.api, self._path, self._query, self.within):  # noqa: B007 -- the last
+                for obj in objects:
+                    self._put(obj)
+                count += len(objects)
+                self.progress(self.kind.what, count)
+        except (Rejected, Gone, Unavailable):
+            self._known = before | self._known  # to be dropped by the next list
+            raise
         self._forget(before, self._known)
         return version
 
@@ -241,14 +239,8 @@ class Followed:
         if drop:
             self._known.pop(uid, None)
         else:  # enough to drop it by
-            kept = {
-                "uid": metadata.get("uid"),
-                "namespace": metadata.get("namespace"),
-                "name": metadata["name"],
-            }
-            self._known[uid] = {"metadata": kept}
-            if "involvedObject" in obj:
-                self._known[uid]["involvedObject"] = obj["involvedObject"]
+            kept = {each: metadata.get(each) for each in ("uid", "namespace", "name")}
+            self._known[uid] = {"metadata": kept, "involvedObject": obj.get("involvedObject")}
         self.sink(self.kind, "DROP" if drop else "PUT", obj)
 
     @property

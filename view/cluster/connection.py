@@ -33,14 +33,6 @@ def connect(  # noqa: PLR0913 -- what kubectl can be told, by keyword
 ) -> Connection:
     """Read credentials; nothing is asked yet.
 
-    Args:
-        kubeconfig: a file; ``None`` for the usual places.
-        context: its name; ``None`` for the current one.
-        environment: of the process.
-        user_agent: the program, which audit logs name.
-        user: for whom everything is asked; empty for oneself.
-        groups: of that user.
-
     Raises:
         CredentialsError: there are none, or they cannot be used.
     """

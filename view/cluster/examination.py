@@ -1,5 +1,6 @@
 """What ``kubectl gpu doctor`` looks at, read side by side; whatever cannot be read is told."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -16,7 +17,7 @@ from contract.errors import ContractError
 from contract.inventory import decode_inventory
 from contract.names import Names
 from view.cluster.agents import AGENT_NAMESPACE, parse_samples
-from view.model.doctor.choice import chooses
+from view.model.constraints import NodeTraits, read_constraints, read_traits
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
@@ -35,6 +36,7 @@ from view.model.doctor.facts import (
     Unread,
 )
 from view.model.nodes import GPU_LABELS
+from view.model.words import clamp
 
 NAMESPACE = "gpu-turnstile"
 PART_OF = "app.kubernetes.io/part-of=gpu-turnstile"
@@ -45,6 +47,7 @@ _SECONDS = 5.0
 _AT_ONCE = 32
 _PAGE = "500"
 _NOT_FOUND, _FORBIDDEN = 404, 403
+_CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 
 _KINDS = {
     "Deployment": "/apis/apps/v1/deployments",
@@ -187,7 +190,8 @@ def _own_pods(client: Client) -> list[Json]:
 def _program(pod: Json) -> Program:
     status = pod.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
-    ready = (conditions.get("Ready") or {}).get("status") == "True"
+    last = conditions.get("Ready") or {}
+    ready = last.get("status") == "True"
     return Program(
         component=_label(pod, _NAME_LABEL),
         namespace=pod["metadata"]["namespace"],
@@ -197,6 +201,7 @@ def _program(pod: Json) -> Program:
         image=pod["spec"]["containers"][0].get("image") or "",
         ready=ready,
         why="" if ready else _why(status, conditions),
+        since=_time(last.get("lastTransitionTime")) if ready else None,
     )
 
 
@@ -221,7 +226,11 @@ def _why(status: Json, conditions: Mapping[str, Json]) -> str:
             if told and not (state == "terminated" and told.get("exitCode") == 0):
                 last = (each.get("lastState") or {}).get("terminated") or {}
                 code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
-                return f"{each['name']}: {told.get('reason') or state}{code}"
+                # What waits after a crash says for how long; how it crashed is in the last state.
+                words = clamp((last or told).get("message"))
+                words = _CONTAINER_ID.sub("...", words)  # the same on all nodes is one finding
+                said = f"{each['name']}: {told.get('reason') or state}{code}"
+                return f"{said}: {words}" if words else said
     for kind in ("PodScheduled", "Ready"):
         told = conditions.get(kind) or {}
         if told.get("status") != "True" and (told.get("message") or told.get("reason")):
@@ -247,19 +256,25 @@ def _nodes(
     return [_node(each, names, pods) for each in _all(client, "/api/v1/nodes")]
 
 
-def _chosen(name: str, labels: Mapping[str, str], pods: Mapping[str, Json]) -> frozenset[str]:
+def _chosen(node: NodeTraits, pods: Mapping[str, Json]) -> frozenset[str]:
     """Name the DaemonSets that choose a node; one that is not there as that of deploy/base."""
-    labelled = any(labels.get(each) == "true" for each in GPU_LABELS)
+    labelled = any((each, "true") in node.labels for each in GPU_LABELS)
     return frozenset(
         each
         for each in (AGENT, PROXY)
-        if (chooses(pods[each], name, labels) if each in pods else labelled)
+        if (_chooses(pods[each], node) if each in pods else labelled)
     )
+
+
+def _chooses(pod: Json, node: NodeTraits) -> bool:
+    """Tell whether pods of this template may run on a node; taints are not looked at."""
+    wanted = read_constraints(pod)
+    return not wanted.lacking(node) and wanted.affinity_matches(node)
 
 
 def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
     metadata, status = obj["metadata"], obj.get("status") or {}
-    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    annotations = metadata.get("annotations") or {}
     cards, problem = None, ""
     if names.gpu_cards in annotations:
         try:
@@ -272,15 +287,11 @@ def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
             allocatable[name] = int(amount)
     return NodeState(
         name=metadata["name"],
-        chosen=_chosen(metadata["name"], labels, pods),
+        chosen=_chosen(read_traits(obj), pods),
         allocatable=allocatable,
         cards=cards,
         cards_problem=problem,
         cordoned=frozenset(read_cordon(annotations, names)),
-        ready=any(
-            each.get("type") == "Ready" and each.get("status") == "True"
-            for each in status.get("conditions") or ()
-        ),
     )
 
 
@@ -354,10 +365,9 @@ def _lease(client: Client) -> Lease | None:
     if found is None:
         return None
     spec = found["spec"]
-    renewed = spec.get("renewTime")
     return Lease(
         spec.get("holderIdentity") or "",
-        datetime.fromisoformat(renewed) if renewed else None,
+        _time(spec.get("renewTime")),
         float(spec.get("leaseDurationSeconds") or 0),
     )
 
@@ -412,6 +422,7 @@ def _owned(client: Client) -> Sequence[Owned]:
             each["metadata"].get("namespace") or "",
             each["metadata"]["name"],
             _label(each, _COMPONENT_LABEL),
+            _release(each),
         )
         for kind, path in _KINDS.items()
         for each in _all(client, path, query)
@@ -430,6 +441,17 @@ def _metrics(client: Client, pod: Json) -> Samples:
     target = quoted(f"{scheme}{metadata['name']}:{port}")
     path = f"/api/v1/namespaces/{quoted(metadata['namespace'])}/pods/{target}/proxy/metrics"
     return parse_samples(client.read_text(path, timeout=_SECONDS), prefix=_PREFIX)
+
+
+def _release(obj: Json) -> tuple[str, str] | None:
+    """Name the Helm release that made an object, and its namespace."""
+    notes = obj["metadata"].get("annotations") or {}
+    name, namespace = (notes.get(f"meta.helm.sh/release-{each}") for each in ("name", "namespace"))
+    return (name, namespace) if name and namespace else None
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _label(obj: Json, label: str) -> str:

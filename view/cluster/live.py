@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -23,8 +22,9 @@ from view.cluster.collections import (
     events_of,
     shortly,
 )
-from view.model.reports import ClusterReport, FitReport, Freshness, Gap, PodStory, Stage
+from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
+from view.model.stories import FitReport, PodStory
 
 STALE_SECONDS = 10.0
 """What is older than this may not be so any more, and is said to be old."""
@@ -53,14 +53,8 @@ class LiveCluster:
     ) -> None:
         """Prepare; nothing is asked yet.
 
-        Args:
-            api: the client.
-            state: takes in what is read; belongs to this object from now on.
-            namespace: what is read where not all namespaces may be.
-            progress: told of each page.
-            kinds: what is read.
-            within: seconds for one page; ``None`` for as long as a list may take.
-            clock: unix time.
+        *state* belongs to this object from now on; *namespace* is read where not all may be, and a
+        page of a list takes no longer than *within* seconds.
         """
         self._api = api
         self._state = state
@@ -152,11 +146,10 @@ class LiveCluster:
             each.kind.what for each in needed if not each.listed and each.kind not in self._gaps
         )
 
-    @property
-    def chosen(self) -> AbstractSet[tuple[str, str]] | None:
-        """Namespace and name of objects that selectors match; ``None`` where there is none."""
+    def chose(self, namespace: str, name: str) -> bool:
+        """Return whether the user's selectors match an object; all where there are none."""
         with self._lock:
-            return None if self._chosen is None else frozenset(self._chosen)
+            return self._chosen is None or (namespace, name) in self._chosen
 
     @property
     def version(self) -> int:
@@ -194,12 +187,7 @@ class LiveCluster:
             return self._state.fit(*manifests)
 
     def load_events_of(self, namespace: str, name: str) -> None:
-        """Read all Events of one pod, those of scheduler and kubelet too.
-
-        Raises:
-            Rejected: the API server says no, and not because of missing rights.
-            Unavailable: no usable answer.
-        """
+        """Read all Events of one pod, those of scheduler and kubelet too."""
         _load(self._make(events_of(namespace, name)))
 
     def load_object(self, kind: Kind, namespace: str, name: str) -> None:

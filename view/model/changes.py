@@ -4,20 +4,21 @@ A change is only told if ``placement`` says that the pod fits with it. Changes o
 first, by how much of it is given up; then those of nodes, cards and other pods.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand, find_misfits
 from contract.names import Names
 from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
-from placement.cluster.pods import Pod
-from view.model.ending import find_endings
-from view.model.occupancy import Occupancy
-from view.model.reports import Change
-from view.model.verdicts import Question, exceeds, why_not_on
-from view.model.words import count_of
+from placement.cluster.pods import Pod, Shape
+from view.model.occupancy import Held, Occupancy
+from view.model.pods import PodFacts
+from view.model.stories import Change
+from view.model.verdicts import exceeds, why_not_on
+from view.model.words import cards_in_words, count_of
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
@@ -36,31 +37,25 @@ _WISHES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """A change and how much it costs."""
-
-    change: Change
-    cost: float
+_Ranked = tuple[float, Change]
+"""A change and how much it costs."""
 
 
-def find_changes(
-    question: Question, nodes: Sequence[Occupancy], names: Names
-) -> tuple[Change, ...]:
+def find_changes(facts: PodFacts, nodes: Sequence[Occupancy], names: Names) -> tuple[Change, ...]:
     """Return what would let a pod run that fits nowhere, the smallest first."""
-    if question.pod.shape.problem:
+    if facts.placed.shape.problem:
         return ()
-    search = _Search(question, nodes, names)
+    search = _Search(facts, nodes, names)
     found = (*search.less(), *search.fewer_wishes(), *search.other_nodes())
-    author = [each.change for each in sorted(found, key=lambda each: each.cost)]
-    endings = find_endings(question.pod.shape, search.open)
+    author = [change for _, change in sorted(found, key=lambda each: each[0])]
+    endings = find_endings(facts.placed.shape, search.open)
     return (*author, *search.opened(), *search.healed(), *endings)
 
 
-def no_change(question: Question, nodes: Sequence[Occupancy]) -> str:
+def no_change(pod: Pod, nodes: Sequence[Occupancy]) -> str:
     """Return what is said where nothing was found that would let a pod run."""
     found = "No single change that gpu-turnstile knows of would let it run"
-    return f"{': '.join(filter(None, (found, exceeds(question.pod, nodes))))}."
+    return f"{': '.join(filter(None, (found, exceeds(pod, nodes))))}."
 
 
 def how_to_make(changes: Sequence[Change]) -> str:
@@ -74,30 +69,26 @@ def how_to_make(changes: Sequence[Change]) -> str:
 
 
 class _Search:
-    def __init__(self, question: Question, nodes: Sequence[Occupancy], names: Names) -> None:
-        self._question = question
-        self._pod = question.pod
+    def __init__(self, facts: PodFacts, nodes: Sequence[Occupancy], names: Names) -> None:
+        self._facts = facts
+        self._pod = facts.placed
         self._nodes = nodes
         self._names = names
         self.open = [
             each
             for each in nodes
-            if not each.view.node.problem and not question.constraints.keep_from(each.facts.traits)
+            if not each.view.node.problem and not facts.constraints.keep_from(each.facts.traits)
         ]
 
-    def _where(self, pod: Pod) -> tuple[str, ...]:
+    def _where(self, pod: Pod) -> Iterator[str]:
+        """Yield the nodes where a pod would fit."""
         shape = pod.shape
-        if shape.problem:
-            return ()
-        return tuple(
-            each.view.node.name for each in self.open if isinstance(check(shape, each.view), Fit)
-        )
+        for each in () if shape.problem else self.open:
+            if isinstance(check(shape, each.view), Fit):
+                yield each.view.node.name
 
     def _fits(self, pod: Pod) -> bool:
-        shape = pod.shape
-        return not (shape.problem or any(find_misfits(pod.demand))) and any(
-            isinstance(check(shape, each.view), Fit) for each in self.open
-        )
+        return not any(find_misfits(pod.demand)) and any(self._where(pod))
 
     # --- ask for less -----------------------------------------------------------------
 
@@ -112,23 +103,20 @@ class _Search:
                 pod = _with(self._pod, container, demand)
                 kept = min(demand.cores / asked.cores, demand.memory / max(asked.memory, 1) or 1)
                 text, fields = self._text(container, demand)
-                change = Change("ask-less", text, "author", self._where(pod), fields)
-                yield _Ranked(change, 1 - kept)
+                nodes = tuple(self._where(pod))
+                yield 1 - kept, Change("ask-less", text, "author", nodes, fields)
 
     def _fewer_cores(self, container: ContainerDemand) -> Demand | None:
         asked = container.demand
-        blocks = asked.memory
         # No node has the millions of cards that a hostile pod may ask for.
         most = min(asked.cards - 1, max([len(each.view.rows) for each in self.open], default=0))
         whole = range(most, 0, -1) if not asked.is_share else ()
         for cards in whole:
-            per_card = -(-blocks // asked.cards)
-            demand = replace(
-                asked, cores=cards * CORES_PER_CARD, memory=min(blocks, per_card * cards)
-            )
+            blocks = min(asked.memory, -(-asked.memory // asked.cards) * cards)
+            demand = replace(asked, cores=cards * CORES_PER_CARD, memory=blocks)
             if self._fits(_with(self._pod, container, demand)):
                 return demand
-        if not asked.is_share and (asked.cards > 1 or not blocks):
+        if not asked.is_share and (asked.cards > 1 or not asked.memory):
             return None  # a share needs memory, and how much is not known
         most = min(asked.cores, CORES_PER_CARD) - 1
         cores = _largest(
@@ -186,13 +174,12 @@ class _Search:
         made = [key for key, field in _WISHES.items() if getattr(wishes, field)]
         alone = [each for each in made if self._fits(self._without([each]))]
         for keys in [[each] for each in alone] or ([made] if len(made) > 1 else []):
-            nodes = self._where(self._without(keys))
+            nodes = tuple(self._where(self._without(keys)))
             if nodes:
                 noun = "annotation" if len(keys) == 1 else "annotations"
                 named = [f"{self._names.domain}/{key}" for key in keys]
                 text = f"drop the {noun} {' and '.join(named)}"
-                change = Change("drop-wish", text, "author", nodes)
-                yield _Ranked(change, _LOSS_OF_A_WISH * len(keys))
+                yield _LOSS_OF_A_WISH * len(keys), Change("drop-wish", text, "author", nodes)
 
     def _without(self, keys: Sequence[str]) -> Pod:
         gone = {_WISHES[key]: getattr(NO_WISHES, _WISHES[key]) for key in keys}
@@ -200,27 +187,27 @@ class _Search:
 
     def other_nodes(self) -> Iterator[_Ranked]:
         """Yield what the manifest says of nodes, where others would do."""
-        wanted = self._question.constraints
-        free = replace(wanted, selector=(), terms=None)
+        wanted = self._facts.constraints
+        free = replace(self._facts, constraints=replace(wanted, selector=(), terms=None))
         by_text: dict[str, list[str]] = {}
         for each in self._nodes:
             labels = wanted.lacking(each.facts.traits)
             parts = [f"remove {' and '.join(labels)} from spec.nodeSelector"] if labels else []
             if not wanted.affinity_matches(each.facts.traits):
                 parts.append("change spec.affinity.nodeAffinity")
-            if parts and why_not_on(Question(self._pod, free), each) is None:
+            if parts and why_not_on(free, each) is None:
                 keep = "it keeps" if len(labels) < 2 and len(parts) == 1 else "they keep"
                 text = f"{' and '.join(parts)}: {keep} the pod from nodes with room"
                 by_text.setdefault(text, []).append(each.view.node.name)
         for text, nodes in _most_first(by_text):
-            yield _Ranked(Change("other-nodes", text, "author", nodes), _LOSS_OF_A_WISH)
+            yield _LOSS_OF_A_WISH, Change("other-nodes", text, "author", nodes)
 
     # --- what is not the pod's own ------------------------------------------------------
 
     def opened(self) -> tuple[Change, ...]:
         """Return nodes with room that take no pods, or not this one."""
         by_reason: dict[str, list[str]] = {}
-        wanted = self._question.constraints
+        wanted = self._facts.constraints
         for each in self._nodes:
             node, traits = each.view.node, replace(each.facts.traits, cordoned=False, taints=())
             closed = wanted.closed_by(each.facts.traits)
@@ -228,7 +215,7 @@ class _Search:
                 closed.append(_AWAY)
             view = each.view_as_if(connected=True)
             clear = replace(each, facts=replace(each.facts, traits=traits))
-            if closed and why_not_on(self._question, clear, view) is None:
+            if closed and why_not_on(self._facts, clear, view) is None:
                 by_reason.setdefault(" and ".join(closed), []).append(node.name)
         ranked = _most_first(by_reason)
         more = len(ranked) - _MOST_OF_A_KIND
@@ -259,13 +246,10 @@ class _Search:
             return ()
         each, place = found[0]
         name, card = each.view.node.name, each.view.node.cards[place]
-        text = f"mend card {card.index} of {name}: {each.facts.cards[place].unhealthy}"
+        text = f"mend card {card.index} of {name}: {each.facts.inventory.cards[place].reason}"
         besides = f"{count_of(len(found) - 1, 'other card')} would do too" if found[1:] else ""
-        return (
-            Change(
-                "heal-card", text, "admin", (name,), needs="access to the node", besides=besides
-            ),
-        )
+        needs = "access to the node"
+        return (Change("heal-card", text, "admin", (name,), needs=needs, besides=besides),)
 
 
 def _needs(reason: str) -> str:
@@ -300,3 +284,81 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
         else:
             high = middle - 1
     return low
+
+
+_MOST_TOLD = 3
+_MOST_PODS = 4
+
+
+class _Way(NamedTuple):
+    """The smallest set of pods of a node that would have to end."""
+
+    occupancy: Occupancy
+    pods: tuple[Held, ...]
+    alone: int  # how many pods of the node would do each by itself
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """Return what it costs; the name decides between equals."""
+        return len(self.pods), sum(map(_size, self.pods)), self.occupancy.view.node.name
+
+
+def find_endings(shape: Shape, nodes: Sequence[Occupancy]) -> tuple[Change, ...]:
+    """Return pods that would have to end, the fewest and smallest first, one set a node."""
+    found = sorted((way for each in nodes if (way := _way(shape, each))), key=lambda way: way.rank)
+    ways = [way for way in found if len(way.pods) == len(found[0].pods)]
+    told = ways[:_MOST_TOLD]
+    if not told:
+        return ()
+    if len(told[0].pods) == 1:
+        more = sum(way.alone for way in ways) - len(told)
+        besides = f"ending one of {count_of(more, 'other pod')} would do too"
+    else:
+        more = len(ways) - len(told)
+        besides = f"there are such pods on {count_of(more, 'other node')}"
+    return tuple(
+        Change(
+            "free-pods",
+            "end " + " and ".join(_naming(held, way.occupancy) for held in way.pods),
+            "admin",
+            (way.occupancy.view.node.name,),
+            needs="the right to delete pods in "
+            + " and ".join(sorted({held.pod.namespace for held in way.pods})),
+            besides=besides if more and way is told[-1] else "",
+        )
+        for way in told
+    )
+
+
+def _way(shape: Shape, occupancy: Occupancy) -> _Way | None:
+    """Return the smallest set of pods of a node that have to end; ``None`` if none would do."""
+    if not occupancy.held or not _fits_without(shape, occupancy, occupancy.held):
+        return None
+    by_size = sorted(occupancy.held, key=lambda each: (_size(each), str(each.pod)))
+    alone = [each for each in by_size if _fits_without(shape, occupancy, [each])]
+    if alone:
+        return _Way(occupancy, (alone[0],), len(alone))
+    chosen = list(by_size)  # leave out the largest that are not needed
+    for each in reversed(by_size):
+        rest = [other for other in chosen if other is not each]
+        if rest and _fits_without(shape, occupancy, rest):
+            chosen = rest
+    return _Way(occupancy, tuple(chosen), 0) if len(chosen) <= _MOST_PODS else None
+
+
+def _fits_without(shape: Shape, occupancy: Occupancy, pods: Iterable[Held]) -> bool:
+    return isinstance(check(shape, occupancy.view_without({each.pod.uid for each in pods})), Fit)
+
+
+def _size(held: Held) -> int:
+    return sum(cores for _, cores, *_ in held.taken)
+
+
+def _naming(held: Held, occupancy: Occupancy) -> str:
+    cards = occupancy.view.node.cards
+    on = sorted({cards[place].index for place, *_ in held.taken})
+    cores, blocks = (sum(row[slot] for row in held.taken) for slot in (1, 2))
+    where = f"{cards_in_words(on)} of {occupancy.view.node.name}"
+    return (
+        f"pod {held.pod} on {where} (frees {count_of(cores, 'core')}, {count_of(blocks, 'block')})"
+    )

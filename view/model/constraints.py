@@ -4,9 +4,8 @@ As kube-scheduler's NodeUnschedulable, NodeAffinity and TaintToleration decide. 
 ports, volumes, spreading and affinity between pods are not looked at.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
@@ -92,12 +91,8 @@ class Expression:
                 return False
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    """Conditions that must all hold; a term without any matches no node."""
-
-    labels: tuple[Expression, ...]
-    names: tuple[Expression, ...]
+Term = tuple[tuple[Expression, ...], tuple[Expression, ...]]
+"""Conditions on labels and on names, which must all hold; a term without any matches no node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +127,12 @@ class Constraints:
         if self.terms is None:
             return True
         labels = dict(node.labels)
-        return any(_matches(term, node, labels) for term in self.terms)
+        return any(
+            (on_labels or on_names)
+            and all(each.holds(labels.get(each.key)) for each in on_labels)
+            and all(each.key == "metadata.name" and each.holds(node.name) for each in on_names)
+            for on_labels, on_names in self.terms
+        )
 
     def closed_by(self, node: NodeTraits) -> list[str]:
         """Return everything by which a node takes no pods, or not this one."""
@@ -144,13 +144,6 @@ class Constraints:
 
     def _tolerates(self, taint: Taint) -> bool:
         return any(each.covers(taint) for each in self.tolerations)
-
-
-def _matches(term: Term, node: NodeTraits, labels: Mapping[str, str]) -> bool:
-    return bool(term.labels or term.names) and (
-        all(each.holds(labels.get(each.key)) for each in term.labels)
-        and all(each.key == "metadata.name" and each.holds(node.name) for each in term.names)
-    )
 
 
 def read_traits(obj: Mapping[str, Any]) -> NodeTraits:
@@ -181,26 +174,18 @@ def read_constraints(spec: Mapping[str, Any]) -> Constraints:
 
 
 def _read(spec: Mapping[str, Any]) -> Constraints:
-    selector = _mapping(spec.get("nodeSelector"))
-    affinity = _mapping(_mapping(spec.get("affinity")).get("nodeAffinity"))
+    selector = mapping(spec.get("nodeSelector"))
+    affinity = mapping(mapping(spec.get("affinity")).get("nodeAffinity"))
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     terms = None
     if required is not None:
         terms = tuple(
-            Term(
-                _expressions(_mapping(each).get("matchExpressions")),
-                _expressions(_mapping(each).get("matchFields")),
-            )
-            for each in _list(_mapping(required).get("nodeSelectorTerms"))
+            (_expressions(each.get("matchExpressions")), _expressions(each.get("matchFields")))
+            for each in _mappings(mapping(required).get("nodeSelectorTerms"))
         )
     tolerations = tuple(
-        _toleration(
-            _text(each.get("key")),
-            _text(each.get("operator")),
-            _text(each.get("value")),
-            _text(each.get("effect")),
-        )
-        for each in map(_mapping, _list(spec.get("tolerations")))
+        Toleration(*(text(each.get(field)) for field in ("key", "operator", "value", "effect")))
+        for each in _mappings(spec.get("tolerations"))
     )
     return Constraints(
         tuple(sorted((str(key), str(value)) for key, value in selector.items())),
@@ -209,24 +194,19 @@ def _read(spec: Mapping[str, Any]) -> Constraints:
     )
 
 
-@lru_cache(maxsize=1024)
-def _toleration(key: str, operator: str, value: str, effect: str) -> Toleration:
-    """Return one object for equal tolerations: nearly every pod has the same two."""
-    return Toleration(key, operator or "Equal", value, effect)
-
-
 def _expressions(listed: object) -> tuple[Expression, ...]:
     return tuple(
         Expression(
-            _text(each.get("key")),
-            _text(each.get("operator")),
+            text(each.get("key")),
+            text(each.get("operator")),
             tuple(map(str, _list(each.get("values")))),
         )
-        for each in map(_mapping, _list(listed))
+        for each in _mappings(listed)
     )
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping as it is, and an empty one for anything else."""
     return value if isinstance(value, _MAPPINGS) else {}
 
 
@@ -234,5 +214,10 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _text(value: object) -> str:
+def _mappings(value: object) -> Iterator[Mapping[str, Any]]:
+    return map(mapping, _list(value))
+
+
+def text(value: object) -> str:
+    """Return a text as it is, and an empty one for anything else."""
     return value if isinstance(value, str) else ""

@@ -1,7 +1,6 @@
 """Events of the API server: which of them concern GPU pods, and what they say."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from contract.names import Names
@@ -11,31 +10,20 @@ from view.model.words import clamp
 _OURS = "gpu-turnstile"
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
-    """One Event and what it is about.
-
-    Attributes:
-        uid: of the Event.
-        kind: of the object that it is about.
-        namespace: of that object.
-        name: of that object.
-        about: UID of that object; empty where the Event does not say.
-        report: what it says.
-    """
-
-    uid: str
-    kind: str
-    namespace: str
-    name: str
-    about: str
-    report: EventReport
-
-
-def read_event(obj: Mapping[str, Any]) -> Told:
-    """Read an Event of ``v1``."""
+def ids_of(obj: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the UID of an Event, and of what it is about; empty where it does not say."""
     metadata, about = obj["metadata"], obj.get("involvedObject") or {}
-    series = obj.get("series") or {}
+    own = metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}"
+    return own, about.get("uid") or ""
+
+
+def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedReport | None:
+    """Read an Event of ``v1``: what it says of a pod, or of pods that cannot be created.
+
+    By their controller, and because of their GPU request; ``None`` for all other Events.
+    """
+    metadata, about = obj["metadata"], obj.get("involvedObject") or {}
+    series, kind = obj.get("series") or {}, about.get("kind") or ""
     at = (
         obj.get("lastTimestamp")
         or series.get("lastObservedTime")
@@ -43,39 +31,22 @@ def read_event(obj: Mapping[str, Any]) -> Told:
         or metadata.get("creationTimestamp")
         or ""
     )
-    source = obj.get("reportingComponent") or (obj.get("source") or {}).get("component") or ""
-    return Told(
-        metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}",
-        about.get("kind") or "",
-        about.get("namespace") or "",
-        about.get("name") or "",
-        about.get("uid") or "",
-        EventReport(
-            clamp(obj.get("reason")),
-            clamp(obj.get("message")),
-            obj.get("type") == "Warning",
-            clamp(source),
-            int(obj.get("count") or series.get("count") or 1),
-            str(at)[:19] + "Z" if at else "",
-        ),
+    at = str(at)[:19] + "Z" if at else ""
+    reason, message = clamp(obj.get("reason")), clamp(obj.get("message"))
+    count = int(obj.get("count") or series.get("count") or 1)
+    if kind == "Pod":
+        source = obj.get("reportingComponent") or (obj.get("source") or {}).get("component")
+        warning = obj.get("type") == "Warning"
+        return EventReport(reason, message, warning, clamp(source), count, at)
+    ours = (_OURS, f"[{names.core}]", f"[{names.memory}]")
+    if reason != "FailedCreate" or not any(each in message for each in ours):
+        return None
+    return DeniedReport(
+        kind, about.get("namespace") or "", about.get("name") or "", message, count, at
     )
 
 
-def denied_by_us(told: Told, names: Names) -> DeniedReport | None:
-    """Return what a controller says of pods that it cannot create because of their GPU request.
-
-    ``None`` for all other Events.
-    """
-    text = told.report.message
-    if told.kind == "Pod" or told.report.reason != "FailedCreate":
-        return None
-    if not any(each in text for each in (_OURS, f"[{names.core}]", f"[{names.memory}]")):
-        return None
-    report = told.report
-    return DeniedReport(told.kind, told.namespace, told.name, text, report.count, report.at)
-
-
-def newest_first(events: list[EventReport]) -> tuple[EventReport, ...]:
+def newest_first(events: Iterable[EventReport]) -> tuple[EventReport, ...]:
     """Sort Events, the newest first; of equal age by what they say."""
     by_text = sorted(events, key=lambda each: (each.reason, each.message))
     return tuple(sorted(by_text, key=lambda each: each.at, reverse=True))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from view.model.reports import ClusterReport, PodReport, Stage
+from view.model.reports import ClusterReport, Stage
 from view.model.usage import NodeUse
 
 _DAY = 86400.0
@@ -120,13 +120,7 @@ class Ledger:
         self._now: dict[_Key, _Sum] = {}
 
     def take(self, report: ClusterReport, uses: Mapping[str, NodeUse], at: float) -> None:
-        """Count how things stand for the time since this was called last.
-
-        Args:
-            report: on the cluster.
-            uses: what is measured, by node.
-            at: unix time.
-        """
+        """Count how things stand for the time since this was called last; *uses* are by node."""
         step, self._at = at - self._at, at
         self._began = self._began or at
         self._now = _standing(report, uses)
@@ -142,12 +136,7 @@ class Ledger:
             bucket.sums.setdefault(key, _Sum()).add(each, step)
 
     def state(self, by: By, namespace: str = "") -> Statement:
-        """Return what has been seen, added up.
-
-        Args:
-            by: what is added up.
-            namespace: the only one that counts; empty for all.
-        """
+        """Return what has been seen, added up; of one namespace alone, if one is named."""
         now = _by(by, [self._now], namespace)
         past = _by(by, (each.sums for each in self._buckets), namespace)
         none = _Sum()
@@ -171,7 +160,7 @@ def _most_wasted(account: Account) -> tuple[object, ...]:
 
 def _standing(report: ClusterReport, uses: Mapping[str, NodeUse]) -> dict[_Key, _Sum]:
     """Return what each pod holds, uses and waits for."""
-    pods = {(each.namespace, each.name): each for each in report.pods}
+    owners = {(each.namespace, each.name): each.owner for each in report.pods}
     holding: dict[tuple[str, str, str, str], int] = {}
     for node in report.nodes:
         for card in node.cards:
@@ -185,8 +174,9 @@ def _standing(report: ClusterReport, uses: Mapping[str, NodeUse]) -> dict[_Key, 
     }
     found: dict[_Key, _Sum] = {}
     for place, cores in holding.items():
-        _, namespace, name, _ = place
-        entry = found.setdefault(_key(namespace, name, pods.get((namespace, name))), _Sum())
+        namespace, name = place[1:3]
+        key = namespace, owners.get((namespace, name), ""), name
+        entry = found.setdefault(key, _Sum())
         entry.held += cores
         use = used.get(place)
         if use is not None:
@@ -195,13 +185,9 @@ def _standing(report: ClusterReport, uses: Mapping[str, NodeUse]) -> dict[_Key, 
             entry.idle += max(cores - use, 0)
     for pod in report.pods:
         if pod.stage is Stage.WAITING:
-            entry = found.setdefault(_key(pod.namespace, pod.name, pod), _Sum())
+            entry = found.setdefault((pod.namespace, pod.owner, pod.name), _Sum())
             entry.waiting += sum(each.cores for each in pod.containers)
     return found
-
-
-def _key(namespace: str, name: str, pod: PodReport | None) -> _Key:
-    return namespace, pod.owner if pod else "", name
 
 
 def _by(by: By, sums: Iterable[Mapping[_Key, _Sum]], namespace: str) -> dict[_Key, _Sum]:

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from contract.demand import CORES_PER_CARD
 from placement.cluster.nodes import Problem
-from view.model.occupancy import Occupancy, used_by
-from view.model.reports import CardReport, Holder, NodeReport, Share, Source
+from view.model.occupancy import Occupancy
+from view.model.reports import CardReport, Holder, LinkReport, NodeReport, Share, Source
+from view.model.words import cards_in_words
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
 POOL_LABELS = (
@@ -25,9 +26,9 @@ def report_node(
     """Make the report."""
     node, facts = occupancy.view.node, occupancy.facts
     cards = _cards(occupancy, evidence)
-    usable = [] if node.problem else [card for card in cards if not card.unhealthy]
-    labels = dict(facts.traits.labels)
     healthy = [card for card in cards if not card.unhealthy]
+    usable = [] if node.problem else healthy
+    labels = dict(facts.traits.labels)
     shares = [
         Share(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
         for card in usable
@@ -37,9 +38,9 @@ def report_node(
         name=node.name,
         problem=node.problem.value,
         notes=tuple(_notes(occupancy, cards)),
-        memory_block=facts.memory_block,
+        memory_block=facts.inventory.memory_block,
         cards=cards,
-        links=facts.links,
+        links=tuple(LinkReport(each.cards, each.kind) for each in facts.inventory.links),
         cores=sum(card.cores for card in healthy),
         cores_held=sum(card.cores_held for card in healthy),
         cores_free=sum(card.cores_free for card in healthy),
@@ -56,33 +57,31 @@ def report_node(
 
 
 def _cards(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -> tuple[CardReport, ...]:
-    view, used = occupancy.view, used_by(occupancy.held, occupancy.unseen)
-    holders = _holders(occupancy, evidence)
-    found = []
-    for place, (card, told) in enumerate(zip(view.node.cards, occupancy.facts.cards, strict=True)):
-        cores_free, blocks_free = view.free[place][:2]
-        cores, blocks = used.get(place, (0, 0))[:2]
-        found.append(
-            CardReport(
-                uuid=card.uuid,
-                index=card.index,
-                model=card.model,
-                memory=told.memory,
-                numa=told.numa,
-                unhealthy=told.unhealthy,
-                cores=CORES_PER_CARD,
-                cores_held=CORES_PER_CARD - cores_free,
-                cores_free=cores_free,
-                blocks=card.blocks,
-                blocks_held=card.blocks - blocks_free,
-                blocks_free=blocks_free,
-                overbooked=cores > CORES_PER_CARD or blocks > card.blocks,
-                reported_cores_free=told.cores_free,
-                reported_blocks_free=told.blocks_free,
-                holders=tuple(holders.get(place, ())),
-            )
+    view, holders = occupancy.view, _holders(occupancy, evidence)
+    rows = zip(
+        view.node.cards, occupancy.facts.inventory.cards, view.free, occupancy.used(), strict=True
+    )
+    return tuple(
+        CardReport(
+            uuid=card.uuid,
+            index=card.index,
+            model=card.model,
+            memory=told.memory,
+            numa=told.numa,
+            unhealthy=told.reason,
+            cores=CORES_PER_CARD,
+            cores_held=CORES_PER_CARD - free[0],
+            cores_free=free[0],
+            blocks=card.blocks,
+            blocks_held=card.blocks - free[1],
+            blocks_free=free[1],
+            overbooked=used[0] > CORES_PER_CARD or used[1] > card.blocks,
+            reported_cores_free=told.free_cores,
+            reported_blocks_free=told.free_blocks,
+            holders=tuple(holders.get(place, ())),
         )
-    return tuple(found)
+        for place, (card, told, free, used) in enumerate(rows)
+    )
 
 
 def _holders(
@@ -112,7 +111,7 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
         notes.append("the node is cordoned: no new pod is put on it")
     over = [card.index for card in cards if card.overbooked]
     if over:
-        notes.append(f"{_cards_in_words(over)}: pods hold, or will ask for, more than there is")
+        notes.append(f"{cards_in_words(over)}: pods hold, or will ask for, more than there is")
     less = [
         card.index
         for card in cards
@@ -121,11 +120,7 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
     ]
     if less and occupancy.view.node.problem is Problem.NONE:
         notes.append(
-            f"{_cards_in_words(less)}: the agent counts less free than the pods in the API leave: "
+            f"{cards_in_words(less)}: the agent counts less free than the pods in the API leave: "
             "one has just ended, or was deleted by force and still runs"
         )
     return notes
-
-
-def _cards_in_words(indices: list[int]) -> str:
-    return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"

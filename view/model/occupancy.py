@@ -66,10 +66,7 @@ def quotas(
 ) -> list[tuple[int, int, int]]:
     """Return what a container has of each of its cards: place, cores and blocks.
 
-    Args:
-        container: what it asks for.
-        places: of its cards.
-        sizes: their memory in blocks, all of which whole cards have.
+    Of whole cards it has all memory: their *sizes* in blocks.
     """
     asked = container.demand
     cores = asked.cores if asked.is_share else CORES_PER_CARD
@@ -93,11 +90,14 @@ class Occupancy:
     unseen: tuple[Counts, ...]
     view: View
 
+    def used(self) -> list[Counts]:
+        """Return what is held of each card, which may be more than there is."""
+        return _used(self.facts, self.held, self.unseen)
+
     def view_without(self, uids: AbstractSet[str]) -> View:
         """Return the node with what would be free if some pods held nothing."""
-        if not uids:
-            return self.view
-        return self._view_of([each for each in self.held if each.pod.uid not in uids])
+        held = [each for each in self.held if each.pod.uid not in uids]
+        return self.view if len(held) == len(self.held) else _view(self.facts, held, self.unseen)
 
     def view_as_if(
         self, *, healthy: AbstractSet[int] = frozenset(), connected: bool = False
@@ -113,25 +113,17 @@ class Occupancy:
 
     def reserve(self, taken: Mapping[int, Counts]) -> "Occupancy":
         """Return the node as if more were held of it, by pods that do not exist yet."""
-        unseen = self.unseen or (_NOTHING,) * len(self.facts.cards)
+        unseen = self.unseen or (_NOTHING,) * len(self.facts.placed.cards)
         more = tuple(
             tuple(map(add, row, taken.get(place, _NOTHING))) for place, row in enumerate(unseen)
         )
-        view = View(self.view.node, _free(self.facts, used_by(self.held, more)))
-        return replace(self, unseen=more, view=view)
-
-    def _view_of(self, held: Sequence[Held]) -> View:
-        used = used_by(held, self.unseen)
-        return View(self.view.node, _free(self.facts, used))
+        return replace(self, unseen=more, view=_view(self.facts, self.held, more))
 
 
 def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """Work out who holds what of a node.
 
-    Args:
-        room: of the node.
-        facts: the node.
-        partial: there may be pods that are not seen: what the agent counts as held counts too.
+    Where the pods that are seen are *partial*, what the agent counts as held counts too.
     """
     node, simulated = room.node, room.simulated()
     held = []
@@ -145,25 +137,29 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
             continue
         sources = _sources(pod, cards, sure=pod.uid not in simulated)
         held.append(Held(pod, cards, sources, _with_memory(taken, pod, cards, node.cards)))
-    seen = used_by(held, ())
     unseen: tuple[Counts, ...] = ()
     if partial:
+        rows = zip(node.cards, facts.inventory.cards, _used(facts, held, ()), strict=True)
         unseen = tuple(
             # Of further resources the agent does not tell what is free.
-            less(less(card.places, (told.cores_free, told.blocks_free, *card.places[2:])), row)
-            for card, told, row in zip(node.cards, facts.cards, _by_place(facts, seen), strict=True)
+            less(less(card.places, (told.free_cores, told.free_blocks, *card.places[2:])), row)
+            for card, told, row in rows
         )
-    view = View(node, _free(facts, used_by(held, unseen)))
-    return Occupancy(facts, tuple(held), unseen, view)
+    return Occupancy(facts, tuple(held), unseen, _view(facts, held, unseen))
 
 
-def used_by(held: Sequence[Held], unseen: Sequence[Counts]) -> dict[int, Counts]:
-    """Add up what is held of each card, by place."""
+def _used(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> list[Counts]:
+    """Add up what is held of each card."""
     used = dict(enumerate(unseen))
     for each in held:
         for place, *counts in each.taken:
             used[place] = tuple(map(add, used.get(place, _NOTHING), counts))
-    return used
+    return [used.get(place, _NOTHING) for place in range(len(facts.placed.cards))]
+
+
+def _view(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> View:
+    rows = zip(facts.placed.cards, _used(facts, held, unseen), strict=True)
+    return View(facts.placed, tuple(less(card.places, row) for card, row in rows))
 
 
 def _with_memory(
@@ -182,15 +178,6 @@ def _with_memory(
         else (place, cores, blocks, *more)
         for place, cores, blocks, *more in taken
     )
-
-
-def _by_place(facts: NodeFacts, used: Mapping[int, Counts]) -> list[Counts]:
-    return [used.get(place, _NOTHING) for place in range(len(facts.cards))]
-
-
-def _free(facts: NodeFacts, used: Mapping[int, Counts]) -> tuple[Counts, ...]:
-    rows = zip(facts.placed.cards, _by_place(facts, used), strict=True)
-    return tuple(less(card.places, row) for card, row in rows)
 
 
 def _sources(pod: Pod, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dict[str, Source]:

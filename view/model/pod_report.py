@@ -1,13 +1,14 @@
 """The report on one pod: what it asks for, what it has got, how far it has come and why. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from signal import Signals
 
 from contract.demand import ContainerDemand
 from view.model.events import newest_first
 from view.model.nodes import NodeFacts
 from view.model.occupancy import Held, quotas
-from view.model.pods import PodFacts, refusal_text
+from view.model.pods import PodFacts, failing, refusal_text
 from view.model.reports import (
     ContainerReport,
     ContainerStatus,
@@ -42,73 +43,46 @@ def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     node: NodeFacts | None,
     held: Held | None,
     why: str,
-    events: Sequence[EventReport],
+    events: Iterable[EventReport],
     replaced: bool = False,
 ) -> PodReport:
-    """Make the report.
+    """Complete what the pod itself tells by what its node, placing and Events tell.
 
-    Args:
-        facts: the pod.
-        node: where it is bound, if it is and that node is known.
-        held: what it holds there; ``None`` where that is not known, or nothing any more.
-        why: why it waits; of other pods this is found out here.
-        events: about it, in any order.
-        replaced: whether its owner has made another one since.
+    Without *held* it is not known, or nothing any more. *why* is why a pod waits; of others that is
+    found out here. It is *replaced* where its owner has made another one since.
     """
-    placed, stage = facts.placed, stage_of(facts)
-    newest = newest_first(list(events))
-    return PodReport(
-        namespace=placed.namespace,
-        name=placed.name,
-        uid=placed.uid,
-        owner=facts.owner,
-        node=placed.node,
-        phase=facts.phase,
-        reason=facts.reason,
-        message=facts.message,
-        stage=stage,
-        deleting=facts.deleting,
-        created=facts.created,
-        scheduler=facts.scheduler,
-        containers=tuple(_container(each, facts, node, held) for each in placed.demand.containers),
-        wishes=facts.wishes,
-        statuses=facts.statuses,
+    newest = newest_first(events)
+    return replace(
+        facts.report,
+        containers=tuple(
+            _container(demand, report, facts, node, held)
+            for demand, report in zip(
+                facts.placed.demand.containers, facts.report.containers, strict=True
+            )
+        ),
         replaced=replaced,
-        why=why if stage is Stage.WAITING else _why(facts, stage, newest),
+        why=why if facts.report.stage is Stage.WAITING else _why(facts.report, newest),
         events=newest,
     )
 
 
-def stage_of(facts: PodFacts) -> Stage:
-    """Return how far a pod has come."""
-    if facts.ended:
-        if facts.phase == "Succeeded":
-            return Stage.SUCCEEDED
-        return Stage.REFUSED if facts.rejected else Stage.FAILED
-    if not facts.placed.node:
-        return Stage.WAITING
-    if facts.failing is not None:
-        return Stage.FAILING
-    return Stage.RUNNING if facts.phase == "Running" else Stage.STARTING
-
-
-def _why(facts: PodFacts, stage: Stage, events: Sequence[EventReport]) -> str:
+def _why(pod: PodReport, events: Sequence[EventReport]) -> str:
+    stage = pod.stage
     if stage is Stage.SUCCEEDED:
         return ""
     if stage is Stage.REFUSED:
-        return refusal_text(facts.message) or facts.reason
+        return refusal_text(pod.message) or pod.reason
     if stage is Stage.FAILED:
-        wrong = [each for each in facts.statuses if each.ending and each.ending.exit_code]
-        said = [_joined(facts.reason, facts.message), *map(status_in_words, wrong)]
+        wrong = [each for each in pod.statuses if each.ending and each.ending.exit_code]
+        said = [_joined(pod.reason, pod.message), *map(status_in_words, wrong)]
         return "; ".join(filter(None, said)) or "its phase is Failed, and nobody has said why"
     for event in events:
         if event.reason == _VETOED and stage in (Stage.STARTING, Stage.FAILING):
             return event.message
-    if facts.failing is not None:
-        return status_in_words(facts.failing)
-    # It runs again. Somebody who looks for what is wrong wants to know that it did not.
-    again = [each for each in facts.statuses if each.restarts and each.ending]
-    return "; ".join(map(status_in_words, again))
+    # Of one that runs again, somebody who looks for what is wrong wants to know that it did not.
+    wrong_now = failing(pod.statuses)
+    again = [each for each in pod.statuses if each.restarts and each.ending]
+    return "; ".join(map(status_in_words, [wrong_now] if wrong_now else again))
 
 
 def status_in_words(status: ContainerStatus) -> str:
@@ -145,62 +119,39 @@ def known_by(container: ContainerReport) -> str:
     return f"{by}, {evidence}" if container.evidence else by
 
 
-def container_report(container: ContainerDemand) -> ContainerReport:
-    """Make the report on a container of which only the request is known."""
-    asked = container.demand
-    return ContainerReport(container.name, container.kind.value, asked.cores, asked.memory)
-
-
 def _container(
-    container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: Held | None
+    container: ContainerDemand,
+    report: ContainerReport,
+    facts: PodFacts,
+    node: NodeFacts | None,
+    held: Held | None,
 ) -> ContainerReport:
-    asked, evidence = container_report(container), dict(facts.evidence)
     parts, source = _parts(container, facts, node, held)
-    return ContainerReport(
-        asked.name,
-        asked.kind,
-        asked.cores,
-        asked.blocks,
-        parts,
-        source,
-        evidence.get(container.name, "") if source is Source.RECORDED else "",
-    )
+    evidence = dict(facts.evidence).get(container.name, "") if source is Source.RECORDED else ""
+    return replace(report, parts=parts, source=source, evidence=evidence)
 
 
 def _parts(
     container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: Held | None
 ) -> tuple[tuple[Part, ...], Source | None]:
-    name = container.name
+    """Return the parts of cards that a container has or had, and how that is known."""
+    name, placed = container.name, facts.placed
     cards = node.placed.cards if node is not None else ()
-    if held is not None and node is not None:
-        places = held.cards.get(name, ())
-        found = tuple(
-            Part(card.uuid, card.index, card.model, cores, blocks)
-            for place, cores, blocks in quotas(
-                container, places, [cards[place].blocks for place in places]
-            )
-            for card in (cards[place],)
-        )
-        return found, held.sources.get(name)
-    uuids = dict(facts.placed.recorded).get(name)
-    if uuids is not None:
-        known = {card.uuid: card for card in cards}
-        listed = [known.get(uuid) for uuid in uuids]
-        sizes = [card.blocks if card else 0 for card in listed]
-        parts = tuple(
-            Part(uuids[at], card.index, card.model, cores, blocks)
-            if (card := listed[at]) is not None
-            else Part(uuids[at], None, "", cores, blocks)
-            for at, cores, blocks in quotas(container, range(len(uuids)), sizes)
-        )
-        return parts, Source.RECORDED
-    chosen = dict(facts.placed.chosen).get(name)
-    if chosen is not None and facts.placed.node and not facts.ended:
-        blocks_of = {card.index: card.blocks for card in cards}
-        sizes = [blocks_of.get(index, 0) for index in chosen]
-        parts = tuple(
-            Part("", index, "", cores, blocks)
-            for index, cores, blocks in quotas(container, chosen, sizes)
-        )
-        return parts, Source.CHOSEN
-    return (), None
+    recorded, chosen = dict(placed.recorded).get(name), dict(placed.chosen).get(name)
+    rows: list[tuple[str, int | None, str, int]]  # as a part begins, and the size of the card
+    if held is not None:
+        on = [cards[place] for place in held.cards.get(name, ())]
+        rows = [(card.uuid, card.index, card.model, card.blocks) for card in on]
+        source = held.sources.get(name)
+    elif recorded is not None:
+        known = {card.uuid: (card.index, card.model, card.blocks) for card in cards}
+        rows = [(uuid, *known.get(uuid, (None, "", 0))) for uuid in recorded]
+        source = Source.RECORDED
+    elif chosen is not None and placed.node and not facts.ended:
+        sizes = {card.index: card.blocks for card in cards}
+        rows = [("", index, "", sizes.get(index, 0)) for index in chosen]
+        source = Source.CHOSEN
+    else:
+        return (), None
+    amounts = quotas(container, range(len(rows)), [size for *_, size in rows])
+    return tuple(Part(*rows[at][:3], cores, blocks) for at, cores, blocks in amounts), source

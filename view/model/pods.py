@@ -1,13 +1,13 @@
 """A pod object as the view needs it: the scheduler's view of it, and what only people ask."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from contract.demand import PodDemand, read_pod_demand
+from contract.demand import ContainerDemand, PodDemand, read_pod_demand
 from contract.errors import FieldError, InvalidStamp
 from contract.names import Names
 from contract.pod_annotations import read_allocations
@@ -15,7 +15,7 @@ from contract.stamps import OrderStamp
 from contract.wishes import read_wishes
 from placement.cluster.pods import Pod, has_ended, parse_pod
 from view.model.constraints import Constraints, read_constraints
-from view.model.reports import ContainerStatus, Ending
+from view.model.reports import ContainerReport, ContainerStatus, Ending, PodReport, Stage
 from view.model.words import clamp
 
 # What the kubelet writes around our text (fact K9).
@@ -30,77 +30,35 @@ _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 
 
 @dataclass(frozen=True, slots=True)
-class Stamps:
-    """What the webhook wrote.
-
-    Attributes:
-        admission: ``admission-order``; empty where there is no such stamp.
-        binding: ``bind-order``; empty where there is no such stamp.
-    """
-
-    admission: str
-    binding: str
-
-
-@dataclass(frozen=True, slots=True)
 class PodFacts:
     """One pod that asks for GPUs.
 
     Attributes:
         placed: the pod as placing sees it.
-        phase: as the API server has it.
-        reason: of its status, such as ``UnexpectedAdmissionError``.
-        message: of its status.
-        ended: whether it has succeeded or failed.
-        deleting: whether it is being deleted.
-        created: when.
-        owner: kind and name of the controller that made it; empty where none did.
-        owner_uid: of that controller.
-        scheduler: which scheduler is responsible.
+        report: the same for people, as far as the pod itself tells it.
+        owner_uid: of the controller that made it.
         evidence: container and evidence, by the agent's record.
-        stamps: what the webhook wrote.
-        wishes: annotation (without its domain) and value.
+        stamps: ``admission-order`` and ``bind-order`` of the webhook; empty where there is none.
         core_limit: hundredths that a share may use in all; ``None`` where nothing is said.
         errors: what is wrong with the request itself.
         unscheduled: reason and message of the condition ``PodScheduled`` while it is false.
-        statuses: of containers by the kubelet, init containers first.
         constraints: by what it chooses nodes besides GPUs.
     """
 
     placed: Pod
-    phase: str
-    reason: str
-    message: str
-    ended: bool
-    deleting: bool
-    created: str
-    owner: str
+    report: PodReport
     owner_uid: str
-    scheduler: str
     evidence: tuple[tuple[str, str], ...]
-    stamps: Stamps
-    wishes: tuple[tuple[str, str], ...]
+    stamps: tuple[str, str]
     core_limit: int | None
     errors: tuple[str, ...]
     unscheduled: tuple[str, str]
-    statuses: tuple[ContainerStatus, ...]
     constraints: Constraints
 
     @property
-    def rejected(self) -> bool:
-        """Whether the kubelet has refused to admit it, for lack of devices."""
-        return self.phase == "Failed" and self.reason.startswith(_REJECTED)
-
-    @property
-    def failing(self) -> ContainerStatus | None:
-        """The first container that cannot start, or has ended wrongly and is not running again."""
-        for each in self.statuses:
-            wrong = each.ending is not None and each.ending.exit_code != 0
-            if (each.state == "terminated" and wrong) or (
-                each.state == "waiting" and each.reason not in _USUAL
-            ):
-                return each
-        return None
+    def ended(self) -> bool:
+        """Whether it has succeeded or failed."""
+        return self.report.stage in (Stage.SUCCEEDED, Stage.REFUSED, Stage.FAILED)
 
 
 def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
@@ -117,29 +75,79 @@ def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         return None
     wishes, wrong = read_wishes(annotations, names)
     recorded = dict(placed.recorded)
+    owner, owner_uid = _owner(metadata)
+    phase, reason = status.get("phase") or "Pending", clamp(status.get("reason"))
+    statuses = tuple(
+        _status(each)
+        for field in ("initContainerStatuses", "containerStatuses")
+        for each in status.get(field) or ()
+    )
+    report = PodReport(
+        namespace=placed.namespace,
+        name=placed.name,
+        uid=placed.uid,
+        owner=owner,
+        node=placed.node,
+        phase=phase,
+        reason=reason,
+        message=clamp(status.get("message")),
+        stage=_stage(placed, phase, reason, statuses, ended=has_ended(obj)),
+        deleting="deletionTimestamp" in metadata,
+        created=metadata.get("creationTimestamp") or "",
+        scheduler=spec.get("schedulerName") or "default-scheduler",
+        containers=tuple(map(container_report, demand.containers)),
+        wishes=_wishes(annotations, names),
+        statuses=statuses,
+        why="",
+        replaced=False,
+        events=(),
+    )
     return PodFacts(
         placed,
-        status.get("phase") or "Pending",
-        clamp(status.get("reason")),
-        clamp(status.get("message")),
-        has_ended(obj),
-        "deletionTimestamp" in metadata,
-        metadata.get("creationTimestamp") or "",
-        *_owner(metadata),
-        spec.get("schedulerName") or "default-scheduler",
+        report,
+        owner_uid,
         tuple((name, each.evidence.value) for name, each in written.items() if name in recorded),
-        _stamps(annotations, names),
-        _wishes(annotations, names),
+        (
+            str(annotations.get(names.admission_order, "")),
+            str(annotations.get(names.bind_order, "")),
+        ),
         wishes.core_limit,
         tuple(str(each) for each in (*errors, *wrong)),
         _unscheduled(status),
-        tuple(
-            _status(each)
-            for field in ("initContainerStatuses", "containerStatuses")
-            for each in status.get(field) or ()
-        ),
         read_constraints(spec),
     )
+
+
+def container_report(container: ContainerDemand) -> ContainerReport:
+    """Return the report on a container of which only the request is known."""
+    asked = container.demand
+    return ContainerReport(container.name, container.kind.value, asked.cores, asked.memory)
+
+
+def failing(statuses: Iterable[ContainerStatus]) -> ContainerStatus | None:
+    """Return the first container that cannot start, or ended wrongly and is not running again."""
+    for each in statuses:
+        wrong = each.ending is not None and each.ending.exit_code != 0
+        if (each.state == "terminated" and wrong) or (
+            each.state == "waiting" and each.reason not in _USUAL
+        ):
+            return each
+    return None
+
+
+def _stage(
+    placed: Pod, phase: str, reason: str, statuses: Sequence[ContainerStatus], *, ended: bool
+) -> Stage:
+    if ended:
+        if phase == "Succeeded":
+            return Stage.SUCCEEDED
+        refused = phase == "Failed" and reason.startswith(_REJECTED)
+        return Stage.REFUSED if refused else Stage.FAILED
+    if not placed.node:
+        return Stage.WAITING
+    if failing(statuses) is not None:
+        return Stage.FAILING
+    return Stage.RUNNING if phase == "Running" else Stage.STARTING
 
 
 def _demand(spec: Mapping[str, Any], names: Names) -> tuple[PodDemand, tuple[FieldError, ...]]:
@@ -186,12 +194,6 @@ def _wishes(annotations: Mapping[str, Any], names: Names) -> tuple[tuple[str, st
     return tuple(
         (key.removeprefix(f"{names.domain}/"), clamp(annotations[key]))
         for key in sorted(names.wishes & annotations.keys())
-    )
-
-
-def _stamps(annotations: Mapping[str, Any], names: Names) -> Stamps:
-    return Stamps(
-        str(annotations.get(names.admission_order, "")), str(annotations.get(names.bind_order, ""))
     )
 
 

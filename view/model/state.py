@@ -7,26 +7,24 @@ from typing import Any
 from contract.names import Names
 from placement.cluster.room import Room
 from placement.scoring import Policy
-from view.model.events import Told, denied_by_us, read_event
+from view.model.events import ids_of, read_event
 from view.model.manifest import fit_manifests
 from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Held, Occupancy, observe
-from view.model.pod_report import report_pod, stage_of
+from view.model.pod_report import report_pod
 from view.model.pods import PodFacts, read_pod
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
     EventReport,
-    FitReport,
     Gap,
     NodeReport,
     PodReport,
-    PodStory,
     Stage,
 )
+from view.model.stories import FitReport, PodStory
 from view.model.story import tell_story
-from view.model.verdicts import Question
 from view.model.waiting import Waiting
 
 _REMEMBERED = timedelta(minutes=15)
@@ -54,14 +52,7 @@ class ClusterState:
         now: Callable[[], datetime] = _now,
         pool_labels: Sequence[str] = POOL_LABELS,
     ) -> None:
-        """Start with an empty cluster.
-
-        Args:
-            names: the contract's names.
-            policy: which card a share prefers, as the agents have it.
-            now: the clock; what has healed or gone is forgotten by it.
-            pool_labels: the first of these that a node has names its pool.
-        """
+        """Start with an empty cluster; what has healed or gone is forgotten by the clock."""
         self._now = now
         self._waiting: Waiting | None = None  # what it has found out is true until a node changes
         self._owned: dict[str, dict[str, str]] = {}  # by UID of the owner: its pods, when created
@@ -73,7 +64,7 @@ class ClusterState:
         self._rooms: dict[str, Room] = {}
         self._pods: dict[str, PodFacts] = {}
         self._by_name: dict[tuple[str, str], str] = {}
-        self._told: dict[str, dict[str, Told]] = {}  # by UID of what it is about
+        self._told: dict[str, dict[str, EventReport]] = {}  # by UID of what it is about
         self._denied: dict[str, tuple[str, DeniedReport]] = {}  # by UID of the Event: about whom
         self._gaps: tuple[Gap, ...] = ()
         self._occupancies: dict[str, Occupancy] = {}
@@ -116,8 +107,8 @@ class ClusterState:
         self._by_name[pod.namespace, pod.name] = pod.uid
         self._departed.pop((pod.namespace, pod.name), None)
         self._pod_reports.pop(pod.uid, None)
-        if before is None and facts.owner:
-            self._owned.setdefault(facts.owner_uid, {})[pod.uid] = facts.created
+        if before is None and facts.owner_uid:
+            self._owned.setdefault(facts.owner_uid, {})[pod.uid] = facts.report.created
             for uid in self._owned[facts.owner_uid]:
                 self._pod_reports.pop(uid, None)  # which this one may replace
         if before is not None and before.placed == pod and before.ended == facts.ended:
@@ -146,20 +137,20 @@ class ClusterState:
 
     def put_event(self, obj: Mapping[str, Any]) -> None:
         """Take in an Event; those of a pod may come before it."""
-        told = read_event(obj)
-        denied = denied_by_us(told, self._names)
-        if denied is not None:
-            self._denied[told.uid] = told.about, denied
-        elif told.kind == "Pod":
-            self._told.setdefault(told.about, {})[told.uid] = told
-            self._pod_reports.pop(told.about, None)
+        uid, about = ids_of(obj)
+        report = read_event(obj, self._names)
+        if isinstance(report, DeniedReport):
+            self._denied[uid] = about, report
+        elif report is not None:
+            self._told.setdefault(about, {})[uid] = report
+            self._pod_reports.pop(about, None)
 
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Forget an Event that has expired."""
-        told = read_event(obj)
-        self._denied.pop(told.uid, None)
-        if self._told.get(told.about, {}).pop(told.uid, None) is not None:
-            self._pod_reports.pop(told.about, None)
+        uid, about = ids_of(obj)
+        self._denied.pop(uid, None)
+        if self._told.get(about, {}).pop(uid, None) is not None:
+            self._pod_reports.pop(about, None)
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Take in what could not be read."""
@@ -171,11 +162,6 @@ class ClusterState:
 
     # --- what can be asked ------------------------------------------------------------
 
-    @property
-    def gaps(self) -> tuple[Gap, ...]:
-        """What could not be read."""
-        return self._gaps
-
     def nodes_of_pods(self) -> list[str]:
         """Return the nodes that pods are on."""
         return sorted({each.placed.node for each in self._pods.values() if each.placed.node})
@@ -183,7 +169,9 @@ class ClusterState:
     def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
         """Return the cluster as it is now."""
         told = frozenset(stages)
-        pods = [self._report_pod(facts) for facts in self._pods.values() if stage_of(facts) in told]
+        pods = [
+            self._report_pod(facts) for facts in self._pods.values() if facts.report.stage in told
+        ]
         return ClusterReport(
             tuple(self._report_node(each) for each in sorted(self._gpu_nodes())),
             tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),
@@ -277,13 +265,13 @@ class ClusterState:
         found = self._pod_reports.get(pod.uid)
         if found is not None:
             return found
-        stage, node = stage_of(facts), self._nodes.get(pod.node)
+        stage, node = facts.report.stage, self._nodes.get(pod.node)
         found = report_pod(
             facts,
             node=node,
             held=self._held(facts) if node is not None else None,
             why=self._why(facts) if stage is Stage.WAITING else "",
-            events=self._events(pod.uid),
+            events=self._told.get(pod.uid, {}).values(),
             replaced=facts.ended and self._replaced(facts),
         )
         if stage is not Stage.WAITING:  # why one waits depends on all nodes
@@ -293,14 +281,11 @@ class ClusterState:
     def _why(self, facts: PodFacts) -> str:
         if self._waiting is None:
             self._waiting = Waiting(self._for_gpus(), self._gaps)
-        return self._waiting.why(facts, Question(facts.placed, facts.constraints))
+        return self._waiting.why(facts)
 
     def _replaced(self, facts: PodFacts) -> bool:
-        siblings = self._owned.get(facts.owner_uid, {}) if facts.owner else {}
-        return any(created > facts.created for created in siblings.values())
-
-    def _events(self, uid: str) -> list[EventReport]:
-        return [each.report for each in self._told.get(uid, {}).values()]
+        siblings = self._owned.get(facts.owner_uid, {})
+        return any(created > facts.report.created for created in siblings.values())
 
     def _held(self, facts: PodFacts) -> Held | None:
         if facts.ended:

@@ -11,19 +11,16 @@ from view.model.pod_report import known_by
 from view.model.pods import PodFacts, time_of
 from view.model.reports import (
     CardReport,
-    Change,
     ContainerReport,
     Gap,
     NodeReport,
-    NodeVerdict,
     PodReport,
-    PodStory,
     Source,
     Stage,
-    Step,
 )
-from view.model.verdicts import Question, judge
-from view.model.words import count_of, name_some, units
+from view.model.stories import Change, NodeVerdict, PodStory, Step
+from view.model.verdicts import fits_first, judge
+from view.model.words import cards_in_words, count_of, name_some, units
 
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 """So kube-scheduler begins; its numbers add up to more than there are nodes."""
@@ -42,28 +39,16 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     node: NodeReport | None,
     deleted: str = "",
 ) -> PodStory:
-    """Return a pod's way.
-
-    Args:
-        facts: the pod.
-        report: the same.
-        nodes: all nodes with GPUs.
-        gaps: what could not be read.
-        names: the contract's names.
-        policy: which card a share prefers.
-        node: where it is bound, if that node is known.
-        deleted: when it was deleted: nothing is looked for any more, and what it had is told.
-    """
+    """Return a pod's way; for one that was *deleted* nothing is looked for any more."""
     looking = not deleted and report.stage in (Stage.WAITING, Stage.REFUSED)
-    question = Question(facts.placed, facts.constraints)
     over = deleted or report.stage in (Stage.SUCCEEDED, Stage.FAILED)
-    considered = _considered(question, () if over else nodes, policy, everywhere=looking)
+    considered = _considered(facts, () if over else nodes, policy, everywhere=looking)
     fitting = [each.node for each in considered if each.fits]
     changes: tuple[Change, ...] = ()
     nothing = ""
     if looking and nodes and not fitting and not facts.errors:
-        changes = find_changes(question, nodes, names)
-        nothing = "" if changes else no_change(question, nodes)
+        changes = find_changes(facts, nodes, names)
+        nothing = "" if changes else no_change(facts.placed, nodes)
     return PodStory(
         pod=report,
         summary=(f"was deleted at {deleted}; until then it " if deleted else "")
@@ -89,15 +74,15 @@ def _cards(report: PodReport, node: NodeReport | None) -> tuple[CardReport, ...]
 
 
 def _considered(
-    question: Question, nodes: Sequence[Occupancy], policy: Policy, *, everywhere: bool
+    facts: PodFacts, nodes: Sequence[Occupancy], policy: Policy, *, everywhere: bool
 ) -> tuple[NodeVerdict, ...]:
-    pod = question.pod
+    pod = facts.placed
     verdicts = [
-        judge(question, each, policy, each.view_without({pod.uid}))
+        judge(facts, each, policy, each.view_without({pod.uid}))
         for each in nodes
         if everywhere or each.view.node.name == pod.node
     ]
-    return tuple(sorted(verdicts, key=lambda each: (not each.fits, each.for_good, each.node)))
+    return tuple(sorted(verdicts, key=fits_first))
 
 
 def _summary(
@@ -136,14 +121,14 @@ def _summary(
 
 
 def _steps(facts: PodFacts, report: PodReport) -> list[Step]:
-    steps = [Step("created", facts.created, "created", _DONE), _admitted(facts)]
+    steps = [Step("created", report.created, "created", _DONE), _admitted(facts)]
     steps.append(_bound(facts, report))
     if report.stage is not Stage.WAITING:
         steps.append(_allocated(report))
         if report.stage is not Stage.REFUSED:
             steps.append(_started(facts, report))
     if facts.ended:
-        ends = [each.ending.at for each in facts.statuses if each.ending]
+        ends = [each.ending.at for each in report.statuses if each.ending]
         good = report.stage is Stage.SUCCEEDED
         text, state = ("succeeded", _DONE) if good else (report.why, _WRONG)
         steps.append(Step("ended", max(ends, default=""), text, state))
@@ -151,7 +136,7 @@ def _steps(facts: PodFacts, report: PodReport) -> list[Step]:
 
 
 def _admitted(facts: PodFacts) -> Step:
-    stamp = facts.stamps.admission
+    stamp = facts.stamps[0]
     at = time_of(stamp)
     if not at:
         text = "no stamp of the webhook: the pod did not pass it"
@@ -162,29 +147,24 @@ def _admitted(facts: PodFacts) -> Step:
 def _bound(facts: PodFacts, report: PodReport) -> Step:
     if not report.node:
         reason, message = facts.unscheduled
-        text = ": ".join(filter(None, (facts.scheduler, reason, f'"{message}"' if message else "")))
+        text = ": ".join(
+            filter(None, (report.scheduler, reason, f'"{message}"' if message else ""))
+        )
         if not message:
             text += " has not said anything yet"
         elif _COUNTS.match(message):
             text += " (a node may be counted under several of its reasons)"
         return Step("bound", "", text, _MISSING)
-    text = f"to {report.node} by {facts.scheduler}"
-    chosen = [
-        f"{name}: {_cards_of([str(each) for each in indices])}"
-        for name, indices in facts.placed.chosen
-    ]
+    text = f"to {report.node} by {report.scheduler}"
+    chosen = [f"{name}: {cards_in_words(indices)}" for name, indices in facts.placed.chosen]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
-    stamp = facts.stamps.binding
+    stamp = facts.stamps[1]
     at = time_of(stamp)
     if not at:
         text += "; no stamp: the binding did not pass the webhook"
         return Step("bound", "", text, _WRONG)
     return Step("bound", at, text, _DONE)
-
-
-def _cards_of(indices: Sequence[str]) -> str:
-    return f"card {indices[0]}" if len(indices) == 1 else f"cards {', '.join(indices)}"
 
 
 def _allocated(report: PodReport) -> Step:
@@ -199,8 +179,8 @@ def _allocated(report: PodReport) -> Step:
 def _got(container: ContainerReport) -> str:
     if not container.parts or container.source is None:
         return f"{container.name}: nothing is recorded"
-    cards = _cards_of(
-        [part.uuid if part.index is None else str(part.index) for part in container.parts]
+    cards = cards_in_words(
+        [part.uuid if part.index is None else part.index for part in container.parts]
     )
     memory = f" and {count_of(container.blocks, 'block')}" if container.blocks else ""
     return (
@@ -210,7 +190,7 @@ def _got(container: ContainerReport) -> str:
 
 
 def _started(facts: PodFacts, report: PodReport) -> Step:
-    started = [each.started for each in facts.statuses if each.started]
+    started = [each.started for each in report.statuses if each.started]
     wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(report.why)
     if not started:
         text = report.why if wrong else "never" if facts.ended else "not yet"
@@ -224,7 +204,9 @@ def _started(facts: PodFacts, report: PodReport) -> Step:
 
 def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> list[str]:
     sizes = {
-        each.facts.memory_block for each in nodes if report.node in ("", each.view.node.name)
+        each.facts.inventory.memory_block
+        for each in nodes
+        if report.node in ("", each.view.node.name)
     } - {0}
     block = min(sizes) if len(sizes) == 1 else 0
     found = []

@@ -5,10 +5,12 @@
 absent where it cannot be.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from view.model.reports import CardReport, ClusterReport, NodeReport, PodStory
+from view.model.reports import CardReport, ClusterReport, ContainerReport
+from view.model.stories import PodStory
 
 PREFIX = "gpu_turnstile_agent_"
 
@@ -103,33 +105,20 @@ def read_use(node: str, samples: Iterable[Sample]) -> NodeUse:
             key = (labels.get("namespace", ""), labels.get("pod", ""), labels.get("container", ""))
             containers.setdefault(key, {}).setdefault(card, {})[field] = sample.value
     found = tuple(_container(key, each) for key, each in sorted(containers.items()))
-    on = tuple(_card(uuid, fields) for uuid, fields in sorted(cards.items()))
+    on = tuple(
+        CardUse(uuid, *(fields.get(each, 0) for each in _FIELDS[:4]), *map(fields.get, _FIELDS[4:]))
+        for uuid, fields in sorted(cards.items())
+    )
     if not on and not found:
-        return NodeUse(node, _NOT_YET)
+        return NodeUse(node, "its agent does not serve yet")
     measured = any(each.cores_used is not None or each.memory_used is not None for each in on)
     return NodeUse(node, "", measured or any(each.measured for each in found), on, found)
 
 
-_NOT_YET = "its agent does not serve yet"
-
-_FIELDS = frozenset(
-    {
-        *("cores_held", "cores_free", "cores_used"),
-        *("memory_held_bytes", "memory_free_bytes", "memory_used_bytes"),
-    }
+_FIELDS = (
+    *("cores_held", "cores_free", "memory_held_bytes", "memory_free_bytes"),
+    *("cores_used", "memory_used_bytes"),
 )
-
-
-def _card(uuid: str, fields: Mapping[str, float]) -> CardUse:
-    return CardUse(
-        uuid,
-        fields.get("cores_held", 0),
-        fields.get("cores_free", 0),
-        fields.get("memory_held_bytes", 0),
-        fields.get("memory_free_bytes", 0),
-        fields.get("cores_used"),
-        fields.get("memory_used_bytes"),
-    )
 
 
 def _container(
@@ -154,14 +143,16 @@ def _container(
 _CORES, _BYTES = 5, 256 << 20
 
 
+_Report = TypeVar("_Report", CardReport, ContainerReport)
+
+
 def with_use(report: ClusterReport, uses: Mapping[str, NodeUse]) -> ClusterReport:
     """Return the report with what cards use, where that is measured."""
-    if not uses:
-        return report
     nodes = tuple(
-        _node_with(node, uses[node.name]) if node.name in uses else node for node in report.nodes
+        replace(node, cards=_cards_with(node.cards, uses[node.name])) if node.name in uses else node
+        for node in report.nodes
     )
-    return replace(report, nodes=nodes)
+    return replace(report, nodes=nodes) if uses else report
 
 
 def story_with_use(story: PodStory, uses: Mapping[str, NodeUse]) -> PodStory:
@@ -174,41 +165,23 @@ def story_with_use(story: PodStory, uses: Mapping[str, NodeUse]) -> PodStory:
         for each in use.containers
         if (each.namespace, each.pod) == (pod.namespace, pod.name)
     }
-    containers = tuple(
-        replace(each, cores_used=_cores(mine[each.name]), memory_used=_memory(mine[each.name]))
-        if each.name in mine
-        else each
-        for each in pod.containers
-    )
-    return replace(
-        story, pod=replace(pod, containers=containers), cards=_cards_with(story.cards, use)
-    )
+    containers = tuple(_with(each, mine.get(each.name)) for each in pod.containers)
+    cards = _cards_with(story.cards, use)
+    return replace(story, pod=replace(pod, containers=containers), cards=cards)
 
 
-def _node_with(node: NodeReport, use: NodeUse) -> NodeReport:
-    return replace(node, cards=_cards_with(node.cards, use))
-
-
-def _cards_with(cards: tuple[CardReport, ...], use: NodeUse) -> tuple[CardReport, ...]:
+def _cards_with(cards: Sequence[CardReport], use: NodeUse) -> tuple[CardReport, ...]:
     by_uuid = {each.uuid: each for each in use.cards}
-    return tuple(
-        replace(
-            card, cores_used=_cores(by_uuid[card.uuid]), memory_used=_memory(by_uuid[card.uuid])
-        )
-        if card.uuid in by_uuid
-        else card
-        for card in cards
-    )
+    return tuple(_with(card, by_uuid.get(card.uuid)) for card in cards)
 
 
-def _cores(use: CardUse | ContainerUse) -> int | None:
-    return _to(use.cores_used, _CORES)
+def _with(report: _Report, use: CardUse | ContainerUse | None) -> _Report:
+    if use is None:
+        return report
+    cores, memory = _up(use.cores_used, _CORES), _up(use.memory_used, _BYTES)
+    return replace(report, cores_used=cores, memory_used=memory)
 
 
-def _memory(use: CardUse | ContainerUse) -> int | None:
-    return _to(use.memory_used, _BYTES)
-
-
-def _to(value: float | None, step: int) -> int | None:
+def _up(value: float | None, step: int) -> int | None:
     """Round up: what is used a little is not shown as idle."""
     return None if value is None else -int(-value // step) * step

@@ -1,82 +1,65 @@
 """Whether a pod fits on a node, and of each card why not: placing's answers, in detail. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from contract.resource import Resource
 from placement.capacity import CardState, need_of, why_not
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import View, cards_of, plan_pod
-from placement.cluster.pods import Need, Pod, Shape
+from placement.cluster.pods import Need, Pod
 from placement.errors import NoPlacement
 from placement.scoring import Policy
-from view.model.constraints import Constraints
+from placement.search import Plan
 from view.model.occupancy import Occupancy
-from view.model.reports import CardVerdict, NodeVerdict
+from view.model.pods import PodFacts
+from view.model.stories import CardVerdict, NodeVerdict
 from view.model.words import clamp, count_of
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A pod that looks for a node.
-
-    Attributes:
-        pod: the pod.
-        constraints: by what it chooses nodes besides GPUs.
-    """
-
-    pod: Pod
-    constraints: Constraints
-
-    @property
-    def key(self) -> tuple[Shape, Constraints]:
-        """What answers depend on; equal for equal pods."""
-        return self.pod.shape, self.constraints
-
-
 def why_not_on(
-    question: Question, occupancy: Occupancy, view: View | None = None
+    facts: PodFacts, occupancy: Occupancy, view: View | None = None
 ) -> Unschedulable | None:
     """Return why a pod does not fit on a node; ``None`` where it does."""
-    kept = question.constraints.keep_from(occupancy.facts.traits)
+    kept = facts.constraints.keep_from(occupancy.facts.traits)
     if kept:
         return Unschedulable(kept, for_good=True)
-    answer = check(question.pod.shape, view or occupancy.view)
+    answer = check(facts.placed.shape, view or occupancy.view)
     return answer if isinstance(answer, Unschedulable) else None
 
 
 def judge(
-    question: Question, occupancy: Occupancy, policy: Policy, view: View | None = None
+    facts: PodFacts, occupancy: Occupancy, policy: Policy, view: View | None = None
 ) -> NodeVerdict:
-    """Decide about a pod and a node, and about each of its cards.
-
-    Args:
-        question: the pod.
-        occupancy: the node.
-        policy: which card a share prefers.
-        view: the node as it would be, instead of as it is.
-    """
+    """Decide about a pod and a node, as it is or as *view* has it, and about each of its cards."""
     view = view or occupancy.view
-    refusal = why_not_on(question, occupancy, view)
+    refusal = why_not_on(facts, occupancy, view)
     return NodeVerdict(
         view.node.name,
         fits=refusal is None,
         reason=clamp(refusal.reason) if refusal else "",
         for_good=refusal.for_good if refusal else False,
-        cards=_cards(question.pod, occupancy, view),
-        placing=_placing(question.pod, view, policy) if refusal is None else (),
+        cards=_cards(facts.placed, occupancy, view),
+        placing=_placing(facts.placed, view, policy) if refusal is None else (),
     )
 
 
-def _placing(pod: Pod, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def fits_first(verdict: NodeVerdict) -> tuple[bool, bool, str]:
+    """Return by what nodes are sorted: those that fit first, those that never will last."""
+    return not verdict.fits, verdict.for_good, verdict.node
+
+
+def plan_on(pod: Pod, view: View, policy: Policy) -> Plan | None:
+    """Place a pod on a node; ``None`` where it does not fit, or no placing was found in time."""
     try:
-        plan = plan_pod(pod, view.node, view.free, policy)
+        return plan_pod(pod, view.node, view.free, policy)
     except NoPlacement:
-        plan = None
-    if plan is None:
-        return ()
+        return None
+
+
+def _placing(pod: Pod, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    plan = plan_on(pod, view, policy)
+    cards = {} if plan is None else cards_of(plan, view.node)
     index = [card.index for card in view.node.cards]
-    cards = cards_of(plan, view.node)
     return tuple((name, tuple(index[each] for each in on)) for name, on in cards.items())
 
 
@@ -85,7 +68,19 @@ def _cards(pod: Pod, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...
     shape = pod.shape
     if not shape.needs:
         return ()
-    states = card_states(pod, occupancy, view)
+    states = [
+        CardState(
+            card.uuid,
+            card.index,
+            dict(zip(Resource, free, strict=True)),
+            dict(zip(Resource, card.places, strict=True)),
+            "" if card.healthy else told.reason,
+            pod.wishes.excludes(model=card.model, uuid=card.uuid),
+        )
+        for card, told, free in zip(
+            view.node.cards, occupancy.facts.inventory.cards, view.free, strict=True
+        )
+    ]
     reasons = [[_why_not(need, state) for state in states] for need in shape.needs]
     spare = [row.count("") - need.cards for row, need in zip(reasons, shape.needs, strict=True)]
     tightest = spare.index(min(spare))
@@ -94,21 +89,6 @@ def _cards(pod: Pod, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...
         CardVerdict(card.index, card.uuid, card.model, free[0], free[1], name, reason)
         for card, free, reason in zip(view.node.cards, view.free, reasons[tightest], strict=True)
     )
-
-
-def card_states(pod: Pod, occupancy: Occupancy, view: View) -> list[CardState]:
-    """Return the cards of a node as a pod finds them."""
-    return [
-        CardState(
-            card.uuid,
-            card.index,
-            dict(zip(Resource, free, strict=True)),
-            dict(zip(Resource, card.places, strict=True)),
-            "" if card.healthy else told.unhealthy,
-            pod.wishes.excludes(model=card.model, uuid=card.uuid),
-        )
-        for card, told, free in zip(view.node.cards, occupancy.facts.cards, view.free, strict=True)
-    ]
 
 
 def _why_not(need: Need, state: CardState) -> str:

@@ -10,7 +10,7 @@ from view.model.constraints import Constraints
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts
 from view.model.reports import Gap, PodReport
-from view.model.verdicts import Question, why_not_on
+from view.model.verdicts import why_not_on
 from view.model.words import clamp, count_of, name_some, summarize
 
 GATED = "SchedulingGated"
@@ -57,27 +57,28 @@ class Waiting:
         self._gaps = gaps
         self._known: dict[tuple[Shape, Constraints], tuple[tuple[str, ...], str]] = {}
 
-    def why(self, facts: PodFacts, question: Question) -> str:
+    def why(self, facts: PodFacts) -> str:
         """Return why a pod that is bound to no node is not."""
         reason, message = facts.unscheduled
-        if facts.deleting:
+        if facts.report.deleting:
             return "it is being deleted"
         if facts.errors:
             return facts.errors[0]
         if reason == GATED:
             return f"{GATED}: {message}"
-        return self._by_nodes(question, facts.scheduler, message)
+        return self._by_nodes(facts, message)
 
-    def answers(self, question: Question) -> tuple[tuple[str, ...], str]:
+    def answers(self, facts: PodFacts) -> tuple[tuple[str, ...], str]:
         """Return the nodes where a pod fits, and why it does not on the others."""
-        found = self._known.get(question.key)
+        key = facts.placed.shape, facts.constraints  # equal for equal pods
+        found = self._known.get(key)
         if found is None:
-            refusals = [(each.view.node.name, why_not_on(question, each)) for each in self._nodes]
+            refusals = [(each.view.node.name, why_not_on(facts, each)) for each in self._nodes]
             found = (
                 tuple(name for name, refusal in refusals if refusal is None),
                 self._in_words([refusal for _, refusal in refusals if refusal is not None]),
             )
-            self._known[question.key] = found
+            self._known[key] = found
         return found
 
     def _in_words(self, refusals: Sequence[Unschedulable]) -> str:
@@ -88,14 +89,14 @@ class Waiting:
         served = f"{count_of(unserved, 'node')} without a working agent" if unserved else ""
         return "; ".join(filter(None, (summarize(others), served)))
 
-    def _by_nodes(self, question: Question, scheduler: str, message: str) -> str:
+    def _by_nodes(self, facts: PodFacts, message: str) -> str:
         if not self._nodes:
             return self._no_nodes()
-        nodes, reasons = self.answers(question)
+        nodes, reasons = self.answers(facts)
         if not nodes:
             return reasons
         said = f': "{message}"' if message else " has not said anything yet"
-        return f"cards are free for it on {name_some(nodes)}; {scheduler}{said}"
+        return f"cards are free for it on {name_some(nodes)}; {facts.report.scheduler}{said}"
 
     def _no_nodes(self) -> str:
         for gap in self._gaps:

@@ -85,6 +85,11 @@ def count_of(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def cards_in_words(indices: Sequence[object]) -> str:
+    """Write one card or several."""
+    return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
+
+
 def name_some(names: Sequence[str], most: int = 3) -> str:
     """Write some of several names, and how many there are besides."""
     shown = ", ".join(names[:most])

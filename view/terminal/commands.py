@@ -16,16 +16,13 @@ import click
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
-from view.cluster.collections import ALL, NODES, PODS, Kind, events_of
+from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
-from view.model.reports import Answer, ClusterReport, Freshness, Gap, NodeReport, PodReport, Stage
+from view.model.reports import Freshness, PodReport, Stage
+from view.model.stories import Answer
 from view.model.usage import ContainerUse, NodeUse
-from view.model.words import gaps_in_words
-from view.terminal.completion import (
-    complete_node,
-    complete_pod,
-)
+from view.terminal.completion import complete_node, complete_pod
 from view.terminal.cordoning import change_cordon
 from view.terminal.doctor import exit_code, judge, show_findings
 from view.terminal.documents import read_manifests
@@ -34,7 +31,7 @@ from view.terminal.layout import WARN, line
 from view.terminal.nodes import UNSETTLED, show_nodes
 from view.terminal.options import KINDS, Group, as_two, flag, options, split
 from view.terminal.pods import show_pods
-from view.terminal.session import NOT_KNOWN, Session, Shown
+from view.terminal.session import NOT_KNOWN, Session, Shown, read_object
 from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_use
 
@@ -93,68 +90,41 @@ def nodes(session: Session, names: tuple[str, ...]) -> None:
 def _nodes(session: Session, names: tuple[str, ...], *, every: bool) -> None:
     cluster = session.load(chosen="nodes")
     for name in names:
-        _node_in(cluster, name)
+        _need_node(cluster, name)
     only = None if session.options.all_namespaces else session.options.namespace
 
     def picture() -> Shown:
         report = cluster.report(Stage if session.machine else UNSETTLED)
-        report = _only(report, names, cluster.chosen, only)
-        shown = replace(report, nodes=tuple(session.sorted(report.nodes)))
-        page = show_nodes(shown, datetime.now(UTC), names=names, wide=session.wide, every=every)
-        more = {} if names else {"pods": report.pods, "denied": report.denied}
+        nodes = [
+            each
+            for each in report.nodes
+            if (not names or each.name in names) and cluster.chose("", each.name)
+        ]
+        shown = replace(
+            report,
+            nodes=tuple(session.sorted(nodes)),
+            pods=tuple(each for each in report.pods if only in (None, each.namespace)),
+            denied=tuple(each for each in report.denied if only in (None, each.namespace)),
+        )
+        wide, named = session.wide, bool(names)
+        page = show_nodes(shown, datetime.now(UTC), named=named, wide=wide, every=every)
+        more = {} if named else {"pods": shown.pods, "denied": shown.denied}
         return Shown("GpuNodeList", shown.nodes, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture)
 
 
-def _node_in(cluster: LiveCluster, name: str) -> NodeReport:
-    """Return a node that the user has named, which may be read though nodes may not be listed.
+def _need_node(cluster: LiveCluster, name: str) -> None:
+    """Read a node that the user has named, which may be allowed though nodes may not be listed.
 
     Raises:
         CommandError: there is none, it has no GPUs, or it may not be read.
     """
-    for asked in (False, True):
-        if asked:
-            _ask(cluster, NODES, "", name)
-        for each in cluster.report(()).nodes:
-            if each.name == name:
-                return each
-    raise CommandError(f'error: node "{name}" has no GPUs')
-
-
-def _ask(cluster: LiveCluster, kind: Kind, namespace: str, name: str, hint: str = "") -> None:
-    """Read one object.
-
-    Raises:
-        CommandError: there is none, or it may not be read, and which right is missing.
-    """
-    with in_words():
-        try:
-            cluster.load_object(kind, namespace, name)
-        except Rejected as error:
-            if error.status == 404:
-                raise not_found(kind.what, name, hint) from error
-            if error.status == 403:
-                cure = ". ".join(gaps_in_words([Gap(kind.what, "", "", "get")]))
-                text = f"Error from server (Forbidden): {error}. {cure}"
-                raise CommandError(text, NOT_KNOWN) from error
-            raise
-
-
-def _only(
-    report: ClusterReport, names: Sequence[str], chosen: Any, namespace: str | None
-) -> ClusterReport:
-    """Return the part of a report that the user wants."""
-    return replace(
-        report,
-        nodes=tuple(
-            each
-            for each in report.nodes
-            if (not names or each.name in names) and (chosen is None or ("", each.name) in chosen)
-        ),
-        pods=tuple(each for each in report.pods if namespace in (None, each.namespace)),
-        denied=tuple(each for each in report.denied if namespace in (None, each.namespace)),
-    )
+    if any(each.name == name for each in cluster.report(()).nodes):
+        return
+    read_object(cluster, NODES, "", name)
+    if all(each.name != name for each in cluster.report(()).nodes):
+        raise CommandError(f'error: node "{name}" has no GPUs')
 
 
 @cli.command()
@@ -178,13 +148,12 @@ def pods(session: Session, *, use: bool | None) -> None:
 
     def picture() -> Shown:
         nonlocal asked, measured
-        report, chosen = cluster.report(), cluster.chosen
+        report = cluster.report()
         shown = session.sorted(
             [
                 each
                 for each in report.pods
-                if only in (None, each.namespace)
-                and (chosen is None or (each.namespace, each.name) in chosen)
+                if only in (None, each.namespace) and cluster.chose(each.namespace, each.name)
             ]
         )
         if not asked or time.monotonic() - asked >= _ASKED_SECONDS:
@@ -239,7 +208,7 @@ def explain(session: Session, pod: tuple[str, ...]) -> None:
     if cluster.explain(namespace, name) is None:
         elsewhere = [each for each in cluster.report().pods if each.name == name]
         hint = f"there is one in namespace {elsewhere[0].namespace}" if elsewhere else ""
-        _ask(cluster, PODS, namespace, name, hint)
+        read_object(cluster, PODS, namespace, name, hint)
         if cluster.explain(namespace, name) is None:
             text = f"asks for no GPU: no container has {session.names.core} in its limits"
             raise CommandError(f'error: pod "{name}" {text}')
@@ -292,35 +261,22 @@ def fit(session: Session, filename: Sequence[Any]) -> None:
     sys.exit(max(_CODES[each.answer] for each in reports))
 
 
-@cli.command()
-@click.argument("node", shell_complete=complete_node)
-@click.argument("cards", nargs=-1, required=True, metavar="CARD...")
-@options(_WHERE)
-def cordon(session: Session, node: str, cards: tuple[str, ...]) -> None:
-    """Keep new containers from cards of a node; running ones stay.
+def _add_cordoning(word: str, text: str) -> None:
+    more = "CARD is an index or a UUID. You need the right to get and patch nodes."
 
-    CARD is an index or a UUID. You need the right to get and patch nodes.
-    """
-    _cordon(session, node, cards, cordon=True)
-
-
-@cli.command()
-@click.argument("node", shell_complete=complete_node)
-@click.argument("cards", nargs=-1, required=True, metavar="CARD...")
-@options(_WHERE)
-def uncordon(session: Session, node: str, cards: tuple[str, ...]) -> None:
-    """Let new containers have cards of a node again.
-
-    CARD is an index or a UUID. You need the right to get and patch nodes.
-    """
-    _cordon(session, node, cards, cordon=False)
+    @cli.command(word, help=f"{text}\n\n{more}")
+    @click.argument("node", shell_complete=complete_node)
+    @click.argument("cards", nargs=-1, required=True, metavar="CARD...")
+    @options(_WHERE)
+    def change(session: Session, node: str, cards: tuple[str, ...]) -> None:
+        client, name = session.connection.client, split(node)[1]
+        with in_words():
+            for said in change_cordon(client, session.names, name, cards, cordon=word == "cordon"):
+                click.echo(said)
 
 
-def _cordon(session: Session, node: str, cards: Sequence[str], *, cordon: bool) -> None:
-    client = session.connection.client
-    with in_words():
-        for text in change_cordon(client, session.names, split(node)[1], cards, cordon=cordon):
-            click.echo(text)
+_add_cordoning("cordon", "Keep new containers from cards of a node; running ones stay.")
+_add_cordoning("uncordon", "Let new containers have cards of a node again.")
 
 
 @cli.command()
@@ -355,14 +311,14 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
     namespace = None if session.options.all_namespaces else session.options.namespace
 
     def picture() -> Shown:
-        (found, at), chosen = next(readings), cluster.chosen
+        found, at = next(readings)
         report = cluster.report(())
         cards = {
             card.uuid: (node.name, card.index, card.model)
             for node in report.nodes
             for card in node.cards
         }
-        shown = session.sorted([x for x in found if chosen is None or ("", x.node) in chosen])
+        shown = session.sorted([each for each in found if cluster.chose("", each.node)])
         page = show_use(shown, cards, namespace=namespace, sought=sought, at=at)
         return Shown("GpuUseList", shown, page, report.gaps, "node", {"measuredAt": at})
 

@@ -11,39 +11,43 @@ from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
 from contract.demand import asks_for_gpus
 from contract.names import DEFAULT_DOMAIN, Names
-from view.cluster.connection import Connection, connect, contexts
+from view.cluster.connection import connect, contexts
 
 _SECONDS = 2.0
 
 
-def complete_pod(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete the name of a pod that asks for GPUs."""
-    names = Names(context.params.get("domain") or DEFAULT_DOMAIN)
-    namespace = context.params.get("namespace")
-    return _listed(
-        context,
-        begun,
-        lambda connection: object_path("pods", namespace or connection.namespace),
-        lambda obj: asks_for_gpus(obj.get("spec"), names),
-    )
+_Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def complete_node(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete the name of a node with GPUs."""
-    names = Names(context.params.get("domain") or DEFAULT_DOMAIN)
-    return _listed(
-        context,
-        begun,
-        lambda _: "/api/v1/nodes",
-        lambda obj: names.gpu_cards in (obj["metadata"].get("annotations") or {}),
-    )
+def _complete(
+    path: Callable[[str], str], wanted: Callable[[Json, Names], bool] = lambda _obj, _names: True
+) -> _Complete:
+    """Make what completes the names of objects, which *path* lists for a namespace."""
+
+    def complete(context: click.Context, _of: click.Parameter, begun: str) -> list[CompletionItem]:
+        params = context.params
+        names = Names(params.get("domain") or DEFAULT_DOMAIN)
+        try:
+            connection = connect(params.get("kubeconfig"), params.get("context"), os.environ)
+            listed = path(params.get("namespace") or connection.namespace)
+            objects, _, _ = connection.client.list(listed, {}, _SECONDS)
+        except (CredentialsError, Gone, Rejected, Unavailable):
+            return []
+        named = (each["metadata"]["name"] for each in objects if wanted(each, names))
+        return [CompletionItem(name) for name in sorted(named) if name.startswith(begun)]
+
+    return complete
 
 
-def complete_namespace(
-    context: click.Context, _: click.Parameter, begun: str
-) -> list[CompletionItem]:
-    """Complete a namespace."""
-    return _listed(context, begun, lambda _: "/api/v1/namespaces", lambda _: True)
+complete_pod = _complete(
+    lambda namespace: object_path("pods", namespace),
+    lambda obj, names: asks_for_gpus(obj.get("spec"), names),
+)
+complete_node = _complete(
+    lambda _: "/api/v1/nodes",
+    lambda obj, names: names.gpu_cards in (obj["metadata"].get("annotations") or {}),
+)
+complete_namespace = _complete(lambda _: "/api/v1/namespaces")
 
 
 def complete_context(
@@ -55,19 +59,3 @@ def complete_context(
     except CredentialsError:
         return []
     return [CompletionItem(name) for name in found if name.startswith(begun)]
-
-
-def _listed(
-    context: click.Context,
-    begun: str,
-    path: Callable[[Connection], str],
-    wanted: Callable[[Json], bool],
-) -> list[CompletionItem]:
-    try:
-        params = context.params
-        connection = connect(params.get("kubeconfig"), params.get("context"), os.environ)
-        objects, _, _ = connection.client.list(path(connection), {}, _SECONDS)
-    except (CredentialsError, Gone, Rejected, Unavailable):
-        return []
-    named = (each["metadata"]["name"] for each in objects if wanted(each))
-    return [CompletionItem(name) for name in sorted(named) if name.startswith(begun)]

@@ -65,24 +65,18 @@ def document(
     Every field is there, empty ones too, so that a script need not ask.
     """
     as_of = datetime.fromtimestamp(fresh.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    found: Mapping[str, Any] = to_json(
-        {
-            "apiVersion": API_VERSION,
-            "kind": kind,
-            "metadata": {"asOf": as_of, "stale": fresh.stale, "server": server},
-            "unknown": gaps,
-            "items": list(items),
-            **more,
-        }
-    )
-    return found
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"asOf": as_of, "stale": fresh.stale, "server": server},
+        "unknown": to_json(gaps),
+        "items": to_json(items),
+        **to_json(more),
+    }
 
 
 def to_json(value: Any) -> Any:
-    """Return a report as values that ``json`` and YAML can write.
-
-    Every field is there, empty ones too, so that a script need not ask.
-    """
+    """Return a report as values that ``json`` and YAML can write."""
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):

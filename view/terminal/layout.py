@@ -1,8 +1,8 @@
 """What is to be shown, as plain values: lines, and grids with columns. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from view.model.words import safe
 
@@ -59,6 +59,10 @@ class Line:
 
 Page: TypeAlias = Sequence[Grid | Line]
 
+_T = TypeVar("_T")
+Field: TypeAlias = tuple[Column, Callable[[_T], object]]
+"""A column, and its cell or text of an item."""
+
 
 def cell(text: object, style: str = PLAIN) -> Cell:
     """Make a cell of any text."""
@@ -68,6 +72,18 @@ def cell(text: object, style: str = PLAIN) -> Cell:
 def line(text: object, style: str = PLAIN, *, indent: int = 0) -> Line:
     """Make a line of any text."""
     return Line((cell(text, style),), indent)
+
+
+def table(items: Iterable[_T], *fields: Field[_T], keep: bool = False) -> Grid:
+    """Make a grid with a row for each item."""
+    rows = tuple(
+        tuple(
+            each if isinstance(each, Cell) else cell(each)
+            for each in (of(item) for _, of in fields)
+        )
+        for item in items
+    )
+    return Grid(tuple(column for column, _ in fields), rows, keep)
 
 
 def bar(held: int, total: int) -> str:

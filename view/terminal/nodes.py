@@ -23,6 +23,7 @@ from view.terminal.layout import (
     cell,
     level,
     line,
+    table,
 )
 from view.terminal.words import (
     amount,
@@ -59,21 +60,13 @@ def show_nodes(
     report: ClusterReport,
     now: datetime,
     *,
-    names: Sequence[str] = (),
+    named: bool = False,
     wide: bool = False,
     every: bool = False,
 ) -> Page:
-    """Lay the cluster out.
-
-    Args:
-        report: the cluster.
-        now: for ages.
-        names: only these nodes, and no pods below; all where it is empty.
-        wide: with UUIDs, memory in GiB, NUMA nodes, evidence, all holders and links.
-        every: whether each pod that waits has a row, and not those of one owner and cause.
-    """
-    nodes = [each for each in report.nodes if not names or each.name in names]
-    cards = bool(names) or wide or len(nodes) <= MOST_WITH_CARDS
+    """Lay the cluster out; where nodes were *named*, with cards, and without the pods below."""
+    nodes = report.nodes
+    cards = named or wide or len(nodes) <= MOST_WITH_CARDS
     rows: list[Row] = []
     for node in nodes:
         rows.append(_node_row(node, wide=wide))
@@ -91,7 +84,7 @@ def show_nodes(
         page.append(line("No node has GPUs: no agent has written an inventory of cards."))
     if wide:
         page += _links(nodes)
-    return page if names else [*page, *_below(report, now, every=every)]
+    return page if named else [*page, *_below(report, now, every=every)]
 
 
 def _node_row(node: NodeReport, *, wide: bool) -> Row:
@@ -115,7 +108,7 @@ def _fits(node: NodeReport, *, wide: bool) -> Cell:
         return cell("; ".join((node.problem, *node.notes)), BAD)
     share, parts = node.largest_share, []
     if node.whole_cards:
-        parts.append(f"{node.whole_cards} whole card{'s' * (node.whole_cards > 1)}")
+        parts.append(count_of(node.whole_cards, "whole card"))
     if share is not None:
         parts.append(f"{amount(share.cores, share.blocks)} on one card")
     fits = f"fits {' or '.join(parts)}" if parts else "full"
@@ -205,24 +198,17 @@ def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | 
         page += [line(""), line("Pods that wait, fail or were refused: unknown", WARN)]
     if report.denied:
         shown = report.denied if every else report.denied[:_MOST_PODS]
-        rows = tuple(
-            (
-                cell(f"{each.kind} {each.namespace}/{each.name}"),
-                cell(age(each.at, now)),
-                cell(each.count),
-                cell(cut(each.message, _LONGEST_WHY)),
-            )
-            for each in shown
+        all_of_them = len(report.denied)
+        more = f": {all_of_them}, {len(shown)} of them" if all_of_them > len(shown) else ""
+        grid = table(
+            shown,
+            (Column("WORKLOAD"), lambda each: f"{each.kind} {each.namespace}/{each.name}"),
+            (Column("LAST"), lambda each: age(each.at, now)),
+            (Column("TIMES", drop=1), lambda each: each.count),
+            (Column("WHY", wraps=True), lambda each: cut(each.message, _LONGEST_WHY)),
+            keep=True,
         )
-        more = f": {len(report.denied)}, {len(rows)} of them" if report.denied[len(rows) :] else ""
-        page += [line(""), line(f"Pods that cannot be created{more}", BOLD)]
-        columns = (
-            Column("WORKLOAD"),
-            Column("LAST"),
-            Column("TIMES", drop=1),
-            Column("WHY", wraps=True),
-        )
-        page.append(Grid(columns, rows, keep=True))
+        page += [line(""), line(f"Pods that cannot be created{more}", BOLD), grid]
     if hint:
         text = "More of one of these pods, and what would help: kubectl gpu explain NAMESPACE/POD"
         page += [line(""), line(text, DIM)]
@@ -251,24 +237,17 @@ def _pods(
     if past:  # the newest first; of what waits, what has waited longest
         groups.sort(key=lambda each: each.pods[-1].created, reverse=True)
     shown = groups if every else groups[:_MOST_PODS]
-    rows = tuple(
-        (
-            cell(group.name),
-            cell(age(group.pods[-1 if past else 0].created, now)),
-            cell(ask_of(group.pods[0].containers)),
-            cell(cut(group.pods[0].why, _LONGEST_WHY)),
-        )
-        for group in shown
-    )
     heading = f"{title}: {count_of(len(pods), 'pod')}"
     told = sum(len(group.pods) for group in shown)
     if len(shown) < len(pods):
         heading += f", {told} of them here" if told < len(pods) else ""
         heading += "; each by itself: --all"
-    columns = (
-        Column("POD"),
-        Column("AGE"),
-        Column("ASKS FOR", drop=1),
-        Column(why, wraps=True),
+    grid = table(
+        shown,
+        (Column("POD"), lambda group: group.name),
+        (Column("AGE"), lambda group: age(group.pods[-1 if past else 0].created, now)),
+        (Column("ASKS FOR", drop=1), lambda group: ask_of(group.pods[0].containers)),
+        (Column(why, wraps=True), lambda group: cut(group.pods[0].why, _LONGEST_WHY)),
+        keep=True,
     )
-    return [line(""), line(heading, BOLD), Grid(columns, rows, keep=True)]
+    return [line(""), line(heading, BOLD), grid]

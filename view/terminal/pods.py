@@ -1,12 +1,12 @@
 """``kubectl gpu pods``: what GPU pods ask for, what they got, and how that is known. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
-from view.model.reports import PodReport
+from view.model.reports import ContainerReport, PodReport
 from view.model.usage import ContainerUse
 from view.model.words import age
-from view.terminal.layout import DIM, Column, Grid, Line, Page, Row, cell, line
+from view.terminal.layout import DIM, Cell, Column, Page, cell, line, table
 from view.terminal.words import (
     STAGES,
     amount,
@@ -21,6 +21,8 @@ _LONGEST_WHY = 300
 Uses = Mapping[tuple[str, str, str], ContainerUse]
 """By namespace, pod and container."""
 
+_Row = tuple[PodReport, ContainerReport]
+
 
 def show_pods(
     pods: Sequence[PodReport],
@@ -34,71 +36,51 @@ def show_pods(
     if not pods:
         where = f" in namespace {namespace}; with -A those of all" if namespace else ""
         return [line(f"No pods that ask for GPUs found{where}.")]
-    namespaces = namespace is None
     shown = uses is not None and any(use.measured for use in uses.values())
-    columns = (
-        *((Column("NAMESPACE"),) if namespaces else ()),
-        Column("NAME"),
-        Column("STAGE"),
-        *((Column("OWNER"), Column("RESTARTS")) if wide else ()),
-        Column("CONTAINER", drop=4),
-        Column("ASKS FOR", drop=1),
-        Column("NODE"),
-        Column("CARDS"),
-        *((Column("USES"),) if shown else ()),
-        Column("EVIDENCE", drop=3),
-        Column("AGE", drop=5),
-        *((Column("UUIDS"), Column("WISHES")) if wide else ()),
-        Column("WHY", wraps=True),
+    rows = [(pod, each) for pod in pods for each in pod.containers]
+
+    def once(of: Callable[[PodReport], object], style: str = "") -> Callable[[_Row], Cell]:
+        """Make a field of the pod, which stands in the row of its first container alone."""
+        return lambda row: cell(of(row[0]) if row[1] is row[0].containers[0] else "", style)
+
+    grid = table(
+        rows,
+        *((Column("NAMESPACE"), once(lambda pod: pod.namespace)),) * (namespace is None),
+        (Column("NAME"), once(lambda pod: pod.name)),
+        (Column("STAGE"), lambda row: once(lambda pod: pod.stage, STAGES[row[0].stage])(row)),
+        *(
+            (Column("OWNER"), once(lambda pod: pod.owner)),
+            (Column("RESTARTS"), once(lambda pod: sum(each.restarts for each in pod.statuses))),
+        )
+        * wide,
+        (Column("CONTAINER", drop=4), lambda row: _name(row[1])),
+        (Column("ASKS FOR", drop=1), lambda row: amount(row[1].cores, row[1].blocks)),
+        (Column("NODE"), once(lambda pod: pod.node)),
+        (Column("CARDS"), lambda row: cards_of(row[1])),
+        *((Column("USES"), lambda row: _use_of(row, uses or {})),) * shown,
+        (Column("EVIDENCE", drop=3), lambda row: evidence_of(row[1])),
+        (Column("AGE", drop=5), once(lambda pod: age(pod.created, now), DIM)),
+        *(
+            (Column("UUIDS"), lambda row: ",".join(part.uuid for part in row[1].parts)),
+            (
+                Column("WISHES"),
+                lambda row: " ".join(f"{key}={value}" for key, value in row[0].wishes),
+            ),
+        )
+        * wide,
+        (Column("WHY", wraps=True), once(lambda pod: cut(pod.why, _LONGEST_WHY))),
     )
-    page: list[Grid | Line] = []
-    rows: list[Row] = []
-    for pod in pods:
-        for at, container in enumerate(pod.containers):
-            first = at == 0
-            name = container.name + (
-                f" ({container.kind})" if container.kind != "container" else ""
-            )
-            use = (uses or {}).get((pod.namespace, pod.name, container.name))
-            rows.append(
-                (
-                    *((cell(pod.namespace if first else ""),) if namespaces else ()),
-                    cell(pod.name if first else ""),
-                    cell(pod.stage.value if first else "", STAGES[pod.stage]),
-                    *(
-                        (cell(pod.owner if first else ""), cell(_restarts(pod, first=first)))
-                        if wide
-                        else ()
-                    ),
-                    cell(name),
-                    cell(amount(container.cores, container.blocks)),
-                    cell(pod.node if first else ""),
-                    cell(cards_of(container)),
-                    *((cell(use_of(use)),) if shown else ()),
-                    cell(evidence_of(container)),
-                    cell(age(pod.created, now) if first else "", DIM),
-                    *(
-                        (
-                            cell(",".join(part.uuid for part in container.parts)),
-                            cell(" ".join(f"{key}={value}" for key, value in pod.wishes)),
-                        )
-                        if wide
-                        else ()
-                    ),
-                    cell(cut(pod.why, _LONGEST_WHY) if first else ""),
-                )
-            )
-    page.append(Grid(columns, tuple(rows)))
-    words = (evidence_of(container) for pod in pods for container in pod.containers)
-    return [*page, *show_evidence(words)]
+    return [grid, *show_evidence(evidence_of(container) for _, container in rows)]
 
 
-def _restarts(pod: PodReport, *, first: bool) -> str:
-    return str(sum(each.restarts for each in pod.statuses)) if first else ""
+def _name(container: ContainerReport) -> str:
+    return container.name + (f" ({container.kind})" if container.kind != "container" else "")
 
 
-def use_of(use: ContainerUse | None) -> str:
+def _use_of(row: _Row, uses: Uses) -> str:
     """Write how much of what it holds a container uses; empty where it is not measured."""
+    pod, container = row
+    use = uses.get((pod.namespace, pod.name, container.name))
     if use is None or not use.measured:
         return ""
     cores = "?" if use.cores_used is None else f"{use.cores_used:g}"

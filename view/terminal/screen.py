@@ -57,10 +57,7 @@ class Screen:
     def draw(self, page: Page, height: int = 0, *, headings: bool = True) -> str:
         """Return a page as text, with its styles if there are any.
 
-        Args:
-            page: what is drawn.
-            height: lines that there are; tables lose rows, and say how many. 0 for no such bound.
-            headings: whether tables have them.
+        In fewer lines than it has, the *height*, tables lose rows, and say how many; 0 is no bound.
         """
         width = self.width
         blocks = [self._block(part, width, headings=headings) for part in page]

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, TextIO
 
 import click
 
+from common.apiserver.errors import Rejected
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 from view.cluster.collections import ALL, Kind
@@ -20,11 +22,51 @@ from view.model.reports import Freshness, Gap
 from view.model.state import ClusterState
 from view.model.words import gaps_in_words, safe
 from view.terminal.documents import document, sort_by, write_document
-from view.terminal.faults import in_words
+from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import Page, line
-from view.terminal.progress import Progress
 from view.terminal.screen import Screen
 from view.terminal.words import as_of, show_gaps
+
+_QUIET_SECONDS = 0.5
+"""What is faster than this needs no progress."""
+
+
+class Progress:
+    """Counts what has been read. Safe to share between threads."""
+
+    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start to count."""
+        self._out = out
+        self._clock = clock
+        self._since = clock()
+        self._lock = threading.Lock()
+        self._counts: dict[str, int] = {}
+        self._shown = 0
+        self._ended = False
+
+    def __call__(self, what: str, count: int) -> None:
+        """Take in how many objects of a kind have been read so far."""
+        with self._lock:
+            if self._ended:
+                return
+            self._counts[what] = max(count, self._counts.get(what, 0))
+            if not self._out.isatty() or self._clock() - self._since < _QUIET_SECONDS:
+                return
+            counts = ", ".join(f"{number} {kind}" for kind, number in sorted(self._counts.items()))
+            self._write(f"Reading the cluster: {counts}")
+
+    def end(self) -> None:
+        """Take it off the screen, which is a page's from here on, whatever is read again."""
+        with self._lock:
+            self._ended = True
+            if self._shown:
+                self._write("")
+
+    def _write(self, text: str) -> None:
+        self._out.write(f"\r{text.ljust(self._shown)}" + ("" if text else "\r"))
+        self._out.flush()
+        self._shown = len(text)
+
 
 _LEAST_PAUSE = 1.0
 """Seconds between two pictures of a cluster that changes all the time."""
@@ -98,13 +140,11 @@ def name_of(item: Any) -> str:
 class Session:
     """What a command works with."""
 
-    def __init__(self, options: Options, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, options: Options) -> None:
         """Prepare; nothing is asked yet."""
         self.options = options
-        self._environment = os.environ if environment is None else environment
-        color = options.color is not False and not self._environment.get("NO_COLOR")
+        color = options.color is not False and not os.environ.get("NO_COLOR")
         self.screen = Screen(sys.stdout, color=color)
-        self._connection: Connection | None = None
 
     @property
     def wide(self) -> bool:
@@ -121,23 +161,21 @@ class Session:
         """The contract's names."""
         return Names(self.options.domain or DEFAULT_DOMAIN)
 
-    @property
+    @cached_property
     def connection(self) -> Connection:
         """The API server.
 
         Raises:
             CredentialsError: there are no credentials, or they cannot be used.
         """
-        if self._connection is None:
-            options = self.options
-            self._connection = connect(
-                options.kubeconfig,
-                options.context,
-                self._environment,
-                user=options.as_user or "",
-                groups=options.as_group or (),
-            )
-        return self._connection
+        options = self.options
+        return connect(
+            options.kubeconfig,
+            options.context,
+            os.environ,
+            user=options.as_user or "",
+            groups=options.as_group or (),
+        )
 
     @property
     def namespace(self) -> str:
@@ -146,10 +184,6 @@ class Session:
 
     def load(self, kinds: Sequence[Kind] = ALL, chosen: str = "") -> LiveCluster:
         """Read the cluster.
-
-        Args:
-            kinds: what is read.
-            chosen: of these, what the user's selectors are about.
 
         Raises:
             CommandError: it cannot be read.
@@ -216,13 +250,7 @@ class Session:
     def show_all(
         self, cluster: LiveCluster, picture: Callable[[], Shown], every: float = _STILL_SECONDS
     ) -> None:
-        """Print a picture of the cluster, and again whenever it changes if that is asked for.
-
-        Args:
-            cluster: has been read.
-            picture: makes it, as of now.
-            every: seconds after which it is made again although nothing has changed.
-        """
+        """Print a picture; in a watch again when the cluster changes, or *every* few seconds."""
         if not self.options.watch:
             shown = picture()
             self.show(shown, cluster.freshness)
@@ -230,7 +258,8 @@ class Session:
             if f"{shown.resource}s" in whole and not (shown.items or shown.more.get("pods")):
                 sys.exit(NOT_KNOWN)
             return
-        self.go_on()
+        gc.freeze()  # collect garbage from here on, but not among what has been read already
+        gc.enable()
         stop = threading.Event()
         version, made, last = cluster.version, -1, None
         cluster.follow(stop)
@@ -253,12 +282,27 @@ class Session:
             self.connection.client.close()
 
     @staticmethod
-    def go_on() -> None:
-        """Collect garbage from here on, but not among what has been read already."""
-        gc.freeze()
-        gc.enable()
-
-    @staticmethod
     def _next(cluster: LiveCluster, version: int, stop: threading.Event) -> int:
         stop.wait(_LEAST_PAUSE)
         return cluster.wait_for_change(version, _LONGEST_PAUSE)
+
+
+def read_object(
+    cluster: LiveCluster, kind: Kind, namespace: str, name: str, hint: str = ""
+) -> None:
+    """Read one object.
+
+    Raises:
+        CommandError: there is none, or it may not be read, and which right is missing.
+    """
+    with in_words():
+        try:
+            cluster.load_object(kind, namespace, name)
+        except Rejected as error:
+            if error.status == 404:
+                raise not_found(kind.what, name, hint) from error
+            if error.status == 403:
+                cure = ". ".join(gaps_in_words([Gap(kind.what, "", "", "get")]))
+                text = f"Error from server (Forbidden): {error}. {cure}"
+                raise CommandError(text, NOT_KNOWN) from error
+            raise

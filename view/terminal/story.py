@@ -5,17 +5,16 @@ from datetime import datetime
 
 from view.model.changes import how_to_make
 from view.model.pod_report import status_code
-from view.model.reports import (
+from view.model.reports import ContainerStatus, PodReport, Stage
+from view.model.stories import (
     Answer,
     CardVerdict,
     Change,
     FitReport,
     NodeVerdict,
-    PodReport,
     PodStory,
-    Stage,
 )
-from view.model.words import age, count_of, name_some
+from view.model.words import age, cards_in_words, count_of, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -30,9 +29,10 @@ from view.terminal.layout import (
     Row,
     cell,
     line,
+    table,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, ask_of, by_name, ranges, short_model
+from view.terminal.words import STAGES, ask_of, ranges, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),
@@ -46,9 +46,9 @@ _MOST_EVENTS = 8
 
 def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     """Lay a pod's way out."""
-    pod = story.pod
+    pod, name = story.pod, f"{story.pod.namespace}/{story.pod.name}"
     page: list[Grid | Line] = [
-        Line((cell(f"Pod {by_name(pod)} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
+        Line((cell(f"Pod {name} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
         line(f"asks for {ask_of(pod.containers)}" + _wishes(story) + _since(pod, now)),
     ]
     if story.deleted:
@@ -64,12 +64,15 @@ def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     if story.no_change:
         page += [line(""), line(story.no_change)]
     page += [line(""), line("What has happened", BOLD)]
-    rows: list[Row] = [
-        (_MARKS[step.state], cell(step.name), cell(step.at, DIM), cell(step.text))
-        for step in story.steps
-    ]
-    columns = (Column(""), Column("STEP"), Column("WHEN", drop=1), Column("WHAT", wraps=True))
-    page.append(Grid(columns, tuple(rows)))
+    page.append(
+        table(
+            story.steps,
+            (Column(""), lambda step: _MARKS[step.state]),
+            (Column("STEP"), lambda step: step.name),
+            (Column("WHEN", drop=1), lambda step: cell(step.at, DIM)),
+            (Column("WHAT", wraps=True), lambda step: step.text),
+        )
+    )
     page += _containers(pod)
     if story.limits:
         page += [line(""), line("Limits", BOLD), *(line(each, indent=2) for each in story.limits)]
@@ -85,32 +88,33 @@ def _containers(pod: PodReport) -> list[Grid | Line]:
     """Lay out how the containers stand, where that is more than that they run."""
     if all(each.state == "running" and not each.restarts for each in pod.statuses):
         return []
-    rows = []
-    for each in pod.statuses:
-        end = each.ending
-        wrong = end is not None and end.exit_code != 0
-        said = [each.reason, each.message, end.reason if end else "", end.message if end else ""]
-        rows.append(
-            (
-                cell(each.name),
-                cell(each.state or "unknown", BAD if wrong else ""),
-                cell(each.restarts),
-                cell(status_code(end) if end else "", BAD if wrong else ""),
-                cell(end.at if end else "", DIM),
-                cell(": ".join(filter(None, said))),
-            )
-        )
-    columns = (
-        Column("CONTAINER"),
-        Column("STATE"),
-        Column("RESTARTS"),
-        Column("EXIT CODE"),
-        Column("ENDED", drop=1),
-        Column("WHY", wraps=True),
+    grid = table(
+        pod.statuses,
+        (Column("CONTAINER"), lambda each: each.name),
+        (Column("STATE"), lambda each: cell(each.state or "unknown", _ended_wrongly(each))),
+        (Column("RESTARTS"), lambda each: each.restarts),
+        (
+            Column("EXIT CODE"),
+            lambda each: cell(
+                status_code(each.ending) if each.ending else "", _ended_wrongly(each)
+            ),
+        ),
+        (Column("ENDED", drop=1), lambda each: cell(each.ending.at if each.ending else "", DIM)),
+        (Column("WHY", wraps=True), _why),
     )
     status = " ".join(filter(None, (pod.phase, pod.reason, pod.message and f"({pod.message})")))
     heading = line(f"Containers; the pod's phase is {status}", BOLD)
-    return [line(""), heading, Grid(columns, tuple(rows))]
+    return [line(""), heading, grid]
+
+
+def _ended_wrongly(status: ContainerStatus) -> str:
+    return BAD if status.ending is not None and status.ending.exit_code != 0 else ""
+
+
+def _why(status: ContainerStatus) -> str:
+    end = status.ending
+    said = [status.reason, status.message, *((end.reason, end.message) if end else ())]
+    return ": ".join(filter(None, said))
 
 
 def _wishes(story: PodStory) -> str:
@@ -198,33 +202,24 @@ def _answer(verdict: NodeVerdict) -> Cell:
 def _placing(verdict: NodeVerdict) -> Cell:
     if not verdict.fits:
         return cell(verdict.reason)
-    parts = [
-        f"{name} on card{'s' * (len(cards) > 1)} {', '.join(map(str, cards))}"
-        for name, cards in verdict.placing
-    ]
-    return cell("; ".join(parts))
+    return cell("; ".join(f"{name} on {cards_in_words(cards)}" for name, cards in verdict.placing))
 
 
 def _events(story: PodStory, *, wide: bool) -> list[Grid | Line]:
     events = story.pod.events if wide else story.pod.events[:_MOST_EVENTS]
     if not events:
         return []
-    rows = tuple(
+    grid = table(
+        events,
+        (Column("WHEN", drop=1), lambda each: cell(each.at, DIM)),
+        (Column("EVENT"), lambda each: cell(each.reason, BAD if each.warning else "")),
+        (Column("FROM", drop=2), lambda each: each.source),
         (
-            cell(each.at, DIM),
-            cell(each.reason, BAD if each.warning else ""),
-            cell(each.source),
-            cell(each.message + (f" ({each.count} times)" if each.count > 1 else "")),
-        )
-        for each in events
+            Column("MESSAGE", wraps=True),
+            lambda each: each.message + (f" ({each.count} times)" if each.count > 1 else ""),
+        ),
     )
-    columns = (
-        Column("WHEN", drop=1),
-        Column("EVENT"),
-        Column("FROM", drop=2),
-        Column("MESSAGE", wraps=True),
-    )
-    return [line(""), Grid(columns, rows)]
+    return [line(""), grid]
 
 
 # --- fit ------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """``kubectl gpu top``: what cards and containers use of what they hold. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from view.model.usage import CardUse, ContainerUse, NodeUse
@@ -16,6 +17,7 @@ from view.terminal.layout import (
     cell,
     level,
     line,
+    table,
 )
 from view.terminal.words import short_model
 
@@ -37,35 +39,37 @@ def show_use(
     page: list[Grid | Line] = []
     on = [(node, card) for node in nodes for card in node.cards]
     if on:
-        rows = tuple(_card_row(node, card, cards) for node, card in on)
-        columns = (
-            Column("NODE"),
-            Column("CARD"),
-            Column("MODEL", drop=2),
-            Column("CORES USED"),
-            Column("", drop=3),
-            Column("HELD", drop=1),
-            Column("MEMORY USED"),
-            Column("HELD", drop=2),
+        page.append(
+            table(
+                on,
+                (Column("NODE"), lambda row: cell(row[0].node, BOLD)),
+                (Column("CARD"), lambda row: _known(row[1].uuid, cards)[1]),
+                (Column("MODEL", drop=2), lambda row: short_model(_known(row[1].uuid, cards)[2])),
+                (Column("CORES USED"), lambda row: _cores(row[1].cores_used)),
+                (Column("", drop=3), lambda row: _bar(row[1].cores_used)),
+                (Column("HELD", drop=1), lambda row: f"{row[1].cores_held:g}/100"),
+                (Column("MEMORY USED"), lambda row: _memory(row[1].memory_used)),
+                (Column("HELD", drop=2), lambda row: _held_memory(row[1])),
+            )
         )
-        page.append(Grid(columns, rows))
     containers = [
         each for node in nodes for each in node.containers if namespace in (None, each.namespace)
     ]
     if containers:
-        rows = tuple(
-            _container_row(each, cards) for each in sorted(containers, key=_most_used_first)
+        grid = table(
+            sorted(containers, key=_most_used_first),
+            (Column("POD"), lambda use: f"{use.namespace}/{use.pod}"),
+            (Column("CONTAINER"), lambda use: use.container),
+            (
+                Column("CARDS"),
+                lambda use: ",".join(str(_known(uuid, cards)[1]) for uuid in use.cards),
+            ),
+            (Column("CORES USED"), lambda use: _cores(use.cores_used, use.cores_held)),
+            (Column("HELD", drop=1), lambda use: f"{use.cores_held:g}"),
+            (Column("MEMORY USED"), lambda use: _memory(use.memory_used)),
+            (Column("HELD", drop=2), lambda use: f"{use.memory_held / _GIB:.1f} GiB"),
         )
-        heads = (
-            Column("POD"),
-            Column("CONTAINER"),
-            Column("CARDS"),
-            Column("CORES USED"),
-            Column("HELD", drop=1),
-            Column("MEMORY USED"),
-            Column("HELD", drop=2),
-        )
-        page += [line(""), Grid(heads, rows)]
+        page += [line(""), grid]
     for node in nodes:
         if node.problem:
             page.append(line(f"{node.node}: {node.problem}", WARN))
@@ -89,38 +93,22 @@ def _most_used_first(use: ContainerUse) -> tuple[float, str, str, str]:
     return -(use.cores_used or 0), use.namespace, use.pod, use.container
 
 
-def _card_row(node: NodeUse, card: CardUse, cards: Cards) -> tuple[Cell, ...]:
-    _, index, model = cards.get(card.uuid, ("", card.uuid, ""))
-    used = card.cores_used
+def _known(uuid: str, cards: Cards) -> tuple[str, int | str, str]:
+    return cards.get(uuid, ("", uuid, ""))
+
+
+def _bar(used: float | None) -> Cell:
+    return cell("") if used is None else cell(bar(round(used), 100), level(round(used), 100))
+
+
+def _held_memory(card: CardUse) -> str:
     total = card.memory_held + card.memory_free
-    return (
-        cell(node.node, BOLD),
-        cell(index),
-        cell(short_model(model)),
-        _cores(used),
-        cell("" if used is None else bar(round(used), 100), level(round(used or 0), 100)),
-        cell(f"{card.cores_held:g}/100"),
-        _memory(card.memory_used),
-        cell(f"{card.memory_held / _GIB:.1f}/{total / _GIB:.1f} GiB"),
-    )
+    return f"{card.memory_held / _GIB:.1f}/{total / _GIB:.1f} GiB"
 
 
-def _container_row(use: ContainerUse, cards: Cards) -> tuple[Cell, ...]:
-    on = ",".join(str(cards[uuid][1]) if uuid in cards else uuid for uuid in use.cards)
-    over = use.cores_used is not None and use.cores_used > use.cores_held
-    return (
-        cell(f"{use.namespace}/{use.pod}"),
-        cell(use.container),
-        cell(on),
-        cell(_cores(use.cores_used).text, WARN if over else ""),
-        cell(f"{use.cores_held:g}"),
-        _memory(use.memory_used),
-        cell(f"{use.memory_held / _GIB:.1f} GiB"),
-    )
-
-
-def _cores(used: float | None) -> Cell:
-    return cell("-", DIM) if used is None else cell(f"{used:.0f}")
+def _cores(used: float | None, held: float = math.inf) -> Cell:
+    """Write cores; those of who uses more than it holds stand out."""
+    return cell("-", DIM) if used is None else cell(f"{used:.0f}", WARN if used > held else "")
 
 
 def _memory(used: float | None) -> Cell:

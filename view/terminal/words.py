@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from view.model.pod_report import EVIDENCE
-from view.model.reports import ContainerReport, Freshness, Gap, Holder, PodReport, Source, Stage
-from view.model.words import gaps_in_words
+from view.model.reports import ContainerReport, Freshness, Gap, Holder, Source, Stage
+from view.model.words import count_of, gaps_in_words
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, Line, cell, line
 
 STAGES = {
@@ -43,8 +43,8 @@ def ask_of(containers: Iterable[ContainerReport]) -> str:
 
 def amount(cores: int, blocks: int) -> str:
     """Write cores and memory blocks."""
-    asked = f"{cores} core{'s' * (cores != 1)}"
-    return f"{asked} + {blocks} block{'s' * (blocks != 1)}" if blocks else asked
+    asked = count_of(cores, "core")
+    return f"{asked} + {count_of(blocks, 'block')}" if blocks else asked
 
 
 def cards_of(container: ContainerReport) -> str:
@@ -107,8 +107,3 @@ def as_of(fresh: Freshness, now: float, server: str) -> Line:
     if fresh.stale:
         return line(f"STALE: what follows was so at {at}; {fresh.stale}", f"bold {BAD}")
     return line(f"As of {at}", DIM)
-
-
-def by_name(pod: PodReport) -> str:
-    """Write a pod with its namespace."""
-    return f"{pod.namespace}/{pod.name}"

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
-from urllib.parse import urlencode
 
 from view.model.ledger import Account, By, Statement
 from view.web.figures import utc
+from view.web.filters import read, write
 
 MOST = 200
 """Rows of the table."""
 
-_LONGEST = 253
 _COLUMNS = (
     *("namespace", "owner", "pod", "held_cards", "used_cards", "waiting_cards"),
     *("held_card_hours", "measured_card_hours", "idle_card_hours", "seen_since", "seen_until"),
@@ -36,14 +35,7 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A visitor's choice.
-
-    Attributes:
-        by: what is added up.
-        namespace: the only one; empty for all.
-        sort: by which column.
-        every: whether the table is shown to its end.
-    """
+    """What is added up, of which namespace, in which order, and whether to the end."""
 
     by: By = By.NAMESPACE
     namespace: str = ""
@@ -53,19 +45,11 @@ class Choice:
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> Self:
         """Read the parameters of a request; what makes no sense is as if it were not there."""
-        by, sort = query.get("by", ""), query.get("sort", "")
-        return cls(
-            By(by) if by in {*By} else By.NAMESPACE,
-            query.get("namespace", "")[:_LONGEST],
-            Sort(sort) if sort in {*Sort} else Sort.IDLE,
-            query.get("every") == "1",
-        )
+        return read(cls, query)
 
     def query(self, **changes: str | bool) -> str:
         """Write the parameters of a request, some of them changed."""
-        chosen = {"by": self.by, "namespace": self.namespace, "sort": self.sort}
-        chosen |= {"every": "1" if self.every else ""}
-        return urlencode({key: each for key, each in (chosen | changes).items() if each})
+        return write(self, changes)
 
 
 def in_order(statement: Statement, sort: Sort) -> list[Account]:

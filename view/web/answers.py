@@ -32,13 +32,7 @@ class Line(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to one question.
-
-    Attributes:
-        number: how many there are.
-        lines: the most important ones.
-        more: how many lines are left out.
-    """
+    """The answer to one question."""
 
     number: int
     lines: tuple[Line, ...]

@@ -19,7 +19,8 @@ from werkzeug.exceptions import HTTPException
 from contract.errors import quote
 from view.model import words
 from view.model.ledger import By, Statement
-from view.model.reports import Freshness, PodStory
+from view.model.reports import Freshness
+from view.model.stories import PodStory
 from view.web import figures, markup, pages
 from view.web.accounts import MOST, Choice, as_csv, in_order
 from view.web.editions import Edition
@@ -101,15 +102,7 @@ def create_app(
     metrics: Metrics,
     dashboard: Dashboard = Dashboard(),  # noqa: B008 -- frozen
 ) -> Flask:
-    """Make the WSGI application.
-
-    Args:
-        source: of editions and stories.
-        feed: of their numbers.
-        hosts: by which names browsers may ask.
-        metrics: counts.
-        dashboard: to which a pod's page leads.
-    """
+    """Make the WSGI application."""
     app = Flask(__name__)
     app.url_map.merge_slashes = False
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = None  # asked for again, by ETag
@@ -147,12 +140,12 @@ def create_app(
 
     @app.get("/")
     def nodes() -> str:
-        page = pages.nodes_page(source.edition, Filter.parse(request.args))
+        page = pages.NodesPage(source.edition, Filter.parse(request.args))
         return render_template("index.html", changed=None, **_of_nodes(page, source, rows))
 
     @app.get("/rows")
     def changes() -> str:
-        page = pages.nodes_page(source.edition, Filter.parse(request.args))
+        page = pages.NodesPage(source.edition, Filter.parse(request.args))
         changed = page.edition.changed(_number(request.args.get("since", "")))
         return render_template("rows.html", changed=changed, **_of_nodes(page, source, rows))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from view.model.reports import ClusterReport, NodeReport
+from view.model.reports import ClusterReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,9 @@ def next_edition(before: Edition, report: ClusterReport, *, first: int = 1) -> E
     number = before.number + 1 if before.number else first
     old = {each.name: each for each in before.report.nodes}
     # Of equal nodes the one before: what was made of it can be used again.
-    kept = {each.name: _older(old.get(each.name), each) for each in report.nodes}
+    kept = {
+        each.name: old[each.name] if old.get(each.name) == each else each for each in report.nodes
+    }
     since = {
         name: before.since[name] if each is old.get(name) else number for name, each in kept.items()
     }
@@ -61,7 +63,3 @@ def next_edition(before: Edition, report: ClusterReport, *, first: int = 1) -> E
         since,
         before.oldest if before.number else number,
     )
-
-
-def _older(before: NodeReport | None, node: NodeReport) -> NodeReport:
-    return before if before is not None and before == node else node

@@ -24,14 +24,7 @@ class Feed:
         heartbeat: float = 4.0,
         life: float = 600.0,
     ) -> None:
-        """Start without streams.
-
-        Args:
-            most: streams at the same time.
-            contact: tells how old what is known is, on one line.
-            heartbeat: seconds from one time that this is told to the next.
-            life: seconds of a stream.
-        """
+        """Start without streams; *contact* tells on one line how old what is known is."""
         self.contact = contact
         self.refused = 0
         self.heartbeat, self.life = heartbeat, life
@@ -57,11 +50,7 @@ class Feed:
         self._wake()
 
     def open(self, seen: int) -> "Stream | None":
-        """Open a stream; ``None`` when there are too many.
-
-        Args:
-            seen: the edition that the browser has.
-        """
+        """Open a stream for who has *seen* an edition; ``None`` when there are too many."""
         with self._lock:
             if len(self._open) >= self._most or self.closed:
                 self.refused += 1

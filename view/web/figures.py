@@ -1,7 +1,7 @@
 """Numbers as people read them, and the geometry of bars. Pure."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 from zlib import crc32
@@ -42,20 +42,10 @@ def colour(namespace: str, pod: str, used: Collection[int] = ()) -> int:
 
 
 class Tenant(NamedTuple):
-    """A container on a card, as it is drawn.
-
-    Attributes:
-        holder: who.
-        alone: whether it is the only container of its pod here.
-        colour: of its part of the bars, and of its line below them.
-        cores_at: where its part of the bar of cores begins, in hundredths of the bar.
-        cores: how wide that is.
-        blocks_at: the same of the bar of memory.
-        blocks: how wide that is.
-    """
+    """A container on a card, as it is drawn: its parts of the bars, in percent of them."""
 
     holder: Holder
-    alone: bool
+    alone: bool  # the only container of its pod here
     colour: int
     cores_at: float
     cores: float
@@ -124,45 +114,16 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
-class Total(NamedTuple):
-    """Sums over the cards that are meant; of cores and memory over the healthy ones.
+class Total:
+    """Sums over the cards that are meant; cores and bytes of memory over the healthy ones."""
 
-    Attributes:
-        nodes: that have such a card.
-        cards: that are meant.
-        all_cards: of the cluster.
-        unhealthy: of those that are meant.
-        whole: of those that are meant, held by nobody.
-        cores: hundredths of a card.
-        cores_held: of these.
-        memory: bytes.
-        memory_held: of these.
-    """
-
-    nodes: int
-    cards: int
-    all_cards: int
-    unhealthy: int
-    whole: int
-    cores: int
-    cores_held: int
-    memory: int
-    memory_held: int
-
-
-def total(shown: Iterable[tuple[NodeReport, Sequence[CardReport]]], all_cards: int) -> Total:
-    """Return the sums over nodes and those of their cards that are meant."""
-    shown = tuple(shown)
-    healthy = [(node, card) for node, cards in shown for card in cards if not card.unhealthy]
-    count = sum(len(cards) for _, cards in shown)
-    return Total(
-        len(shown),
-        count,
-        all_cards,
-        count - len(healthy),
-        sum(not node.problem and card.cores_free == card.cores for node, card in healthy),
-        sum(card.cores for _, card in healthy),
-        sum(card.cores_held for _, card in healthy),
-        sum(card.blocks * node.memory_block for node, card in healthy),
-        sum(card.blocks_held * node.memory_block for node, card in healthy),
-    )
+    def __init__(self, shown: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> None:
+        """Add nodes up, and those of their cards that are meant."""
+        healthy = [(node, card) for node, cards in shown for card in cards if not card.unhealthy]
+        self.nodes = len(shown)
+        self.cards = sum(len(cards) for _, cards in shown)
+        self.unhealthy = self.cards - len(healthy)
+        self.cores = sum(card.cores for _, card in healthy)
+        self.cores_held = sum(card.cores_held for _, card in healthy)
+        self.memory = sum(card.blocks * node.memory_block for node, card in healthy)
+        self.memory_held = sum(card.blocks_held * node.memory_block for node, card in healthy)

@@ -5,12 +5,15 @@ counted are these.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlencode
 
 from view.model.reports import CardReport, NodeReport
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 PAGE = 1000
 """Nodes on one page."""
@@ -85,19 +88,8 @@ class Filter:
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> Self:
         """Read the parameters of a request; what makes no sense chooses everything."""
-        start = query.get("from", "")
-        return cls(
-            query.get("search", "").strip()[:_LONGEST],
-            query.get("namespace", "")[:_LONGEST],
-            query.get("model", "")[:_LONGEST],
-            query.get("node", "").strip()[:_LONGEST],
-            Show(_one_of(Show, query.get("show", ""))),
-            Sort(_one_of(Sort, query.get("sort", ""))),
-            Paint(_one_of(Paint, query.get("paint", ""))),
-            Group(_one_of(Group, query.get("group", ""))),
-            query.get("every") == "1",
-            min(int(start), PAGE * _MOST_PAGES) if start.isascii() and start.isdigit() else 0,
-        )
+        found = read(cls, query)
+        return replace(found, search=found.search.strip(), node=found.node.strip())
 
     def __bool__(self) -> bool:
         """Return whether anything is left out."""
@@ -143,17 +135,41 @@ class Filter:
 
     def query(self, **changes: str | int | bool) -> str:
         """Write the parameters of a request, some of them changed; from the first node on."""
-        chosen = {each.name: getattr(self, each.name) for each in fields(self)} | {"start": 0}
-        chosen |= changes
-        written = {_WRITTEN.get(key, key): value for key, value in chosen.items() if value}
-        return urlencode({key: int(v) if v is True else v for key, v in written.items()})
+        return write(self, {"start": 0, **changes})
 
 
+_Chosen = TypeVar("_Chosen", bound="DataclassInstance")
 _WRITTEN = {"start": "from"}
 
 
-def _one_of(kind: type[StrEnum], text: str) -> str:
-    return text if text in {each.value for each in kind} else ""
+def read(kind: type[_Chosen], query: Mapping[str, str]) -> _Chosen:
+    """Read a choice from the parameters of a request; what makes no sense is not chosen."""
+    found: dict[str, Any] = {}
+    for each in fields(kind):
+        text, default = query.get(_WRITTEN.get(each.name, each.name), "")[:_LONGEST], each.default
+        if isinstance(default, bool):
+            found[each.name] = text == "1"
+        elif isinstance(default, int):
+            number = text.isascii() and text.isdigit()
+            found[each.name] = min(int(text), PAGE * _MOST_PAGES) if number else default
+        elif isinstance(default, StrEnum):
+            known = {member.value: member for member in type(default)}
+            found[each.name] = known.get(text, default)
+        else:
+            found[each.name] = text
+    return kind(**found)
+
+
+def write(chosen: "DataclassInstance", changes: Mapping[str, str | int | bool]) -> str:
+    """Write a choice as the parameters of a request, some of them changed."""
+    all_of_it = {each.name: getattr(chosen, each.name) for each in fields(chosen)} | {**changes}
+    return urlencode(
+        {
+            _WRITTEN.get(key, key): "1" if value is True else value
+            for key, value in all_of_it.items()
+            if value
+        }
+    )
 
 
 def is_of_kind(kind: Show, node: NodeReport, card: CardReport) -> bool:

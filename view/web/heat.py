@@ -20,16 +20,7 @@ _MOST_GROUPS = 50
 
 
 class Picture(NamedTuple):
-    """A node on the map.
-
-    Attributes:
-        width: of the drawing.
-        height: of the drawing.
-        cells: path of the outlines.
-        fills: kind and path of what is filled; the kinds are ``h1`` to ``h4``, :data:`WRONG`,
-            :data:`UNKNOWN` and :data:`OTHER`.
-        text: the same in words.
-    """
+    """A node on the map: paths of outlines and of each kind of filling; and the same in words."""
 
     width: int
     height: int
@@ -60,14 +51,7 @@ def share(node: NodeReport, card: CardReport, paint: Paint) -> int | None:
 def picture(
     node: NodeReport, cards: Sequence[CardReport], meant: Collection[str], paint: Paint
 ) -> Picture:
-    """Draw a node.
-
-    Args:
-        node: the node.
-        cards: those of its cards that are drawn.
-        meant: UUIDs of those that the visitor has chosen; the others are faint.
-        paint: what is shown of them.
-    """
+    """Draw some cards of a node; those that are not *meant* are faint."""
     cells: list[str] = []
     fills: dict[str, list[str]] = {}
     said: list[str] = []
@@ -119,16 +103,12 @@ def divide(
         return [Division("", "", tuple((node, node.cards) for node, _ in shown))]
     found: dict[str, list[tuple[NodeReport, tuple[CardReport, ...]]]] = {}
     for node, _ in shown:
-        if group is Group.POOL or not node.cards:
-            found.setdefault(node.pool if group is Group.POOL else "", []).append(
-                (node, node.cards)
-            )
-            continue
-        by_model: dict[str, list[CardReport]] = {}
+        by_name: dict[str, tuple[CardReport, ...]] = {}
         for card in node.cards:
-            by_model.setdefault(card.model, []).append(card)
-        for model, cards in by_model.items():
-            found.setdefault(model, []).append((node, tuple(cards)))
+            name = node.pool if group is Group.POOL else card.model
+            by_name[name] = (*by_name.get(name, ()), card)
+        for name, cards in (by_name or {node.pool if group is Group.POOL else "": ()}).items():
+            found.setdefault(name, []).append((node, cards))
     names = sorted(found, key=lambda each: (not each, each))
     kept = names if len(names) <= _MOST_GROUPS else names[: _MOST_GROUPS - 1]
     rest = [each for name in names[len(kept) :] for each in found[name]]

@@ -18,18 +18,13 @@ _NAME = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 class Hosts:
     """The names that are allowed: this machine, any IP address, the Service, and those given."""
 
-    def __init__(self, given: Iterable[str] = (), *, service: str = SERVICE) -> None:
-        """Allow further names.
-
-        Args:
-            given: host names without a port; ``*.example.org`` is every name below it.
-            service: name of the Service, by which the cluster knows the page.
+    def __init__(self, given: Iterable[str] = ()) -> None:
+        """Allow further names, without a port; ``*.example.org`` is every name below it.
 
         Raises:
             ValueError: a name can be no host's.
         """
-        self._service = service
-        self._names = {"localhost", service}
+        self._names = {"localhost", SERVICE}
         self._suffixes = [".localhost"]
         for each in given:
             name = each.lower()
@@ -59,7 +54,7 @@ class Hosts:
 
         Without ``svc`` it may be a name that somebody has bought: namespaces can be called ``com``.
         """
-        return parts[0] == self._service and parts[2:] in (["svc"], ["svc", "cluster", "local"])
+        return parts[0] == SERVICE and parts[2:] in (["svc"], ["svc", "cluster", "local"])
 
 
 def _is_address(text: str) -> bool:

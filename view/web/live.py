@@ -4,34 +4,82 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from functools import partial
 
 from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.agents import AGENT_NAMESPACE
-from view.cluster.collections import Kind
+from view.cluster.agents import AGENT_NAMESPACE, read_uses
+from view.cluster.collections import Api, Kind
 from view.cluster.live import LiveCluster
 from view.model.ledger import By, Ledger, Statement
-from view.model.reports import ClusterReport, Freshness, PodStory
+from view.model.reports import ClusterReport, Freshness
 from view.model.state import ClusterState
-from view.model.usage import story_with_use, with_use
+from view.model.stories import PodStory
+from view.model.usage import NodeUse, story_with_use, with_use
 from view.web.editions import EMPTY, Edition, next_edition
 from view.web.feed import Feed
 from view.web.figures import utc
-from view.web.measuring import Measuring
 from view.web.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+_PERIOD_SECONDS = 15.0
+"""From one time that agents are asked to the next, and that it is counted who holds and wastes."""
+
+_IDLE_SECONDS = 300.0
+"""Where nobody measures, or nobody may be asked."""
+
 _PAUSE_SECONDS = 1.0
 _SHARE = 10
 """An edition that took a second is followed by the next after ten: a tenth of a core."""
+
+
+class Measuring:
+    """Asks agents what they measure. :meth:`run` belongs to one thread."""
+
+    def __init__(self, api: Api, namespace: str = AGENT_NAMESPACE) -> None:
+        """Prepare; nothing is asked before :meth:`run`."""
+        self._api, self._namespace, self._reason = api, namespace, ""
+        self.uses: Mapping[str, NodeUse] = {}
+        """What was measured last, by node; nodes whose agents do not measure are left out."""
+        self.at = 0.0
+        """When that was measured, unix time."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Ask again and again, until *stop*."""
+        while not stop.is_set():
+            began = time.monotonic()
+            self._measure()
+            pause = _PERIOD_SECONDS if self.uses else _IDLE_SECONDS
+            stop.wait(max(pause, _SHARE * (time.monotonic() - began)))
+
+    def _measure(self) -> None:
+        try:
+            found = read_uses(self._api, self._namespace)
+        except (Rejected, Gone, Unavailable) as error:
+            self._tell(str(error))
+            if not isinstance(error, Unavailable):  # else it is as old as all that is shown
+                self.uses = {}
+            return
+        measured = {each.node: each for each in found if each.measured}
+        problems = [each.problem for each in found if each.problem]
+        if measured or not problems:
+            self._reason = ""
+        else:
+            self._tell(problems[0])
+        self.uses, self.at = measured, time.time()
+
+    def _tell(self, reason: str) -> None:
+        """Log why nothing is known, once."""
+        if reason != self._reason:
+            log.info("use is not shown", extra={"reason": reason})
+            self._reason = reason
+
+
 _PATIENCE_SECONDS = 10.0
 """For so long an older edition is as good, though none can be made."""
-
-_COUNT_SECONDS = 15.0
-"""From one time that it is counted who holds and who wastes to the next."""
 
 _EVENTS_SECONDS = 10.0
 """For so long the Events of one pod are not read again, however many browsers look at it."""
@@ -63,17 +111,9 @@ class Live:
         agents: str = AGENT_NAMESPACE,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Prepare; nothing is asked before :meth:`start`.
+        """Prepare; nothing is asked before :meth:`start`, and :meth:`stop` ends the client.
 
-        Args:
-            client: of the API server; ended by :meth:`stop`.
-            state: takes in what is read.
-            feed: told of each edition.
-            metrics: counts.
-            namespace: what is read where not all namespaces may be.
-            agents: namespace of the agents.
-            patience: seconds without a new edition, for a fault of ours, after which it is not
-                ready.
+        Where our own fault keeps editions from being made for *patience* seconds, it is not ready.
         """
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)
@@ -205,7 +245,7 @@ class Live:
     def _count(self, report: ClusterReport) -> None:
         """Count who holds and who wastes, now and then; not what is old."""
         now = time.time()
-        if now - self._counted >= _COUNT_SECONDS and not self.freshness.stale:
+        if now - self._counted >= _PERIOD_SECONDS and not self.freshness.stale:
             self._counted = now
             with self._ledger_lock:
                 self._ledger.take(report, self._measuring.uses, now)

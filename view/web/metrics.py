@@ -27,12 +27,7 @@ class Metrics(ServerMetrics):
         )
 
     def answered(self, route: str, status: int) -> None:
-        """Count a request.
-
-        Args:
-            route: name of the route; empty where there is none.
-            status: of HTTP.
-        """
+        """Count a request."""
         self._requests.labels(route, str(status)).inc()
 
     def made(self, seconds: float) -> None:

@@ -1,26 +1,24 @@
 """What each page shows: reports cut down to a visitor's choice. Pure; templates write it."""
 
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from view.model.reports import (
     CardReport,
-    DeniedReport,
     Holder,
     NodeReport,
-    NodeVerdict,
     PodReport,
-    PodStory,
     Source,
 )
+from view.model.stories import NodeVerdict, PodStory
 from view.model.waiting import Group
 from view.model.words import count_of
-from view.web.answers import Answer, attention, grouped, what_is_wrong, where_is_room, who_waits
+from view.web.answers import attention, grouped, what_is_wrong, where_is_room, who_waits
 from view.web.editions import Edition
-from view.web.figures import Total, memory, total
+from view.web.figures import Total, memory
 from view.web.filters import PAGE, Filter, Show, in_order
-from view.web.heat import Division, divide
+from view.web.heat import divide
 
 MOST_ATTENTION = 100
 """Rows of the table of pods that wait or are not well."""
@@ -31,54 +29,38 @@ MOST_VERDICTS = 20
 CardsOfNode = tuple[NodeReport, tuple[CardReport, ...]]
 
 
-@dataclass(frozen=True, slots=True)
 class NodesPage:
-    """The page of nodes, or what changed of it.
+    """The page of nodes, or what changed of it."""
 
-    Attributes:
-        edition: of which it is.
-        filter: what the visitor chose.
-        shown: nodes on this page.
-        meant: of all nodes that the choice keeps, the UUIDs of the cards that are meant.
-        map: all cards.
-        total: sums over the cards that are meant.
-        wrong: what is.
-        room: where it is.
-        waits: who does.
-        attention: pods that wait or are not well, by owner and cause.
-        denied: workloads whose pods are refused at their creation.
-        attention_count: how many of both there are, also those not shown.
-        attention_shown: how many of them are shown.
-        namespaces: to choose from.
-        models: to choose from.
-    """
-
-    edition: Edition
-    filter: Filter
-    shown: tuple[NodeReport, ...]
-    meant: AbstractSet[str]
-    map: list[Division]
-    total: Total
-    wrong: Answer
-    room: Answer
-    waits: Answer
-    attention: tuple[Group, ...]
-    denied: tuple[DeniedReport, ...]
-    attention_count: int
-    attention_shown: int
-    namespaces: tuple[str, ...]
-    models: tuple[str, ...]
-
-    @property
-    def previous(self) -> int | None:
-        """Where the page before begins; ``None`` where this is the first."""
-        return max(self.filter.start - PAGE, 0) if self.filter.start else None
-
-    @property
-    def following(self) -> int | None:
-        """Where the page after begins; ``None`` where this is the last."""
-        end = self.filter.start + PAGE
-        return end if end < self.total.nodes else None
+    def __init__(self, edition: Edition, chosen: Filter) -> None:
+        """Cut an edition down to what a visitor chose."""
+        report = edition.report
+        kept = _kept(report.nodes, chosen)
+        # Of cards of one kind the answers are no others than of all.
+        answered = _kept(report.nodes, replace(chosen, show=Show.ALL)) if chosen.show else kept
+        pods = attention(report, chosen)
+        groups = grouped(pods)
+        denied = [each for each in report.denied if chosen.finds(each.namespace, each.name)]
+        self.edition, self.filter = edition, chosen
+        self.shown = [node for node, _ in kept[chosen.start : chosen.start + PAGE]]
+        self.meant = {card.uuid for _, cards in kept for card in cards}
+        self.map = divide(kept, chosen.group)
+        self.total = Total(kept)
+        self.all_cards = sum(len(node.cards) for node in report.nodes)
+        self.wrong = what_is_wrong(report, answered, groups, chosen)
+        self.room = where_is_room(answered, chosen)
+        self.waits = who_waits(groups)
+        most = None if chosen.every else MOST_ATTENTION
+        listed = [Group((pod,)) for each in groups for pod in each.pods] if chosen.every else groups
+        self.attention, self.denied = listed[:most], denied[:most]
+        self.attention_count = len(pods) + len(denied)
+        self.attention_shown = sum(len(each.pods) for each in listed[:most]) + len(denied[:most])
+        namespaces = {pod.namespace for pod in report.pods} | {chosen.namespace}
+        models = {card.model for node in report.nodes for card in node.cards} | {chosen.model}
+        self.namespaces, self.models = sorted(namespaces), sorted(models)
+        end = chosen.start + PAGE
+        self.previous = max(chosen.start - PAGE, 0) if chosen.start else None
+        self.following = end if end < self.total.nodes else None
 
 
 def _kept(nodes: Iterable[NodeReport], chosen: Filter) -> list[CardsOfNode]:
@@ -86,40 +68,7 @@ def _kept(nodes: Iterable[NodeReport], chosen: Filter) -> list[CardsOfNode]:
     return sorted(kept, key=lambda each: in_order(chosen.sort, each[0]))
 
 
-def nodes_page(edition: Edition, chosen: Filter) -> NodesPage:
-    """Return the page of nodes."""
-    report = edition.report
-    kept = _kept(report.nodes, chosen)
-    # Of cards of one kind the answers are no others than of all.
-    answered = _kept(report.nodes, replace(chosen, show=Show.ALL)) if chosen.show else kept
-    pods = attention(report, chosen)
-    groups = grouped(pods)
-    listed = [Group((pod,)) for group in groups for pod in group.pods] if chosen.every else groups
-    denied = tuple(each for each in report.denied if chosen.finds(each.namespace, each.name))
-    most = None if chosen.every else MOST_ATTENTION
-    namespaces = {pod.namespace for pod in report.pods} | {chosen.namespace}
-    models = {card.model for node in report.nodes for card in node.cards} | {chosen.model}
-    return NodesPage(
-        edition,
-        chosen,
-        tuple(node for node, _ in kept[chosen.start : chosen.start + PAGE]),
-        {card.uuid for _, cards in kept for card in cards},
-        divide(kept, chosen.group),
-        total(kept, sum(len(node.cards) for node in report.nodes)),
-        what_is_wrong(report, answered, groups, chosen),
-        where_is_room(answered, chosen),
-        who_waits(groups),
-        tuple(listed[:most]),
-        denied[:most],
-        len(pods) + len(denied),
-        sum(len(group.pods) for group in listed[:most]) + len(denied[:most]),
-        tuple(sorted(namespaces - {""})),
-        tuple(sorted(models - {""})),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(NamedTuple):
     """Nodes about which the same is to be said of a pod."""
 
     reason: str
@@ -153,12 +102,7 @@ class Blocks:
 
 
 def asks(pod: PodReport, size: int = 0) -> str:
-    """Write what a pod asks for, in the units in which its author does.
-
-    Args:
-        pod: the pod.
-        size: bytes of a memory block; 0 where that is unknown.
-    """
+    """Write what a pod asks for as its author does; the *size* of blocks is 0 where unknown."""
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)
     text = count_of(cores, "core") + (f", {blocks_text(blocks, size)}" if blocks else "")

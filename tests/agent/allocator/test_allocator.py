@@ -64,22 +64,6 @@ def test_a_kubelet_that_takes_other_places_than_preferred_is_followed(node: Node
     assert cards_of(node.prefer(MEMORY, 8)) == ["GPU-1"]
 
 
-def test_with_the_api_away_what_the_kubelet_lists_is_enough(node: Node) -> None:
-    pod = make_pod("a", asks(30, 8))
-    node.pods.away = True
-    node.admit(pod)
-    node.start(pod)
-    assert len(node.cards(pod)) == 1
-    assert node.decision_log.refs("prestart") == ["a/main", "a/main"]
-    assert not node.writer.puts
-    assert len(node.pods.fetched) == 6  # three tries, then two a call: the API is away
-
-    node.pods.away = False
-    node.bind(pod)
-    node.allocator.refresh()  # the watch is back; no call of the kubelet needs to come
-    assert node.writer.of(pod)["main"].cards == tuple(node.cards(pod))
-
-
 def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused(
     node: Node,
 ) -> None:
@@ -119,44 +103,6 @@ def test_memory_on_another_card_than_the_cores_is_refused(
     node.took(pod, pod.demand.containers[0], first, places[first])
     with pytest.raises(GrantError, match="memory on GPU-1, but the container's cores are on GPU-0"):
         node.allocator.allocate(then, places[then])
-
-
-# --- names that come back ---------------------------------------------------------------
-
-
-def test_an_init_container_has_none_of_what_a_pod_of_its_name_had_before_it_was_listed(
-    node: Node,
-) -> None:
-    """That one left the API unseen, and its devices are free before it has left ``List``."""
-    older = make_pod("a", asks(50, 8))
-    newer = make_pod("a", init(50, 8), asks(50, 8), mains=frozenset({"main", "plain"}))
-    node.bind(newer)
-    node.admit(older, MEMORY_FIRST)
-    node.record.show(older)
-    node.release(older)
-    node.record.show(newer)
-    node.record.entries[newer.id]["plain"] = {}
-    node.serve(newer, newer.demand.containers[0], MEMORY)
-    node.serve(newer, newer.demand.containers[0], CORE)
-    assert [(str(each[1]), each[3]) for each in node.decision_log.decisions[4::2]] == [
-        ("default/a container init", Evidence.WITNESS)
-    ] * 2
-
-
-def test_a_pod_is_not_done_because_one_of_its_name_was_listed_before_it(node: Node) -> None:
-    """``List`` showed one entry, of the older pod: what became of that one is not the newer's."""
-    older = node.admitted(make_pod("a", asks(10, 2)))
-    node.start(older)
-    newer = make_pod("a", init(10, 2), asks(10, 2))
-    node.pods.remove(older)
-    node.bind(newer)
-    node.record.show(older)
-    node.release(older)
-    node.admitted(make_pod("b", asks(20, 4)))
-    node.record.show(newer)
-    node.prefer(CORE, 10)
-    assert str(node.decision_log.decisions[-1][1]) == "default/a container init"
-    assert node.decision_log.decisions[-1][1].pod == newer.id
 
 
 # --- what no call tells of ---------------------------------------------------------------

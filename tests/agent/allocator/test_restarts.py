@@ -1,17 +1,15 @@
-"""Agent and kubelet die at any moment; names come back; the checkpoint is damaged or late."""
+"""Agent and kubelet die at any moment; names come back; the checkpoint is late."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from agent.allocator.model.pod_view import PodView
-from agent.errors import PlacementError, ResolutionError
+from agent.errors import ResolutionError
 from contract.allocation import Evidence
-from contract.demand import ContainerDemand
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import CORE_FIRST, MEMORY_FIRST, Node, asks, ids, init, make_pod, sidecar
+from tests.agent.fakes import CORE_FIRST, MEMORY_FIRST, Node, asks, init, make_pod
 
 ORDER, TICKET, WITNESS = Evidence.ORDER, Evidence.TICKET, Evidence.WITNESS
 
@@ -47,7 +45,6 @@ def agent_dies_unseen(node: Node) -> None:
 
 
 ANY = pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_die])
-EITHER = pytest.mark.parametrize("dies", [nothing, both_die])
 AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
 
 
@@ -93,32 +90,6 @@ def test_an_agent_that_dies_after_a_preferred_call_has_its_promise_kept(
     dies(node)
     node.allocator.allocate(CORE, chosen)
     assert last(node) == ("b/main", evidence)
-
-
-@AGENT
-@pytest.mark.parametrize("call", ["prefer", "allocate"])
-def test_a_call_whose_answer_was_lost_is_answered_as_before(
-    node: Node, dies: Step, call: str
-) -> None:
-    """The proxy asks the next agent again."""
-    pod = node.begin(make_pod("a", init(30, 8), asks(40, 8)))
-    serve(node, pod, "init")
-    must = node.reusable[pod.id, CORE]
-    chosen = node.prefer(CORE, 40, must)
-    if call == "prefer":
-        dies(node)
-        assert node.prefer(CORE, 40, must) == chosen
-        assert last(node) == ("a/main", WITNESS)
-        node.allocator.allocate(CORE, chosen)
-    else:
-        node.allocator.allocate(CORE, chosen)
-        dies(node)
-        node.allocator.allocate(CORE, chosen)
-        assert last(node) == ("a/main", TICKET)
-    node.took(pod, pod.demand.containers[1], CORE, chosen)
-    serve(node, pod, "main", MEMORY)
-    assert last(node)[0] == "a/main"
-    is_true(node)
 
 
 @pytest.mark.parametrize("dies", [nothing, agent_dies, agent_dies_unseen])
@@ -182,44 +153,6 @@ def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> Non
     assert last(node)[1] is ORDER
 
 
-def test_a_promise_to_a_pod_that_was_refused_since_is_kept_from_nobody(node: Node) -> None:
-    pod = node.begin(make_pod("a", asks(100, 8)))
-    node.prefer(CORE, 100)
-    node.refuse(pod)
-    agent_dies(node)
-    other = node.admitted(make_pod("b", asks(100, 8)))
-    assert last(node) == ("b/main", TICKET)
-    assert node.cards(other) == ["GPU-0"]
-
-
-def test_an_agent_without_a_file_goes_on_by_the_kubelets(node: Node) -> None:
-    """A folder that was wiped, an older agent: what was known of half a container is lost."""
-    done = node.admitted(make_pod("done", init(10, 2), asks(30, 8)))
-    pod = node.begin(make_pod("a", init(20, 8), asks(10, 2)))
-    serve(node, pod, "init")
-    node.store.text = ""
-    agent_dies(node)
-    serve(node, pod, "main")
-    node.start(pod, "main")
-    node.start(done, "main")
-    assert set(node.decision_log.refs("prestart")) == {"a/main", "done/main"}
-    is_true(node)
-
-
-# --- the kubelet dies ---------------------------------------------------------------------
-
-
-def test_a_new_kubelet_without_list_is_served_by_order(node: Node) -> None:
-    pod = node.begin(make_pod("a", init(30, 8), asks(20, 8)))
-    serve(node, pod, "init")
-    serve(node, pod, "main", CORE)
-    kubelet_dies(node)
-    node.record.away = "hanging"
-    node.admit(pod)
-    assert set(node.decision_log.refs("allocate")[-2:]) == {"a/main"}
-    assert node.cards(pod) == node.cards(pod, "init")
-
-
 # --- static pods ------------------------------------------------------------------------------
 
 
@@ -246,130 +179,7 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
     is_true(node)
 
 
-# --- names that come back ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("written", [False, True], ids=["K29", "written-since"])
-@pytest.mark.parametrize(
-    "shape",
-    [(asks(20, 4),), (init(30, 8), asks(20, 4))],
-    ids=["main", "both"],
-)
-def test_a_pod_made_again_under_its_name_is_served_though_it_asks_for_something_else(
-    node: Node, shape: tuple[ContainerDemand, ...], *, written: bool
-) -> None:
-    """As of a StatefulSet, on a node where nobody else has asked in between."""
-    node.forget(node.admitted(make_pod("a", *shape)))
-    if written:
-        node.checkpoint.write()
-    node.allocator.refresh()
-    more = [
-        replace(each, demand=replace(each.demand, cores=each.demand.cores + 1)) for each in shape
-    ]
-    again = node.admitted(make_pod("a", *more))
-    assert node.decision_log.decisions[-1][1].pod == again.id
-    for container in shape:
-        node.start(again, container.name)
-    assert not node.decision_log.corrections
-    is_true(node)
-
-
-# --- refusals -----------------------------------------------------------------------------------
-
-
-@EITHER
-def test_a_pod_that_was_refused_half_way_holds_nothing_and_the_next_is_served(
-    node: Node, dies: Step
-) -> None:
-    """An old ``List`` shows it on, without devices (K8, K21)."""
-    pod = node.begin(make_pod("a", init(40, 8), asks(100, 30)))
-    serve(node, pod, "init")
-    with pytest.raises(PlacementError):
-        node.prefer(CORE, 100, among=ids(1, range(50)))
-    node.release(pod)
-    node.pods.add(replace(pod, terminal=True))
-    node.record.show(pod)
-    dies(node)
-    assert free(node) == {"GPU-0": 100, "GPU-1": 100}
-    other = node.admitted(make_pod("b", init(40, 8), asks(100, 30)))
-    assert last(node)[0] == "b/main"
-    node.start(other, "init")
-    assert not node.decision_log.unproven_starts
-    is_true(node)
-
-
-# --- a checkpoint in mid-admission, late, damaged, foreign, gone ------------------------------
-
-
-@pytest.mark.parametrize("dies", [nothing, agent_dies])
-def test_a_write_that_was_overtaken_is_made_up_for_by_our_own_answers(
-    node: Node, dies: Step
-) -> None:
-    """K33: the file lacks the container before the one that is asking."""
-    pod = node.begin(make_pod("a", init(30, 8), asks(20, 4)))
-    node.checkpoint.late = True
-    for name in ("init", "main"):
-        for resource in (CORE, MEMORY):
-            serve(node, pod, name, resource)
-            assert last(node)[0] == f"a/{name}"
-            dies(node)
-    assert node.cards(pod) == node.cards(pod, "init")
-    is_true(node)
-
-
-def _reads_nothing(node: Node) -> None:
-    node.checkpoint.away = "no such file"
-
-
-def _reads_a_foreign_file(node: Node) -> None:
-    node.checkpoint.file = {}
-    node.checkpoint.give(make_pod("foreign"), "main", CORE, ["MIG-1/2", "neuron-3"])
-    node.checkpoint.write()
-
-
-def _reads_nothing_between(node: Node) -> None:
-    def every_other() -> None:
-        node.checkpoint.away = "" if node.checkpoint.away else "half a file"
-
-    node.checkpoint.meanwhile = every_other
-
-
-@pytest.mark.parametrize("damage", [_reads_nothing, _reads_a_foreign_file, _reads_nothing_between])
-@EITHER
-def test_whatever_becomes_of_the_checkpoint_pods_are_served_by_list_and_order(
-    node: Node, damage: Step, dies: Step
-) -> None:
-    node.admitted(make_pod("before", asks(10, 2)))
-    damage(node)
-    pods = [make_pod(f"p{index}", asks(20, 4), sidecar(10, 2)) for index in range(3)]
-    for index, pod in enumerate(pods):
-        node.begin(pod)
-        node.serve(pod, pod.demand.containers[0], CORE)
-        dies(node)
-        node.admit(pod)
-        node.start(pod)
-        assert last(node)[0] in {f"p{index}/main", f"p{index}/side"}
-    assert not node.decision_log.refusals
-    held = {each for key, found in node.got.items() if key[2] is CORE for each in found}
-    assert len(held) == sum(len(found) for key, found in node.got.items() if key[2] is CORE)
-
-
 # --- without any witness -----------------------------------------------------------------------
-
-
-def test_without_list_and_file_a_burst_is_served_by_order_and_nothing_is_given_twice(
-    node: Node,
-) -> None:
-    node.record.away, node.checkpoint.away = "hanging", "no such file"
-    pods = [make_pod(f"p{index}", asks(30, 8), at=index + 1) for index in range(4)]
-    node.bind(*pods)
-    for pod in pods:
-        node.admit(pod)
-    assert set(node.decision_log.evidence("allocate")) == {ORDER}
-    assert node.decision_log.refs("allocate")[:6:2] == ["p0/main", "p1/main", "p2/main"]
-    for resource, count in ((CORE, 30), (MEMORY, 8)):
-        held = {each for key, found in node.got.items() if key[2] is resource for each in found}
-        assert len(held) == 4 * count
 
 
 def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_to() -> None:

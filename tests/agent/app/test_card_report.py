@@ -13,7 +13,7 @@ from agent.settings import MetricsNames, Settings
 from agent.usage.overuse import OveruseRules, OveruseWatch
 from contract.inventory import NodeCard, NodeCards, encode_inventory
 from simulator.client import ApiClient
-from tests.agent.app.test_supervisor import PODS, page, ready, running
+from tests.agent.app.whole import PODS, page, ready, running
 from tests.agent.fakes import FakeKubelet, eventually, make_manifest, make_settings, write_cards
 from tests.agent.nvml_node import GIB, Node
 from tests.agent.runtime.test_cri import FakeRuntime, entry

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import urllib3
 
 from agent.allocator.model.tickets import Ticket
 from agent.app import refresher
@@ -25,10 +24,10 @@ from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
+from tests.agent.app.whole import PODS, page, running
 from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings
 from tests.agent.nvml_node import Node, load, unload, uuid
 
-PODS = "/api/v1/namespaces/default/pods"
 NODE = "/api/v1/nodes/n1"
 QUIET = 0.5
 PACE = Pace(step=0.02, probe=0.05, renew=0.2, retry=0.05, retry_most=0.05)
@@ -86,9 +85,7 @@ class Stage:
         return [each for each in found if each["involvedObject"]["kind"] == "Node"]
 
     def page(self, path: str) -> tuple[int, str]:
-        with urllib3.PoolManager(retries=False, timeout=10) as pool:
-            answer = pool.request("GET", f"http://127.0.0.1:{self.agent.http_port}{path}")
-            return answer.status, answer.data.decode()
+        return page(self.agent, path)
 
     def metrics(self) -> str:
         return self.page("/metrics")[1]
@@ -128,21 +125,13 @@ def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubele
     """Runs an agent, with some settings changed."""
 
     @contextmanager
-    def running(**changes: Any) -> Iterator[Stage]:
-        agent = Agent(
-            replace(settings, **changes),
-            source=NvmlSource(tmp_path / "sys"),
-            pace=PACE,
-            inventory_pace=WRITES,
-        )
-        agent.start()
-        try:
+    def launched(**changes: Any) -> Iterator[Stage]:
+        source = NvmlSource(tmp_path / "sys")
+        changed = replace(settings, **changes)
+        with running(changed, source=source, pace=PACE, inventory_pace=WRITES) as agent:
             yield Stage(agent, admin, kubelet)
-        finally:
-            agent.stop()
-            assert not any(each.is_alive() for each in agent.threads)
 
-    return running
+    return launched
 
 
 @pytest.fixture

@@ -248,33 +248,6 @@ def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(
 # --- health -------------------------------------------------------------------------------
 
 
-def test_an_xid_makes_its_card_unhealthy_at_once_and_the_card_comes_back(
-    watch: CardWatch, driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    clock.at = 1
-    eventually(lambda: watch.age == 0, "it looked")
-    driver.events.put(("GPU-1", xid_fault(79)))
-    eventually(lambda: not watch.healthy("GPU-1"), "it is unhealthy")
-    reason = "Xid 79 (GPU has fallen off the bus) at 12:00:01"
-    assert watch.status.health["GPU-1"].reason == reason
-    assert watch.unhealthy("GPU-1") == reason
-    assert watch.healthy("GPU-0")
-    assert watch.unhealthy("GPU-0") == ""
-    clock.at = 300.9
-    rounds(driver)
-    assert not watch.healthy("GPU-1")
-    clock.at = 301
-    eventually(lambda: watch.healthy("GPU-1"), "it is back")
-    eventually(lambda: len(diary.statuses) == 3, "all is told")
-    assert diary.turns == [("GPU-1", reason), ("GPU-1", "")]
-    assert diary.events == [("GPU-1", "Xid 79 (GPU has fallen off the bus)", True)]
-    assert [not status.health["GPU-1"].healthy for status in diary.statuses] == [
-        False,
-        True,
-        False,
-    ]
-
-
 def test_an_error_of_an_application_is_told_and_changes_nothing(
     watch: CardWatch, driver: Driver, diary: Diary
 ) -> None:
@@ -344,29 +317,6 @@ def disk(driver: Driver, clock: Clock, diary: Diary) -> Disk:
 
 
 REASON = "Xid 79 (GPU has fallen off the bus) at 12:00:01"
-
-
-def test_a_card_that_was_ill_is_ill_for_the_next_agent_from_the_start(
-    disk: Disk, driver: Driver, clock: Clock
-) -> None:
-    """Its driver does not tell the Xid again, and the card answers as a sound one does."""
-    clock.at = 1000
-    diary = Diary()
-    with watching(make(driver, clock, diary, disk=disk)) as watch:
-        assert watch.known.wait(20)
-        assert watch.unhealthy("GPU-1") == REASON
-        assert watch.healthy("GPU-0")
-        assert diary.turns == [("GPU-1", REASON)]
-        assert [not each.health["GPU-1"].healthy for each in diary.statuses] == [True]
-        driver.answers["GPU-1"] = LOST  # somebody resets it
-        eventually(lambda: watch.status.health["GPU-1"].gone, "it is gone")
-        driver.answers["GPU-1"] = Probe(0, None)
-        rounds(driver)
-        clock.at = 1300
-        eventually(lambda: watch.healthy("GPU-1"), "it comes back as it would have before")
-    with watching(make(driver, clock, Diary(), disk=disk)) as watch:
-        assert watch.known.wait(20)
-        assert watch.healthy("GPU-1")
 
 
 @pytest.mark.parametrize("life", ["boot-2", "another-1", ""])

@@ -101,6 +101,10 @@ def test_what_vanished_or_was_changed_is_written_anew(
     assert stat.S_IMODE(host.file.path.stat().st_mode) == 0o644
 
 
+def _full(_file: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def test_a_disk_that_does_not_let_us_is_a_refusal_and_loses_nothing(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,11 +112,8 @@ def test_a_disk_that_does_not_let_us_is_a_refusal_and_loses_nothing(
     assert not host.dynamic.exists()  # without a card there is no spec
     host.file.refresh(TWO)
 
-    def fail(_file: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", fail)
+        patched.setattr(os, "fsync", _full)
         assert host.file.refresh(TWO) == OURS  # as it should be: nothing is written
         with pytest.raises(EnforcementError) as refused:
             host.file.refresh(Inventory((card(0),)))
@@ -172,10 +173,7 @@ def test_an_old_spec_of_ours_that_cannot_be_kept_true_holds_nobody_up(
     host.install()
     _spoil(host.file.path)
 
-    def fail(_file: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", _full)
     assert host.file.refresh(TWO) == THEIRS
     assert "an old CDI spec is not kept" in [each.getMessage() for each in caplog.records]
 

@@ -92,10 +92,6 @@ def test_a_change_between_two_waits_ends_the_second_at_once_and_no_other(
     assert is_watching(watch, directory)
 
 
-def test_whoever_wakes_it_ends_the_wait(watch: DirectoryWatch, directory: Path) -> None:
-    assert 0.09 < took(watch, watch.wake) < LONG
-
-
 def test_a_directory_that_comes_later_or_anew_is_watched(
     watch: DirectoryWatch, tmp_path: Path
 ) -> None:

@@ -2,9 +2,11 @@
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
+import grpc
 import pytest
 
 from agent.allocator.model.podresources import ListedContainer, ListedPod
@@ -90,44 +92,65 @@ def test_a_rate_limit_that_lasts_ends_at_the_deadline(
     }
 
 
-def test_readable_tells_of_the_last_answer(kubelet: FakeKubelet, record: PodResources) -> None:
-    kubelet.start()
-    said = [record.readable]
-    with pytest.raises(Unavailable):
-        record.list(within=0)
-    said.append(record.readable)
-    record.list(within=10)
-    said.append(record.readable)
-    assert said == [True, False, True]
-
-
-def test_a_client_that_was_closed_asks_nobody(kubelet: FakeKubelet, record: PodResources) -> None:
-    kubelet.start()
-    record.close()
-    with pytest.raises(Unavailable, match=r"^PodResources: closed$"):
-        record.list(within=10)
-    assert kubelet.listed == 0
-
-
-def test_no_call_is_made_once_the_time_is_up(kubelet: FakeKubelet, record: PodResources) -> None:
-    kubelet.start()
-    with pytest.raises(Unavailable, match=r"^PodResources: no time left to ask$"):
-        record.list(within=0)
-    assert kubelet.listed == 0
-
-
-def test_a_kubelet_that_hangs_is_left_at_the_deadline(
+def test_readable_tells_of_the_last_answer_and_no_call_is_made_once_the_time_is_up(
     kubelet: FakeKubelet, record: PodResources
 ) -> None:
     kubelet.start()
+    said = [record.readable]
+    with pytest.raises(Unavailable, match=r"^PodResources: no time left to ask$"):
+        record.list(within=0)
+    said.append(record.readable)
+    assert kubelet.listed == 0
+    record.list(within=10)
+    said.append(record.readable)
+    assert said == [True, False, True]
+    record.close()
+    with pytest.raises(Unavailable, match=r"^PodResources: closed$"):
+        record.list(within=10)
+    assert kubelet.listed == 1
+
+
+def _hangs(kubelet: FakeKubelet) -> None:
+    kubelet.start()
     kubelet.hang.clear()
-    with pytest.raises(Unavailable, match=r"^PodResources: DEADLINE_EXCEEDED: "):
-        record.list(within=0.3)
 
 
-def test_an_absent_socket_is_told_at_once(kubelet: FakeKubelet, record: PodResources) -> None:
-    with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
-        record.list(within=3600)
+def _says_nothing(kubelet: FakeKubelet) -> socket.socket:
+    """Connections are taken, and nobody says a word."""
+    mute = socket.socket(socket.AF_UNIX)
+    mute.bind(str(kubelet.pod_resources))
+    mute.listen(64)
+    return mute
+
+
+def _denies(kubelet: FakeKubelet) -> None:
+    """As an older kubelet does, too, which serves ``v1alpha1`` only."""
+    kubelet.start()
+    kubelet.turn_away, kubelet.turns_away_as = 1, grpc.StatusCode.PERMISSION_DENIED
+
+
+@pytest.mark.parametrize(
+    ("happens", "within", "told"),
+    [
+        (_hangs, 0.3, "DEADLINE_EXCEEDED: "),
+        (_says_nothing, 0.3, ""),  # a connection attempt or the call runs into the deadline
+        (_denies, 3600, "PERMISSION_DENIED: turned away$"),
+        (lambda _kubelet: None, 3600, "UNAVAILABLE: "),  # an absent socket
+        (lambda kubelet: kubelet.pod_resources.touch(), 3, "UNAVAILABLE: "),  # a file in its place
+    ],
+)
+def test_a_record_that_cannot_be_had_is_told_in_time(
+    kubelet: FakeKubelet,
+    record: PodResources,
+    happens: Callable[[FakeKubelet], socket.socket | None],
+    within: float,
+    told: str,
+) -> None:
+    with (
+        happens(kubelet) or nullcontext(),
+        pytest.raises(Unavailable, match=f"^PodResources: {told}"),
+    ):
+        record.list(within=within)
 
 
 def test_closing_ends_the_pause_between_tries(kubelet: FakeKubelet) -> None:

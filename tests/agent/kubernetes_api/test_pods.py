@@ -190,19 +190,6 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
     }
 
 
-def test_a_name_that_came_back_is_asked_for_at_once() -> None:
-    api, clock = FakePodApi(([], "3")), FakeClock()
-    api.pods["default", "a"] = entry("a", "one")
-    cache = cache_of(api, clock)
-    assert cache.fetch("default", "a") is not None
-    cache.run(api.over)
-    assert not cache.views()
-    api.pods["default", "a"] = entry("a", "two")
-    found = cache.fetch("default", "a")
-    assert found is not None
-    assert found.id.uid == "two"
-
-
 @pytest.mark.parametrize("spec", [None, {}, {"nodeName": "n2"}])
 def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
     api = FakePodApi()

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from common.apiserver.client import Client
 from contract.names import Names
 from view.cluster.examination import examine
-from view.model.doctor.facts import Hook, Level, Trial, Unread
+from view.model.doctor.facts import Hook, Level, Owned, Trial, Unread
 from view.terminal.doctor import judge
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
@@ -312,20 +313,63 @@ def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: Served) -> None
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
 
 
-def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(api: Served) -> None:
+def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: Served) -> None:
+    notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
+    labels = {"app.kubernetes.io/component": "view"}
+    one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
+    api["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
+    agent, _proxy = api["/api/v1/namespaces/gpu-turnstile-node/pods"]
+    (ready,) = agent["status"]["conditions"]
+    ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
+    facts = examine(api.client, Names(), "team")
+    assert facts.owned == [
+        Owned("Deployment", "", "a", "view", ("gpus", "team")),
+        Owned("Deployment", "", "b", "", None),
+    ]
+    assert not isinstance(facts.programs, Unread)
+    assert [each.since for each in facts.programs if each.name == "agent-1"] == [
+        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
+                "lastState": {"terminated": {"exitCode": 2}},
+            },
+            "webhook: CrashLoopBackOff, last exit code 2",
+        ),
+        (
+            {
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s"}},
+                "lastState": {"terminated": {"exitCode": 128, "message": "no such device"}},
+            },
+            "webhook: CrashLoopBackOff, last exit code 128: no such device",
+        ),
+        (
+            {"state": {"waiting": {"reason": "CreateContainerError", "message": "not shared"}}},
+            "webhook: CreateContainerError: not shared",
+        ),
+        (
+            {"state": {"waiting": {"reason": "RunContainerError", "message": f"of {'7e' * 32}"}}},
+            "webhook: RunContainerError: of ...",
+        ),
+        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, "webhook: ContainerCreating"),
+    ],
+)
+def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(
+    api: Served, status: dict[str, Any], words: str
+) -> None:
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {
         "conditions": [{"type": "Ready", "status": "False"}],
-        "containerStatuses": [
-            {
-                "name": "webhook",
-                "state": {"waiting": {"reason": "CrashLoopBackOff"}},
-                "lastState": {"terminated": {"exitCode": 2}},
-            }
-        ],
+        "containerStatuses": [{"name": "webhook", **status}],
     }
     api["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
     facts = examine(api.client, Names(), "team")
     assert [each.text for each in judge(facts) if each.check == "webhook-replicas"] == [
-        "0 of 1 pods are ready: webhook: CrashLoopBackOff, last exit code 2"
+        f"0 of 1 pods are ready: {words}"
     ]

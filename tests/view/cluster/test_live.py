@@ -9,7 +9,7 @@ import pytest
 from common.apiserver.client import SILENT_SECONDS, Json
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
-from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.api.server import kubeconfig_for
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.view import scenes
@@ -115,32 +115,6 @@ def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_fo
     assert "timeoutSeconds" not in api.watched[PODS]  # bookmarks come
     for thread in threads:
         thread.join(10)
-
-
-def test_a_cluster_is_followed_until_it_is_enough(server: ApiServer, tmp_path: Path) -> None:
-    (tmp_path / "config").write_text(kubeconfig_for(server.url))
-    connection = connect(str(tmp_path / "config"), None, {})
-    assert connection.namespace == "default"
-    assert connection.client.read_text("/api/v1/nodes/n1", timeout=5.0).startswith("{")
-    with pytest.raises(Rejected):
-        connection.client.read_text("/api/v1/nodes/nowhere", timeout=5.0)
-    live = LiveCluster(connection.client, ClusterState(NAMES), namespace="default")
-    stop = threading.Event()
-    threads = live.follow(stop)
-
-    def names() -> set[str]:
-        return {each.name for each in live.report().pods}
-
-    eventually(lambda: "train" in names(), "the list")
-    server.apply(make_pod("later", (10, 1), uid=""))
-    eventually(lambda: "later" in names(), "a pod that is created")
-    connection.client.call("DELETE", f"{OWN_PODS}/later", timeout=5.0)
-    eventually(lambda: "later" not in names(), "a pod that is deleted")
-    stop.set()
-    connection.client.close()
-    for thread in threads:
-        thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_what_is_gone_in_a_new_list_is_dropped() -> None:

@@ -14,8 +14,11 @@ def node(labels: dict[str, str] | None = None, **spec: Any) -> Json:
 
 
 def affinity(*expressions: Json, fields: list[Json] | None = None) -> Json:
-    term = {"matchExpressions": list(expressions), "matchFields": fields or []}
-    required = {"nodeSelectorTerms": [term]}
+    return one_of({"matchExpressions": list(expressions), "matchFields": fields or []})
+
+
+def one_of(*terms: Json) -> Json:
+    required = {"nodeSelectorTerms": list(terms)}
     key = "requiredDuringSchedulingIgnoredDuringExecution"
     return {"affinity": {"nodeAffinity": {key: required}}}
 
@@ -51,6 +54,12 @@ UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedul
         (affinity(says("Gt")), node({"gen": "5"}), DIFFERS),
         (affinity(says("Nonsense")), node({"gen": "5"}), DIFFERS),
         (affinity(), node(), DIFFERS),
+        (
+            one_of({"matchExpressions": [says("In", "9")]}, {"matchExpressions": [says("Exists")]}),
+            node({"gen": "5"}),
+            "",
+        ),
+        (one_of(), node({"gen": "5"}), DIFFERS),
         (affinity(fields=[says("In", "n1", key="metadata.name")]), node(), ""),
         (affinity(fields=[says("In", "n2", key="metadata.name")]), node(), DIFFERS),
         ({}, node(unschedulable=True, taints=[UNSCHEDULABLE]), "the node is cordoned"),

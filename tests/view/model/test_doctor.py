@@ -339,6 +339,14 @@ def without(*components: str) -> list[Program]:
             ),
         ),
         (
+            {"agents": {"n1": agent(hami_core_outdated=1)}},
+            (
+                "enforcement",
+                "warning",
+                "HAMi-core is older than 2026-02-03: programs wait 52 seconds at their start",
+            ),
+        ),
+        (
             {"lease": Lease("s", NOW - timedelta(seconds=60), 10)},
             ("extender-lease", "error", "s leads, and said so 60 seconds ago"),
         ),
@@ -447,6 +455,20 @@ def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
     assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
 
 
+def test_what_helm_installed_is_put_back_by_helm() -> None:
+    owned = [replace(each, release=("gpus", "team")) for each in OWNED]
+    helm = "helm upgrade gpus YOUR-CHART --namespace team --reuse-values"
+    left = [each for each in owned if (each.component, each.kind) != ("webhook", "Deployment")]
+    told = [
+        findings(owned=owned, mutating=None),
+        findings(owned=owned, policies={}),
+        findings(owned=owned, daemonsets=frozenset()),
+        findings(owned=left),
+    ]
+    wrong = [[each for each in found if each.level is not Level.OK] for found in told]
+    assert [{each.run for each in found} for found in wrong] == [{helm}] * len(told)
+
+
 def test_without_a_daemonset_it_is_applied_and_no_node_labelled() -> None:
     names = frozenset({"gpu-turnstile-proxy"})
     (found,) = [each for each in findings(daemonsets=names) if each.check == "agents"]
@@ -502,6 +524,23 @@ def test_who_may_read_nothing_but_the_version_is_told_so(
     """Every user may read the version: it says nothing of an installation."""
     found = [Finding(check, level, "") for check, level in levels.items()]
     assert exit_code([Finding("kubernetes-version", Level.OK, ""), *found]) == code
+
+
+@pytest.mark.parametrize(("age", "level"), [(59, "unknown"), (60, "error")])
+@pytest.mark.parametrize("replaced", ["agent", "proxy"])
+def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
+    replaced: str, age: int, level: str
+) -> None:
+    ages = {"agent": 3600, "proxy": 3600, replaced: age}
+    programs = [
+        *without("agent", "proxy"),
+        *(pod(name, name, since=NOW - timedelta(seconds=each)) for name, each in ages.items()),
+    ]
+    text = "tencent.com/vcuda-core: the node's status offers 0, its cards have 200"
+    if level == "unknown":
+        text += "; agent or proxy are new, the kubelet may not have written it since"
+    behind = node(allocatable={"tencent.com/vcuda-memory": 8})
+    assert wrong(nodes=[behind], programs=programs) == [("allocatable", level, text)]
 
 
 def test_an_ill_card_is_told_and_its_places_are_not_missed() -> None:

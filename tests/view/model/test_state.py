@@ -1,6 +1,7 @@
 """What the model says of a whole cluster: tables, and placing and arithmetic as the oracles."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract.demand import CORES_PER_CARD
+from contract.inventory import decode_inventory, encode_inventory
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import parse_node
 from placement.cluster.pods import parse_pod
@@ -19,6 +21,7 @@ from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_
 from tests.view import scenes
 from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Source, Stage
 from view.model.state import ClusterState
+from view.model.stories import PodStory
 
 ALL_PODS = Gap("pods", "default", "pods is forbidden")
 
@@ -38,6 +41,12 @@ def scene() -> ClusterState:
     for event in scenes.events():
         state.put_event(event)
     return state
+
+
+def told(state: ClusterState, name: str) -> PodStory:
+    found = state.explain("default", name)
+    assert found is not None
+    return found
 
 
 def node_in(report: ClusterReport, name: str) -> NodeReport:
@@ -93,18 +102,19 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
             Stage.WAITING,
             'cards are free for it on n1; default-scheduler: "0/1 nodes"',
         ),
+        (
+            make_pod("a", (30, 4), annotations={NAMES.gpu_policy: "x"}),
+            Stage.WAITING,
+            (
+                'metadata.annotations[tencent.com/gpu-policy]: Invalid value: "x": '
+                "must be binpack or spread"
+            ),
+        ),
     ],
 )
 def test_what_keeps_a_pod_is_told_in_one_line(pod: Json, stage: Stage, why: str) -> None:
     report = state_of([make_node("n1", 1)], [pod]).report()
     assert (report.pods[0].stage, report.pods[0].why) == (stage, why)
-
-
-def test_a_request_that_is_wrong_is_why_its_pod_waits() -> None:
-    report = state_of([make_node("n1", 1)], [make_pod("a", (150, 4))]).report()
-    assert report.pods[0].why.startswith(
-        "spec.containers[0].resources.limits[tencent.com/vcuda-core]"
-    )
 
 
 def test_without_nodes_it_is_told_whether_there_are_none_or_they_may_not_be_read() -> None:
@@ -143,15 +153,22 @@ def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
     assert state.fit(make_pod("b", (40, 4)))[0].fits
 
 
+NOT_READY = scenes.free(make_node("n1", 1))
+NOT_READY["status"]["conditions"] = [
+    {"type": "MemoryPressure", "status": "False"},
+    {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"},
+]
+
+
 @pytest.mark.parametrize(
     ("node", "pods", "note"),
     [
         (
-            make_node("n1", 1),
+            make_node("n1", 2),
             [],
             (
-                "card 0: the agent counts less free than the pods in the API leave: one has just "
-                "ended, or was deleted by force and still runs"
+                "cards 0, 1: the agent counts less free than the pods in the API leave: one has "
+                "just ended, or was deleted by force and still runs"
             ),
         ),
         (
@@ -164,18 +181,21 @@ def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
             [],
             "the node is cordoned: no new pod is put on it",
         ),
+        (NOT_READY, [], "the node is not ready: NodeStatusUnknown"),
     ],
 )
 def test_a_node_has_notes_on_what_is_odd(node: Json, pods: list[Json], note: str) -> None:
     assert state_of([node], pods).report().nodes[0].notes == (note,)
 
 
-def test_a_node_that_is_not_ready_says_so() -> None:
-    node = scenes.free(make_node("n1", 1))
-    condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
-    node["status"]["conditions"] = [{"type": "MemoryPressure", "status": "False"}, condition]
-    notes = state_of([node]).report().nodes[0].notes
-    assert notes == ("the node is not ready: NodeStatusUnknown",)
+def test_an_inventory_may_have_its_cards_in_any_order() -> None:
+    node = make_node("n1", 2, sick=[1])
+    annotations = node["metadata"]["annotations"]
+    inventory = decode_inventory(annotations[NAMES.gpu_cards])
+    turned = replace(inventory, cards=inventory.cards[::-1])
+    annotations[NAMES.gpu_cards] = encode_inventory(turned)
+    cards = state_of([node]).report().nodes[0].cards
+    assert [(each.index, each.unhealthy) for each in cards] == [(0, ""), (1, "Xid 79")]
 
 
 def test_only_workloads_refused_for_their_gpus_are_listed() -> None:
@@ -288,8 +308,7 @@ def test_what_was_known_of_a_pod_is_kept_for_15_minutes() -> None:
     for uid in ("u-a", "u-b"):
         state.drop_pod(uid)
     for name, said in (("a", "runs on n1"), ("b", "waits: no card has 400 blocks (1 node)")):
-        story = state.explain("default", name)
-        assert story is not None
+        story = told(state, name)
         assert story.deleted == "2025-11-22T09:00:00Z"
         assert story.summary == f"was deleted at {story.deleted}; until then it {said}"
         assert (story.nodes, story.cards, story.changes) == ((), (), ())
@@ -297,9 +316,7 @@ def test_what_was_known_of_a_pod_is_kept_for_15_minutes() -> None:
     now += timedelta(minutes=16)
     assert state.explain("default", "a") is None
     state.put_pod(scenes.running("a", (30, 4), "n1", 0))
-    found = state.explain("default", "a")
-    assert found is not None
-    assert found.deleted == ""
+    assert told(state, "a").deleted == ""
 
 
 # --- properties -------------------------------------------------------------------------

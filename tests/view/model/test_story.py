@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.model.test_state import scene, state_of
+from tests.view.model.test_state import scene, state_of, told
 from view.model.manifest import InvalidManifest
-from view.model.reports import PodStory
+from view.model.stories import PodStory
 
 
 def story(name: str) -> PodStory:
-    found = scene().explain("default", name)
-    assert found is not None
-    return found
+    return told(scene(), name)
 
 
 @pytest.mark.parametrize(
@@ -97,16 +95,12 @@ def _ended(phase: str, **status: Any) -> Json:
 def test_a_story_ends_as_its_pod_does_and_tells_its_limits(
     pod: Json, summary: str, last: str, limit: str
 ) -> None:
-    found = state_of([make_node("n1", 2)], [pod]).explain("default", "a")
-    assert found is not None
+    found = told(state_of([make_node("n1", 2)], [pod]), "a")
     assert (found.summary, found.steps[-1].text, found.limits[0]) == (summary, last, limit)
 
 
 def test_what_did_not_pass_the_webhook_is_marked() -> None:
-    found = state_of([make_node("n1", 1)], [make_pod("a", (30, 4), node="n1")]).explain(
-        "default", "a"
-    )
-    assert found is not None
+    found = told(state_of([make_node("n1", 1)], [make_pod("a", (30, 4), node="n1")]), "a")
     assert [each.state for each in found.steps[1:3]] == ["wrong", "wrong"]
     assert found.steps[1].text == "no stamp of the webhook: the pod did not pass it"
 
@@ -119,16 +113,14 @@ def test_a_container_that_was_kept_from_starting_says_why() -> None:
         veto = scenes.event(pod, "GPUStartVetoed", text, "gpu-turnstile", at=at)
         veto["metadata"]["name"] = at
         state.put_event(veto)
-    found = state.explain("default", "a")
-    assert found is not None
+    found = told(state, "a")
     assert found.summary == "is bound to n1 and not running yet: holds GPU-n1-1"
     assert [each.message for each in found.pod.events] == ["holds GPU-n1-1", "older"]
 
 
 def test_a_pod_that_was_sent_where_it_does_not_fit_says_so_before_it_is_refused() -> None:
     pods = [scenes.running("a", (60, 4), "n1", 0), make_pod("b", (60, 4), node="n1")]
-    found = state_of([make_node("n1", 1)], pods).explain("default", "b")
-    assert found is not None
+    found = told(state_of([make_node("n1", 1)], pods), "b")
     assert found.summary == (
         "is bound to n1 and not running yet, and does not fit there now: "
         "no card has 60 cores and 4 blocks free"
@@ -137,8 +129,7 @@ def test_a_pod_that_was_sent_where_it_does_not_fit_says_so_before_it_is_refused(
 
 def test_a_refused_pod_is_told_where_a_new_one_would_fit() -> None:
     pod = scenes.refused("a", (30, 4), "n1", "full")
-    found = state_of([make_node("n1", 1)], [pod]).explain("default", "a")
-    assert found is not None
+    found = told(state_of([make_node("n1", 1)], [pod]), "a")
     assert found.summary == "was refused on n1: full. A new pod would fit now on n1"
     assert found.changes == ()
 
@@ -166,6 +157,13 @@ def test_a_manifest_is_told_whether_where_and_how_often_it_fits(
     (found,) = state.fit(manifest)
     assert (found.fits, found.replicas, found.room) == (room == replicas, replicas, room)
     assert found.nodes[0].placing == (("main", (0,)),)
+
+
+def test_a_node_with_its_pod_of_a_daemonset_keeps_no_further_one_away() -> None:
+    nodes = [make_node("n1", 1), make_node("n2", 1, sick=[0])]
+    (found,) = state_of(nodes).fit({"kind": "DaemonSet", "spec": {"template": TEMPLATE}})
+    assert (found.replicas, found.room) == (2, 1)
+    assert found.short == "no healthy card (1 node)"
 
 
 def test_annotations_of_a_template_count_and_not_those_of_its_workload() -> None:

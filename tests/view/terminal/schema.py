@@ -9,14 +9,8 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from view.model.doctor.facts import Finding
-from view.model.reports import (
-    DeniedReport,
-    FitReport,
-    Gap,
-    NodeReport,
-    PodReport,
-    PodStory,
-)
+from view.model.reports import DeniedReport, Gap, NodeReport, PodReport
+from view.model.stories import FitReport, PodStory
 from view.model.usage import ContainerUse, NodeUse
 from view.terminal.documents import API_VERSION
 

@@ -12,7 +12,7 @@ import pytest
 from contract.inventory import decode_inventory, encode_inventory
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of
+from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of, told
 from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse
@@ -48,9 +48,7 @@ def drawn(page: Page, width: int | None = 400, *, color: bool = False) -> list[s
 
 
 def story(state: ClusterState, name: str, *, wide: bool = False) -> Page:
-    found = state.explain("default", name)
-    assert found is not None
-    return show_story(found, NOW, wide=wide)
+    return show_story(told(state, name), NOW, wide=wide)
 
 
 def pages(state: ClusterState) -> Mapping[str, Page]:
@@ -67,11 +65,6 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
     }
 
 
-def test_nodes_and_what_waits_are_on_one_page() -> None:
-    expected = (Path(__file__).parent / "nodes.txt").read_text(encoding="utf-8")
-    assert drawn(show_nodes(scene().report(), NOW)) == expected.splitlines()
-
-
 def test_the_documentation_shows_what_is_printed() -> None:
     page = (Path(__file__).parents[3] / "docs/kubectl-gpu.md").read_text(encoding="utf-8")
     for lines in (
@@ -81,17 +74,12 @@ def test_the_documentation_shows_what_is_printed() -> None:
         assert "\n".join(lines) in page
 
 
-@pytest.mark.parametrize("width", [50, 60, 80])
-def test_a_story_is_never_wider_than_its_terminal(width: int) -> None:
-    assert max(map(len, drawn(story(scene(), "big"), width))) <= width
-
-
 def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     report = state_of([make_node(f"n{number}", 2) for number in range(41)]).report()
     lines = drawn(show_nodes(report, NOW))
     assert len(lines) == 44
     assert lines[-1] == "Cards of a node: kubectl gpu nodes NAME"
-    assert len(drawn(show_nodes(report, NOW, names=["n7"]))) == 5
+    assert len(drawn(show_nodes(replace(report, nodes=report.nodes[7:8]), NOW, named=True))) == 5
 
 
 @pytest.mark.parametrize(
@@ -136,6 +124,8 @@ def test_use_is_shown_beside_what_is_held() -> None:
         "Use is not measured on n2: what is shown there is what is held.",
     ]
     assert not any("team" in line for line in drawn(show_use(USES, CARDS, namespace="default")))
+    # Who uses more than it holds stands out.
+    assert "\x1b[33m75" in Screen(Terminal(), width=400).draw(show_use(USES, CARDS))
     assert drawn(show_use((), {}, sought="nowhere")) == [
         "No agent was found: nowhere. In the simulator there is none: its agents are no pods."
     ]

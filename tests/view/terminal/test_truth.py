@@ -7,7 +7,6 @@ import json
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -236,9 +235,10 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
         # Each fits by itself, and both do not.
         ([deployment(40, 1), deployment(30, 1)], 0, "fits on 1 node: n2"),
         ([deployment(40, 1)] * 2, 1, "Deployment web fits nowhere: no card has 40 cores"),
+        ([{"kind": "List", "items": [deployment(40, 1)] * 2}], 1, "web fits nowhere: no card has"),
+        ([deployment(60, 1)], 1, "- ask for 40 cores instead of 60: resources.limits["),
         ([deployment(10, 1, "DaemonSet")], 1, "2 of its 4 pods fit on 2 nodes: n1, n2"),
         ([deployment(150, 1)], 1, "would be refused at its creation"),
-        ([{"kind": "Service"}], 2, "kind: Unsupported value"),
     ],
 )
 def test_the_exit_code_of_fit_is_about_all_pods(
@@ -379,6 +379,8 @@ def test_a_list_for_machines_says_which_schema_and_how_old(
         assert isinstance(found["items"], list)
         assert found["unknown"] == []
         jsonschema.validate(found, schema.schema())
+        same = yaml.safe_load(run(capsys, *words.split(), "-o=yaml").out)
+        assert (same["kind"], same["items"]) == (kind, found["items"])
 
 
 def test_the_schema_of_the_documents_is_that_of_the_reports() -> None:
@@ -396,8 +398,10 @@ class Watch:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, out: StringIO, *words: str) -> None:
         self.out, self._words, self.over = out, words, threading.Event()
+        self.code: object = None
         monkeypatch.setattr("view.terminal.session._LEAST_PAUSE", 0.05)
         monkeypatch.setattr("view.terminal.session._LONGEST_PAUSE", 0.1)
+        monkeypatch.setattr(Session.show_all, "__defaults__", (3600.0,))  # not by time
         monkeypatch.setattr("sys.stdout", out)
         wait = Session._next
 
@@ -410,8 +414,10 @@ class Watch:
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        with suppress(SystemExit):
+        try:
             commands.main(self._words)
+        except SystemExit as end:
+            self.code = end.code
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -479,6 +485,18 @@ def test_a_watch_reads_no_list_twice(gate: Gate, monkeypatch: pytest.MonkeyPatch
         "list /api/v1/nodes",
         "list /api/v1/pods",
     ]
+
+
+def test_a_watch_shows_what_changes_until_it_is_interrupted(
+    gate: Gate, upstream: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
+        eventually(lambda: watch.shows("NODE/CARD"), "a first page")
+        upstream.apply(make_node("watched", 1))
+        eventually(lambda: watch.shows("watched"), "a page with the new node")
+        with ApiClient(upstream.url) as admin:
+            admin.delete("/api/v1/nodes/watched")
+    assert watch.code == 130
 
 
 def test_rights_that_are_taken_away_leave_nothing_known(

@@ -8,7 +8,7 @@ from placement.scoring import Policy
 from view.__main__ import main
 from view.web import command
 from view.web.links import Dashboard
-from view.web.settings import Settings
+from view.web.server import Settings
 
 
 @pytest.fixture

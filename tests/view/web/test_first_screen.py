@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.placement.cluster.builders import NAMES, make_node
+from tests.placement.cluster.builders import NAMES, bare_node, make_node
 from tests.view import scenes
 from tests.view.web.sample import cluster
 from view.model.ledger import By, Ledger
@@ -16,7 +16,7 @@ from view.web import accounts, heat
 from view.web.editions import EMPTY, next_edition
 from view.web.filters import Filter, Group, Paint, Show, Sort
 from view.web.links import Dashboard
-from view.web.pages import NodesPage, nodes_page
+from view.web.pages import NodesPage
 
 
 def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  # noqa: B008 -- frozen
@@ -25,7 +25,7 @@ def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  
     for each in (*cluster(), *more):
         if str(each["kind"]) in puts:
             puts[str(each["kind"])](each)
-    return nodes_page(next_edition(EMPTY, state.report()), chosen)
+    return NodesPage(next_edition(EMPTY, state.report()), chosen)
 
 
 def test_three_questions_are_answered() -> None:
@@ -81,8 +81,14 @@ def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
 )
 def test_a_choice_counts_the_cards_that_it_means(chosen: Filter, nodes: int, cards: int) -> None:
     page = page_of(chosen)
-    assert (page.total.nodes, page.total.cards, page.total.all_cards) == (nodes, cards, 12)
+    assert (page.total.nodes, page.total.cards, page.all_cards) == (nodes, cards, 12)
     assert len(page.meant) == cards
+
+
+def test_a_node_without_cards_is_meant_by_its_own_name_alone() -> None:
+    bare = bare_node("bare", "{}")
+    found = {name: page_of(Filter(node=name), bare).total.nodes for name in ("", "bare", "l40s-1")}
+    assert found == {"": 5, "bare": 1, "l40s-1": 1}
 
 
 def test_a_kind_of_cards_changes_none_of_the_answers() -> None:
@@ -108,6 +114,8 @@ def test_a_choice_is_written_as_it_is_read() -> None:
     chosen = Filter("a", "b", "c", "d", Show.IDLE, Sort.IDLE, Paint.USE, Group.POOL, every=True)
     written = dict(each.split("=") for each in chosen.query(start=7).split("&"))
     assert Filter.parse(written) == replace(chosen, start=7)
+    assert replace(chosen, start=7).query() == chosen.query(), "from the first node on"
+    assert len(Filter.parse({"search": "x" * 999}).search) == 253
     assert Filter.parse({"show": "x", "sort": "x", "paint": "x", "group": "x"}) == Filter()
 
 

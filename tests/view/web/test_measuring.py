@@ -8,7 +8,7 @@ import pytest
 from common.apiserver.errors import Rejected
 from tests.agent.fakes import eventually
 from tests.view.cluster.test_live import AGENTS, MEASURED, FakeApi, agent
-from view.web.measuring import Measuring
+from view.web.live import Measuring
 
 
 def test_nodes_that_measure_are_known_until_nobody_may_ask_any_more(
@@ -16,7 +16,7 @@ def test_nodes_that_measure_are_known_until_nobody_may_ask_any_more(
 ) -> None:
     caplog.set_level(logging.INFO)
     for name in ("_PERIOD_SECONDS", "_IDLE_SECONDS"):
-        monkeypatch.setattr(f"view.web.measuring.{name}", 0.01)
+        monkeypatch.setattr(f"view.web.live.{name}", 0.01)
     api = FakeApi({AGENTS: [agent("a1", "n1"), agent("a2", "n2")]})
     proxy = f"{AGENTS}/a{{}}%3A9440/proxy/metrics"
     api.texts = {proxy.format(1): MEASURED, proxy.format(2): "# nothing\n"}

@@ -12,7 +12,6 @@ from view.model.doctor.facts import (
     WEBHOOK,
     Facts,
     Finding,
-    Hook,
     Level,
     Maybe,
     Program,
@@ -56,7 +55,6 @@ WORKLOADS = {
 _ESSENTIAL = ("agent", "proxy", "webhook")
 """Components of every installation: what is left of them is no leftover, a part of it is lost."""
 
-_APPLY = "kubectl apply -k YOUR-KUSTOMIZATION"
 _DELETE = (
     "kubectl delete --all-namespaces --selector "
     "app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={} "
@@ -84,7 +82,7 @@ def check_version(facts: Facts) -> Iterator[Finding]:
         yield Finding(check, Level.UNKNOWN, f"cannot read the version {facts.version!r}")
     elif (int(found[1]), int(found[2])) < _OLDEST:
         text = f"{facts.version}: gpu-turnstile needs Kubernetes 1.30 or newer"
-        yield Finding(check, Level.ERROR, text, "docs/install.md")
+        yield Finding(check, Level.ERROR, text, "docs/install.md#what-you-need")
     else:
         yield Finding(check, Level.OK, facts.version)
 
@@ -92,7 +90,7 @@ def check_version(facts: Facts) -> Iterator[Finding]:
 def check_webhook(facts: Facts) -> Iterator[Finding]:
     """Judge the dry run, the configuration and the replicas."""
     yield from _trial(facts)
-    yield from _configuration(facts.mutating)
+    yield from _configuration(facts)
     yield from _replicas("webhook-replicas", WEBHOOK, facts.programs, least=1)
     yield from _certificates(facts, "webhook-certificate", "gpu_turnstile_webhook_", facts.webhooks)
 
@@ -106,9 +104,9 @@ def check_policies(facts: Facts) -> Iterator[Finding]:
     missing = [name for name in POLICIES if name not in facts.policies]
     unbound = [name for name in POLICIES if facts.policies.get(name) is False]
     if missing:
-        yield Finding(check, Level.ERROR, f"not there: {', '.join(missing)}", _APPLY)
+        yield Finding(check, Level.ERROR, f"not there: {', '.join(missing)}", facts.install)
     if unbound:
-        yield Finding(check, Level.ERROR, f"without a binding: {', '.join(unbound)}", _APPLY)
+        yield Finding(check, Level.ERROR, f"without a binding: {', '.join(unbound)}", facts.install)
     if not missing and not unbound:
         yield Finding(check, Level.OK, f"all {len(POLICIES)} are there and bound")
 
@@ -162,7 +160,7 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
             Level.WARNING,
             f"component {component} has no {workload} {name} any more, and left "
             f"{len(left)} objects: {shown}",
-            _APPLY if component in _ESSENTIAL else _DELETE.format(component),
+            facts.install if component in _ESSENTIAL else _DELETE.format(component),
         )
     old = sorted({f"{each.kind} {each.name}" for each in facts.owned if not each.component})
     if old:
@@ -203,25 +201,25 @@ def _trial(facts: Facts) -> Iterator[Finding]:
         yield Finding(check, Level.UNKNOWN, text, "kubectl gpu doctor --namespace ANOTHER")
 
 
-def _configuration(hooks: Maybe[Sequence[Hook] | None]) -> Iterator[Finding]:
-    check = "webhook-configuration"
+def _configuration(facts: Facts) -> Iterator[Finding]:
+    check, hooks = "webhook-configuration", facts.mutating
     if isinstance(hooks, Unread):
         yield _unknown(check, hooks)
         return
     if hooks is None:
         text = "there is no MutatingWebhookConfiguration gpu-turnstile"
-        yield Finding(check, Level.ERROR, text, _APPLY)
+        yield Finding(check, Level.ERROR, text, facts.install)
         return
     wrong = False
     pods = [each for each in hooks if each.name == POD_HOOK]
     if not pods:
         wrong = True
-        yield Finding(check, Level.ERROR, f"it lacks the webhook {POD_HOOK}", _APPLY)
+        yield Finding(check, Level.ERROR, f"it lacks the webhook {POD_HOOK}", facts.install)
     for each in pods:
         if each.failure_policy != "Fail":
             wrong = True
             text = f"{POD_HOOK} has failurePolicy {each.failure_policy}: GPU pods come unstamped"
-            yield Finding(check, Level.ERROR, text, _APPLY)
+            yield Finding(check, Level.ERROR, text, facts.install)
     untrusted = [each.name for each in hooks if not each.trusts]
     if untrusted:
         wrong = True

@@ -67,7 +67,6 @@ class NodeState:
         cards: the agent's inventory; ``None`` where there is none.
         cards_problem: why the inventory cannot be read; empty where it can, or is not there.
         cordoned: UUIDs of cards that an admin has cordoned.
-        ready: whether the kubelet is ready.
     """
 
     name: str
@@ -76,7 +75,6 @@ class NodeState:
     cards: NodeCards | None = None
     cards_problem: str = ""
     cordoned: frozenset[str] = frozenset()
-    ready: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +90,7 @@ class Program:
         ready: whether it is ready.
         why: why it is not, as its status says; empty while it is.
         bound: whether a scheduler has bound it.
+        since: when it became ready; ``None`` while it is not, or where it does not say.
     """
 
     component: str
@@ -102,6 +101,7 @@ class Program:
     ready: bool
     why: str = ""
     bound: bool = True
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +177,14 @@ class Owned:
         namespace: empty for what has none.
         name: of the object.
         component: its ``app.kubernetes.io/component``; empty where it has none.
+        release: name and namespace of the Helm release that it belongs to; none for other objects.
     """
 
     kind: str
     namespace: str
     name: str
     component: str
+    release: tuple[str, str] | None = None
 
 
 Samples: TypeAlias = Sequence[Sample]
@@ -229,6 +231,16 @@ class Facts:
     proxies: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
     webhooks: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
     extenders: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
+
+    @property
+    def install(self) -> str:
+        """The command that puts back what was installed: Helm's, where Helm installed it."""
+        owned = () if isinstance(self.owned, Unread) else self.owned
+        releases = sorted({each.release for each in owned if each.release})
+        if not releases:
+            return "kubectl apply -k YOUR-KUSTOMIZATION"
+        name, namespace = releases[0]
+        return f"helm upgrade {name} YOUR-CHART --namespace {namespace} --reuse-values"
 
 
 AGENT = "gpu-turnstile-agent"

@@ -1,7 +1,8 @@
 """Checks of what runs on GPU nodes: agents, proxies, cards, allocatable places, records."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 from contract.demand import CORES_PER_CARD
 from contract.inventory import NodeCard, NodeCards
@@ -13,7 +14,6 @@ from view.model.doctor.facts import (
     Finding,
     Held,
     Level,
-    Maybe,
     NodeState,
     Program,
     Samples,
@@ -23,10 +23,15 @@ from view.model.doctor.facts import (
 
 NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 """What NVIDIA's device plugin serves whole cards as, the second with replicas of them."""
+_CHOICE = (
+    "docs/install.md#2-choose-a-scheduler-how-cards-reach-containers-and-what-holds-the-limits"
+)
 _PREFIX = "gpu_turnstile_agent_"
 _PROXY_PREFIX = "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
 
+_AGAIN = "kubectl gpu doctor --node {}"
+_SETTLED_AFTER = timedelta(minutes=1)
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 
 
@@ -60,7 +65,7 @@ def check_programs(facts: Facts) -> Iterator[Finding]:
     for check, component in (("agents", AGENT), ("proxies", PROXY)):
         if not isinstance(facts.daemonsets, Unread) and component not in facts.daemonsets:
             text = f"there is no DaemonSet {component}"
-            yield Finding(check, Level.ERROR, text, "kubectl apply -k YOUR-KUSTOMIZATION")
+            yield Finding(check, Level.ERROR, text, facts.install)
             continue
         chosen = {each.name for each in facts.nodes if component in each.chosen}
         if not chosen:
@@ -181,10 +186,29 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
             continue
         for name, there in ((names.core, _cores(node)), (names.memory, _blocks(node.cards, node))):
             offered = node.allocatable.get(name, 0)
-            if offered != there:
-                text = f"{name}: the node's status offers {offered}, its cards have {there}"
+            if offered == there:
+                continue
+            text = f"{name}: the node's status offers {offered}, its cards have {there}"
+            if _is_new(facts, node):
+                new = f"{text}; agent or proxy are new, the kubelet may not have written it since"
+                found.add(Level.UNKNOWN, node.name, new, _AGAIN)
+            else:
                 found.add(Level.ERROR, node.name, text, "docs/operate.md#the-node-offers-nothing")
     yield from found.findings("as the cards say, on every node")
+
+
+def _is_new(facts: Facts, node: NodeState) -> bool:
+    """Tell whether the agent or the proxy of a node has been ready for less than a minute.
+
+    A kubelet writes a node's status every ten seconds, if it was not told otherwise: until then it
+    has what the kubelet knew between two proxies.
+    """
+    programs = () if isinstance(facts.programs, Unread) else facts.programs
+    return any(
+        facts.now - each.since < _SETTLED_AFTER
+        for each in programs
+        if each.node == node.name and each.component in (AGENT, PROXY) and each.since
+    )
 
 
 def _cores(node: NodeState) -> int:
@@ -201,16 +225,21 @@ def _given(node: NodeState) -> Sequence[NodeCard]:
 
 
 def check_enforcement(facts: Facts) -> Iterator[Finding]:
-    """Tell whether anything holds containers to their share."""
+    """Tell whether anything holds containers to their share, and whether it is old."""
     check = "enforcement"
     if isinstance(facts.enforcement, Unread):
         yield Finding(check, Level.UNKNOWN, facts.enforcement.why)
-    elif facts.enforcement == "none":
+        return
+    if facts.enforcement == "none":
         text = "off: nothing holds a container to its share"
-        where = "docs/install.md#2-choose-how-cards-reach-containers-and-what-holds-the-limits"
-        yield Finding(check, Level.WARNING, text, where)
-    else:
-        yield Finding(check, Level.OK, facts.enforcement)
+        yield Finding(check, Level.WARNING, text, _CHOICE)
+        return
+    found = _ByText(check)
+    for node, samples in facts.agents.items():
+        if not isinstance(samples, Unread) and value(samples, f"{_PREFIX}hami_core_outdated"):
+            text = "HAMi-core is older than 2026-02-03: programs wait 52 seconds at their start"
+            found.add(Level.WARNING, node, text, "docs/install.md#what-hami-core-needs-on-a-node")
+    yield from found.findings(facts.enforcement)
 
 
 def check_records(facts: Facts) -> Iterator[Finding]:
@@ -259,8 +288,3 @@ def _agrees(held: Held, samples: Samples) -> bool:
     return {card for card, cores in by_card.items() if cores} == held.cards and sum(
         by_card.values()
     ) == held.cores
-
-
-def only(facts: Mapping[str, Maybe[Samples]], node: str) -> Mapping[str, Maybe[Samples]]:
-    """Return what is of one node."""
-    return {name: each for name, each in facts.items() if name == node}

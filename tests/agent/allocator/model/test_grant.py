@@ -57,23 +57,6 @@ REQUEST = partial(check_request, Demand(50, 4))
 
 
 @pytest.mark.parametrize(
-    ("check", "given"),
-    [
-        (check_together, ([],)),
-        (check_together, ([_grant(CORE, 50)],)),
-        (check_together, ([_grant(MEMORY, 4)],)),
-        (check_together, ([_grant(CORE, 50), _grant(MEMORY, 4)],)),
-        (check_together, ([TWO_CARDS, _grant(MEMORY, 0, 4)],)),
-        (REQUEST, (_grant(CORE, 50),)),
-        (REQUEST, (_grant(MEMORY, 4),)),
-        (check_free, (CORE, [])),
-    ],
-)
-def test_what_makes_sense_is_fine(check: Any, given: Any) -> None:
-    check(*given)
-
-
-@pytest.mark.parametrize(
     ("check", "given", "message"),
     [
         (translate, (CORE, []), "no places of core were named"),

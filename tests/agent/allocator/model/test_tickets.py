@@ -91,18 +91,6 @@ def test_a_device_id_of_no_place_of_this_node_is_refused(
     assert str(caught.value) == f'device ID "{device_id}" names {what}'
 
 
-@patient
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 9)), unique=True))
-def test_the_order_of_the_ids_does_not_matter(
-    places: list[tuple[int, int]],
-) -> None:
-    node = device_table()
-    device_ids = [f"GPU-{index}::{place}" for index, place in places]
-    expected = [Ticket(f"GPU-{index}", place) for index, place in sorted(places)]
-    assert node.read(MEMORY, device_ids) == expected
-    assert node.read(MEMORY, reversed(device_ids)) == expected
-
-
 @pytest.mark.parametrize(
     ("device_ids", "text"),
     [

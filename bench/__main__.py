@@ -22,13 +22,12 @@ from bench import (
     use,
     webhook,
 )
-from bench.kubelet import PluginFailed
+from bench.confined import NotHere
 from bench.peers import run as peers
+from bench.process import ProcessFailed
 from bench.report import Report
 from bench.result import Result, this_machine
-from bench.servers import ServerFailed
 from bench.target import Unacceptable
-from simulator.errors import ClusterError
 from simulator.node.node import NodeStuck
 
 QUESTIONS: Mapping[str, Callable[[], Result]] = {
@@ -46,10 +45,7 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     webhook.NAME: webhook.run,
 }
 
-FAILURES = (
-    *(NodeStuck, PluginFailed, Unacceptable, ServerFailed, ClusterError),
-    *(BrokenProcessPool, OSError),
-)
+FAILURES = (*(NodeStuck, NotHere, ProcessFailed, Unacceptable, BrokenProcessPool, OSError),)
 
 
 @click.command(

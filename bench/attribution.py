@@ -18,11 +18,12 @@ from agent.allocator.turn import Turn
 from agent.errors import ResolutionError
 from bench.recording import RECORDING, Burst, Recorded, load_burst
 from bench.result import Goal, Result, Table
-from bench.rules import Candidate, Named, Request, Rule, gpu_manager, gpushare, judge, volcano
+from bench.rules import Rule, gpushare, volcano
 from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.names import Names
 from contract.resource import Resource
+from simulator.attribution import Candidate, Named, Request, gpu_manager, score
 from simulator.node.judge import Verdict
 
 NAME = "attribution"
@@ -89,14 +90,14 @@ def replay_resolver(
 
 def _view(pod: Candidate) -> PodView:
     namespace, _, name = pod.pod.partition("/")
-    position = QueuePosition(pod.bound_ns, "", "", pod.created_ns, pod.uid)
+    position = QueuePosition(pod.stamp_ns, "", "", 0, pod.uid)
     return PodView(PodId(namespace, name, pod.uid), PodDemand(pod.containers), position)
 
 
 def _recorded(burst: Burst) -> tuple[Table, int]:
     requests = [each.request for each in burst.calls]
-    ours = _judged(requests, replay_resolver(burst.pods, burst.calls, witness=True))
-    blind = _judged(requests, replay_resolver(burst.pods, burst.calls, witness=False))
+    ours = score(requests, replay_resolver(burst.pods, burst.calls, witness=True))
+    blind = score(requests, replay_resolver(burst.pods, burst.calls, witness=False))
     turned_away = sum(each.observe is None for each in burst.calls)
     rows = [
         _row("gpu-turnstile", "both", ours),
@@ -126,11 +127,7 @@ def _others(
 ) -> Iterable[tuple[str, str, int, int, int]]:
     for name, resource, rule in _RULES:
         some = [each for each in requests if each.resource is resource]
-        yield _row(name, resource.value, _judged(some, rule(pods, some)))
-
-
-def _judged(requests: Sequence[Request], named: Sequence[Named | None]) -> Counter[Verdict]:
-    return Counter(judge(*each) for each in zip(requests, named, strict=True))
+        yield _row(name, resource.value, score(some, rule(pods, some)))
 
 
 def _row(name: str, what: str, verdicts: Counter[Verdict]) -> tuple[str, str, int, int, int]:

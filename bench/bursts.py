@@ -22,10 +22,6 @@ def draw_burst(count: int, *, seed: int) -> list[Json]:
 
     Most containers are equal in cores and many differ in memory. The stamps are in another
     order than the pods: 32 clients write at once, so a stamp is up to 31 places off.
-
-    Args:
-        count: how many pods.
-        seed: equal seeds give equal bursts.
     """
     names = Names()
     random = Random(seed)  # noqa: S311 -- a burst is to be repeatable

@@ -1,34 +1,14 @@
 """The time on the processor that a server spends on one review, over kept connections."""
 
 import contextlib
-import os
 import re
 import socket
 import time
-from pathlib import Path
 
+from bench.process import cpu_us
 from bench.servers import Running
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
-_TICK_US = 1e6 / os.sysconf("SC_CLK_TCK")
-
-
-def cpu_us(pid: int) -> float:
-    """Return the time on the processor of a process and its children, in microseconds."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-    ticks = 0
-    for each in (str(pid), *children):
-        # Fields 14 and 15 of proc(5), counted from behind the name, which may have spaces.
-        fields = Path(f"/proc/{each}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks * _TICK_US
-
-
-def cpu_percent(pid: int, seconds: float) -> float:
-    """Watch how much of a core a process and its children use."""
-    before, began = cpu_us(pid), time.monotonic()
-    time.sleep(seconds)
-    return (cpu_us(pid) - before) / 1e4 / (time.monotonic() - began)
 
 
 def per_review_us(server: Running, body: bytes, *, connections: int, seconds: float) -> float:

@@ -7,7 +7,6 @@ keeps both device lists open and has a few more containers served, as they would
 
 import signal
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.allocator.model.pod_view import PodView
-from bench.cpu import cpu_percent, cpu_us
-from bench.kubelet import Kubelet, KubeletRecord, serving, shuffled, wait
+from bench.kubelet import Kubelet, KubeletRecord, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.onenode import NODE, api_settings, running_agent
+from bench.process import Process, cpu_percent, cpu_us, resident_mib, wait
 from bench.result import Goal, Result, Table
-from bench.servers import resident_mib
 from contract.names import Names
 from contract.resource import Resource, count_of
 from simulator.api.server import ApiServer
@@ -73,17 +71,7 @@ class Start:
 def run(
     *, usual: Load = USUAL, large: Load = LARGE, starts: int = 15, idle_seconds: float = 20.0
 ) -> Result:
-    """Measure.
-
-    Args:
-        usual: the node that the goals are about.
-        large: one with more cards and containers.
-        starts: how often the agent is killed and started anew.
-        idle_seconds: how long CPU time is watched.
-
-    Raises:
-        PluginFailed: the agent did not come up, or died.
-    """
+    """Measure."""
     begun = measure_starts(usual, starts)
     found = {load: measure(load, idle_seconds) for load in (usual, large)}
     walls, cpus = [each.wall for each in begun], [each.cpu for each in begun]
@@ -148,7 +136,7 @@ def loaded_site(load: Load, names: Names) -> Iterator[Site]:
         server.apply(*(_manifest(each, names) for each in load.views()))
         pods = [each["metadata"] for each in client.list("/api/v1/pods")["items"]]
         uids = {each["name"]: each["uid"] for each in pods}
-        record = stack.enter_context(serving(load, folder, names, uids))
+        record = stack.enter_context(KubeletRecord(load, folder, names, uids))
         kubelet = stack.enter_context(Kubelet(folder / "plugins"))
         yield Site(folder, server, client, record, kubelet)
 
@@ -157,9 +145,6 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
     """Kill an agent and start another, again and again; the first is not counted.
 
     It makes the bytecode, which an image brings.
-
-    Raises:
-        PluginFailed: the agent did not come up, or died.
     """
     found = []
     live = {view.id.name for view, _ in load.held()}
@@ -175,11 +160,7 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
 
 
 def measure(load: Load, idle_seconds: float) -> Footprint:
-    """Run an agent on a loaded node and watch it.
-
-    Raises:
-        PluginFailed: the agent did not come up, or died.
-    """
+    """Run an agent on a loaded node and watch it."""
     names = Names()
     with (
         loaded_site(load, names) as site,
@@ -224,7 +205,7 @@ def _serve(load: Load, site: Site, names: Names) -> None:
             site.kubelet.plugins[of[resource]].prestart(given)
 
 
-def wait_assigned(site: Site, pods: set[str], process: "subprocess.Popen[bytes]") -> None:
+def wait_assigned(site: Site, pods: set[str], process: Process) -> None:
     """Wait until the allocations of pods are written on them."""
 
     def written() -> set[str]:

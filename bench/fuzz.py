@@ -18,8 +18,8 @@ from random import Random
 
 import click
 
+from bench.process import resident_mib
 from bench.reviews import requests
-from bench.servers import resident_mib
 from bench.target import Target
 
 _LONGEST = 8192

@@ -6,12 +6,11 @@ serialized before the clock starts, answers are left unparsed where nobody needs
 checksum included.
 """
 
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -21,6 +20,7 @@ import grpc
 
 from agent.allocator.model.pod_view import PodView
 from bench.load import Load
+from bench.process import WITHIN_S
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from common.kubelet_api import podresources_pb2
@@ -38,37 +38,32 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
-WITHIN_S = 60.0
 _GIVEN = {
     Resource.CORE: Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}),
     Resource.MEMORY: Answer(),
 }
 
 
-class PluginFailed(Exception):
-    """A plugin's process did not come up, or does not do what it should."""
-
-
 class KubeletRecord:
     """Serves ``List`` and writes the checkpoint; an entry is serialized once, when it changes."""
 
     def __init__(
-        self, socket: Path, plugins: Path, load: Load, names: Names, uids: Mapping[str, str]
+        self,
+        load: Load,
+        folder: Path,
+        names: Names,
+        uids: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Show the pods of *load* that live already.
+        """Show the pods of *load* that live already; *uids* are those that the API gave them.
 
-        Args:
-            socket: where ``List`` is served.
-            plugins: the folder of the checkpoint.
-            load: what is on the node.
-            names: of the resources.
-            uids: the UIDs of pods by name, where the API has given them others.
+        The socket is in *folder*, and so is the plugins' folder, which has the checkpoint.
         """
+        (folder / "plugins").mkdir()
         self._names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
         self._uids = uids
         self._entries: dict[str, bytes] = {}
         self._answer = b""
-        self._file = CheckpointFile(plugins)
+        self._file = CheckpointFile(folder / "plugins")
         self._written: dict[str, PodHoldings] = {}
         table = load.table()
         self._registered = {
@@ -83,8 +78,14 @@ class KubeletRecord:
         )
         self._server = grpc.server(ThreadPoolExecutor(4), options=_OPTIONS)
         self._server.add_generic_rpc_handlers((handler,))
-        self._server.add_insecure_port(f"unix:{socket}")
+        self._server.add_insecure_port(f"unix:{folder / 'r.sock'}")
         self._server.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait(5)
 
     def show(self, view: PodView, held: Mapping[Resource, Sequence[str]]) -> None:
         """Show what a pod's container holds; the file has it once it has everything (K28)."""
@@ -123,10 +124,6 @@ class KubeletRecord:
 
     def _write(self) -> None:
         self._file.save(Checkpoint(self._written, self._registered))
-
-    def stop(self) -> None:
-        """Stop serving."""
-        self._server.stop(0).wait(5)
 
     @property
     def size(self) -> int:
@@ -205,14 +202,12 @@ class Kubelet(rpc.RegistrationServicer):
         self.devices: dict[str, list[str]] = {}
 
     def __enter__(self) -> Self:
-        """Listen where plugins register."""
         rpc.add_RegistrationServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self._folder / 'kubelet.sock'}")
         self._server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Hang up."""
         for each in self.plugins.values():
             each.close()
         self._server.stop(0).wait(5)
@@ -236,41 +231,8 @@ class Kubelet(rpc.RegistrationServicer):
             self.plugins[name] = calls
 
 
-def wait(
-    condition: Callable[[], bool],
-    what: str,
-    process: "subprocess.Popen[bytes] | None" = None,
-) -> None:
-    """Wait until *condition* holds.
-
-    Raises:
-        PluginFailed: *process* has died, or it does not come to hold.
-    """
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        if process is not None and process.poll() is not None:
-            raise PluginFailed(f"the agent has died with status {process.returncode}")
-        if time.monotonic() > deadline:
-            raise PluginFailed(f"not within {WITHIN_S:g} s: {what}")
-        time.sleep(0.001)
-
-
 def shuffled(ids: Iterable[str]) -> list[str]:
     """Bring IDs into an order as good as any: the kubelet sends those of a Go set, not sorted."""
     mixed = sorted(ids)
     Random(1).shuffle(mixed)  # noqa: S311 -- an order is to be repeatable
     return mixed
-
-
-@contextmanager
-def serving(
-    load: Load, folder: Path, names: Names, uids: Mapping[str, str] = MappingProxyType({})
-) -> Iterator[KubeletRecord]:
-    """Serve the record of a loaded node, from *folder* and the plugins' folder in it."""
-    plugins = folder / "plugins"
-    plugins.mkdir()
-    record = KubeletRecord(folder / "r.sock", plugins, load, names, uids)
-    try:
-        yield record
-    finally:
-        record.stop()

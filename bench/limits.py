@@ -92,8 +92,8 @@ Limit = Callable[[Container, Path, Path, Mapping[str, str]], list[str]]
 """Limits a container by a library in a folder; another folder and variables are for it to use."""
 
 
-def build_driver(folder: Path) -> None:
-    """Compile the stand-in for a driver into *folder*, under the names of its two libraries.
+def compile_library(source: Path, built: Path) -> None:
+    """Compile a stand-in for a library of a driver.
 
     Raises:
         NotHere: there is no C compiler.
@@ -101,11 +101,20 @@ def build_driver(folder: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise confined.NotHere("there is no C compiler for the stand-in of a driver")
+    flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built))
+    subprocess.run([compiler, *flags, str(source)], check=True, timeout=100)  # noqa: S603 - cc
+
+
+def build_driver(folder: Path) -> None:
+    """Compile the stand-in for a driver into *folder*, under the names of its two libraries.
+
+    Raises:
+        NotHere: there is no C compiler.
+    """
     folder.mkdir(exist_ok=True)
     for name in ("libcuda.so", "libnvidia-ml.so"):
-        source, built = Path(__file__).with_name("stand_in_driver.c"), folder / f"{name}.{_VERSION}"
-        flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built))
-        subprocess.run([compiler, *flags, str(source)], check=True, timeout=100)  # noqa: S603 - cc
+        built = folder / f"{name}.{_VERSION}"
+        compile_library(Path(__file__).with_name("stand_in_driver.c"), built)
         (folder / f"{name}.1").symlink_to(built)
 
 

@@ -28,9 +28,7 @@ class Load:
     """A node's load.
 
     Attributes:
-        cards: how many cards.
         live: how many containers live on it, one a pod.
-        arriving: how many will come.
     """
 
     cards: int

@@ -7,19 +7,20 @@ equally noisy to both. Between the calls the kubelet's ``List`` and checkpoint c
 one's, and every start is proven.
 """
 
-import subprocess
-import sys
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from statistics import median
 
 from agent.allocator.model.pod_view import PodView
-from bench.kubelet import WITHIN_S, Calls, KubeletRecord, PluginFailed, serving, shuffled
+from bench.kubelet import Calls, KubeletRecord, shuffled
 from bench.load import ARRIVING, Load
+from bench.process import WITHIN_S, running, wait
 from bench.result import Cell, Goal, Result, Table
 from contract.demand import CORES_PER_CARD
 from contract.names import Names
@@ -41,17 +42,7 @@ def run(
     containers: int = 60,
     seed: int = 1,
 ) -> Result:
-    """Measure.
-
-    Args:
-        cards: how many cards, of 141 GiB each.
-        live: how many containers live on the node already.
-        containers: how many are measured for each, fewer where no more have room.
-        seed: of the order in which a container's resources are asked for (fact K1).
-
-    Raises:
-        PluginFailed: a plugin's process did not come up.
-    """
+    """Measure."""
     rows: list[tuple[Cell, ...]] = []
     calls: list[tuple[Cell, ...]] = []
     ours: dict[tuple[int, int], float] = {}
@@ -136,31 +127,22 @@ class Measured:
 class Plugin:
     """One plugin's process, and what it is asked."""
 
-    def __init__(self, name: str, load: Load, folder: Path) -> None:
-        """Start it and wait until it serves.
+    def __init__(self, name: str, load: Load, folder: Path, stack: ExitStack) -> None:
+        """Start it, until *stack* ends, and wait until it serves.
 
         Raises:
-            PluginFailed: it does not.
+            ProcessFailed: it does not.
         """
         self.name = name
         self._free = {resource: shuffled(load.table().tickets(resource)) for resource in Resource}
         for _, held in load.held():
             for resource, ids in held.items():
                 self.take(resource, ids)
+        self._log = folder / f"{name}.log"
         counts = map(str, (load.cards, load.live, load.arriving))
-        log = folder / f"{name}.log"
-        with log.open("wb") as stderr:
-            self._process = subprocess.Popen(  # noqa: S603 -- our own program
-                [sys.executable, "-m", "bench.plugins", name, *counts, str(folder)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
-        if not self._process.stdout or self._process.stdout.readline().strip() != "serving":
-            self._process.kill()
-            self._process.wait()
-            raise PluginFailed(f"{name}: {log.read_text(encoding='utf-8')[-2000:]}")
+        arguments = ("bench.plugins", name, *counts, str(folder))
+        self._process = stack.enter_context(running(arguments, self._log))
+        wait(lambda: self._told("serving") is not None, f"{name} serves", self._process)
         self.calls = {
             resource: Calls(folder / f"{name}-{resource.value}.sock") for resource in Resource
         }
@@ -178,9 +160,14 @@ class Plugin:
         """End it; return how often it would have read from the API, and the CPU seconds it took."""
         for each in self.calls.values():
             each.close()
-        answer, _ = self._process.communicate("", timeout=WITHIN_S)
-        reads, cpu = answer.split()
+        self._process.communicate(timeout=WITHIN_S)
+        reads, cpu = (self._told("served") or "").split()
         return int(reads), float(cpu)
+
+    def _told(self, word: str) -> str | None:
+        """Return what follows a word that it has written, on its line."""
+        found = re.search(rf"^{word}\b(.*)\n", self._log.read_text(encoding="utf-8"), re.MULTILINE)
+        return found[1] if found else None
 
 
 def measure(load: Load, *, seed: int) -> Measured:
@@ -189,25 +176,23 @@ def measure(load: Load, *, seed: int) -> Measured:
     times: dict[str, Times] = {name: defaultdict(list) for name in _PLUGINS}
     with tempfile.TemporaryDirectory(prefix="gt-bench-", dir=_MEMORY) as made:
         folder = Path(made)
-        with serving(load, folder, Names()) as record:
-            plugins = [Plugin(name, load, folder) for name in times]
-            try:
-                first, *arriving = load.views()[load.settled :]
-                warm: Times = defaultdict(list)
-                for plugin in plugins:
-                    _admit(plugin, first, list(Resource), record, warm)
-                lists = at_start = 0
-                for view in arriving:
-                    order = random.sample(list(Resource), 2)
-                    for plugin in random.sample(plugins, len(plugins)):
-                        before = record.asked
-                        asked = _admit(plugin, view, order, record, times[plugin.name])
-                        if plugin.name == "ours":
-                            lists += record.asked - before
-                            at_start += asked
-                size = record.size
-            finally:
-                ended = {plugin.name: plugin.stop() for plugin in plugins}
+        with KubeletRecord(load, folder, Names()) as record, ExitStack() as stack:
+            plugins = [Plugin(name, load, folder, stack) for name in times]
+            first, *arriving = load.views()[load.settled :]
+            warm: Times = defaultdict(list)
+            for plugin in plugins:
+                _admit(plugin, first, list(Resource), record, warm)
+            lists = at_start = 0
+            for view in arriving:
+                order = random.sample(list(Resource), 2)
+                for plugin in random.sample(plugins, len(plugins)):
+                    before = record.asked
+                    asked = _admit(plugin, view, order, record, times[plugin.name])
+                    if plugin.name == "ours":
+                        lists += record.asked - before
+                        at_start += asked
+            size = record.size
+            ended = {plugin.name: plugin.stop() for plugin in plugins}
     served = len(arriving) + 1
     return Measured(
         times,

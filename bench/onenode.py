@@ -4,19 +4,16 @@ The agent runs as it does in its pod: with a service account, TLS and bytecode m
 since a container's root file system is read-only and its image holds it.
 """
 
-import os
 import signal
 import ssl
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from bench.kubelet import WITHIN_S, PluginFailed
 from bench.load import CARD_MEMORY, Load
+from bench.process import Process, running
 from bench.servers import make_certificates
 from simulator.api.server import Settings
 from simulator.cards import cards_file
@@ -34,7 +31,6 @@ def api_settings(folder: Path) -> Settings:
     return Settings(tls=context)
 
 
-@contextmanager
 def running_agent(  # noqa: PLR0913 -- what it runs with, by keyword
     load: Load,
     folder: Path,
@@ -43,54 +39,26 @@ def running_agent(  # noqa: PLR0913 -- what it runs with, by keyword
     end: signal.Signals = signal.SIGTERM,
     options: Mapping[str, str] = MappingProxyType({}),
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run the agent's own command line.
-
-    Args:
-        load: what is on the node.
-        folder: for the files of this node, with those of :func:`api_settings`.
-        url: the API server's.
-        end: the signal that ends the agent.
-        options: further flags of the agent.
-        environment: further variables.
+) -> AbstractContextManager[Process]:
+    """Run the agent's own command line, with the files of :func:`api_settings` in *folder*.
 
     Raises:
-        PluginFailed: what was done with it has failed; ends with its log.
+        ProcessFailed: what was done with it has failed.
     """
     write_yaml(folder / "cards.yaml", cards_file(load.cards, CARD_MEMORY))
     command = (
-        f"-m bench.inpod {folder} --node-name {NODE} --cards {folder}/cards.yaml"
+        f"bench.inpod {folder} --node-name {NODE} --cards {folder}/cards.yaml"
         f" --kubelet-dir {folder}/plugins --plugin-dir {folder}/plugins"
         f" --pod-resources-socket {folder}/r.sock"
         " --http-host 127.0.0.1 --http-port 0"
     )
     server = urlsplit(url)
-    variables = os.environ | {
+    variables = {
         "KUBERNETES_SERVICE_HOST": str(server.hostname),
         "KUBERNETES_SERVICE_PORT": str(server.port),
         "PYTHONPYCACHEPREFIX": str(folder / "bytecode"),
+        "PYTHONDONTWRITEBYTECODE": "",
         **environment,
     }
-    variables.pop("PYTHONDONTWRITEBYTECODE", None)
-    with (
-        (folder / "agent.log").open("wb") as log,
-        subprocess.Popen(  # noqa: S603 -- our own program
-            [
-                sys.executable,
-                *command.split(),
-                *(word for pair in options.items() for word in pair),
-            ],
-            stderr=log,
-            cwd=Path(__file__).parents[1],
-            env=variables,
-        ) as process,
-    ):
-        try:
-            yield process
-        except PluginFailed as error:
-            text = (folder / "agent.log").read_text(encoding="utf-8")
-            raise PluginFailed(f"{error}: {text[-2000:]}") from error
-        finally:
-            with suppress(ProcessLookupError):
-                process.send_signal(end)
-            process.wait(WITHIN_S)
+    arguments = [*command.split(), *(word for pair in options.items() for word in pair)]
+    return running(arguments, folder / "agent.log", variables, end=end)

@@ -1,7 +1,6 @@
 """Opponents of the webhook, for ``gunicorn bench.opponents:NAME``: its own worker, TLS and HTTP."""
 
 import json
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,17 +33,17 @@ _ANSWER = json.dumps(
 
 
 def command(name: str, folder: Path, port: int, workers: int) -> list[str]:
-    """Return the command that serves with the certificates of *folder*, on 127.0.0.1."""
+    """Return module and arguments that serve with the certificates of *folder*, on 127.0.0.1."""
     cert, key = str(folder / "tls.crt"), str(folder / "tls.key")
     if name == OURS:
         options = f"webhook --host 127.0.0.1 --port {port} --workers {workers} --drain-delay 0"
-        return [sys.executable, "-m", *options.split(), "--cert", cert, "--key", key]
+        return [*options.split(), "--cert", cert, "--key", key]
     application = "bare" if name == BARE else "ours"
     options = (
         f"gunicorn --bind 127.0.0.1:{port} --workers {workers} --worker-class gthread --threads 8"
         f" --keep-alive 120 --no-control-socket bench.opponents:{application}()"
     )
-    return [sys.executable, "-m", *options.split(), "--certfile", cert, "--keyfile", key]
+    return [*options.split(), "--certfile", cert, "--keyfile", key]
 
 
 def bare() -> Flask:

@@ -10,7 +10,6 @@ waits.
 import gc
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,11 +24,13 @@ from pathlib import Path
 from statistics import median
 
 from bench.cluster import Json, Listing, listing
+from bench.process import running, wait
 from bench.result import Goal, Result, Table
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.inventory import NodeCard, NodeCards, encode_inventory
 from contract.names import Names
 from simulator.api.server import kubeconfig_for
+from simulator.cluster import free_port
 
 NAME = "overview"
 
@@ -127,28 +128,17 @@ def _command(kubeconfig: Path) -> tuple[float, float]:
 @contextmanager
 def _page(kubeconfig: Path) -> Iterator[str]:
     """Serve the page; hand over its URL when it is ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "view", "serve", "--port", str(port)]
-    with subprocess.Popen(  # noqa: S603 -- this interpreter
-        [*command, "--kubeconfig", str(kubeconfig)], stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            deadline = time.monotonic() + _DEADLINE
-            while not _answers(f"{url}/readyz"):
-                if time.monotonic() > deadline or process.poll() is not None:
-                    raise OSError("the page does not become ready")
-                time.sleep(0.1)
-            yield url
-        finally:
-            process.terminate()
+    port = free_port()
+    url, options = f"http://127.0.0.1:{port}", f"serve --port {port} --kubeconfig {kubeconfig}"
+    with running(["view", *options.split()], kubeconfig.with_name("log")) as process:
+        wait(lambda: _answers(f"{url}/readyz"), "the page is ready", process, within=_DEADLINE)
+        yield url
 
 
 def _answers(url: str) -> bool:
     with suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 -- ours
         return bool(answer.status == 200)
+    time.sleep(0.1)
     return False
 
 

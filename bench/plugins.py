@@ -37,7 +37,6 @@ class LoadedPods:
     """A pod source that knows all pods of a load, and counts what is read from the API."""
 
     def __init__(self, views: Sequence[PodView]) -> None:
-        """Know *views*."""
         self._views = tuple(views)
         self._by_name = {view.id.key: view for view in views}
         self.reads = 0
@@ -104,7 +103,6 @@ class Asking(Echo):
     """The bare plugin, which asks and does nothing with the answers."""
 
     def __init__(self, folder: Path, names: Names) -> None:
-        """Ask the kubelet of *folder*."""
         resources = {names.core: Resource.CORE, names.memory: Resource.MEMORY}
         self._record = PodResources(folder / "r.sock", resources=resources)
         self._checkpoint = CheckpointFile(folder / "plugins", resources)
@@ -145,11 +143,9 @@ def main(plugin: str, load: Load, folder: Path) -> None:
         for resource in Resource
     ]
     before = time.process_time()
-    sys.stdout.write("serving\n")
-    sys.stdout.flush()
+    sys.stderr.write("serving\n")
     sys.stdin.read()
-    sys.stdout.write(f"{pods.reads} {time.process_time() - before}\n")
-    sys.stdout.flush()
+    sys.stderr.write(f"served {pods.reads} {time.process_time() - before}\n")
     for server in servers:
         server.stop()
 

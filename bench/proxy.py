@@ -5,25 +5,22 @@ a kubelet; so a noisy machine is equally noisy to both. Proxy and plugin are pro
 the proxy has the environment of its DaemonSet.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median, quantiles
 
 import yaml
 
-from bench.cpu import cpu_percent, cpu_us
 from bench.echo import CHOSEN, RESOURCES, device_ids
-from bench.kubelet import WITHIN_S, Calls, Kubelet, wait
+from bench.kubelet import Calls, Kubelet
+from bench.process import cpu_percent, cpu_us, resident_mib, running, wait
 from bench.result import Goal, Result, Table
-from bench.servers import free_port, resident_mib
+from simulator.cluster import free_port
 
 NAME = "proxy"
 
@@ -57,22 +54,6 @@ def environment() -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"]}
 
 
-@contextmanager
-def _process(*arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen(  # noqa: S603 -- our own program
-        [sys.executable, "-m", *arguments],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=Path(__file__).parents[1],
-        env=os.environ | environment(),
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(WITHIN_S)
-
-
 def _serve(plugins: Mapping[str, Calls]) -> Iterator[tuple[str, float]]:
     """Make the six calls of one container; yield each and its seconds."""
     for name, ids in zip(RESOURCES, device_ids(DEVICES), strict=True):
@@ -83,16 +64,7 @@ def _serve(plugins: Mapping[str, Calls]) -> Iterator[tuple[str, float]]:
 
 
 def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20) -> Result:
-    """Measure.
-
-    Args:
-        containers: how many containers' calls are made, each directly and through the proxy.
-        idle_seconds: how long CPU time is watched.
-        kubelets: how many start, one after the other.
-
-    Raises:
-        PluginFailed: a process did not come up.
-    """
+    """Measure."""
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     with ExitStack() as stack:
         enter = stack.enter_context
@@ -101,15 +73,14 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
         folders["kubelet"].mkdir()
         port = free_port()
         kubelet = enter(Kubelet(folders["kubelet"]))
-        proxy = enter(
-            _process(
-                *("proxy", "--kubelet-dir", str(folders["kubelet"])),
-                *("--plugin-dir", str(folders["plugins"]), "--http-host", "127.0.0.1"),
-                *("--http-port", str(port)),
-            )
+        options = (
+            f"proxy --kubelet-dir {folders['kubelet']} --plugin-dir {folders['plugins']}"
+            f" --http-host 127.0.0.1 --http-port {port}"
         )
-        wait((folders["plugins"] / "kubelet.sock").exists, "the proxy listens")
-        enter(_process("bench.echo", str(folders["plugins"]), str(DEVICES)))
+        proxy = enter(running(options.split(), top / "proxy.log", environment()))
+        wait((folders["plugins"] / "kubelet.sock").exists, "the proxy listens", proxy)
+        echo = ("bench.echo", str(folders["plugins"]), str(DEVICES))
+        enter(running(echo, top / "echo.log"))
         wait(lambda: set(kubelet.plugins) == set(RESOURCES), "both resources are registered")
         sockets = {name: f"{name.partition('/')[2]}.sock" for name in RESOURCES}
         direct = {name: Calls(folders["plugins"] / socket) for name, socket in sockets.items()}

@@ -4,15 +4,14 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from agent.allocator.model.podresources import ListedContainer, ListedPod
-from bench.rules import Candidate, Request
 from contract.demand import parse_pod_demand
 from contract.names import Names
 from contract.resource import Resource
+from simulator.attribution import Candidate, Request
 
 RECORDING = Path(__file__).parents[1] / "tests" / "data" / "kubelet-1.36-burst80.json.gz"
 
@@ -35,7 +34,6 @@ class Recorded:
     """One resource of one container: the preferred call, and the ``Allocate`` after it.
 
     Attributes:
-        request: the ``Allocate``.
         observe: what the preferred call could see.
     """
 
@@ -45,12 +43,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """A burst.
-
-    Attributes:
-        pods: who was created.
-        calls: what the kubelet asked, in order.
-    """
+    """A burst."""
 
     pods: tuple[Candidate, ...]
     calls: tuple[Recorded, ...]
@@ -94,7 +87,7 @@ def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
         pod["pod"],
         pod["uid"],
         pod["bind_ns"],
-        int(datetime.fromisoformat(pod["creationTimestamp"]).timestamp()) * 1_000_000_000,
+        pod["bind_ns"],
         parse_pod_demand(spec, names).containers,
     )
 

@@ -1,52 +1,28 @@
-"""What a benchmark prints: the only importer of ``rich`` here."""
+"""What a benchmark prints."""
 
-from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
-
-from bench.result import Cell, Goal, Machine, Result, Table
-
-_WIDTH_WITHOUT_TERMINAL = 140
+from bench.result import Cell, Goal, Machine, Result
+from simulator import report
 
 
-class Report:
+class Report(report.Report):
     """Prints to standard output, in columns."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        """Print to *console*, by default standard output."""
-        console = console or Console(highlight=False)
-        if not console.is_terminal:
-            console = Console(
-                file=console.file, width=_WIDTH_WITHOUT_TERMINAL, highlight=False, no_color=True
-            )
-        self._console = console
+    width_without_terminal = 140
 
     def machine(self, machine: Machine) -> None:
         """Print what the numbers are measured on."""
-        self._say(f"Measured on {machine}")
+        self.say(f"Measured on {machine}")
 
     def result(self, result: Result, seconds: float) -> None:
         """Print the answer to one question."""
         for table in result.tables:
-            self._table(table)
+            self.heading(table.title)
+            self.table(table.columns, [list(map(show, row)) for row in table.rows], counts=True)
+            for note in table.notes:
+                self.say(note)
         for goal in result.goals:
-            self._say(describe_goal(goal))
-        self._say(f"{result.name}: {seconds:.0f} s")
-
-    def _say(self, text: str) -> None:
-        self._console.print(Text(text), soft_wrap=True)
-
-    def _table(self, table: Table) -> None:
-        self._console.print()
-        self._console.print(Text(table.title, style="bold"))
-        printed = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
-        for number, title in enumerate(table.columns):
-            printed.add_column(title, justify="right" if number else "left")
-        for row in table.rows:
-            printed.add_row(*(Text(show(cell)) for cell in row))
-        self._console.print(printed)
-        for note in table.notes:
-            self._say(note)
+            self.say(describe_goal(goal))
+        self.say(f"{result.name}: {seconds:.0f} s")
 
 
 def show(cell: Cell) -> str:

@@ -40,9 +40,6 @@ class Result:
     """The answer to one question.
 
     Attributes:
-        name: the question's name.
-        tables: what was measured.
-        goals: what was to be reached.
         figures: further numbers, for the JSON alone.
     """
 
@@ -73,7 +70,6 @@ class Machine:
     system: str
 
     def __str__(self) -> str:
-        """Write on one line."""
         return f"{self.cpu}, {self.cores} cores, Python {self.python}, {self.system}"
 
 

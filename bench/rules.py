@@ -1,116 +1,17 @@
-"""How other projects settle which pod an ``Allocate`` is for, as pure rules over a burst.
+"""How other projects settle which pod an ``Allocate`` is for, beside gpu-manager's rule.
 
-Each rule is written down from what the project's source does, without its code. All of
-them guess: they look for a pod that may be asking, mark it as served, and never learn
-whether they were right. A replay is open: the calls are those that a kubelet made, each is
-taken as answered, and a refusal does not keep the pod's later calls from coming.
-
-None of them looks at ordinary init containers or sidecars (``spec.containers`` only).
+All of them guess: they look for a pod that may be asking, mark it as served, and never learn
+whether they were right. None looks at ordinary init containers or sidecars (``spec.containers``
+only).
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from contract.demand import ContainerDemand, ContainerKind
-from contract.resource import Resource, count_of
-from simulator.node.judge import Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A pod as a rule sees it.
-
-    Attributes:
-        pod: namespace and name.
-        uid: tells pods of one stamp apart.
-        bound_ns: the stamp written when it was bound; before that it is no candidate.
-        created_ns: its creation time, whole seconds.
-        containers: all that ask for GPUs.
-    """
-
-    pod: str
-    uid: str
-    bound_ns: int
-    created_ns: int
-    containers: tuple[ContainerDemand, ...]
-
-    @property
-    def main(self) -> tuple[ContainerDemand, ...]:
-        """Those of ``spec.containers``."""
-        return tuple(each for each in self.containers if each.kind is ContainerKind.MAIN)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One ``Allocate``.
-
-    Attributes:
-        resource: of what.
-        size: how many places.
-        at_ns: when.
-        pod, container: for whom, truly.
-    """
-
-    resource: Resource
-    size: int
-    at_ns: int
-    pod: str
-    container: str
-
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Whom a rule names: a pod, and the container where the rule goes that far."""
-
-    pod: str
-    container: str | None
-
+from contract.resource import count_of
+from simulator.attribution import Candidate, Named, Request, in_line
 
 Rule = Callable[[Sequence[Candidate], Sequence[Request]], list[Named | None]]
 """Names somebody for every request, or ``None`` for a refusal."""
-
-
-def judge(request: Request, named: Named | None) -> Verdict:
-    """Compare a rule's answer with the truth; a rule that names a pod alone is right by the pod."""
-    if named is None:
-        return Verdict.REFUSED
-    right = named.pod == request.pod and named.container in (None, request.container)
-    return Verdict.RIGHT if right else Verdict.WRONG
-
-
-def gpu_manager(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
-    """Apply the rule of ``tkestack/gpu-manager``, for the core calls.
-
-    Source: ``pkg/services/allocator/nvidia/allocator.go``, ``Allocate`` and
-    ``getCandidatePods``; ``pkg/utils/util.go``, ``GetPredicateTimeOfPod``. Pending pods of
-    the node, not yet assigned, sorted by ``predicate-time``; the
-    first container with as many cores that was not served yet. A pod of which only some
-    containers were served comes before all others: its first container left has to ask for
-    as many cores, or the call is refused.
-    """
-    served: set[tuple[str, str]] = set()
-    unfinished: Candidate | None = None
-    answers: list[Named | None] = []
-    for request in requests:
-        line = [unfinished] if unfinished else _in_line(candidates, request)
-        found: tuple[Candidate, ContainerDemand] | None = None
-        for pod in line:
-            left = [each for each in pod.main if (pod.uid, each.name) not in served]
-            if unfinished is not None:
-                left = left[:1]
-            fits = [each for each in left if count_of(each.demand, Resource.CORE) == request.size]
-            if fits:
-                found = pod, fits[0]
-                break
-        if found is None:
-            answers.append(None)
-            continue
-        pod, container = found
-        served.add((pod.uid, container.name))
-        missing = any((pod.uid, each.name) not in served for each in pod.main)
-        unfinished = pod if missing else None
-        answers.append(Named(pod.pod, container.name))
-    return answers
 
 
 def gpushare(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
@@ -156,7 +57,7 @@ def _pod_at_once(
     assigned: set[str] = set()
     answers: list[Named | None] = []
     for request in requests:
-        line = _in_line(candidates, request)
+        line = in_line(candidates, request)
         found = next((pod for pod in line if pod.uid not in assigned and fits(pod, request)), None)
         if found is None:
             answers.append(None)
@@ -164,9 +65,3 @@ def _pod_at_once(
             assigned.add(found.uid)
             answers.append(Named(found.pod, None))
     return answers
-
-
-def _in_line(candidates: Iterable[Candidate], request: Request) -> list[Candidate]:
-    """Return who was bound by then, in line; UIDs stand for the arbitrary order of equal stamps."""
-    known = (each for each in candidates if each.bound_ns <= request.at_ns)
-    return sorted(known, key=lambda each: (each.bound_ns, each.uid))

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import gc
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,9 @@ from statistics import median, quantiles
 
 from bench.cluster import Json, Listing, listing
 from bench.filled import CARDS, LIMITS, NAMES, Filled, first_fit, node_object, pod_object
+from bench.process import ProcessFailed, resident_mib
 from bench.result import Goal, Result, Table
-from bench.servers import ServerFailed, free_port, make_certificates, resident_mib, serving
+from bench.servers import make_certificates, serving
 from common.serving.master import settle_garbage
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
@@ -29,6 +29,7 @@ from scheduler.handler import Handler
 from scheduler.metrics import Metrics
 from scheduler.state import State
 from simulator.api.server import kubeconfig_for
+from simulator.cluster import free_port
 
 NAME = "scheduler"
 
@@ -40,13 +41,7 @@ _DEADLINE_S = 300.0
 
 
 def run(*, decisions: int = 400, burst: int = 1000, large: tuple[int, int] = _LARGE) -> Result:
-    """Measure; garbage is collected as the extender's worker does.
-
-    Args:
-        decisions: about single pods, at each size.
-        burst: equal pods.
-        large: nodes and pods of the process that is started.
-    """
+    """Measure; garbage is collected as the extender's worker does."""
     rows: list[tuple[float, ...]] = []
     goals: list[Goal] = []
     for nodes, limit in _SIZES:
@@ -138,7 +133,6 @@ class Speed:
     """Decisions about single pods in a cluster of one size."""
 
     def __init__(self, nodes: int) -> None:
-        """Fill a cluster."""
         self._cluster = Filled(nodes)
         self._handler = handler_of(self._cluster.state)
         self._asked = asked_about(nodes)
@@ -164,7 +158,7 @@ class Speed:
             found = [name for name in names if first_fit(cluster.free[name], limit) >= 0]
             self.first_fit.append((time.thread_time() - began) * 1e3)
             if found != fitting:
-                raise ServerFailed(f"first-fit finds {len(found)} nodes, filter {len(fitting)}")
+                raise ProcessFailed(f"first-fit finds {len(found)} nodes, filter {len(fitting)}")
 
 
 def ask(pod: Json, nodes: Sequence[str]) -> bytes:
@@ -247,7 +241,7 @@ def burst_rate(nodes: int, pods: int) -> tuple[float, float]:
             answer = loop.run_until_complete(handler.bind(lambda body=body: body))  # type: ignore[misc]
             ours += seconds + time.thread_time() - began
             if json.loads(answer.body)["Error"]:
-                raise ServerFailed(f"bind: {answer.body.decode()}")
+                raise ProcessFailed(f"bind: {answer.body.decode()}")
             began = time.thread_time()
             first = next(name for name in names if first_fit(cluster.free[name], limit) >= 0)
             row = cluster.free[first][first_fit(cluster.free[first], limit)]
@@ -268,7 +262,7 @@ def start(nodes: int, pods: int) -> tuple[float, float]:
         Seconds until it is ready, and MiB that its worker has then.
 
     Raises:
-        ServerFailed: it ended, or was not ready in time.
+        ProcessFailed: it ended, or was not ready in time.
     """
 
     def pod(number: int) -> Json:
@@ -282,7 +276,7 @@ def start(nodes: int, pods: int) -> tuple[float, float]:
         make_certificates(folder)
         (folder / "kubeconfig").write_text(kubeconfig_for(url), encoding="utf-8")
         command = [
-            *(sys.executable, "-m", "scheduler", "--host", "127.0.0.1", "--port", str(port)),
+            *("scheduler", "--host", "127.0.0.1", "--port", str(port)),
             *("--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key")),
             *("--lease", "", "--kubeconfig", str(folder / "kubeconfig")),
         ]

@@ -1,30 +1,22 @@
-"""Processes that are measured: started, waited for and ended."""
+"""Servers that are measured: each is a process that answers over TLS."""
 
 import contextlib
 import http.client
 import os
 import resource
-import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.process import WITHIN_S, Process, children, running, wait
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
-
-_START_S = 30.0
-_END_S = 60.0
-
-
-class ServerFailed(Exception):
-    """A server did not come up or did not end; the message ends with its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +25,11 @@ class Running:
 
     Attributes:
         process: its master.
-        port: on 127.0.0.1.
         tls: the client's side of TLS.
         ready_s: seconds from its start until it was ready.
     """
 
-    process: "subprocess.Popen[bytes]"
+    process: Process
     port: int
     tls: ssl.SSLContext
     ready_s: float
@@ -74,17 +65,7 @@ class Running:
 
     def workers(self) -> tuple[int, ...]:
         """Return the processes that answer."""
-        master = self.process.pid
-        text = Path(f"/proc/{master}/task/{master}/children").read_text(encoding="ascii")
-        return tuple(sorted(map(int, text.split())))
-
-
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of a process."""
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
+        return children(self.process.pid)
 
 
 def make_certificates(folder: Path) -> None:
@@ -95,42 +76,31 @@ def make_certificates(folder: Path) -> None:
 
 @contextlib.contextmanager
 def serving(
-    command: Sequence[str], folder: Path, port: int, *, within: float = _START_S
+    arguments: Sequence[str], folder: Path, port: int, *, within: float = WITHIN_S
 ) -> Iterator[Running]:
     """Start a server of ours or an opponent, and end it.
 
     Args:
-        command: that serves on *port* of 127.0.0.1 with the certificates of *folder*.
+        arguments: of Python's ``-m``: what serves on 127.0.0.1 with the certificates of *folder*.
         folder: gets the log, too.
         port: where it will serve.
         within: seconds that it has to be ready.
 
     Raises:
-        ServerFailed: it did not come up.
+        ProcessFailed: it did not come up.
     """
-    log, tls = folder / f"{port}.log", ssl.create_default_context(cafile=folder / "ca.crt")
+    tls = ssl.create_default_context(cafile=folder / "ca.crt")
     began = time.monotonic()
-    with (
-        log.open("wb") as stderr,
-        subprocess.Popen(  # noqa: S603 -- our own program
-            command, stdout=stderr, stderr=stderr
-        ) as process,
-    ):
+    with running(arguments, folder / f"{port}.log") as process:
         server = Running(process, port, tls, 0.0)
-        try:
-            while not _is_ready(server):
-                if process.poll() is not None or time.monotonic() > began + within:
-                    text = log.read_text(encoding="utf-8", errors="replace")[-2000:]
-                    raise ServerFailed(f"{' '.join(command)}: not ready: {text}")
-                # Each look at a server that is not ready takes CPU from it.
-                time.sleep(max(0.01, (time.monotonic() - began) / 50))
-            yield Running(process, port, tls, time.monotonic() - began)
-        finally:
-            process.terminate()
-            try:
-                process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
+
+        def ready() -> bool:
+            # Each look at a server that is not ready takes CPU from it.
+            time.sleep(max(0.01, (time.monotonic() - began) / 50))
+            return _is_ready(server)
+
+        wait(ready, f"port {port} is ready", process, within=within)
+        yield replace(server, ready_s=time.monotonic() - began)
 
 
 def _is_ready(server: Running) -> bool:
@@ -141,14 +111,6 @@ def _is_ready(server: Running) -> bool:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200
     return False
-
-
-def free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def raise_file_limit() -> int:

@@ -13,8 +13,9 @@ from random import Random
 from typing import Self
 
 from bench.fuzz import damaged
+from bench.process import resident_mib
 from bench.reviews import review
-from bench.servers import Running, resident_mib
+from bench.servers import Running
 
 _LARGE = 8 * 2**20
 _PROBE_TIMEOUT_S = 30.0

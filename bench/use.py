@@ -4,8 +4,6 @@ The driver is the stand-in of NVML that the tests use, a shared library; what it
 The kernel's word on processes is a folder of files, the container runtime is gRPC in this process.
 """
 
-import shutil
-import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +14,11 @@ import grpc
 
 from agent.runtime import cri
 from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
-from bench.cpu import cpu_percent
 from bench.footprint import Site, loaded_site, wait_assigned
-from bench.kubelet import PluginFailed, wait
+from bench.limits import compile_library
 from bench.load import Load
 from bench.onenode import running_agent
+from bench.process import cpu_percent, wait
 from bench.result import Goal, Result, Table
 from contract.names import Names
 from simulator.cluster import read_lines
@@ -35,16 +33,7 @@ _FIRST_PID = 10_000
 
 
 def run(*, load: Load = USUAL, seconds: float = 60.0, period: str = "5s") -> Result:
-    """Measure.
-
-    Args:
-        load: the node.
-        seconds: how long CPU time is watched, with and without measuring.
-        period: of measuring.
-
-    Raises:
-        PluginFailed: the agent did not come up, or tells no use; or there is no C compiler.
-    """
+    """Measure."""
     plain = measure(load, seconds, {})
     options = {"--measure-use": "on", "--use-period": period}
     measuring = measure(load, seconds, options)
@@ -68,10 +57,12 @@ def measure(load: Load, seconds: float, options: Mapping[str, str]) -> float:
     """Return the CPU time of an agent in percent of a core.
 
     Raises:
-        PluginFailed: the agent did not come up, or tells no use although it should.
+        ProcessFailed: the agent did not come up, or tells no use although it should.
     """
     with loaded_site(load, Names()) as node:
-        library = _compile(node.folder)
+        library = node.folder / "lib"
+        library.mkdir()
+        compile_library(_STUB, library / "libnvidia-ml.so.1")
         with (
             _runtime(node, load) as socket,
             running_agent(
@@ -102,26 +93,6 @@ def _told(folder: Path, expected: str, containers: int) -> bool:
         text = answer.read().decode()
     lines_with = [line for line in text.splitlines() if line.startswith(expected)]
     return sum(not line.endswith(" 0.0") for line in lines_with) == containers
-
-
-def _compile(folder: Path) -> Path:
-    """Compile the stand-in of NVML.
-
-    Raises:
-        PluginFailed: there is no compiler, or it fails.
-    """
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise PluginFailed("no C compiler for the stand-in of NVML")
-    made = folder / "lib"
-    made.mkdir()
-    command = [compiler, "-O1", "-shared", "-fPIC", "-o", str(made / "libnvidia-ml.so.1")]
-    done = subprocess.run(  # noqa: S603 -- our own source
-        [*command, str(_STUB)], check=False, capture_output=True, text=True
-    )
-    if done.returncode:
-        raise PluginFailed(f"the stand-in of NVML: {done.stderr[-500:]}")
-    return made
 
 
 class _Runtime(runtime_pb2_grpc.RuntimeServiceServicer):

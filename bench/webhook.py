@@ -18,17 +18,13 @@ from timeit import timeit
 from bench import fuzz
 from bench.cpu import per_review_us
 from bench.opponents import BARE, OURS, SERVED_BY, command
+from bench.process import resident_mib
 from bench.result import Cell, Goal, Result, Table
 from bench.reviews import NAMES, review
-from bench.servers import (
-    free_port,
-    make_certificates,
-    raise_file_limit,
-    resident_mib,
-    serving,
-)
+from bench.servers import make_certificates, raise_file_limit, serving
 from bench.siege import besiege
 from contract.stamps import Stamper
+from simulator.cluster import free_port
 from webhook.admission.pods import mutate_pod
 from webhook.admission.reviews import decode_review, encode_review
 
@@ -56,7 +52,7 @@ def run(
         inputs: of the fuzzer.
 
     Raises:
-        ServerFailed: a server did not come up.
+        ProcessFailed: a server did not come up.
         Unacceptable: an input of the fuzzer was answered as none may be.
     """
     raise_file_limit()

@@ -1,9 +1,18 @@
-"""Who was right: each ``Allocate`` of a kubelet's trace against what was said of it. Pure."""
+"""Who was right: each ``Allocate`` of a kubelet against what was said of it, and by rules. Pure.
 
-from collections import defaultdict, deque
+A rule is written down from what its project's source does, without its code. A replay is open: the
+calls are those that a kubelet made, each is taken as answered, and a refusal does not keep the
+pod's later calls from coming.
+"""
+
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import Resource, count_of
+from simulator.node.judge import Verdict
 
 Who = tuple[str, str, str]
 """Namespace, pod and container."""
@@ -16,46 +25,12 @@ class Call:
     Attributes:
         who: for whom, as the kubelet recorded.
         resource: the resource's full name.
-        ids: the device IDs.
-        unix_ms: when.
     """
 
     who: Who
     resource: str
     ids: frozenset[str]
     unix_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How a rule did over many calls."""
-
-    right: int = 0
-    wrong: int = 0
-    refused: int = 0
-
-    @property
-    def calls(self) -> int:
-        """All of them."""
-        return self.right + self.wrong + self.refused
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A pod as a rule that goes by age sees it.
-
-    Attributes:
-        namespace, name: which pod.
-        predicate_time: unix time in ns, from its annotation.
-        bound_unix_ms: when its binding was seen; before that it is no candidate.
-        cores: each main container's name and cores, in order.
-    """
-
-    namespace: str
-    name: str
-    predicate_time: int
-    bound_unix_ms: float
-    cores: tuple[tuple[str, int], ...]
 
 
 def allocate_calls(trace: Iterable[Mapping[str, Any]]) -> list[Call]:
@@ -78,7 +53,7 @@ def score_agent(
     *,
     resources: Mapping[str, str],
     summarize: Any,
-) -> tuple[Tally, list[tuple[Call, Who | None]]]:
+) -> tuple[Counter[Verdict], list[tuple[Call, Who | None]]]:
     """Compare what the agent logged of each ``Allocate`` with whom the kubelet made it for.
 
     Args:
@@ -88,7 +63,7 @@ def score_agent(
         summarize: how the agent's log writes device IDs.
 
     Returns:
-        The tally, and every call that was named wrongly with whom was named.
+        The verdicts, and every call that was named wrongly with whom was named.
     """
     said: defaultdict[tuple[str, str], deque[Who]] = defaultdict(deque)
     for line in log:
@@ -103,52 +78,104 @@ def score_agent(
             right += 1
         else:
             wrong.append((call, named))
-    return Tally(right=right, wrong=len(wrong)), wrong
+    return Counter({Verdict.RIGHT: right, Verdict.WRONG: len(wrong)}), wrong
 
 
-def score_oldest_pending(calls: Sequence[Call], pods: Sequence[Pending], *, core: str) -> Tally:
-    """Replay the core calls by the rule that goes by age (fact K6).
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A pod as a rule sees it.
 
-    The oldest predicate time first, a pod already begun before all others, the first
-    container with equal cores; a container named once is taken.
+    Attributes:
+        pod: namespace and name.
+        uid: tells pods of one stamp apart.
+        bound_ns: when it was bound; before that it is no candidate.
+        stamp_ns: the stamp by which rules know its age.
+        containers: all that ask for GPUs.
     """
-    taken: set[Who] = set()
-    begun: set[tuple[str, str]] = set()
-    right = wrong = refused = 0
-    for call in (each for each in calls if each.resource == core):
-        line = sorted(
-            (each for each in pods if each.bound_unix_ms <= call.unix_ms),
-            key=lambda each: (
-                (each.namespace, each.name) not in begun,
-                each.predicate_time,
-                each.namespace,
-                each.name,
-            ),
-        )
-        named = next(
-            (
-                (each.namespace, each.name, container)
-                for each in line
-                for container, cores in each.cores
-                if cores == len(call.ids) and (each.namespace, each.name, container) not in taken
-            ),
-            None,
-        )
-        if named is None:
-            refused += 1
+
+    pod: str
+    uid: str
+    bound_ns: int
+    stamp_ns: int
+    containers: tuple[ContainerDemand, ...]
+
+    @property
+    def main(self) -> tuple[ContainerDemand, ...]:
+        """Those of ``spec.containers``."""
+        return tuple(each for each in self.containers if each.kind is ContainerKind.MAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One ``Allocate``.
+
+    Attributes:
+        pod, container: for whom, truly.
+    """
+
+    resource: Resource
+    size: int
+    at_ns: int
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Whom a rule names: a pod, and the container where the rule goes that far."""
+
+    pod: str
+    container: str | None
+
+
+def score(requests: Iterable[Request], named: Iterable[Named | None]) -> Counter[Verdict]:
+    """Compare a rule's answers with the truth; who names a pod alone is right by the pod."""
+
+    def judge(request: Request, name: Named | None) -> Verdict:
+        if name is None:
+            return Verdict.REFUSED
+        right = name.pod == request.pod and name.container in (None, request.container)
+        return Verdict.RIGHT if right else Verdict.WRONG
+
+    return Counter(map(judge, requests, named))
+
+
+def gpu_manager(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
+    """Apply the rule of ``tkestack/gpu-manager``, for the core calls (K6).
+
+    Source: ``pkg/services/allocator/nvidia/allocator.go``, ``Allocate`` and
+    ``getCandidatePods``; ``pkg/utils/util.go``, ``GetPredicateTimeOfPod``. Pending pods of
+    the node, not yet assigned, sorted by ``predicate-time``; the
+    first container with as many cores that was not served yet. A pod of which only some
+    containers were served comes before all others: its first container left has to ask for
+    as many cores, or the call is refused.
+    """
+    served: set[tuple[str, str]] = set()
+    unfinished: Candidate | None = None
+    answers: list[Named | None] = []
+    for request in requests:
+        line = [unfinished] if unfinished else in_line(candidates, request)
+        found: tuple[Candidate, ContainerDemand] | None = None
+        for pod in line:
+            left = [each for each in pod.main if (pod.uid, each.name) not in served]
+            if unfinished is not None:
+                left = left[:1]
+            fits = [each for each in left if count_of(each.demand, Resource.CORE) == request.size]
+            if fits:
+                found = pod, fits[0]
+                break
+        if found is None:
+            answers.append(None)
             continue
-        taken.add(named)
-        key = named[:2]
-        left = [
-            container
-            for each in line
-            if (each.namespace, each.name) == key
-            for container, _ in each.cores
-            if (*key, container) not in taken
-        ]
-        (begun.add if left else begun.discard)(key)
-        if named == call.who:
-            right += 1
-        else:
-            wrong += 1
-    return Tally(right, wrong, refused)
+        pod, container = found
+        served.add((pod.uid, container.name))
+        missing = any((pod.uid, each.name) not in served for each in pod.main)
+        unfinished = pod if missing else None
+        answers.append(Named(pod.pod, container.name))
+    return answers
+
+
+def in_line(candidates: Iterable[Candidate], request: Request) -> list[Candidate]:
+    """Return who was bound by then, by age; UIDs stand for the arbitrary order of equal stamps."""
+    known = (each for each in candidates if each.bound_ns <= request.at_ns)
+    return sorted(known, key=lambda each: (each.stamp_ns, each.uid))

@@ -36,12 +36,7 @@ def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
 
 
 def held_twice(held: Holdings, live: Iterable[tuple[str, str]]) -> list[str]:
-    """List every place that two live pods hold.
-
-    Args:
-        held: what each container holds.
-        live: namespace and name of the pods that run.
-    """
+    """List every place that two live pods hold."""
     alive = set(live)
     owners: dict[tuple[str, str], tuple[str, str]] = {}
     found = []

@@ -36,14 +36,7 @@ def pod(name: str, containers: Sequence[Json], **spec: Any) -> Json:
 
 
 def burst_pods(count: int, *, seed: int, names: Names, prefix: str = "burst") -> list[Json]:
-    """Draw pods of one to three containers, many of them equal in cores and not in memory.
-
-    Args:
-        count: how many pods.
-        seed: equal seeds give equal pods.
-        names: the resource names.
-        prefix: begins every pod's name.
-    """
+    """Draw pods of one to three containers, many of them equal in cores and not in memory."""
     random = Random(seed)  # noqa: S311 -- a burst is to be repeatable
     pods = []
     for number in range(count):

@@ -4,13 +4,13 @@ Used by the simulated kubelet, the scheduler, the demo and tests. The agent brin
 the official client; this one is here because a simulation wants raw objects,
 bodies as they travelled, and a watch that another thread can end at once.
 
-The only module of the simulator that imports urllib3; its exceptions end here. That is
-why watch and requests share one long module.
+The exceptions of urllib3 end here. That is why watch and requests share one module.
 """
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias
 from urllib.parse import urlencode
@@ -32,7 +32,6 @@ class ApiError(Exception):
     Attributes:
         status: the HTTP status code; 0 when there was no answer at all.
         reason: the machine-readable reason, such as ``NotFound`` or ``Conflict``.
-        message: what happened, on one line.
         details: the ``details`` of the ``Status``: which object, and the causes.
     """
 
@@ -90,18 +89,10 @@ class Watch(Iterator[WatchEvent]):
     resourceVersion :class:`ApiError` with status 410.
     """
 
-    def __init__(
-        self, response: urllib3.BaseHTTPResponse, *, on_end: Callable[["Watch"], None]
-    ) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
         self._lines = _lines(response)
-        self._on_end = on_end
-        self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._ended = threading.Event()
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> WatchEvent:
         line = self._next_line()
@@ -109,10 +100,10 @@ class Watch(Iterator[WatchEvent]):
             event = json.loads(line)
             kind, obj = event["type"], event["object"]
         except (ValueError, TypeError, KeyError) as error:
-            self._end()
+            self._lines.close()
             raise ApiError(200, "InternalError", f"watch: not an event: {line[:80]!r}") from error
         if kind == "ERROR":
-            self._end()
+            self._lines.close()
             raise _error_of(obj, int(obj.get("code", 500)))
         return WatchEvent(kind, obj)
 
@@ -121,52 +112,30 @@ class Watch(Iterator[WatchEvent]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-        self._end()
+        self._response.close()
 
     def close(self) -> None:
         """End the watch; a thread that waits in it returns at once."""
-        with self._lock:
-            if self._closed.is_set() or self._ended.is_set():
-                return
-            self._closed.set()
-            try:
-                # Only this wakes a thread that blocks in recv; closing the file does not.
-                self._response.shutdown()
-            except (HTTPError, OSError, ValueError, RuntimeError):
-                return  # the connection is gone already, which is what was wanted
+        self._closed.set()
+        # Only this wakes a thread that blocks in recv. It fails where the connection is gone.
+        with suppress(HTTPError, OSError, ValueError, RuntimeError):
+            self._response.shutdown()
 
     def _next_line(self) -> bytes:
-        if self._closed.is_set() or self._ended.is_set():
-            self._end()
-            raise StopIteration
         try:
             line = next(self._lines)
-        except StopIteration:
-            self._end()
-            raise
         except (HTTPError, OSError, ValueError, AttributeError) as error:
             # Shutting a TLS socket down under a reader surfaces as ValueError or
             # AttributeError of the ssl module; without close() they stay what they are.
-            closed = self._closed.is_set()
-            self._end()
-            if closed:
+            if self._closed.is_set():
                 raise StopIteration from error
             if isinstance(error, HTTPError | OSError):
                 raise ApiUnreachable(f"watch broke off: {error}") from error
             raise
         if self._closed.is_set():  # a half-read line of a socket that was shut down
-            self._end()
+            self._lines.close()
             raise StopIteration
         return line
-
-    def _end(self) -> None:
-        with self._lock:
-            if self._ended.is_set():
-                return
-            self._ended.set()
-        # A watch leaves its connection in the middle of a body: not for reuse.
-        self._response.close()
-        self._on_end(self)
 
 
 class ApiClient:
@@ -177,7 +146,6 @@ class ApiClient:
         timeout: seconds for connecting and for each answer (watches excepted).
         ca_file: PEM bundle to verify an ``https`` server with.
         user_agent: how the server's request record names this client.
-        on_warning: called with the text of each ``Warning`` header.
     """
 
     def __init__(
@@ -187,26 +155,15 @@ class ApiClient:
         timeout: float = 10.0,
         ca_file: str | None = None,
         user_agent: str = "gpu-turnstile-simulator",
-        on_warning: Callable[[str], None] | None = None,
     ) -> None:
-        headers = {"User-Agent": user_agent, "Accept": "application/json"}
-        self._server = server.rstrip("/")
         self._timeout = timeout
-        self._on_warning = on_warning
+        self.server = server.rstrip("/")
         self._pool = urllib3.PoolManager(
             maxsize=_IDLE_CONNECTIONS,
             retries=False,
-            headers=headers,
+            headers={"User-Agent": user_agent, "Accept": "application/json"},
             ca_certs=ca_file,
         )
-        self._lock = threading.Lock()
-        self._watches: set[Watch] = set()
-        self._closed = False
-
-    @property
-    def server(self) -> str:
-        """Return the base URL this client talks to."""
-        return self._server
 
     def __enter__(self) -> Self:
         return self
@@ -215,21 +172,14 @@ class ApiClient:
         self.close()
 
     def close(self) -> None:
-        """End all watches and refuse further requests."""
-        with self._lock:
-            self._closed = True
-            watches = list(self._watches)
-        for watch in watches:
-            watch.close()
+        """Close idle connections; whoever watches ends that."""
         self._pool.clear()
 
     def get(self, path: str, **query: str) -> Json:
-        """Read one object."""
+        """Read an object or a collection."""
         return self._call("GET", path, query)
 
-    def list(self, path: str, **query: str) -> Json:
-        """List a collection, such as ``fieldSelector="spec.nodeName=n1", resourceVersion="0"``."""
-        return self._call("GET", path, query)
+    list = get  # such as ``fieldSelector="spec.nodeName=n1", resourceVersion="0"``
 
     def create(self, path: str, obj: Json, **query: str) -> Json:
         """POST *obj* to a collection, or to a subresource such as ``.../binding``."""
@@ -288,25 +238,14 @@ class ApiClient:
         if field_selector:
             query["fieldSelector"] = field_selector
         response = self._send(
-            "GET", self._url(path, query), stream_s=timeout_seconds + _WATCH_GRACE_S
+            "GET", self._url(path, query), read_s=timeout_seconds + _WATCH_GRACE_S
         )
         if response.status != 200:
-            body = _read(response)
-            raise _error_of(_decode(body), response.status)
-        watch = Watch(response, on_end=self._forget)
-        with self._lock:
-            closed = self._closed
-            self._watches.add(watch)
-        if closed:
-            watch.close()
-        return watch
-
-    def _forget(self, watch: Watch) -> None:
-        with self._lock:
-            self._watches.discard(watch)
+            raise _error_of(_decode(_read(response)), response.status)
+        return Watch(response)
 
     def _url(self, path: str, query: Mapping[str, str]) -> str:
-        return f"{self._server}{path}" + (f"?{urlencode(query)}" if query else "")
+        return f"{self.server}{path}" + (f"?{urlencode(query)}" if query else "")
 
     def _call(
         self,
@@ -319,9 +258,6 @@ class ApiClient:
     ) -> Json:
         response = self._send(method, self._url(path, query), body, content_type=content_type)
         decoded = _decode(_read(response))
-        if self._on_warning is not None:
-            for header in response.headers.getlist("Warning"):
-                self._on_warning(warning_text(header))
         if response.status >= 400:
             raise _error_of(decoded, response.status)
         return decoded
@@ -333,44 +269,32 @@ class ApiClient:
         body: Json | None = None,
         *,
         content_type: str = "application/json",
-        stream_s: float | None = None,
+        read_s: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        if self._closed:
-            raise ApiUnreachable("the client is closed")
-        headers = dict(self._pool.headers)
-        if body is not None:
-            headers["Content-Type"] = content_type
         try:
             return self._pool.request(
                 method,
                 url,
                 body=None if body is None else json.dumps(body).encode(),
-                headers=headers,
+                headers={**self._pool.headers, "Content-Type": content_type},
                 preload_content=False,
-                timeout=urllib3.Timeout(connect=self._timeout, read=stream_s or self._timeout),
+                timeout=urllib3.Timeout(connect=self._timeout, read=read_s or self._timeout),
             )
         except (HTTPError, OSError) as error:
             raise ApiUnreachable(f"{method} {url}: {error}") from error
 
 
-def warning_text(header: str) -> str:
-    """Read the text of a ``Warning: 299 - "text"`` header; anything else is given as it is."""
-    _, quote, rest = header.partition('"')
-    if not quote or not rest.endswith('"'):
-        return header
-    return rest[:-1].replace('\\"', '"').replace("\\\\", "\\")
-
-
-def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Split a stream into lines.
+def _lines(response: urllib3.BaseHTTPResponse) -> Generator[bytes, None, None]:
+    """Split a stream into lines, and close it in the end.
 
     Unlike the response's own iterator, this one never holds a whole line back until
     the next chunk comes, and drops a last line that was cut short.
     """
     rest = b""
-    for chunk in response.stream(decode_content=True):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from (line for line in lines if line.strip())
+    with response:  # its connection is left in the middle of a body: not for reuse
+        for chunk in response.stream(decode_content=True):
+            *lines, rest = (rest + chunk).split(b"\n")
+            yield from (line for line in lines if line.strip())
 
 
 def _read(response: urllib3.BaseHTTPResponse) -> bytes:

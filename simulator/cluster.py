@@ -28,8 +28,10 @@ from contract.names import Names
 from simulator.client import ApiClient, ApiError
 from simulator.errors import ClusterError
 from simulator.manifests import Json, write_yaml
+from simulator.objects import annotations
 from simulator.webhooks import simulated_configurations
 
+NAMES = Names()
 NODE = "simulated-node"
 _READY_SECONDS = 120.0  # on a busy machine a process takes a quarter of a minute to start
 _STOP_SECONDS = 60.0
@@ -37,28 +39,19 @@ _CHECKOUT = Path(__file__).parents[1]
 
 
 class Cluster:
-    """Starts everything, knows where everything is, and leaves nothing behind.
-
-    Args:
-        cards: the cards file of the node.
-        seed: of the simulated parts.
-        names: resource and annotation names.
-        kubelet_options: further flags of the simulated kubelet.
-        agent_options: further flags of the agent.
-    """
+    """Starts everything, knows where everything is, and leaves nothing behind."""
 
     def __init__(
         self,
         cards: Json,
         *,
         seed: int = 0,
-        names: Names | None = None,
         kubelet_options: Sequence[str] = (),
         agent_options: Sequence[str] = (),
     ) -> None:
+        self.nodes: tuple[str, ...] = (NODE,)
         self._cards = cards
         self._seed = seed
-        self._names = names or Names()
         self._kubelet_options = kubelet_options
         self._agent_options = agent_options
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -79,7 +72,6 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything and remove the folder."""
         self.close()
 
     @property
@@ -166,19 +158,13 @@ class Cluster:
                 raise ClusterError(f"{what}: not within {within:g} s")
             time.sleep(0.05)
 
-    def allocatable(self) -> dict[str, str]:
-        """Return what the node offers of our resources."""
-        try:
-            status = self.api.get(f"/api/v1/nodes/{NODE}").get("status", {})
-        except ApiError:
-            return {}
-        offered = status.get("allocatable", {})
-        return {each: offered.get(each, "0") for each in (self._names.core, self._names.memory)}
-
     def ready(self) -> bool:
-        """Return whether the node offers places of both resources."""
-        offered = self.allocatable()
-        return bool(offered) and all(count != "0" for count in offered.values())
+        """Return whether every node offers places of both resources, and shows its cards."""
+        try:
+            found = self.api.list("/api/v1/nodes")["items"]
+        except ApiError:
+            return False
+        return {each["metadata"]["name"] for each in found if _shows(each)} == {*self.nodes}
 
     def pods(self) -> list[Json]:
         """List all pods."""
@@ -229,7 +215,7 @@ class Cluster:
             return False
 
     def _command(self, name: str) -> list[str]:
-        server, root, domain = self.api.server, self.root, self._names.domain
+        server, root = self.api.server, self.root
         sockets = f"--plugin-dir {root}/plugins --pod-resources-socket {root}/podres.sock"
         seed = f"--seed {self._seed}"
         commands = {
@@ -238,15 +224,15 @@ class Cluster:
             "scheduler": f"simulator scheduler --server {server} {seed}",
             # One replica alone needs no Lease.
             "extender": f"scheduler --host 127.0.0.1 --port {self._ports['extender']} "
-            f"--cert certs/tls.crt --key certs/tls.key --domain {domain} "
+            f"--cert certs/tls.crt --key certs/tls.key "
             "--kubeconfig kubeconfig --lease=",
             "kubelet": f"simulator kubelet --server {server} --node-name {NODE} {seed} {sockets} "
             f"--root-dir kubelet --trace {self.trace}",
             "webhook": f"webhook --host 127.0.0.1 --port {self._ports['webhook']} "
-            f"--cert certs/tls.crt --key certs/tls.key --domain {domain}",
-            "view": f"view serve --kubeconfig kubeconfig --domain {domain}",
+            f"--cert certs/tls.crt --key certs/tls.key",
+            "view": "view serve --kubeconfig kubeconfig",
             "agent": f"agent --node-name {NODE} --kubeconfig kubeconfig --cards cards.yaml "
-            f"--kubelet-dir {root}/plugins {sockets} --domain {domain} --state-dir {root}/state "
+            f"--kubelet-dir {root}/plugins {sockets} --state-dir {root}/state "
             f"--cri-socket {root}/cri.sock --http-host 127.0.0.1 "
             f"--http-port {self._ports['agent']}",
         }
@@ -255,6 +241,12 @@ class Cluster:
 
     def _tail(self, name: str) -> str:
         return self.log(name).read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def _shows(node: Json) -> bool:
+    offered = (node.get("status") or {}).get("allocatable") or {}
+    places = all(offered.get(each, "0") != "0" for each in (NAMES.core, NAMES.memory))
+    return places and NAMES.gpu_cards in annotations(node)
 
 
 @contextmanager

@@ -6,10 +6,9 @@ import time
 from pathlib import Path
 
 from agent.cards.inventory import parse_inventory
-from contract.names import Names
 from simulator.burst import burst_pods
 from simulator.cards import CARDS, cards_file
-from simulator.cluster import Cluster, free_port
+from simulator.cluster import NAMES, Cluster, free_port
 from simulator.errors import ClusterError
 from simulator.fleet import Fleet
 from simulator.people import People
@@ -27,14 +26,7 @@ from simulator.twolevels import (
 
 
 def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: bool) -> bool:
-    """Run the demo.
-
-    Args:
-        examples: a folder of manifests; files with ``invalid`` in their name are to be refused.
-        seed: of everything random.
-        pods: how many pods the burst has.
-        clients: how many clients create them at once.
-        verbose: print everything, not only what somebody in a hurry reads.
+    """Run the demo; examples with ``invalid`` in their file's name are to be refused.
 
     Returns:
         Whether everything was right.
@@ -45,7 +37,7 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         OSError: an example cannot be read, or a process cannot be started.
     """
     began = time.monotonic()
-    report, names = Report(verbose=verbose), Names()
+    report = Report(verbose=verbose)
     files = sorted(examples.glob("*.yaml"))
     if not files:
         raise ValueError(f"{examples}: no *.yaml files there")
@@ -53,15 +45,15 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         f"Starting API server, scheduler, kubelet, webhook (TLS) and agent, {CARDS} cards of 24 GiB"
     )
     holding = ("--enforcement", "vcuda", "--driver-dir", "/opt/nvidia-driver")
-    with Cluster(cards_file(), seed=seed, names=names, agent_options=holding) as cluster:
-        story = Story(cluster, parse_inventory(cards_file()), names, report)
+    with Cluster(cards_file(), seed=seed, agent_options=holding) as cluster:
+        story = Story(cluster, parse_inventory(cards_file()), report)
         story.good_examples([each for each in files if "invalid" not in each.name])
         story.inside("one-share", 30, 16, core_limit=80)
         story.bad_examples([each for each in files if "invalid" in each.name])
-        story.burst(burst_pods(pods, seed=seed, names=names), clients)
-    with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
+        story.burst(burst_pods(pods, seed=seed, names=NAMES), clients)
+    with Fleet(cards_of, NODES, seed=SCHEDULER_SEED) as fleet:
         two = TwoLevels(fleet, report)
-        two.run(mixed_pods(LOAD, seed=SEED, names=names))
+        two.run(mixed_pods(LOAD, seed=SEED))
         people = People(fleet, report)
         people.look()
     right = story.right and two.right and people.right
@@ -78,19 +70,16 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
 def run_page(port: int) -> None:
     """Fill four simulated nodes, and serve their page until a signal ends the program.
 
-    Args:
-        port: where to listen, on 127.0.0.1.
-
     Raises:
         ClusterError: the port is in use; a process did not come up or died.
         OSError: a process cannot be started.
     """
     _claim(port)
-    report, names = Report(verbose=True), Names()
+    report = Report(verbose=True)
     report.say(f"Starting {len(NODES)} simulated nodes, webhook (TLS), agents and extender")
-    with Fleet(cards_of, NODES, seed=SCHEDULER_SEED, names=names) as fleet:
+    with Fleet(cards_of, NODES, seed=SCHEDULER_SEED) as fleet:
         fleet.let_the_scheduler_see_cards()
-        TwoLevels(fleet, report).fill(mixed_pods(LOAD, seed=SEED, names=names))
+        TwoLevels(fleet, report).burst(mixed_pods(LOAD, seed=SEED))
         people = People(fleet, report)
         people.look()
         people.serve(port)

@@ -4,9 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contract.inventory import NodeCards, decode_inventory
-from contract.names import Names
-from simulator.client import ApiError
-from simulator.cluster import Cluster, free_port
+from simulator.cluster import NAMES, Cluster, free_port
 from simulator.manifests import Json, read_manifests, write_yaml
 from simulator.objects import annotations
 
@@ -18,9 +16,6 @@ class Fleet(Cluster):
 
     Args:
         cards: makes the cards file of a node from its number.
-        nodes: their names.
-        seed: of the simulated parts.
-        names: resource and annotation names.
     """
 
     def __init__(
@@ -29,11 +24,9 @@ class Fleet(Cluster):
         nodes: Sequence[str],
         *,
         seed: int = 0,
-        names: Names | None = None,
     ) -> None:
-        super().__init__(cards(0), seed=seed, names=names)
+        super().__init__(cards(0), seed=seed)
         self.nodes = tuple(nodes)
-        self.names = names or Names()
         self._cards_of = cards
 
     def start_nodes(self) -> None:
@@ -61,20 +54,10 @@ class Fleet(Cluster):
             )
             self.start("agent", f"--node-name={name}", *own, label=f"agent-{name}")
 
-    def ready(self) -> bool:
-        """Return whether every node offers its cards, and shows which."""
-        try:
-            found = self.api.list("/api/v1/nodes")["items"]
-        except ApiError:
-            return False
-        return [each["metadata"]["name"] for each in found if self._shows(each)] == sorted(
-            self.nodes
-        )
-
     def inventories(self) -> dict[str, NodeCards]:
         """Read what the nodes show of their cards."""
         return {
-            each["metadata"]["name"]: decode_inventory(annotations(each)[self.names.gpu_cards])
+            each["metadata"]["name"]: decode_inventory(annotations(each)[NAMES.gpu_cards])
             for each in self.api.list("/api/v1/nodes")["items"]
         }
 
@@ -87,16 +70,9 @@ class Fleet(Cluster):
         (entry,) = configuration["extenders"]
         entry["urlPrefix"] = self.extender_url
         entry["tlsConfig"] = {"serverName": "localhost", "caFile": "certs/ca.crt"}
-        entry["managedResources"] = [{"name": self.names.core}]
+        entry["managedResources"] = [{"name": NAMES.core}]
         write_yaml(self.root / "kube-scheduler.yaml", configuration)
         self.start("scheduler", "--config=kube-scheduler.yaml")
-
-    def _shows(self, node: Json) -> bool:
-        offered = (node.get("status") or {}).get("allocatable") or {}
-        wanted = (self.names.core, self.names.memory)
-        return self.names.gpu_cards in annotations(node) and all(
-            offered.get(each, "0") != "0" for each in wanted
-        )
 
     @staticmethod
     def _sockets(home: Path) -> tuple[str, str]:

@@ -5,79 +5,55 @@ which is what a bind mount shows inside.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.enforcement.vcuda.config import CONFIG_NAME, VcudaConfig, decode
+from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH, VcudaConfig, decode
 from simulator.attribution import Who
 
 _MIB = 1 << 20
+LIMITS = f"{MOUNT_PATH}/{CONFIG_NAME}"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What one container was given when it started last.
-
-    Attributes:
-        envs: environment variables.
-        devices: device nodes by path in the container: the host's path.
-        mounts: by path in the container: the host's path, and whether it is read-only.
-    """
-
-    envs: Mapping[str, str]
-    devices: Mapping[str, str]
-    mounts: Mapping[str, tuple[str, bool]]
-
-    def read(self, path: str) -> bytes:
-        """Read a file as the container would.
-
-        Raises:
-            FileNotFoundError: no mount shows it, or the host does not have it.
-            OSError: it cannot be read.
-        """
-        for folder, (host, _) in self.mounts.items():
-            if path == folder or path.startswith(f"{folder}/"):
-                return Path(f"{host}{path.removeprefix(folder)}").read_bytes()
-        raise FileNotFoundError(path)
+def found_inside(trace: Iterable[Mapping[str, Any]], who: Who) -> Mapping[str, Any] | None:
+    """Return what a container was given at its last start; ``None`` when it never started."""
+    starts = (
+        event["detail"]
+        for event in trace
+        if event["event"] == "start"
+        and (event["namespace"], event["pod"], event["container"]) == who
+    )
+    return max(starts, key=lambda each: each["starts"], default=None)
 
 
-def found_inside(trace: Iterable[Mapping[str, Any]], who: Who) -> Found | None:
-    """Return what a container was given at its last start; ``None`` when it never started.
-
-    Args:
-        trace: the kubelet's trace, decoded.
-        who: namespace, pod and container.
-    """
-    found = None
-    for event in trace:
-        if (event["namespace"], event["pod"], event["container"]) != who:
-            continue
-        if event["event"] == "start":
-            got = event["detail"]
-            found = Found(
-                envs=got["envs"],
-                devices={each["container_path"]: each["host_path"] for each in got["devices"]},
-                mounts={
-                    each["container_path"]: (each["host_path"], each["read_only"])
-                    for each in got["mounts"]
-                },
-            )
-    return found
-
-
-def limits_of(found: Found, folder: str) -> VcudaConfig:
-    """Decode the limit file that a container finds in *folder*.
+def read_limits(found: Mapping[str, Any]) -> VcudaConfig:
+    """Decode the limit file that a container finds.
 
     Raises:
         OSError: it finds none.
         InvalidConfig: it is not one.
     """
-    return decode(found.read(f"{folder}/{CONFIG_NAME}"))
+    for mount in found["mounts"]:
+        if mount["container_path"] == MOUNT_PATH:
+            return decode(Path(mount["host_path"], CONFIG_NAME).read_bytes())
+    raise FileNotFoundError(LIMITS)
 
 
-def describe_limits(limits: VcudaConfig) -> str:
-    """Write limits on one line."""
+def rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Write all of it: kind, name and value."""
+    mounts = {each["container_path"]: each for each in found["mounts"]}
+    return [
+        *(("env", key, value) for key, value in sorted(found["envs"].items())),
+        *(("device", each["container_path"], "") for each in found["devices"]),
+        *(
+            ("mount", path, each["host_path"] + (" (read-only)" if each["read_only"] else ""))
+            for path, each in sorted(mounts.items())
+        ),
+        ("limits", LIMITS, _limits(read_limits(found))),
+    ]
+
+
+def _limits(limits: VcudaConfig) -> str:
     if not limits.enable:
         return "no limit"
     cores = f"{limits.utilization}% of the card's cores"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from simulator.burst import container, pod
+from simulator.cluster import NAMES
 from simulator.fleet import Fleet
 from simulator.manifests import Json
 from simulator.objects import node_of, why_unbound
@@ -23,7 +24,6 @@ class People:
     """Looks at a cluster of several nodes as a person would."""
 
     def __init__(self, fleet: Fleet, report: Report) -> None:
-        """Begin with a cluster whose scheduler sees cards, and has few left."""
         self.right = True
         self._fleet = fleet
         self._report = report
@@ -31,7 +31,7 @@ class People:
 
     def look(self) -> None:
         """Create pods until no card has room for one; show the cards, and why it waits."""
-        one = container("main", _CORES, _BLOCKS, self._fleet.names)
+        one = container("main", _CORES, _BLOCKS, NAMES)
         for number in range(1, _MOST + 1):
             self._last = name = f"wants-more-{number}"
             self._fleet.create(pod(name, [one]))
@@ -51,9 +51,6 @@ class People:
 
     def serve(self, port: int) -> None:
         """Serve the page until a signal ends the program.
-
-        Args:
-            port: where to listen, on 127.0.0.1.
 
         Raises:
             ClusterError: a process did not come up or died.
@@ -79,9 +76,8 @@ class People:
     def _show(self, *command: str) -> str:
         """Run ``kubectl gpu``; without verbosity return what it prints instead."""
         sys.stdout.flush()
-        domain = ("--kubeconfig", "kubeconfig", "--domain", self._fleet.names.domain)
         done = subprocess.run(  # noqa: S603 -- our own program, on the terminal that we have
-            [sys.executable, "-c", _PROGRAM, *command, *domain],
+            [sys.executable, "-c", _PROGRAM, *command, "--kubeconfig", "kubeconfig"],
             stdin=subprocess.DEVNULL,
             stdout=None if self._report.verbose else subprocess.PIPE,
             text=True,

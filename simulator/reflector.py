@@ -18,9 +18,6 @@ class Reflector:
     """Lists a collection, watches it, and lists again where the watch cannot go on.
 
     Args:
-        client: the API server.
-        path: the collection.
-        on_list: gets all objects, of every list.
         on_event: gets the type and object of every change.
         selector: of fields, such as ``spec.nodeName=n1``.
     """

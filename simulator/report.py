@@ -6,8 +6,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_WIDTH_WITHOUT_TERMINAL = 118
-
 
 class Report:
     """Prints to standard output, in columns.
@@ -16,13 +14,14 @@ class Report:
         detail: prints what is shown on request only, or nothing.
     """
 
+    width_without_terminal = 118
+
     def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
-        """Print to *console*, by default standard output."""
         console = console or Console(highlight=False)
         if not console.is_terminal:
             console = Console(
                 file=console.file,
-                width=_WIDTH_WITHOUT_TERMINAL,
+                width=self.width_without_terminal,
                 highlight=False,
                 no_color=True,
                 quiet=console.quiet,
@@ -45,18 +44,12 @@ class Report:
     def table(
         self, titles: Sequence[str], rows: Sequence[Sequence[str]], *, counts: bool = False
     ) -> None:
-        """Print rows under titles; the last column is folded.
-
-        Args:
-            titles: of the columns.
-            rows: a cell for each title.
-            counts: whether all columns but the first are numbers.
-        """
+        """Print rows under titles; the last column is folded. *counts*: the others are numbers."""
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
         for index, title in enumerate(titles):
             table.add_column(
                 title,
-                no_wrap=index + 1 < len(titles),
+                no_wrap=index + 1 < len(titles) and not counts,
                 overflow="fold",
                 justify="right" if counts and index else "left",
             )

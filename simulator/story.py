@@ -7,26 +7,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agent.allocator.model.tickets import summarize
-from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
-from contract.names import Names
+from contract.resource import Resource
 from contract.stamps import OrderStamp
 from placement.cards import Inventory
 from simulator.attribution import (
     Call,
-    Pending,
+    Candidate,
+    Request,
     allocate_calls,
+    gpu_manager,
+    score,
     score_agent,
-    score_oldest_pending,
 )
 from simulator.audit import holdings_of, per_card, unequal_records
-from simulator.bindtimes import BindTimes
 from simulator.burst import container, pod, submit
 from simulator.client import ApiError
-from simulator.cluster import Cluster, read_lines
-from simulator.inside import describe_limits, found_inside, limits_of
+from simulator.cluster import NAMES, Cluster, read_lines
+from simulator.inside import found_inside, read_limits, rows
 from simulator.manifests import Json, read_manifests
+from simulator.node.judge import Verdict
 from simulator.objects import annotations, path_of, phase
 from simulator.report import Report
 
@@ -44,21 +45,10 @@ _KNOWN_BY = {
 class Story:
     """What happens on one cluster, part after part."""
 
-    def __init__(
-        self, cluster: Cluster, inventory: Inventory, names: Names, report: Report
-    ) -> None:
-        """Begin.
-
-        Args:
-            cluster: where it happens, with nothing on it.
-            inventory: its cards.
-            names: resource and annotation names.
-            report: what is shown.
-        """
+    def __init__(self, cluster: Cluster, inventory: Inventory, report: Report) -> None:
         self.right = True
         self._cluster = cluster
         self._index = {card.uuid: card.index for card in inventory.cards}
-        self._names = names
         self._report = report
 
     def good_examples(self, files: Sequence[Path]) -> None:
@@ -68,10 +58,10 @@ class Story:
         for manifest in manifests:
             self._cluster.create(_in_default(manifest))
         found = self._settled({each["metadata"]["name"] for each in manifests})
-        rows = self._rows(found)
-        self._report.table(("POD", "CONTAINER", "ASKED", "EVIDENCE", "GOT"), rows)
+        shown = self._rows(found)
+        self._report.table(("POD", "CONTAINER", "ASKED", "EVIDENCE", "GOT"), shown)
         self._report.say("EVIDENCE: how the agent knew for which container the kubelet called it")
-        for word in sorted({row[3] for row in rows} & _KNOWN_BY.keys()):
+        for word in sorted({row[3] for row in shown} & _KNOWN_BY.keys()):
             self._report.say(f"  {word}: {_KNOWN_BY[word]}")
         self._expect(held=all(phase(each) == "Running" for each in found))
         for each in found:
@@ -80,10 +70,10 @@ class Story:
 
     def inside(self, name: str, cores: int, blocks: int, *, core_limit: int) -> None:
         """Create one share, and show what its container finds."""
-        title = f"{_counts(cores, blocks)}, {self._names.core_limit.partition('/')[2]} {core_limit}"
+        title = f"{_counts(cores, blocks)}, {NAMES.core_limit.partition('/')[2]} {core_limit}"
         self._report.detail.heading(f"What the container of one share finds ({title})")
-        pod = _pod(name, cores, blocks, self._names)
-        pod["metadata"]["annotations"] = {self._names.core_limit: str(core_limit)}
+        pod = _pod(name, cores, blocks)
+        pod["metadata"]["annotations"] = {NAMES.core_limit: str(core_limit)}
         self._cluster.create(pod)
         (running,) = self._settled({name})
         found = found_inside(read_lines(self._cluster.trace), ("default", name, "main"))
@@ -91,19 +81,8 @@ class Story:
             self._report.say(f"{name}: never started")
             self._expect(held=False)
             return
-        limits = limits_of(found, MOUNT_PATH)
-        self._report.detail.table(
-            ("KIND", "NAME", "VALUE"),
-            [
-                *(("env", key, value) for key, value in sorted(found.envs.items())),
-                *(("device", path, "") for path in found.devices),
-                *(
-                    ("mount", path, f"{host}{' (read-only)' if read_only else ''}")
-                    for path, (host, read_only) in sorted(found.mounts.items())
-                ),
-                ("limits", f"{MOUNT_PATH}/{CONFIG_NAME}", describe_limits(limits)),
-            ],
-        )
+        self._report.detail.table(("KIND", "NAME", "VALUE"), rows(found))
+        limits = read_limits(found)
         said = (limits.pod_uid, limits.utilization, limits.limit, limits.memory)
         asked = (running["metadata"]["uid"], cores, core_limit, blocks * _BLOCK)
         self._expect(held=said == asked)
@@ -130,26 +109,21 @@ class Story:
 
     def burst(self, pods: Sequence[Json], clients: int) -> None:
         """Create many pods at once, and tell who named the right container how often."""
-        containers = sum(
-            len(parse_pod_demand(each["spec"], self._names).containers) for each in pods
-        )
+        containers = sum(len(parse_pod_demand(each["spec"], NAMES).containers) for each in pods)
         self._report.heading(
             f"A burst: {len(pods)} pods with {containers} GPU containers from {clients} clients, "
             "and what another rule would have done"
         )
-        bound = BindTimes(self._cluster.api.server)
         began = time.monotonic()
         submit(self._cluster.create, pods, clients=clients)
         found = self._settled({each["metadata"]["name"] for each in pods})
         took = time.monotonic() - began
-        times = bound.stop()
         failed = [each for each in found if phase(each) == "Failed"]
         for each in failed:
             self._report.say(f"{each['metadata']['name']}: {each['status'].get('message')}")
         self._expect(held=not failed)
         burst = {each["metadata"]["name"] for each in pods}
         calls = [each for each in self._calls() if each.who[1] in burst]
-        names = self._names
         log = [
             each
             for each in self._cluster.agent_log()
@@ -158,12 +132,12 @@ class Story:
         agent, wrong = score_agent(
             calls,
             log,
-            resources={names.core: "core", names.memory: "memory"},
+            resources={NAMES.core: "core", NAMES.memory: "memory"},
             summarize=summarize,
         )
-        oldest = score_oldest_pending(
-            calls, [_pending(each, names, times) for each in found], core=names.core
-        )
+        requests = [_request(each) for each in calls if each.resource == NAMES.core]
+        candidates = [_candidate(each) for each in found]
+        oldest = score(requests, gpu_manager(candidates, requests))
         rules = {
             "gpu-turnstile: the container the kubelet recorded": agent,
             "gpu-manager: the oldest pod of as many cores (core calls only)": oldest,
@@ -171,8 +145,8 @@ class Story:
         self._report.table(
             ("RULE", "ALLOCATE CALLS", "RIGHT", "WRONG", "REFUSED"),
             [
-                (rule, *map(str, (found.calls, found.right, found.wrong, found.refused)))
-                for rule, found in rules.items()
+                (rule, str(verdicts.total()), *(str(verdicts[each]) for each in Verdict))
+                for rule, verdicts in rules.items()
             ],
             counts=True,
         )
@@ -181,10 +155,10 @@ class Story:
             self._report.say(f"  {count} by {by}: {_KNOWN_BY[by]}")
         for call, named in wrong[:5]:
             self._report.say(f"wrong: {call.who} {call.resource}, named {named}")
-        unequal = unequal_records(found, holdings_of(calls), names)
+        unequal = unequal_records(found, holdings_of(calls), NAMES)
         for text in unequal[:5]:
             self._report.say(text)
-        self._expect(held=agent.wrong == 0 and agent.right == len(calls) > 0 and not unequal)
+        self._expect(held=agent[Verdict.RIGHT] == len(calls) > 0 and not unequal)
         running = len(found) - len(failed)
         self._report.say(
             f"{running} of {len(found)} pods running after {took:.1f} s; the record on "
@@ -202,7 +176,7 @@ class Story:
             found[:] = [each for each in self._cluster.pods() if each["metadata"]["name"] in wanted]
             return len(found) == len(wanted) and all(
                 phase(each) in ("Failed", "Succeeded")
-                or (phase(each) == "Running" and self._names.gpu_allocation in annotations(each))
+                or (phase(each) == "Running" and NAMES.gpu_allocation in annotations(each))
                 for each in found
             )
 
@@ -210,7 +184,7 @@ class Story:
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def _places(self, places: Mapping[str, int]) -> str:
-        return _counts(places.get(self._names.core, 0), places.get(self._names.memory, 0))
+        return _counts(places.get(NAMES.core, 0), places.get(NAMES.memory, 0))
 
     def _calls(self) -> list[Call]:
         return allocate_calls(read_lines(self._cluster.trace))
@@ -218,16 +192,16 @@ class Story:
     def _rows(self, pods: Sequence[Json]) -> list[tuple[str, str, str, str, str]]:
         """Return pod, container, what it asked for, the evidence and what it got."""
         held = holdings_of(self._calls())
-        rows = []
+        found = []
         for each in pods:
             name = each["metadata"]["name"]
-            recorded = decode_allocations(annotations(each).get(self._names.gpu_allocation, "{}"))
-            for one in parse_pod_demand(each["spec"], self._names).containers:
+            recorded = decode_allocations(annotations(each).get(NAMES.gpu_allocation, "{}"))
+            for one in parse_pod_demand(each["spec"], NAMES).containers:
                 who = (each["metadata"]["namespace"], name, one.name)
                 got = {self._index[card]: got for card, got in per_card(held.get(who, {})).items()}
                 record = recorded.get(one.name)
                 kind = "" if one.kind is ContainerKind.MAIN else f" ({one.kind})"
-                rows.append(
+                found.append(
                     (
                         name,
                         one.name + kind,
@@ -240,23 +214,26 @@ class Story:
                         or phase(each),
                     )
                 )
-        return rows
+        return found
 
 
-def _pending(pod: Json, names: Names, bound: Mapping[str, float]) -> Pending:
-    name = pod["metadata"]["name"]
-    return Pending(
-        pod["metadata"]["namespace"],
-        name,
-        # When it was created, as such a plugin knows a pod's age: the time of the binding,
-        # which our webhook writes since, is more than anybody else stamps.
-        OrderStamp.decode(annotations(pod)[names.admission_order]).time_ns,
-        bound.get(name, 0.0),
-        tuple(
-            (each.name, each.demand.cores)
-            for each in parse_pod_demand(pod["spec"], names).containers
-        ),
+def _request(call: Call) -> Request:
+    namespace, pod, container = call.who
+    at_ns = int(call.unix_ms * 1e6)
+    return Request(Resource.CORE, len(call.ids), at_ns, f"{namespace}/{pod}", container)
+
+
+def _candidate(pod: Json) -> Candidate:
+    metadata, stamps = pod["metadata"], annotations(pod)
+    created, bound = (
+        OrderStamp.decode(stamps[each]).time_ns
+        for each in (NAMES.admission_order, NAMES.bind_order)
     )
+    # Such a plugin knows a pod's age by its creation: the time of the binding, which our webhook
+    # writes since, is more than anybody else stamps.
+    containers = parse_pod_demand(pod["spec"], NAMES).containers
+    name = f"{metadata['namespace']}/{metadata['name']}"
+    return Candidate(name, metadata["uid"], bound, created, containers)
 
 
 def _counts(cores: int, blocks: int) -> str:
@@ -266,10 +243,10 @@ def _counts(cores: int, blocks: int) -> str:
     return ", ".join(told)
 
 
-def _pod(name: str, cores: int, blocks: int, names: Names) -> Json:
-    main = container("main", cores, blocks, names)
+def _pod(name: str, cores: int, blocks: int) -> Json:
+    main = container("main", cores, blocks, NAMES)
     if not blocks:
-        del main["resources"]["limits"][names.memory]
+        del main["resources"]["limits"][NAMES.memory]
     return pod(name, [main])
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from random import Random
 
 from contract.allocation import decode_allocations
-from contract.names import Names
 from simulator.burst import container, pod, submit
 from simulator.cards import cards_file
+from simulator.cluster import NAMES
 from simulator.fleet import Fleet
 from simulator.manifests import Json
 from simulator.objects import annotations, node_of, path_of, phase, why_unbound
@@ -31,7 +31,6 @@ class Outcome:
     """What became of a burst.
 
     Attributes:
-        running: how many pods run.
         failed: what was told of each that failed.
         waiting: what was told of each that has no node.
         cores: what is taken of each card, by node.
@@ -51,7 +50,7 @@ def cards_of(node: int) -> Json:
     return found
 
 
-def mixed_pods(cores: int, *, seed: int, names: Names) -> list[Json]:
+def mixed_pods(cores: int, *, seed: int) -> list[Json]:
     """Draw pods of parts of a card, up to so many cores in all."""
     random = Random(seed)  # noqa: S311 -- a burst is to be repeatable
     pods: list[Json] = []
@@ -59,7 +58,7 @@ def mixed_pods(cores: int, *, seed: int, names: Names) -> list[Json]:
         asked = random.choice([each for each in _CORES if each <= cores])
         cores -= asked
         blocks = max(asked * _BLOCKS_PER_CARD // 100, 1)
-        one = container("main", asked, blocks, names)
+        one = container("main", asked, blocks, NAMES)
         pods.append(pod(f"job-{len(pods):02d}-{asked}", [one]))
     return pods
 
@@ -68,7 +67,6 @@ class TwoLevels:
     """The same burst, scheduled twice."""
 
     def __init__(self, fleet: Fleet, report: Report) -> None:
-        """Begin with an empty cluster."""
         self.right = True
         self._fleet = fleet
         self._report = report
@@ -77,7 +75,7 @@ class TwoLevels:
 
     def run(self, pods: Sequence[Json]) -> None:
         """Create *pods* under a scheduler that counts, and again under one that sees cards."""
-        cores = sum(_cores_of(each, self._fleet.names) for each in pods)
+        cores = sum(_cores_of(each) for each in pods)
         cards = sum(len(each.cards) for each in self._fleet.inventories().values())
         title = (
             f"Two levels: {len(pods)} pods for {cores / 100:g} of {cards} cards on "
@@ -85,11 +83,11 @@ class TwoLevels:
         )
         self._report.heading(title)
         self._report.detail.say("By a scheduler that counts places:")
-        stock = self._burst(pods)
+        stock = self.burst(pods)
         self._clear()
         self._fleet.let_the_scheduler_see_cards()
         self._report.detail.say("The same pods, by a scheduler that asks python -m scheduler:")
-        seeing = self._burst(pods)
+        seeing = self.burst(pods)
         # A pod for which no card is left may wait: nobody has sent it anywhere.
         self.right = not seeing.failed and seeing.running + len(seeing.waiting) == len(pods)
         self._report.say(
@@ -97,11 +95,8 @@ class TwoLevels:
             f"scheduler that counts places, {len(seeing.failed)} by one that asks our extender."
         )
 
-    def fill(self, pods: Sequence[Json]) -> None:
-        """Create *pods* on nodes whose scheduler sees cards."""
-        self._burst(pods)
-
-    def _burst(self, pods: Sequence[Json]) -> Outcome:
+    def burst(self, pods: Sequence[Json]) -> Outcome:
+        """Create *pods*, and show what became of them."""
         began = time.monotonic()
         # One client: which pods come first decides which can be placed at all.
         submit(self._fleet.create, pods, clients=1)
@@ -130,7 +125,7 @@ class TwoLevels:
 
     def _is_over(self, pod: Json) -> bool:
         if phase(pod) == "Running":
-            return self._fleet.names.gpu_allocation in annotations(pod)
+            return NAMES.gpu_allocation in annotations(pod)
         return phase(pod) == "Failed"
 
     def _outcome(self) -> Outcome:
@@ -140,7 +135,7 @@ class TwoLevels:
         for each in pods:
             if phase(each) != "Running":
                 continue
-            record = annotations(each)[self._fleet.names.gpu_allocation]
+            record = annotations(each)[NAMES.gpu_allocation]
             for given in decode_allocations(record).values():
                 for card in given.cards:
                     taken[node_of(each)][card] += given.cores // len(given.cards)
@@ -160,8 +155,8 @@ class TwoLevels:
         self._fleet.wait("deletion", lambda: not self._fleet.pods(), within=_SETTLE_SECONDS)
 
 
-def _cores_of(pod: Json, names: Names) -> int:
-    return sum(int(c["resources"]["limits"][names.core]) for c in pod["spec"]["containers"])
+def _cores_of(pod: Json) -> int:
+    return sum(int(c["resources"]["limits"][NAMES.core]) for c in pod["spec"]["containers"])
 
 
 def _told(pod: Json) -> str:

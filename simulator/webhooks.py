@@ -15,9 +15,7 @@ _MISSPELT = "misspelt.gpu-turnstile.io"
 def webhook_configuration(url: str, ca: bytes) -> Json:
     """Make the configuration of what stamps: pods when created, pods when bound.
 
-    Args:
-        url: where the webhook listens, without a path.
-        ca: the authority that signed its certificate, PEM.
+    *url* is without a path; *ca*, PEM, has signed the webhook's certificate.
     """
     return _shipped("MutatingWebhookConfiguration", url, ca)
 

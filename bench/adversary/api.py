@@ -1,6 +1,6 @@
 """The API server: pods by name, a watch that may lag, GETs and PATCHes that may fail."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from agent.allocator.model.pod_view import PodView
@@ -68,13 +68,17 @@ class Api:
 
     # --- what the agent asks ------------------
 
-    def list_pods(self) -> tuple[list[Json], str]:
+    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:  # noqa: ARG002 -- all are of one node
         """List all pods."""
         if self.away:
             raise Unavailable("API server: away")
         return [each.manifest() for each in self._pods.values()], str(len(self.log))
 
-    def get_pod(self, namespace: str, name: str) -> Json | None:
+    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:  # noqa: ARG002 -- the Protocol's
+        """Tell nothing: :class:`bench.adversary.host.Watch` takes events from the log."""
+        return iter(())
+
+    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:  # noqa: ARG002 -- it answers at once
         """Get one pod, as it is now."""
         if self.away:
             self.on_get(name, "away")

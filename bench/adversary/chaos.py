@@ -26,7 +26,6 @@ class Chaos:
     """
 
     def __init__(self, faults: Faults, random: Random) -> None:
-        """Choose among *faults* at *random*."""
         self._faults = faults
         self._random = random
         self._deep = False

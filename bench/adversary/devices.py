@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -13,7 +12,6 @@ from contract.resource import Resource
 from simulator.kubelet import devices as simulated
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import AllocateCall, Options, PodHoldings, PreferCall, Reply, Step
-from simulator.kubelet.errors import CallFailed
 from simulator.kubelet.numa import Device, Holding
 
 if TYPE_CHECKING:
@@ -26,23 +24,6 @@ _OTHERS = tuple(Device(f"other-{number}") for number in range(500))
 
 PodDevices: TypeAlias = dict[str, dict[str, dict[Resource, frozenset[str]]]]
 """UID -> container -> resource -> device IDs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """What a preferred call says.
-
-    Attributes:
-        resource: of what.
-        available: the device IDs to choose from.
-        must: those among them that the container gets anyway (K7).
-        size: how many it gets in all.
-    """
-
-    resource: Resource
-    available: tuple[str, ...]
-    must: tuple[str, ...]
-    size: int
 
 
 class Devices:
@@ -150,24 +131,11 @@ class Devices:
             AdmissionFailure: it cannot be.
         """
         steps = self.core.allocate(pod.uid, container.as_asked, world.active)
-        reply: Reply = None
-        failure: CallFailed | None = None
-        while True:
-            try:
-                step = steps.send(reply) if failure is None else steps.throw(failure)
-            except StopIteration:
-                return
-            reply, failure = None, None
-            try:
-                reply = self._do(pod, container, step, world)
-            except CallFailed as error:
-                failure = error
+        simulated.drive(steps, lambda step: self._do(pod, container, step, world))
 
     def _do(self, pod: Pod, container: Container, step: Step, world: "World") -> Reply:
         if isinstance(step, PreferCall):
-            resource = Resource(step.resource)
-            offer = Offer(resource, step.available, step.must_include, step.size)
-            return tuple(world.prefer(pod, container, offer))
+            return tuple(world.prefer(pod, container, step))
         if isinstance(step, AllocateCall):
             if step.resource == OTHER_PLUGIN:
                 world.ask_other(pod, container)

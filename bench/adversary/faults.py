@@ -37,7 +37,6 @@ FAULTS = (
     "static pod",
     "unknown cards in annotations",
     "watch broken",
-    "watch expired",
     "whole cards, refused by another plugin",
 )
 """What a soak must have seen."""
@@ -47,7 +46,6 @@ class Faults:
     """Does things to a world, each when it is told to."""
 
     def __init__(self, world: World, random: Random) -> None:
-        """Do it to *world*; all choices are made at *random*."""
         self.world = world
         self._random = random
         self._count = 0
@@ -101,7 +99,7 @@ class Faults:
         self._force(pod)
         self._count += 1
         self._bind(pod.name)
-        if self.world.host.behind:
+        if self.world.host.watch.behind:
             self.note("name came back with other sizes while the watch is behind")
 
     def delete_by_force(self) -> None:
@@ -186,7 +184,7 @@ class Faults:
 
     def deliver(self) -> None:
         """Let the agent's watch catch up by some events, or all."""
-        self.world.host.deliver(self._random.choice((1, 1, 2, 4, 100)))
+        self.world.host.watch.deliver(self._random.choice((1, 1, 2, 4, 100)))
 
     def write_statuses(self) -> None:
         """Let the kubelet tell the API server of some changes, or all."""
@@ -206,10 +204,9 @@ class Faults:
             self.world.refresh()
 
     def break_watch(self) -> None:
-        """Let the watch end, and go on from where it was, or list anew."""
-        expired = self._random.random() < 0.5
-        self.note("watch expired" if expired else "watch broken")
-        self.world.host.break_watch(expired=expired)
+        """Let the watch end: the cache lists anew."""
+        self.note("watch broken")
+        self.world.host.watch.end()
 
     def fail_a_get(self) -> None:
         """Let the next GET fail."""

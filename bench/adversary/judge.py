@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.tickets import card_of
-from bench.adversary.journal import Said
 from bench.adversary.pods import Container, Pod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource
+from simulator.node.diary import Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,6 @@ class Finding:
 
     Attributes:
         kind: in one word, see :class:`Judge`.
-        step: when.
-        text: what happened.
     """
 
     kind: str
@@ -60,7 +58,6 @@ class Call:
         return self.pod.uid, self.container.name, self.resource
 
     def __str__(self) -> str:
-        """Write the truth on one line."""
         return (
             f"{self.container.count(self.resource)} {self.resource} for {self.pod.uid} "
             f"container {self.container.name} ({self.container.cores}, {self.container.memory})"
@@ -80,7 +77,6 @@ class Judge:
     """
 
     def __init__(self) -> None:
-        """Start without findings."""
         self.trace: Callable[[str], None] = lambda _line: None
         self.findings: list[Finding] = []
         self.excused: Counter[str] = Counter()
@@ -143,7 +139,7 @@ class Judge:
         """
         return (
             said.evidence in (Evidence.TICKET, Evidence.ORDER)
-            and said.text.startswith("allocate")
+            and said.call == "allocate"
             and said.ref is not None
             and said.ref == self._guesses.get(call.place)
         )

@@ -39,8 +39,6 @@ class Known:
     """A pod that this kubelet has come to.
 
     Attributes:
-        pod: which.
-        state: how far it is.
         to_start: its containers that do not run yet, in order.
         keeps: a zombie that holds its devices until it has ended, or frees them at once.
         removed: it was deleted by force while it was being admitted.
@@ -57,12 +55,7 @@ class Kubelet:
     """One kubelet, life after life."""
 
     def __init__(self, world: "World", *, active_only: bool) -> None:
-        """Know no pod.
-
-        Args:
-            world: its device manager, where pods come from and statuses go to, all chance.
-            active_only: whether ``List`` is in its new form (K8).
-        """
+        """Know no pod; *active_only*: ``List`` is in its new form (K8)."""
         self.world = world
         self.devices, self.api, self._random = world.devices, world.api, world.random
         self.active_only = active_only

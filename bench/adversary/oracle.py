@@ -17,7 +17,6 @@ class Task:
     """A container that lacks something.
 
     Attributes:
-        container: which.
         lacking: what it is still to get.
         cards: the cards that it is bound to by what it holds.
     """

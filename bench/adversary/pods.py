@@ -25,10 +25,7 @@ class Container:
     """One container of a pod.
 
     Attributes:
-        name: unique in its pod.
         kind: how the kubelet counts its devices.
-        cores: how many it asks for.
-        memory: how many blocks it asks for.
         other: it asks another vendor's plugin for something, too.
     """
 

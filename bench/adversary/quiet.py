@@ -20,12 +20,12 @@ def come_to_rest(world: World) -> None:
     world.kubelet.blind = False
     world.kubelet.write_statuses(1_000_000)
     for _ in range(3):
-        world.host.deliver()
+        world.host.watch.deliver()
         world.now += 1.0
         world.refresh()
         world.api.write()
-    world.host.deliver()
-    world.memory.take()
+    world.host.watch.deliver()
+    world.diary.take()
 
 
 def check(world: World) -> None:

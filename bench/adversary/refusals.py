@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from agent.allocator.model.tickets import card_of
 from agent.errors import PlacementError, Refusal
-from bench.adversary.devices import Offer
 from bench.adversary.judge import Call
 from bench.adversary.oracle import Task, fits
 from contract.demand import ContainerKind
 from contract.resource import Resource
+from simulator.kubelet.devices import PreferCall
 
 if TYPE_CHECKING:
     from bench.adversary.world import World
@@ -55,11 +55,11 @@ def _excuse(world: "World", call: Call) -> str:
 def _in_another_name(world: "World", call: Call) -> bool:
     return any(
         each.word == "refused" and each.ref is not None and not world.judge.right(call, each)
-        for each in world.memory.said
+        for each in world.diary.everything
     )
 
 
-def could_run(world: "World", call: Call, offer: Offer) -> bool:
+def could_run(world: "World", call: Call, offer: PreferCall) -> bool:
     """Return whether a pod's containers from here on have places, by an exact search."""
     pod, devices = call.pod, world.devices
     if pod.invalid:
@@ -74,8 +74,8 @@ def could_run(world: "World", call: Call, offer: Offer) -> bool:
     free: dict[str, dict[Resource, int]] = {}
     left: dict[str, dict[Resource, int]] = {}
     for resource in Resource:
-        if resource is offer.resource:
-            reusable = frozenset(offer.must)
+        if resource == offer.resource:
+            reusable = frozenset(offer.must_include)
             offered = frozenset(offer.available) - reusable
         else:
             reusable = frozenset(devices.core.reusable.get(resource, ()))

@@ -32,7 +32,6 @@ class Outcome:
     findings: Sequence[Finding] = ()
 
     def __add__(self, other: "Outcome") -> "Outcome":
-        """Add two outcomes up."""
         return Outcome(
             self.verdicts + other.verdicts,
             self.faults + other.faults,
@@ -63,19 +62,16 @@ def run(
     faults = Faults(world, random)
     chaos = Chaos(faults, random)
     world.strike, world.loses = chaos.strike, chaos.loses
-    try:
-        for _ in range(rounds):
-            faults.bind_a_burst()
-            _drain(world, chaos, faults)
-            if random.random() < 0.2:
-                chaos.paused = True
-                quiet.come_to_rest(world)
-                quiet.check(world)
-                chaos.paused = False
-            elif random.random() < 0.15:
-                faults.restart_kubelet()
-    finally:
-        world.host.stop()
+    for _ in range(rounds):
+        faults.bind_a_burst()
+        _drain(world, chaos, faults)
+        if random.random() < 0.2:
+            chaos.paused = True
+            quiet.come_to_rest(world)
+            quiet.check(world)
+            chaos.paused = False
+        elif random.random() < 0.15:
+            faults.restart_kubelet()
     judge = world.judge
     return Outcome(
         judge.verdicts, world.faults, judge.evidence, judge.excused, tuple(judge.findings)

@@ -44,11 +44,6 @@ def soak(
 ) -> tuple[Sequence[Table], Sequence[Goal], dict[str, Any]]:
     """Run so many nodes with each form of ``List``.
 
-    Args:
-        seeds: nodes of each form.
-        rounds: bursts on each node.
-        processes: how many run at once.
-
     Returns:
         Tables, goals, and figures for the JSON.
     """

@@ -39,7 +39,7 @@ def _lets_start(
         if held.get(resource) == ids
     }
     world.trace(f"-> PreStart {call}")
-    before, world.proving = world.memory.take(), True  # it may come in the middle of a call
+    before, world.proving = world.diary.take(), True  # it may come in the middle of a call
     try:
         world.host.allocator.prestart(resource, sorted(ids))
     except Refusal as error:
@@ -52,12 +52,12 @@ def _lets_start(
         world.judge.find("failed", f"PreStart {call}: {error!r}")
         return False
     finally:
-        call.said = world.memory.take()
+        call.said = world.diary.take()
         written = world.devices.saved.get(pod.uid, {}).get(container.name, {})
         for each in call.said:
             world.trace(f"   {each}")
             if each.word == "unproven":
                 world.judge.unproven(call, each, overtaken=written.get(resource) != ids)
         world.judge.named(call)
-        world.memory.said, world.proving = before, False
+        world.diary.everything, world.proving = before, False
     return True

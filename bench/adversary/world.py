@@ -8,9 +8,8 @@ from typing import TypeVar
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import Refusal
 from bench.adversary.api import Api
-from bench.adversary.devices import Devices, Offer
+from bench.adversary.devices import Devices
 from bench.adversary.host import Host
-from bench.adversary.journal import Memory
 from bench.adversary.judge import Call, Judge
 from bench.adversary.kubelet import Kubelet, KubeletDied
 from bench.adversary.pods import Container, Pod
@@ -18,7 +17,9 @@ from bench.adversary.refusals import could_run, refused
 from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.cards import Card, Inventory
+from simulator.kubelet.devices import PreferCall
 from simulator.kubelet.errors import CallFailed
+from simulator.node.diary import Diary
 
 BLOCK = 256 << 20
 _BLOCKS = (16, 16, 12, 16)
@@ -29,12 +30,7 @@ class World:
     """A node and everything that is true of it."""
 
     def __init__(self, random: Random, *, active_only: bool) -> None:
-        """Start an empty node with an agent.
-
-        Args:
-            random: for all choices.
-            active_only: whether ``List`` is in its new form (K8).
-        """
+        """Start an empty node with an agent; *active_only*: ``List`` is in its new form (K8)."""
         self.random = random
         self.faults: Counter[str] = Counter()
         self.strike: Callable[[str, Call | None], None] = lambda _where, _call: None
@@ -50,7 +46,7 @@ class World:
         places = {each: tuple(self.table.tickets(each)) for each in Resource}
         self.devices = Devices(places, random)
         self.kubelet = Kubelet(self, active_only=active_only)
-        self.memory = Memory()
+        self.diary = Diary(lambda: self.now)
         self.host = Host(self)
         self.call: Call | None = None
         self.proving = False  # a start is being proved
@@ -111,15 +107,16 @@ class World:
         self.trace(f"other plugin fails for {pod.uid} {container.name}")
         raise CallFailed("example.com/other: no")
 
-    def prefer(self, pod: Pod, container: Container, offer: Offer) -> list[str]:
+    def prefer(self, pod: Pod, container: Container, offer: PreferCall) -> list[str]:
         """Ask the agent which places it prefers."""
-        call = self._begin(pod, container, offer.resource)
+        resource = Resource(offer.resource)
+        call = self._begin(pod, container, resource)
         if (call.known or call.reachable) and could_run(self, call, offer):
             self.could.add(pod.uid)
-        available, must = list(offer.available), list(offer.must)
+        available, must = list(offer.available), list(offer.must_include)
         return self._settle(
             call,
-            lambda: self.host.allocator.prefer(offer.resource, available, must, offer.size),
+            lambda: self.host.allocator.prefer(resource, available, must, offer.size),
             lambda: could_run(self, call, offer),
         )
 
@@ -142,11 +139,11 @@ class World:
         call = Call(pod, container, resource)
         self.strike("call", call)
         self.now += 0.02
-        self.memory.take()
+        self.diary.take()
         call.seen = not self.kubelet.blind
         call.reachable = not self.api.away and self.api.has(pod)
         call.known = self.host.knows(pod.uids)
-        if self.host.behind and not call.known:
+        if self.host.watch.behind and not call.known:
             self.faults["called while the watch is behind"] += 1
         zombies = [each for each in self.kubelet.known.values() if each.state.name == "ZOMBIE"]
         if any(not each.asks for zombie in zombies for each in zombie.pod.containers):
@@ -161,7 +158,7 @@ class World:
         try:
             answer = ask()
             while self.loses():  # the proxy asks the next agent
-                self.memory.take()  # nobody heard it
+                self.diary.take()  # nobody heard it
                 call.known = False
                 answer = ask()
             return answer
@@ -177,7 +174,7 @@ class World:
             self.judge.find("failed", f"{call}: {error!r}")
             raise CallFailed("gpu-turnstile failed on this node") from error
         finally:
-            call.said = self.memory.take()
+            call.said = self.diary.take()
             call.seen = call.seen and not self.kubelet.blind
             call.known = call.known or self.host.knows(call.pod.uids)
             call.reachable = call.reachable and self.api.has(call.pod)

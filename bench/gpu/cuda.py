@@ -33,11 +33,7 @@ again:
 
 
 class CudaError(Exception):
-    """A function of the driver failed.
-
-    Attributes:
-        code: its ``CUresult``.
-    """
+    """A function of the driver failed."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(f"{call}: CUresult {code}")

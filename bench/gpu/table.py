@@ -18,10 +18,8 @@ class Row:
     """One check.
 
     Attributes:
-        check: what was looked at.
         expected: in words and figures.
         found: the same; where it was skipped, why.
-        outcome: what became of it.
     """
 
     check: str

@@ -24,8 +24,6 @@ class Machine:
     """Cards and what is between them.
 
     Attributes:
-        name: for tables.
-        count: of cards.
         nvlinks: how many NVLinks a pair has.
         pcie: the PCIe level of a pair; a pair that is missing is not known.
         socket: cards of one NUMA node; 0 where that is not known.

@@ -99,12 +99,8 @@ class Box:
     """A node: its machine, and of every card what is free and what there is.
 
     Attributes:
-        machine: the links.
         free: cores and blocks of each card.
         blocks: that each card has in all.
-        models: of each card, where it matters.
-        uuids: of each card, where it matters.
-        unhealthy: cards that are.
     """
 
     machine: Machine
@@ -158,8 +154,6 @@ class Placing:
     peer's test tells less, with less: ``fits``, or ``counts 2,2``, how many containers a card has.
 
     Attributes:
-        box: the node.
-        pod: the containers.
         wishes: annotations, without the domain.
         policy: where the author has no wish.
         must: cards that the kubelet insists on.
@@ -266,12 +260,7 @@ class Placing:
 
 @dataclass(frozen=True)
 class Admission:
-    """Is a pod admitted?
-
-    Attributes:
-        pod: the containers.
-        node: the node that its author names.
-    """
+    """Is a pod admitted?"""
 
     pod: tuple[str, ...]
     node: str = ""
@@ -314,7 +303,6 @@ class Footprint:
     """How much does a pod hold, cores and blocks: in all, or on each card?
 
     Attributes:
-        pod: the containers.
         cards: of each GPU container; without them the pod is asked about as a whole.
     """
 
@@ -351,8 +339,6 @@ class Choice:
     Answered with all nodes of the highest score (``0,2``), or with ``refused``.
 
     Attributes:
-        boxes: the nodes.
-        pod: the containers.
         wishes: annotations, without the domain.
         inventories: what stands on a node in place of its inventory; empty for none.
     """

@@ -28,10 +28,6 @@ class Case:
     """One case of a peer's test.
 
     Attributes:
-        peer: whose.
-        test: the peer's table or test.
-        name: the case.
-        question: what is asked.
         wants: the answer that the peer's test expects; several that it accepts, with ``or``.
         rule: by which the peer is known to differ; a key of :data:`RULES`.
     """

@@ -7,8 +7,8 @@ Validating webhooks all see the final object. ``matchConditions``, policies and
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
 
+from simulator.api.caller import CallFailed, WebhookCaller
 from simulator.api.errors import internal
 from simulator.api.patching import InvalidPatch, apply_json_patch
 from simulator.api.resources import (
@@ -34,36 +34,13 @@ def _as_it_is(obj: Json) -> Json:
     return obj
 
 
-class CallFailed(Exception):
-    """A webhook could not be asked, or gave no answer."""
-
-
-class Caller(Protocol):
-    """Posts a review to a webhook."""
-
-    async def post(self, webhook: Webhook, body: bytes) -> bytes:
-        """Return the body of the answer.
-
-        Raises:
-            CallFailed: there was none, or not with status 200.
-        """
-        ...
-
-
 class Admission:
-    """The chain of webhooks.
-
-    Args:
-        caller: posts reviews.
-        new_uid: draws the uid of a review.
-        stored: reads the stored configurations.
-        namespace_labels: reads the labels of a namespace.
-    """
+    """The chain of webhooks."""
 
     def __init__(
         self,
         *,
-        caller: Caller,
+        caller: WebhookCaller,
         new_uid: Callable[[], str],
         stored: Callable[[Resource], Iterable[Json]],
         namespace_labels: Callable[[str], Mapping[str, str]],

@@ -7,10 +7,13 @@ from typing import Self
 
 import aiohttp
 
-from simulator.api.admission import CallFailed
 from simulator.api.webhooks import Webhook
 
 _LARGEST_ANSWER = 3 * 1024 * 1024
+
+
+class CallFailed(Exception):
+    """A webhook could not be asked, or gave no answer."""
 
 
 class WebhookCaller:

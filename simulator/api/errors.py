@@ -9,10 +9,7 @@ class StatusError(Exception):
     """A request is refused; rendered as a ``Status`` body.
 
     Attributes:
-        code: the HTTP status code.
-        reason: the machine-readable reason.
         message: the text ``kubectl`` shows.
-        details: kind, name and causes, as far as known.
     """
 
     def __init__(

@@ -1,9 +1,7 @@
 """What can go wrong with the server on purpose, and what it remembers of its callers."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-
-from simulator.api.resources import Resource
 
 
 class Outage(StrEnum):
@@ -14,23 +12,6 @@ class Outage(StrEnum):
     """Nobody listens on the port; open connections are reset."""
     UNAVAILABLE = "unavailable"
     """Every request is answered with 503; running watches are cut."""
-
-
-@dataclass(slots=True)
-class Faults:
-    """The knobs; read by the event loop only.
-
-    Attributes:
-        outage: how the server is away.
-        delays: seconds by which the watch cache of a resource lags behind the store.
-    """
-
-    outage: Outage = Outage.NONE
-    delays: dict[Resource, float] = field(default_factory=dict)
-
-    def delay(self, resource: Resource) -> float:
-        """Return the lag of a resource's watch cache."""
-        return self.delays.get(resource, 0.0)
 
 
 @dataclass(frozen=True, slots=True)

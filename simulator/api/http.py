@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from simulator.api import errors
-from simulator.api.faults import Faults, Outage, RequestRecord
+from simulator.api.faults import Outage, RequestRecord
 from simulator.api.operations import Edit, Operations
 from simulator.api.patching import apply_json_patch, apply_merge_patch
 from simulator.api.resources import PODS, Json, Resource, Target, parse_path
@@ -35,9 +35,6 @@ class HttpServer:
     """Serves a store on a port. Lives on one event loop.
 
     Args:
-        store: the objects.
-        operations: the verbs that write.
-        faults: what is broken on purpose.
         bookmark_s: seconds between two bookmarks of a quiet watch.
     """
 
@@ -46,13 +43,13 @@ class HttpServer:
         store: Store,
         operations: Operations,
         *,
-        faults: Faults,
         bookmark_s: float,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._store = store
         self._operations = operations
-        self._faults = faults
+        self.outage = Outage.NONE
+        self._delays: dict[Resource, float] = {}  # by which the watch cache lags behind
         self._bookmark_s = bookmark_s
         self._tls = tls
         self._watchers: set[asyncio.Transport] = set()
@@ -118,7 +115,7 @@ class HttpServer:
 
     def delay_watches(self, resource: Resource, seconds: float) -> None:
         """Let the watch cache of a resource lag behind, from now on."""
-        self._faults.delays[resource] = seconds
+        self._delays[resource] = seconds
         self._delay_changed.set()  # wakes who waits for a lag that is over by now
         self._delay_changed = asyncio.Event()
 
@@ -132,7 +129,7 @@ class HttpServer:
             return _answer(errors.bad_request(str(error)).body(), warnings, 400)
 
     async def _route(self, request: web.Request, warnings: list[str]) -> web.StreamResponse:
-        if self._faults.outage is Outage.UNAVAILABLE:
+        if self.outage is Outage.UNAVAILABLE:
             raise errors.unavailable()
         if request.path in ("/healthz", "/readyz", "/livez"):
             return web.Response(text="ok")
@@ -182,7 +179,7 @@ class HttpServer:
         resource, matches = target.resource, _selection(request)
         items: Iterable[Json] = self._store.list(resource, target.namespace)
         version = self._store.version
-        delay = self._faults.delay(resource)
+        delay = self._delays.get(resource, 0.0)
         if delay and request.query.get("resourceVersion") == "0":  # served from the cache
             items, version = self._store.list_before(
                 resource, target.namespace, time.time() - delay
@@ -275,7 +272,9 @@ class HttpServer:
         """Wait until the watch cache has seen *change*, or the watch's time is over."""
         now = asyncio.get_running_loop().time
         while (
-            wait := min(change.at + self._faults.delay(change.resource) - time.time(), end - now())
+            wait := min(
+                change.at + self._delays.get(change.resource, 0.0) - time.time(), end - now()
+            )
         ) > 0:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._delay_changed.wait(), wait)

@@ -14,9 +14,6 @@ class Resource:
     Attributes:
         group: API group, empty for the core.
         version: the one version that is served.
-        plural: as in paths, such as ``pods``.
-        kind: as in objects, such as ``Pod``.
-        namespaced: whether its objects live in namespaces.
     """
 
     group: str
@@ -100,7 +97,6 @@ class Target:
     """What a path names.
 
     Attributes:
-        resource: the kind of object.
         namespace: empty for cluster-wide objects and for lists over all namespaces.
         name: empty for a collection.
         subresource: such as ``status`` or ``binding``, else empty.

@@ -24,9 +24,7 @@ class Request:
 
     Attributes:
         target: what it names; for a subresource, of the parent object.
-        operation: what it does.
         kind: apiVersion and kind of the object in it.
-        old: the stored object, if there is one.
     """
 
     target: Target
@@ -40,10 +38,8 @@ class Answer:
     """What a webhook said.
 
     Attributes:
-        allowed: its verdict.
         patch: a JSON patch, ``None`` when it wants no change.
         status: code, reason and message of a refusal.
-        warnings: for the user.
     """
 
     allowed: bool

@@ -4,17 +4,17 @@ import asyncio
 import json
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from simulator.api import errors
 from simulator.api.admission import Admission
 from simulator.api.caller import WebhookCaller
-from simulator.api.faults import Faults, Outage, RequestRecord
+from simulator.api.faults import Outage, RequestRecord
 from simulator.api.http import HttpServer
 from simulator.api.operations import Operations
 from simulator.api.resources import (
@@ -27,7 +27,6 @@ from simulator.api.resources import (
 from simulator.api.selectors import labels_of
 from simulator.api.store import Store
 
-_T = TypeVar("_T")
 _HOST = "127.0.0.1"
 _CONTROL_TIMEOUT_S = 30.0
 _NAMESPACES_AT_START = ("default", "kube-node-lease", "kube-public", "kube-system")
@@ -58,15 +57,14 @@ class ApiServer:
 
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
-        self._faults = Faults()
         random = Random(self._settings.seed)  # noqa: S311 - a simulation is to be repeatable
         self._store = Store(random)
         self._started: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, name="apiserver", daemon=True)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._http: HttpServer | None = None
-        self._operations: Operations | None = None
-        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._http: HttpServer
+        self._operations: Operations
+        self._stop: asyncio.Event
 
     def __enter__(self) -> Self:
         self.start()
@@ -84,7 +82,7 @@ class ApiServer:
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
         """Return every request so far that named a resource."""
-        return tuple(self._parts()[0].records)
+        return tuple(self._http.records)
 
     def start(self) -> None:
         """Start serving; returns when the port is open.
@@ -97,7 +95,7 @@ class ApiServer:
 
     def stop(self) -> None:
         """Stop serving; every connection is reset."""
-        if self._loop is not None and self._stop is not None and self._thread.is_alive():
+        if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_CONTROL_TIMEOUT_S)
 
@@ -107,35 +105,30 @@ class ApiServer:
         Raises:
             StatusError: one is refused, or its kind is not served.
         """
-        self._control(self._apply(objects))
+        self._control(lambda: self._apply(objects))
 
     def expire_history(self) -> None:
         """Forget all history: a watch from any older version gets 410."""
-        self._control(_do(self._store.expire_history))
+        self._control(self._store.expire_history)
 
     def drop_watches(self) -> None:
         """Cut every running watch off in the middle."""
-        self._control(_do(self._parts()[0].drop_watches))
+        self._control(self._http.drop_watches)
 
     def delay_watches(self, resource: Resource, seconds: float) -> None:
         """Let the watch cache of a resource lag behind: watches, and lists at version 0."""
-        http, _ = self._parts()
-        self._control(_do(lambda: http.delay_watches(resource, seconds)))
+        self._control(lambda: self._http.delay_watches(resource, seconds))
 
     def set_outage(self, outage: Outage) -> None:
         """Take the server away, or bring it back on the same port with all its objects."""
-        self._control(self._set_outage(outage))
+        self._control(lambda: self._set_outage(outage))
 
-    def _parts(self) -> tuple[HttpServer, Operations]:
-        if self._http is None or self._operations is None:
-            raise RuntimeError("the API server is not running")
-        return self._http, self._operations
+    def _control(self, work: Callable[[], Awaitable[None] | None]) -> None:
+        async def do() -> None:
+            if (rest := work()) is not None:
+                await rest
 
-    def _control(self, work: Coroutine[Any, Any, _T]) -> _T:
-        if self._loop is None:
-            work.close()
-            raise RuntimeError("the API server is not running")
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_CONTROL_TIMEOUT_S)
+        asyncio.run_coroutine_threadsafe(do(), self._loop).result(_CONTROL_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
@@ -157,7 +150,6 @@ class ApiServer:
             self._http = HttpServer(
                 self._store,
                 self._operations,
-                faults=self._faults,
                 bookmark_s=self._settings.bookmark_s,
                 tls=self._settings.tls,
             )
@@ -169,7 +161,6 @@ class ApiServer:
             await self._http.stop()
 
     async def _apply(self, objects: Iterable[Json]) -> None:
-        _, operations = self._parts()
         for obj in objects:
             api_version, kind = str(obj.get("apiVersion")), str(obj.get("kind"))
             resource = resource_of_kind(api_version, kind)
@@ -179,19 +170,18 @@ class ApiServer:
             namespace = metadata.get("namespace", "default") if resource.namespaced else ""
             target = Target(resource, namespace, metadata.get("name", ""))
             if self._store.find(resource, namespace, target.name) is None:
-                await operations.create(Target(resource, namespace), obj, [])
+                await self._operations.create(Target(resource, namespace), obj, [])
             else:
-                await operations.edit(target, partial(_replacement, obj), [])
+                await self._operations.edit(target, partial(_replacement, obj), [])
 
     async def _set_outage(self, outage: Outage) -> None:
-        http, _ = self._parts()
-        self._faults.outage = outage
+        self._http.outage = outage
         if outage is Outage.REFUSED:
-            await http.refuse()
+            await self._http.refuse()
             return
         if outage is Outage.UNAVAILABLE:
-            http.drop_watches()
-        await http.listen()
+            self._http.drop_watches()
+        await self._http.listen()
 
     def _namespace_labels(self, namespace: str) -> Mapping[str, str]:
         found = self._store.find(NAMESPACES, "", namespace)
@@ -217,10 +207,6 @@ def kubeconfig_for(url: str) -> str:
 
 def _replacement(new: Json, _old: Json) -> Json:
     return new
-
-
-async def _do(work: Callable[[], _T]) -> _T:
-    return work()
 
 
 def _namespace(name: str) -> Json:

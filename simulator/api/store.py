@@ -27,7 +27,6 @@ class Change:
     Attributes:
         version: the resourceVersion it made.
         at: unix time of the write, seconds.
-        resource: the kind of object.
         old: the object before, ``None`` when it was created.
         new: the object after, ``None`` when it was deleted.
         last: the object as watchers see it; when deleted, its last state with *version*.

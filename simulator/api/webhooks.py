@@ -18,8 +18,6 @@ class Rule:
 
     Attributes:
         operations: such as ``CREATE``.
-        groups: API groups.
-        versions: API versions.
         resources: ``pods``, ``pods/binding``, ``pods/*``, ``*/status``, ``*``, ``*/*``.
         scope: ``Namespaced``, ``Cluster`` or ``*``.
     """
@@ -48,12 +46,9 @@ class Webhook:
 
     Attributes:
         name: as error messages quote it.
-        mutating: whether it may patch.
         url: where to call it; a service by its name, which nothing resolves.
         ca_bundle: base64 PEM the server certificate is verified with; empty for the system's.
-        timeout_s: seconds to wait for its answer.
         fails_open: failurePolicy ``Ignore``.
-        rules: it wants requests that meet any of these.
         namespace_selector: conditions on the labels of the object's namespace.
         object_selector: conditions on the labels of the object, old or new.
     """

@@ -5,9 +5,10 @@ Pure: a generator of the calls to make, as in ``devices``.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
-from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Reply, Step, Steps
+from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Step, Steps
 from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected
 from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Pod, requests_of
 
@@ -101,15 +102,12 @@ def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
 
 def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:
     """Pass *steps* on until so many Allocates were answered, then fail as another plugin would."""
-    reply: Reply = None
-    failure: CallFailed | None = None
-    done = False
-    while not done:
-        step: Step | None = None
+    advance: Callable[[], Step] = partial(next, steps)
+    while True:
         try:
-            step = steps.send(reply) if failure is None else steps.throw(failure)
+            step: Step | None = advance()
         except StopIteration:
-            done = True
+            step = None
         if answers <= 0:
             steps.close()
             devices.forget_in_flight()
@@ -118,10 +116,9 @@ def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:
             )
         if step is None:
             return
-        reply, failure = None, None
         try:
-            reply = yield step
+            advance = partial(steps.send, (yield step))
         except CallFailed as error:
-            failure = error
+            advance = partial(steps.throw, error)
         else:
             answers -= isinstance(step, AllocateCall)

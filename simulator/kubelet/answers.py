@@ -24,15 +24,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a container receives: of one resource, or of all once merged.
-
-    Attributes:
-        envs: environment variables.
-        mounts: mounts, in the order of the answer.
-        devices: device nodes, in the order of the answer.
-        annotations: container annotations for the runtime.
-        cdi: names of CDI devices.
-    """
+    """What a container receives: of one resource, or of all once merged."""
 
     envs: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()

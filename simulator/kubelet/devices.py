@@ -11,7 +11,9 @@ is in which order its parts are read and written.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TypeAlias
 
@@ -89,6 +91,29 @@ ActivePods: TypeAlias = Callable[[], Collection[str]]
 
 PodHoldings: TypeAlias = dict[str, dict[str, Holding]]
 """Container name -> resource -> what it holds."""
+
+
+def drive(
+    steps: Steps,
+    do: Callable[[Step], Reply],
+    advancing: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> None:
+    """Do what the steps say; *advancing* surrounds them, and no call.
+
+    Raises:
+        AdmissionFailure: from the steps.
+    """
+    advance: Callable[[], Step] = partial(next, steps)
+    while True:
+        with advancing():
+            try:
+                step = advance()
+            except StopIteration:
+                return
+        try:
+            advance = partial(steps.send, do(step))
+        except CallFailed as error:
+            advance = partial(steps.throw, error)
 
 
 class Devices:

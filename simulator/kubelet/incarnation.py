@@ -32,11 +32,9 @@ class Incarnation:
     """From start to stop, or to being killed.
 
     Args:
-        settings: of the kubelet.
         api: the API server; ``None`` when pods are only delivered by hand.
         runtime: outlives this.
         trace: outlives this.
-        random: this life's dice.
     """
 
     def __init__(
@@ -112,11 +110,7 @@ class Incarnation:
             thread.start()
 
     def stop(self, *, leave_sockets: bool = False) -> None:
-        """End at once: nothing more is recorded, said or written.
-
-        Args:
-            leave_sockets: as a killed process leaves them.
-        """
+        """End at once: nothing more is recorded, said or written. A killed one leaves sockets."""
         self.stopping.set()
         self._node_changed.set()
         if self._source is not None:

@@ -22,6 +22,7 @@ from simulator.kubelet.statusbody import Waiting, status_body
 from simulator.kubelet.trace import Trace
 from simulator.kubelet.workqueue import WorkQueue
 
+_THREADS = 12  # the real one has no limit
 _KILLED = 143
 _FAILED = 1
 
@@ -43,11 +44,6 @@ class PodWorkers:
     """All pods the kubelet runs or ends. Safe between threads.
 
     Args:
-        settings: of the kubelet.
-        manager: asked before every start.
-        runtime: where containers run.
-        statuses: told what becomes of pods.
-        trace: told what containers receive.
         clock: unix seconds.
         stopping: once set, nothing is started or said any more.
     """
@@ -72,15 +68,10 @@ class PodWorkers:
         self._stopping = stopping
         self._lock = threading.Lock()
         self._works: dict[str, _Work] = {}
-        self.queue = WorkQueue("pods", self._sync, threads=settings.pod_workers)
+        self.queue = WorkQueue("pods", self._sync, threads=_THREADS)
 
     def update(self, pod: Pod, *, removed: bool = False) -> None:
-        """Take a pod as it should be now.
-
-        Args:
-            pod: the pod.
-            removed: the API server no longer has it.
-        """
+        """Take a pod as it should be now; *removed*: the API server no longer has it."""
         with self._lock:
             work = self._works.get(pod.uid)
             if work is None:

@@ -20,6 +20,7 @@ from simulator.kubelet.devices import (
     Reply,
     Step,
     Steps,
+    drive,
 )
 from simulator.kubelet.dice import dice
 from simulator.kubelet.errors import (
@@ -44,9 +45,6 @@ class DeviceManager:
     """Drives :class:`Devices`; safe between threads.
 
     Args:
-        settings: of the kubelet.
-        trace: where every call is written down.
-        random: of every choice.
         active: the pods that count as alive; called with the lock held.
         on_change: told when the number of devices may have changed.
         stopping: once set, nothing is recorded or called any more.
@@ -168,20 +166,13 @@ class DeviceManager:
             Stopping: the kubelet ended meanwhile; nothing was recorded since.
         """
         steps = make_steps(self._devices, self._active)
-        reply: Reply = None
-        failure: CallFailed | None = None
-        while True:
-            with self._lock:
-                self._check()
-                try:
-                    step = steps.send(reply) if failure is None else steps.throw(failure)
-                except StopIteration:
-                    return
-            reply, failure = None, None
-            try:
-                reply = self._do(pod, step)
-            except CallFailed as error:
-                failure = error
+        drive(steps, lambda step: self._do(pod, step), self._locked)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._lock:
+            self._check()
+            yield
 
     def start_container(self, pod: Pod, container: Container) -> Merged:
         """Announce a start to the plugins, and give what the container receives (K10, K12).

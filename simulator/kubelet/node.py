@@ -22,9 +22,6 @@ class Held:
     """What one container of a pod that is alive holds of one resource.
 
     Attributes:
-        pod_uid, namespace, pod, container, kind: whose.
-        resource: of what.
-        ids: the devices.
         received: what the container was given at its last start (envs, mounts, devices,
             annotations, cdi, conflicts); empty before that.
     """
@@ -43,7 +40,6 @@ class Kubelet:
     """The kubelet of one node, over all its restarts.
 
     Args:
-        settings: how it is set up.
         api: the API server; ``None`` when pods are only delivered by
             hand (:meth:`add_pods`) and nobody is told of statuses.
     """

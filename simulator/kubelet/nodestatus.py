@@ -27,11 +27,9 @@ class NodeStatus:
 
     Args:
         api: ``None`` when nobody is told.
-        name: the node's.
         counts: gives (capacity, allocatable) of extended resources.
         every: seconds between reports when nothing changes.
         changed: set by whoever knows that the counts may have changed, or to end.
-        stop: ends it.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators, each a word for itself

@@ -36,7 +36,6 @@ class Holding:
     """What one container holds of one resource.
 
     Attributes:
-        ids: the devices.
         answer: the plugin's answer, kept for the life of the pod (K12).
         nodes: where each device is, for the checkpoint.
     """

@@ -148,12 +148,7 @@ class PluginClient:
 
 
 class Plugins(pb_grpc.RegistrationServicer):
-    """The registration service, and the plugins that registered.
-
-    Args:
-        directory: where ``kubelet.sock`` and the plugins' sockets are.
-        listener: hears what plugins say.
-    """
+    """The registration service, and the plugins that registered."""
 
     def __init__(self, directory: Path, listener: Listener) -> None:
         self._directory = directory

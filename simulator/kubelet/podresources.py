@@ -48,8 +48,6 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
     """Serves ``List``, or misbehaves on request.
 
     Args:
-        socket: where.
-        lister: what to answer.
         rate, burst: the limit (K5).
         clock: monotonic seconds.
     """
@@ -71,8 +69,6 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         self._stopped = threading.Event()
         self._hanging = False
         self._denying = False
-        self._limiting = False
-        self._outdated = False
 
     def start(self) -> None:
         """Listen; a stale socket is replaced."""
@@ -100,14 +96,6 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         """
         self._denying = on
 
-    def exhaust(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
-        """Reject every call by rate limit, as other clients on the node can make it."""
-        self._limiting = on
-
-    def outdate(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
-        """Answer as a kubelet that serves ``v1alpha1`` only."""
-        self._outdated = on
-
     def List(  # noqa: N802 - the name is the protocol's
         self,
         request: pb.ListPodResourcesRequest,  # noqa: ARG002 - empty
@@ -118,12 +106,10 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
             pass
         if self._stopped.is_set():
             context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet is stopping")
-        if self._outdated:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown service v1.PodResourcesLister")
         if self._denying:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "permission denied")
         with self._lock:
-            allowed = not self._limiting and self._bucket.allow()
+            allowed = self._bucket.allow()
         if not allowed:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return pb.ListPodResourcesResponse(pod_resources=describe(self._lister()))

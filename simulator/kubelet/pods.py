@@ -32,7 +32,6 @@ class Container:
     """One container of a pod.
 
     Attributes:
-        name: unique within the pod.
         kind: init, sidecar (a restartable init container) or main.
         limits: extended resources only, resource -> count.
     """
@@ -48,17 +47,10 @@ class Pod:
 
     Attributes:
         uid: tells two pods of one name apart.
-        namespace: the pod's namespace.
-        name: the pod's name.
         created: ``creationTimestamp``, whole seconds; batches are sorted by it.
         containers: in the order of admission: the init list, then the containers.
-        annotations: all of them.
-        node_selector: labels the node must carry.
-        deleting: whether ``deletionTimestamp`` is set.
         phase: as the API server showed it.
         mirror: whether this is the shadow of a static pod.
-        static: whether it came from a file.
-        manifest: the whole object.
     """
 
     uid: str

@@ -18,9 +18,7 @@ class Run:
     """One container, as the runtime knows it.
 
     Attributes:
-        running: whether it runs.
         exit_code: of the last time it ended.
-        starts: how often it was started.
         started_at: unix seconds, of its last start.
         finish_at: unix seconds when it ends by itself; ``None`` for never.
         received: what it was given at its last start.

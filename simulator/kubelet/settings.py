@@ -18,8 +18,6 @@ class Moment:
     Attributes:
         when: ``before`` or ``after``.
         what: ``GetPreferredAllocation``, ``Allocate``, ``Checkpoint``, ``PreStartContainer``.
-        pod: whose container.
-        container: its name.
         resource: empty for the checkpoint.
     """
 
@@ -43,12 +41,10 @@ class Settings:
     """Everything a kubelet is told.
 
     Attributes:
-        node_name: its node.
         root_dir: what survives a restart, beside the checkpoint in *plugin_dir*.
         plugin_dir: where ``kubelet.sock`` is and plugins put theirs.
         pod_resources_socket: ``None`` for a node without one.
         trace_path: where the trace is appended, JSON lines; ``None`` for memory only.
-        seed: of every random choice.
         active_pods_only: ``List`` without pods that have ended (1.34 and newer), or with
             all that the API server still has (K8).
         removed_pods_stay: whether a pod deleted with grace period 0 stays in ``List``, with
@@ -65,9 +61,7 @@ class Settings:
         init_run_s: an init container runs for a random time between these.
         grace_s: a deleted pod ends after a random time between these.
         start_retry_s: until a container whose start failed is tried again; 10 in the real one.
-        pod_workers: how many pods are started or ended at once; the real one has no limit.
         node_status_s: how often the node is reported when nothing changes.
-        hook: see :data:`Hook`.
     """
 
     node_name: str
@@ -89,6 +83,5 @@ class Settings:
     init_run_s: tuple[float, float] = (0.01, 0.05)
     grace_s: tuple[float, float] = (0.01, 0.05)
     start_retry_s: float = 0.5
-    pod_workers: int = 12
     node_status_s: float = 10.0
     hook: Hook = no_hook

@@ -15,8 +15,6 @@ class SocketServer:
 
     Args:
         path: the socket; a stale file there is removed by gRPC.
-        name: of the threads.
-        threads: how many calls are served at once.
 
     Raises:
         ValueError: *path* is longer than a socket address can be.

@@ -75,8 +75,6 @@ class PodSource:
     """Follows the pods of one node.
 
     Args:
-        client: the API server.
-        node_name: whose pods.
         deliver: takes each batch, in order; it may block.
     """
 

@@ -49,12 +49,6 @@ class StatusManager:
             self._wanted[pod.uid] = _Wanted(pod, status)
         self.queue.add(pod.uid)
 
-    def phase(self, uid: str) -> str | None:
-        """Return the phase last set; ``None`` when none was."""
-        with self._lock:
-            wanted = self._wanted.get(uid)
-            return None if wanted is None else str(wanted.status.get("phase", ""))
-
     def get(self, uid: str) -> Json | None:
         """Return the status last set."""
         with self._lock:
@@ -63,7 +57,7 @@ class StatusManager:
 
     def ended(self, uid: str) -> bool:
         """Return whether the kubelet itself has ended the pod."""
-        return self.phase(uid) in TERMINAL_PHASES
+        return _ended(self.get(uid) or {})
 
     def remove(self, pod: Pod) -> None:
         """Take a pod whose containers are gone out of the API server."""

@@ -23,16 +23,11 @@ class TraceEvent:
         unix_ms: the same as unix time, for comparing with what other processes saw.
         event: ``rpc``, ``start`` (a container starts, with what it received), ``reject``,
             ``end`` (a pod ended, its devices are free), ``kubelet`` (it started).
-        rpc: the method, of an ``rpc``.
-        resource: the resource asked for.
-        size: how many devices are asked for.
         available: how many were offered in a preferred call.
         must_include: the IDs that had to be in the answer.
         ids: the IDs sent to the plugin, or the IDs it preferred.
         pod_uid, namespace, pod, container: for whom, truly.
-        took_ms: how long the plugin took.
         error: what the plugin answered instead, or why a pod was refused.
-        detail: whatever else the event carries.
     """
 
     ms: float
@@ -74,14 +69,7 @@ class Trace:
     def add(
         self, event: str, pod: Pod | None = None, *, at: float | None = None, **fields: Any
     ) -> None:
-        """Append an event.
-
-        Args:
-            event: its kind.
-            pod: whom it is about.
-            at: when it began, of :meth:`now`; now when left out.
-            fields: the rest of :class:`TraceEvent`.
-        """
+        """Append an event with fields of :class:`TraceEvent`; *at* is when it began, else now."""
         if pod is not None:
             fields |= {"pod_uid": pod.uid, "namespace": pod.namespace, "pod": pod.name}
         with self._lock:

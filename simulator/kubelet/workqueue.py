@@ -4,7 +4,6 @@ The same idea as client-go's: a key added while it is worked on is worked on aga
 adding it twice before that is once.
 """
 
-import heapq
 import threading
 import time
 from collections.abc import Callable
@@ -19,16 +18,13 @@ class WorkQueue:
     """A few threads that work on keys.
 
     Args:
-        name: of the threads.
         work: called with a key; a :class:`Stopping` from it ends the queue.
-        threads: how many.
     """
 
     def __init__(self, name: str, work: Work, *, threads: int) -> None:
         self._work = work
         self._changed = threading.Condition()
         self._due: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
         self._busy: set[str] = set()
         self._stopped = False
         self._threads = [
@@ -45,11 +41,7 @@ class WorkQueue:
         """Work on *key* after *delay* seconds, or earlier if it was due earlier."""
         due = time.monotonic() + delay
         with self._changed:
-            known = self._due.get(key)
-            if known is not None and known <= due:
-                return
-            self._due[key] = due
-            heapq.heappush(self._heap, (due, key))
+            self._due[key] = min(due, self._due.get(key, due))
             self._changed.notify()
 
     def stop(self) -> None:
@@ -68,30 +60,14 @@ class WorkQueue:
     def _next(self) -> str | None:
         with self._changed:
             while not self._stopped:
-                now = time.monotonic()
-                wait: float | None = None
-                skipped: list[tuple[float, str]] = []
-                found: str | None = None
-                while self._heap:
-                    due, key = self._heap[0]
-                    if self._due.get(key) != due:
-                        heapq.heappop(self._heap)  # due at another time by now
-                    elif due > now:
-                        wait = due - now
-                        break
-                    elif key in self._busy:
-                        skipped.append(heapq.heappop(self._heap))
-                    else:
-                        heapq.heappop(self._heap)
-                        found = key
-                        break
-                for entry in skipped:  # done() wakes us for these
-                    heapq.heappush(self._heap, entry)
-                if found is not None:
-                    del self._due[found]
-                    self._busy.add(found)
-                    return found
-                self._changed.wait(wait)
+                free = ((due, key) for key, due in self._due.items() if key not in self._busy)
+                due, key = min(free, default=(None, ""))
+                wait = None if due is None else due - time.monotonic()
+                if wait is not None and wait <= 0:
+                    del self._due[key]
+                    self._busy.add(key)
+                    return key
+                self._changed.wait(wait)  # whoever is done wakes us for what was busy
             return None
 
     def _run(self) -> None:

@@ -1,8 +1,9 @@
-"""What the agent of a node in this process says: a decision log that remembers."""
+"""What the agent says in this process: a decision log that remembers."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agent.allocator.model.containers import ContainerRef, Correction
 from contract.allocation import Evidence
@@ -11,25 +12,33 @@ from contract.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One decision of the agent."""
+    """One thing that the agent said.
+
+    Attributes:
+        word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven``, ``unadvised`` or
+            ``blind``.
+        ref: which container it named, if any.
+        call: in which call, where it decided or refused.
+        resource: of what.
+        evidence: by what, where it decided.
+        size: how many were asked for, where it refused.
+        reason: why, or what was otherwise.
+    """
 
     at_ms: float
-    ref: ContainerRef
-    resource: Resource
-    evidence: Evidence
-    ids: frozenset[str]
+    word: str
+    ref: ContainerRef | None = None
+    call: str = ""
+    resource: Resource | None = None
+    evidence: Evidence | None = None
+    ids: frozenset[str] = frozenset()
+    size: int = 0
+    reason: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """One refusal of the agent; *ref* is ``None`` where it found nobody asking."""
-
-    at_ms: float
-    call: str
-    ref: ContainerRef | None
-    resource: Resource
-    size: int
-    reason: str
+    def __str__(self) -> str:
+        places = f"{len(self.ids) or self.size} {self.resource or 'places'}"
+        parts = (self.word, str(self.ref), self.evidence, self.call, places, self.reason)
+        return " ".join(filter(None, parts))
 
 
 class Diary:
@@ -37,9 +46,23 @@ class Diary:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.said: list[Said] = []
-        self.refusals: list[Refused] = []
+        self.everything: list[Said] = []
         self.counts: Counter[str] = Counter()
+
+    @property
+    def said(self) -> list[Said]:
+        """Return what was assigned to whom."""
+        return [each for each in self.everything if each.evidence and each.call == "allocate"]
+
+    @property
+    def refusals(self) -> list[Said]:
+        """Return the refusals; *ref* is ``None`` where nobody was found asking."""
+        return [each for each in self.everything if each.word == "refused"]
+
+    def take(self) -> list[Said]:
+        """Return everything since this was asked last, and forget it."""
+        said, self.everything = self.everything, []
+        return said
 
     def decided(
         self,
@@ -51,32 +74,38 @@ class Diary:
     ) -> None:
         """Report that a call was settled."""
         self.counts[f"{call} by {evidence.value}"] += 1
-        if call == "allocate":
-            self.said.append(Said(self._clock(), ref, resource, evidence, frozenset(ids)))
+        self._keep("decided", ref, call, resource, evidence, frozenset(ids))
 
     def refused(
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
         """Report that a call was refused."""
         self.counts[f"{call} refused"] += 1
-        self.refusals.append(Refused(self._clock(), call, ref, resource, size, reason))
+        self._keep("refused", ref, call, resource, size=size, reason=reason)
 
-    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:  # noqa: ARG002 -- the Protocol's
+    def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """Report that a scheduler's choice did not fit."""
-        self.counts["replaced"] += 1
+        self._count("replaced", ref, reason=f"{chosen} by {cards}")
 
-    def corrected(self, correction: Correction) -> None:  # noqa: ARG002 -- the Protocol's
+    def corrected(self, correction: Correction) -> None:
         """Report that a guess was wrong."""
-        self.counts["corrected"] += 1
+        self._count("corrected", correction.guessed, reason=f"it was {correction.proven}")
 
-    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:  # noqa: ARG002 -- the Protocol's
+    def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         """Report that a container started without proof."""
-        self.counts["unproven"] += 1
+        self._count("unproven", ref, ids=frozenset(ids), reason=reason)
 
-    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:  # noqa: ARG002 -- the Protocol's
+    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Places were chosen while the wishes of the pod's author were not known."""
-        self.counts["unadvised"] += 1
+        self._count("unadvised", ref, resource=resource, ids=frozenset(ids))
 
-    def podresources_unavailable(self, reason: str) -> None:  # noqa: ARG002 -- the Protocol's
+    def podresources_unavailable(self, reason: str) -> None:
         """Report that the record could not be had."""
-        self.counts["blind"] += 1
+        self._count("blind", reason=reason)
+
+    def _count(self, word: str, *args: Any, **fields: Any) -> None:
+        self.counts[word] += 1
+        self._keep(word, *args, **fields)
+
+    def _keep(self, word: str, *args: Any, **fields: Any) -> None:
+        self.everything.append(Said(self._clock(), word, *args, **fields))

@@ -1,5 +1,7 @@
 """What the kubelet's trace says of pods so far, kept up as it grows."""
 
+from collections import defaultdict
+
 from simulator.kubelet.trace import Trace
 
 
@@ -7,43 +9,22 @@ class Digest:
     """Reads every event once: a node is asked again and again how far its pods are."""
 
     def __init__(self, trace: Trace) -> None:
-        """Start with nothing read."""
         self._trace = trace
         self._read = 0
-        self._rejected: set[str] = set()
-        self._ended: set[str] = set()
-        self._started: set[tuple[str, str]] = set()
+        self._seen: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
 
     @property
     def read(self) -> int:
         """Number of events so far."""
-        self._catch_up()
-        return self._read
-
-    @property
-    def rejected(self) -> set[str]:
-        """UIDs of the pods that were not admitted."""
-        self._catch_up()
-        return self._rejected
-
-    @property
-    def ended(self) -> set[str]:
-        """UIDs of the pods whose containers have all ended."""
-        self._catch_up()
-        return self._ended
-
-    @property
-    def started(self) -> set[tuple[str, str]]:
-        """UID and name of the containers that were started."""
-        self._catch_up()
-        return self._started
-
-    def _catch_up(self) -> None:
         for each in self._trace.since(self._read):
             self._read += 1
-            if each.event == "reject":
-                self._rejected.add(each.pod_uid)
-            elif each.event == "end":
-                self._ended.add(each.pod_uid)
-            elif each.event == "start":
-                self._started.add((each.pod_uid, each.container))
+            self._seen[each.event].add((each.pod_uid, each.container))
+        return self._read
+
+    def containers(self, event: str) -> set[tuple[str, str]]:
+        """Return UID and name of the containers of which there was an *event*."""
+        return self._seen[event] if self.read else set()
+
+    def pods(self, event: str) -> set[str]:
+        """Return the UIDs of the pods of which there was an *event*."""
+        return {uid for uid, _ in self.containers(event)}

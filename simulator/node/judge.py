@@ -23,9 +23,7 @@ class Admission:
     """One ``Allocate``: what the kubelet made it for, and what became of it.
 
     Attributes:
-        resource: of what.
         event: the call, as the kubelet's trace has it.
-        verdict: whether our agent named the right container.
         evidence: by what; ``None`` when it answered nothing.
         error: what the kubelet was told instead of an answer.
     """
@@ -47,11 +45,7 @@ def judge(
 ) -> Admission:
     """Compare one ``Allocate`` with what the agent said while it was in flight.
 
-    Args:
-        event: the call, as the kubelet's trace has it.
-        resource: of what.
-        diary: everything the agent said.
-        mirrors: by UID of a static pod, the UID under which the API shows it.
+    *mirrors* has, by UID of a static pod, the UID under which the API shows it.
     """
     if event.error:
         return Admission(resource, event, Verdict.REFUSED, None, event.error)
@@ -66,7 +60,7 @@ def judge(
         ),
         None,
     )
-    if said is None:
+    if said is None or said.ref is None:
         return Admission(resource, event, Verdict.WRONG, None, "the agent said nothing")
     # The agent knows no UID of a pod that only the kubelet has left.
     same = said.ref.pod.key == (event.namespace, event.pod)

@@ -14,8 +14,6 @@ class Running:
     """One container that runs.
 
     Attributes:
-        uid: its pod.
-        container: what it asked for.
         received: what it was given when it started, as the kubelet records it.
     """
 
@@ -25,12 +23,7 @@ class Running:
 
 
 def wrong_limits(running: Iterable[Running], *, block: int) -> list[str]:
-    """List every container that finds limits that are not its own.
-
-    Args:
-        running: the containers that run.
-        block: bytes of a memory block.
-    """
+    """List every container that finds limits that are not its own."""
     wrong, owners = [], dict[str, str]()
     for each in running:
         who = f"{each.uid} {each.container.name}"

@@ -37,7 +37,6 @@ class InCall:
 
     Attributes:
         call: ``GetPreferredAllocation``, ``Allocate`` or ``PreStartContainer``.
-        resource: of what.
         ids: the devices named in it; none in a preferred call.
     """
 
@@ -55,11 +54,7 @@ def no_hook(moment: InCall) -> None:
 
 
 class Death:
-    """Whether one run of the agent has been killed.
-
-    Args:
-        hook: see :data:`AgentHook`.
-    """
+    """Whether one run of the agent has been killed."""
 
     def __init__(self, hook: AgentHook) -> None:
         self._hook = hook
@@ -106,8 +101,6 @@ class MortalOutbox:
     """A :class:`agent.allocator.model.ports.AnnotationWriter` whose queue dies with the agent.
 
     Args:
-        writer: where the API server is.
-        death: of the agent.
         waits: keep everything until :meth:`write`, as a queue does that has not come to it.
     """
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.ports import Enforcer, RecordSource
+from agent.allocator.model.ports import Enforcer
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
@@ -62,15 +62,11 @@ class Node:
     """A simulated node with our agent on it.
 
     Attributes:
-        kubelet: its kubelet.
         agent: its agent; ``None`` while none runs.
         manifests: the pods that the API server has for it, by UID.
         pods: the same as its agent is told of them.
-        plugin_dir: the folder of the plugins' sockets.
         kubelet_dir: where the agent looks for the kubelet's checkpoint.
-        record_socket: the socket of PodResources.
         state: the agent's folder on disk.
-        diary: what has been seen of its pods.
     """
 
     def __init__(self, options: NodeOptions, names: Names | None = None) -> None:
@@ -127,7 +123,6 @@ class Node:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End everything and remove the folder."""
         self.end_agent()
         self.kubelet.stop()
         self._folder.cleanup()
@@ -185,7 +180,7 @@ class Node:
     def sweep(self) -> None:
         """Report the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
-        for uid in self._digest.ended & self.manifests.keys():
+        for uid in self._digest.pods("end") & self.manifests.keys():
             manifest = self.manifests[uid]
             if "deletionTimestamp" in manifest["metadata"]:
                 del self.manifests[uid]
@@ -198,7 +193,7 @@ class Node:
     def sweep_statuses(self) -> None:
         """Show what the kubelet says of pods: rejected for good, or that all containers run."""
         self._show_running()
-        for uid in sorted(self._digest.rejected):
+        for uid in sorted(self._digest.pods("reject")):
             self.pods.end(uid)
             if uid in self.manifests:
                 self.manifests[uid]["status"] = {"phase": "Failed"}
@@ -263,7 +258,7 @@ class Node:
     def _unsettled(self) -> list[str]:
         if not self.kubelet.idle():
             return ["the kubelet has pods to admit"]
-        over = self._digest.rejected | self._digest.ended | self._vetoed()
+        over = self._digest.pods("reject") | self._digest.pods("end") | self._vetoed()
         return sorted({*self.manifests, *self._static} - over - self._running())
 
     def _vetoed(self) -> set[str]:
@@ -281,7 +276,7 @@ class Node:
             self.pods.run(self._mirrors.get(uid, uid))
 
     def _running(self) -> set[str]:
-        started = self._digest.started
+        started = self._digest.containers("start")
         return {
             uid
             for uid, manifest in (self.manifests | self._static).items()
@@ -292,8 +287,9 @@ class Node:
 
     def admissions(self) -> list[Admission]:
         """Compare each ``Allocate`` of the kubelet with what the agent said in it."""
+        said = self.diary.said
         return [
-            judge(each, self._resources[each.resource], self.diary.said, mirrors=self._mirrors)
+            judge(each, self._resources[each.resource], said, mirrors=self._mirrors)
             for each in self.kubelet.trace.rpcs("Allocate")
         ]
 
@@ -346,17 +342,16 @@ class Node:
         death = Death(self._options.agent_hook)
         writer = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
         channel = PodResources(self.record_socket, resources=self._resources)
-        record: RecordSource = channel if self._options.witness else NoRecord()
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
             table=self._table,
             pods=self.pods,
-            record=self._options.record(record),
+            record=channel if self._options.witness else NoRecord(),
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
             store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletLife(self.kubelet_dir).current,
             writer=writer,
-            decision_log=mortal_log(self._options.decision_log(self.diary), death),
+            decision_log=mortal_log(self.diary, death),
             answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,

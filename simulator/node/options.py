@@ -1,25 +1,11 @@
 """How a node in this process is set up."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from agent.allocator.model.ports import DecisionLog, RecordSource
 from placement.scoring import Policy
 from simulator.node.mortal import AgentHook, no_hook
-
-Rewire = Callable[[RecordSource], RecordSource]
-"""Puts something between the agent and the kubelet's record."""
-
-Retell = Callable[[DecisionLog], DecisionLog]
-"""Puts something between the agent and the diary."""
-
-Anything = TypeVar("Anything")
-
-
-def as_it_is(anything: Anything) -> Anything:
-    """Put nothing in between."""
-    return anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +19,7 @@ class NodeOptions:
         policy: which card a share prefers.
         witness: whether the agent can ask ``List``.
         checkpoint: whether the agent can read the kubelet's checkpoint.
-        record: puts a fault between the agent and ``List``.
         list_rate, list_burst: the kubelet's limit on ``List`` (fact K5).
-        decision_log: puts something between the agent and the diary.
         boot: whether kubelet and agent are started at once; a test may want to do it itself.
         cache_behind: how many pods the agent's watch is behind the kubelet.
         patches_wait: whether allocations stay in the agent's queue until
@@ -53,10 +37,8 @@ class NodeOptions:
     policy: Policy = Policy.BINPACK
     witness: bool = True
     checkpoint: bool = True
-    record: Rewire = as_it_is
     list_rate: float = 100.0
     list_burst: int = 10
-    decision_log: Retell = as_it_is
     boot: bool = True
     cache_behind: int = 0
     patches_wait: bool = False

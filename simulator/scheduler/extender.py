@@ -4,12 +4,13 @@ Payloads have capitalised keys and no omitted fields; answers are read as Go rea
 keys in any case, unknown ones ignored.
 """
 
-import http.client
-import json
 import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
+
+import urllib3
+from urllib3.exceptions import HTTPError
 
 from simulator.client import Json
 from simulator.kubelet.pods import Pod
@@ -29,15 +30,17 @@ class Extender:
 
     def __init__(self, settings: ExtenderSettings) -> None:
         self._settings = settings
-        self._url = urlsplit(settings.url)
-        self._context: ssl.SSLContext | None = None
-        if self._url.scheme not in ("http", "https") or not self._url.hostname:
+        url = urlsplit(settings.url)
+        if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError(f"urlPrefix: not a URL: {settings.url!r}")
-        if self._url.scheme == "https":
+        secure: dict[str, Any] = {}
+        if url.scheme == "https":
             try:
-                self._context = ssl.create_default_context(cafile=settings.ca_file)
+                secure["ssl_context"] = ssl.create_default_context(cafile=settings.ca_file)
             except OSError as error:
                 raise ValueError(f"tlsConfig.caFile: {error}: {settings.ca_file}") from error
+            secure["server_hostname"] = settings.server_name or url.hostname
+        self._pool = urllib3.PoolManager(retries=False, timeout=settings.timeout_s, **secure)
 
     @property
     def binds(self) -> bool:
@@ -99,47 +102,16 @@ class Extender:
 
     def _send(self, verb: str, body: Json) -> Any:
         url = f"{self._settings.url}/{verb}"
-        connection = self._connection()
         try:
-            connection.request(
-                "POST",
-                f"{self._url.path}/{verb}",
-                json.dumps(body).encode(),
-                {"Content-Type": "application/json"},
-            )
-            answer = connection.getresponse()
-            content = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise ExtenderError(f'Post "{url}": {error or type(error).__name__}') from error
-        finally:
-            connection.close()
-        if answer.status != http.client.OK:
+            answer = self._pool.request("POST", url, json=body)
+        except (HTTPError, OSError) as error:
+            raise ExtenderError(f'Post "{url}": {error}') from error
+        if answer.status != 200:
             raise ExtenderError(f"failed {verb} with extender at URL {url}, code {answer.status}")
         try:
-            return json.loads(content)
+            return answer.json()
         except ValueError as error:
             raise ExtenderError(f"{url}: not JSON: {error}") from error
-
-    def _connection(self) -> http.client.HTTPConnection:
-        host, port = self._url.hostname or "", self._url.port
-        if self._context is None:
-            return http.client.HTTPConnection(host, port, timeout=self._settings.timeout_s)
-        return _NamedConnection(host, port, self._settings, self._context)
-
-
-class _NamedConnection(http.client.HTTPSConnection):
-    """A connection to a host whose certificate may have another name (``serverName``)."""
-
-    def __init__(
-        self, host: str, port: int | None, settings: ExtenderSettings, context: ssl.SSLContext
-    ) -> None:
-        super().__init__(host, port, timeout=settings.timeout_s)
-        self._tls = context
-        self._name = settings.server_name or host
-
-    def connect(self) -> None:
-        http.client.HTTPConnection.connect(self)
-        self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._name)
 
 
 def _arguments(pod: Pod, nodes: Sequence[str]) -> Json:

@@ -10,10 +10,7 @@ from simulator.kubelet.pods import Pod, requests_of
 def reasons_against(node: Json, pod: Pod, used: Mapping[str, int]) -> Sequence[str]:
     """Return why *pod* cannot be on *node*, in kube-scheduler's words; none where it fits.
 
-    Args:
-        node: as the API server has it.
-        pod: the pod.
-        used: what is taken on the node, by extended resource.
+    *used* has what is taken on the node, by extended resource.
     """
     if (node.get("spec") or {}).get("unschedulable"):
         return ("node(s) were unschedulable",)

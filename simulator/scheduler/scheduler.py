@@ -44,10 +44,8 @@ class Scheduler:
     """Binds what fits, and tries the rest again.
 
     Args:
-        client: the API server.
         settings: which pods are its own, and its extender.
         seed: of the choice among equal nodes and of the delays.
-        workers: how many bindings are under way at once.
         max_delay: seconds, the longest delay before a binding.
 
     Raises:

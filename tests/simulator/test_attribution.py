@@ -3,10 +3,13 @@
 import pytest
 
 from contract.allocation import Allocation, Evidence, encode_allocations
+from contract.demand import ContainerDemand, ContainerKind, Demand
 from contract.names import Names
-from simulator.attribution import Call, Pending, Tally, score_agent, score_oldest_pending
+from contract.resource import Resource
+from simulator.attribution import Call, Candidate, Request, gpu_manager, score, score_agent
 from simulator.audit import held_twice, holdings_of, unequal_records
 from simulator.burst import container, pod
+from simulator.node.judge import Verdict
 
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
@@ -43,35 +46,33 @@ def test_the_agent_is_right_where_its_log_names_the_container_the_call_was_for()
         resources={CORE: "core"},
         summarize=lambda ids: next(iter(ids)).partition("::")[2],
     )
-    assert tally == Tally(right=1, wrong=2)
+    assert tally == {Verdict.RIGHT: 1, Verdict.WRONG: 2}
     assert wrong == [(calls[1], ("default", "a", "main")), (calls[2], None)]
 
 
+def _asked(name: str, container: str = "main", at: int = 10) -> Request:
+    return Request(Resource.CORE, 1, at, f"default/{name}", container)
+
+
+def _pod(name: str, age: int, *containers: str, bound: int = 0) -> Candidate:
+    asks = (ContainerDemand(each, ContainerKind.MAIN, 0, Demand(1, 1)) for each in containers)
+    return Candidate(f"default/{name}", name, bound, age, tuple(asks))
+
+
 @pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        pytest.param(["old", "new"], Tally(right=2), id="admitted in the order of age"),
-        pytest.param(["new", "old"], Tally(wrong=2), id="admitted the other way round"),
-    ],
+    ("order", "verdict"), [(["old", "new"], Verdict.RIGHT), (["new", "old"], Verdict.WRONG)]
 )
 def test_the_rule_of_age_is_right_only_where_age_is_the_order(
-    order: list[str], expected: Tally
+    order: list[str], verdict: Verdict
 ) -> None:
-    pods = [
-        Pending("default", "old", 1, 0.0, (("main", 1),)),
-        Pending("default", "new", 2, 0.0, (("main", 1),)),
-    ]
-    calls = [_call(name, "main", [f"G::{place}"]) for place, name in enumerate(order)]
-    assert score_oldest_pending(calls, pods, core=CORE) == expected
+    pods, calls = [_pod("old", 1, "main"), _pod("new", 2, "main")], list(map(_asked, order))
+    assert score(calls, gpu_manager(pods, calls)) == {verdict: 2}
 
 
 def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> None:
-    pods = [
-        Pending("default", "old", 1, 20.0, (("main", 1),)),
-        Pending("default", "begun", 2, 0.0, (("one", 1), ("two", 1))),
-    ]
-    calls = [_call("begun", "one", ["G::0"], at=10.0), _call("begun", "two", ["G::1"], at=30.0)]
-    assert score_oldest_pending(calls, pods, core=CORE) == Tally(right=2)
+    pods = [_pod("old", 1, "main", bound=20), _pod("begun", 2, "one", "two")]
+    calls = [_asked("begun", "one"), _asked("begun", "two", at=30)]
+    assert score(calls, gpu_manager(pods, calls)) == {Verdict.RIGHT: 2}
 
 
 def test_a_place_of_two_live_pods_is_found_and_one_handed_on_within_a_pod_is_not() -> None:

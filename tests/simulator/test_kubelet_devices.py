@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from contract.demand import ContainerKind
+from simulator.kubelet import devices as state
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import AllocateCall, Devices, Options, PreferCall, SaveBooks, Step
 from simulator.kubelet.errors import AdmissionFailure, CallFailed
@@ -60,23 +61,17 @@ class Driver:
         return self.steps
 
     def allocate(self, pod: Pod, container: Container) -> None:
-        steps = self.devices.allocate(pod.uid, container, self.alive)
-        try:
-            step = next(steps)
-            while True:
-                self.steps.append(step)
-                step = self._next(steps, step)
-        except StopIteration:
-            return
+        state.drive(self.devices.allocate(pod.uid, container, self.alive), self._do)
 
-    def _next(self, steps, step: Step) -> Step:  # type: ignore[no-untyped-def]  # a generator's ends
+    def _do(self, step: Step) -> state.Reply:
+        self.steps.append(step)
         if isinstance(step, SaveBooks):
-            return steps.send(None)  # type: ignore[no-any-return]
+            return None
         answer = tuple(self.prefer) if isinstance(self.prefer, list) else self.prefer
         reply = answer if isinstance(step, PreferCall) else self.answer
         if isinstance(reply, CallFailed):
-            return steps.throw(reply)  # type: ignore[no-any-return]
-        return steps.send(reply)  # type: ignore[no-any-return]
+            raise reply
+        return reply
 
     def held(self, uid: str = "u1", container: str = "c", resource: str = R) -> set[str]:
         holding = self.devices.pods.get(uid, {}).get(container, {}).get(resource)

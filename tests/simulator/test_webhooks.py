@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trustme
+import urllib3
 
 from contract.names import Names
 from contract.stamps import OrderStamp
@@ -59,17 +60,6 @@ def _respond(request: Json) -> Json:
 
 
 @pytest.fixture
-def warnings() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def client(server: ApiServer, warnings: list[str]) -> Iterator[ApiClient]:
-    with ApiClient(server.url, on_warning=warnings.append) as connected:
-        yield connected
-
-
-@pytest.fixture
 def hook(server: ApiServer, authority: trustme.CA) -> Iterator[Hook]:
     with running_hook(authority, respond=_respond) as found:
         url, ca = f"https://localhost:{found.port}", base64.b64decode(found.ca_bundle)
@@ -103,16 +93,17 @@ def test_a_gpu_pod_is_stamped_when_it_is_created_and_when_it_is_bound(
 
 
 def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
-    client: ApiClient, hook: Hook, warnings: list[str]
+    server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
     client.create(PODS, plain_pod(limits=GPU))
     notes = client.get(f"{PODS}/p")["metadata"]["annotations"]
     copy = plain_pod("copy")
     copy["metadata"]["annotations"] = notes | {NAMES.gpu_allocation: "{}", "a": "b"}
-    assert client.create(PODS, copy)["metadata"]["annotations"] == {"a": "b"}
-    assert warnings == [
-        f"metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod asks for no GPU"
+    answer = urllib3.request("POST", server.url + PODS, json=copy)
+    assert answer.headers.getlist("Warning") == [
+        f'299 - "metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod asks for no GPU"'
     ]
+    assert client.get(f"{PODS}/copy")["metadata"]["annotations"] == {"a": "b"}
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "gpu-turnstile", "gpu-turnstile-node"])

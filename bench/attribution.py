@@ -7,14 +7,13 @@ calls of a simulated one is a question of :mod:`bench.soak`.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from agent.allocator.in_service import Answered, InService
-from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.identity import KnownPods
+from agent.allocator.interfaces import Checkpoint
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.pods import Pods
-from agent.allocator.record import Seen, read_record
+from agent.allocator.resolver import LastCall, resolve
 from agent.allocator.resolver import Request as ResolverRequest
-from agent.allocator.resolver import resolve
-from agent.allocator.turn import Turn
+from agent.allocator.snapshot import SnapshotContext, build_snapshot
 from agent.errors import ResolutionError
 from bench.recording import RECORDING, Burst, Recorded, load_burst
 from bench.result import Goal, Result, Table
@@ -55,19 +54,19 @@ def replay_resolver(
         witness: whether ``List`` is looked at where the recording has it.
     """
     uids = {pod.pod: pod.uid for pod in pods}
-    known, turn, service = Pods(), Turn(), InService("", PodId("", "", ""), "")
+    known, turn, service = KnownPods(), LastCall(), CurrentPod("", PodId("", "", ""), "")
     written: dict[str, dict[str, dict[Resource, frozenset[str]]]] = {}
     given: dict[Resource, frozenset[str]] = {}  # to the container that is being served
     answers: list[Named | None] = []
     for call in calls:
         request = call.request
-        known.update([_view(pod) for pod in pods if pod.bound_ns <= request.at_ns])
-        record = read_record(
-            written=Checkpoint(written),
+        known = known.updated([_view(pod) for pod in pods if pod.bound_ns <= request.at_ns])
+        record = build_snapshot(
+            checkpoint=Checkpoint(written),
             listed=call.observe.lacking if witness and call.observe is not None else None,
-            services=(service,),
-            pods=known,
-            seen=Seen(asker=turn.asker, passed=turn.passed),
+            served=(service,),
+            known=known,
+            context=SnapshotContext(target=turn.pod, finished=turn.finished),
         )
         ids = frozenset({f"{request.pod}/{request.container}"})
         given[request.resource] = ids
@@ -79,10 +78,10 @@ def replay_resolver(
             answers.append(None)
             continue
         turn = turn.after(record, found.pod, guessed=found.evidence is Evidence.ORDER)
-        if service.pod != found.pod:
-            service = InService("", found.pod, found.pod.uid)
-        service = service.answered(
-            Answered(found.container.name, request.resource, ids, found.evidence, allocated=True)
+        if service.id != found.pod:
+            service = CurrentPod("", found.pod, found.pod.uid)
+        service = service.with_assignment(
+            Assignment(found.container.name, request.resource, ids, found.evidence, allocated=True)
         )
         answers.append(Named(str(found.pod), found.container.name))
     return answers

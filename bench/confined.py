@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.grants import ContainerEdits, Mount
 
 _OVERLAID = ("/etc", "/usr/local")
 _UNSHARE = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--user", "--map-root-user")))
@@ -34,13 +34,17 @@ def check() -> None:
         NotHere: they cannot.
     """
     try:
-        run(Answer(), ["true"], {})
+        run(ContainerEdits(), ["true"], {})
     except (OSError, ProgramFailed) as error:
         raise NotHere(f"no mount namespace: {error}") from error
 
 
 def run(
-    answer: Answer, command: Sequence[str], variables: Mapping[str, str], *, before: str = ":"
+    answer: ContainerEdits,
+    command: Sequence[str],
+    variables: Mapping[str, str],
+    *,
+    before: str = ":",
 ) -> tuple[str, str]:
     """Run a program, having run *before* in a shell; return its output and its errors.
 

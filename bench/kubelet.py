@@ -67,7 +67,7 @@ class KubeletRecord:
         self._written: dict[str, PodHoldings] = {}
         table = load.table()
         self._registered = {
-            name: tuple(table.tickets(resource)) for resource, name in self._names.items()
+            name: tuple(table.slots(resource)) for resource, name in self._names.items()
         }
         self.asked = 0
         for view, held in load.held():

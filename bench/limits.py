@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from agent.allocator.model.answer import Answer
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.driver.folder import DriverFolder
 from agent.driver.layout import CLIENT, CONTROL, Found, Source, choose
@@ -63,17 +61,21 @@ class Container:
     def entitlement(self) -> Entitlement:
         """What it may use by the agent's record."""
         ids = {f"{card.uuid}::{place}" for card in self.blocks for place in range(self.cores)}
-        cores = Grant(Resource.CORE, tuple(Share(card.uuid, self.cores) for card in self.blocks))
+        cores = Grant(
+            Resource.CORE, tuple(CardGrant(card.uuid, self.cores) for card in self.blocks)
+        )
         memory = None if self.cores >= CORES_PER_CARD else self.memory
         return Entitlement(_REF, frozenset(ids), cores, memory, self.core_limit)
 
     @property
     def memory(self) -> Grant:
         """What its blocks of memory stand for."""
-        shares = (Share(card.uuid, blocks) for card, blocks in self.blocks.items())
+        shares = (CardGrant(card.uuid, blocks) for card, blocks in self.blocks.items())
         return Grant(Resource.MEMORY, tuple(shares))
 
-    def run(self, answer: Answer, variables: Mapping[str, str], before: str = ":") -> list[str]:
+    def run(
+        self, answer: ContainerEdits, variables: Mapping[str, str], before: str = ":"
+    ) -> list[str]:
         """Run the program with an answer; return what it says, and what a library has read.
 
         Raises:
@@ -149,7 +151,7 @@ def hami(
     )
     enforcer.open()
     held = container.entitlement
-    answer = enforcer.answer(held.ref, held.core_ids, held.cores).plus(
+    answer = enforcer.answer(held.ref, held.core_ids, held.cores).merged_with(
         enforcer.answer(held.ref, frozenset(), container.memory)
     )
     enforcer.start(held.core_ids, held)
@@ -184,7 +186,7 @@ def vcuda(
             f"mount -t tmpfs none /proc/driver; mkdir {proc}; echo NVRM {_VERSION} >{proc}/version"
         )
         found = container.run(
-            answer.plus(_lay_out(library, folder).answer()),
+            answer.merged_with(_lay_out(library, folder).answer()),
             {"LOGGER_LEVEL": "4"} | dict(variables),
             tell,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.slots import DeviceTable
 from agent.cards.inventory import parse_inventory
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource

@@ -134,7 +134,7 @@ class Plugin:
             ProcessFailed: it does not.
         """
         self.name = name
-        self._free = {resource: shuffled(load.table().tickets(resource)) for resource in Resource}
+        self._free = {resource: shuffled(load.table().slots(resource)) for resource in Resource}
         for _, held in load.held():
             for resource, ids in held.items():
                 self.take(resource, ids)

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.model.answer import Answer
+from agent.allocator.grants import ContainerEdits
 from agent.allocator.model.pod_view import Key, PodView
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.slots import DeviceTable
 from agent.app.supervisor import IN_SERVICE
 from agent.enforcement.none import NoEnforcement
 from agent.host import memory
@@ -41,11 +41,11 @@ class LoadedPods:
         self._by_name = {view.id.key: view for view in views}
         self.reads = 0
 
-    def views(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodView]:
         """Return all."""
         return self._views
 
-    def told(self, key: Key) -> Sequence[str]:
+    def uids_seen(self, key: Key) -> Sequence[str]:
         """Return the UIDs of the pods of a name."""
         return [self._by_name[key].id.uid]
 
@@ -89,11 +89,11 @@ class Echo:
         """Return the first."""
         return list(available[:size])
 
-    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Return the card's name, as every GPU plugin must."""
         if resource is Resource.MEMORY:
-            return Answer()
-        return Answer({"NVIDIA_VISIBLE_DEVICES": device_ids[0].partition("::")[0]})
+            return ContainerEdits()
+        return ContainerEdits({"NVIDIA_VISIBLE_DEVICES": device_ids[0].partition("::")[0]})
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Do nothing."""
@@ -115,7 +115,7 @@ class Asking(Echo):
         self._record.list(within=1.0)
         return super().prefer(resource, available, must, size)
 
-    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Read the checkpoint; return the card's name."""
         self._checkpoint.read()
         return super().allocate(resource, device_ids)
@@ -157,13 +157,13 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
     allocator = Allocator(
         table=table,
         pods=pods,
-        record=PodResources(folder / "r.sock", resources=resources),
+        pod_resources=PodResources(folder / "r.sock", resources=resources),
         checkpoint=CheckpointFile(plugins, resources),
         store=StateFile(folder / IN_SERVICE),
         kubelet=KubeletLife(plugins).current,
         writer=NoOutbox(),
         decision_log=LoggedDecisions(Metrics()),
-        answer=lambda grant: inject(grant, inventory, Injection.ENVVAR),
+        inject=lambda grant: inject(grant, inventory, Injection.ENVVAR),
         enforcer=NoEnforcement(),
     )
     allocator.refresh()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod
+from agent.allocator.interfaces import ListedContainer, ListedPod
 from contract.demand import parse_pod_demand
 from contract.names import Names
 from contract.resource import Resource

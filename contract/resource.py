@@ -24,6 +24,11 @@ class Resource(StrEnum):
     __hash__ = str.__hash__
 
     @property
+    def other(self) -> "Resource":
+        """The resource that a container's other pair of calls is for."""
+        return Resource.MEMORY if self is Resource.CORE else Resource.CORE
+
+    @property
     def others(self) -> tuple["Resource", ...]:
         """The resources that a container's other pairs of calls ask for."""
         return tuple(each for each in Resource if each is not self)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from agent.allocator.model.tickets import Ticket
+from agent.allocator.slots import Slot
 from contract.allocation import decode_allocations
 from contract.demand import parse_pod_demand
 from contract.names import Names
@@ -30,7 +30,7 @@ def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
     cards: dict[str, dict[str, int]] = {}
     for resource, ids in held.items():
         for device_id in ids:
-            places = cards.setdefault(Ticket.parse(device_id).card, {})
+            places = cards.setdefault(Slot.parse(device_id).card, {})
             places[resource] = places.get(resource, 0) + 1
     return cards
 

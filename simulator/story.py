@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from agent.allocator.model.tickets import summarize
+from agent.allocator.slots import summarize
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
 from contract.resource import Resource

@@ -1,205 +1,209 @@
-"""What the checkpoint and ``List`` say of our last answers (R6). Pure.
+"""What checkpoint and ``List`` show of the current pod's assignments (R6). Pure.
 
 Only guesses are corrected: what was known does not turn out wrong, and the entry of an ended pod
-may show the same places (K29) or come back (K33).
+may show the same slots (K29) or come back (K33).
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from agent.allocator.in_service import Answered, InService
-from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.containers import ContainerRef, Correction
+from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.identity import KnownPods, kubelet_uid
+from agent.allocator.interfaces import (
+    Checkpoint,
+    ContainerRef,
+    Correction,
+    ListedContainer,
+    ListedPod,
+)
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import ListedContainer, ListedPod
-from agent.allocator.pods import Pods, kubelet_uid
-from agent.allocator.record import Offered, Record
-from agent.allocator.recorded_pod import RecordedPod
-from contract.allocation import Evidence
+from agent.allocator.snapshot import AllocationSnapshot, Offered
+from agent.allocator.snapshot_pod import SnapshotPod
 from contract.demand import ContainerKind
 from contract.resource import count_of
 
 
 def by_checkpoint(
-    service: InService,
+    current: CurrentPod,
     before: Checkpoint,
     now: Checkpoint,
     *,
     may_be_new: Callable[[str], bool],
-    pods: Pods,
-) -> tuple[InService, list[Correction]]:
-    """Return the pod in service without the guesses that the file shows with other containers.
+    pods: KnownPods,
+) -> tuple[CurrentPod, list[Correction]]:
+    """Return the current pod without the guesses that the checkpoint shows with other containers.
 
     Args:
-        service: the pod in service.
-        before: the file as it was read before.
-        now: the file.
-        may_be_new: whether a pod, by its UID, may be what is new in the file.
+        current: the current pod.
+        before: the checkpoint as it was read before.
+        now: the checkpoint.
+        may_be_new: whether a pod, by its UID, may be what is new in the checkpoint.
         pods: what the API shows of pods.
     """
     found: list[Correction] = []
-    result = service
-    for each in service.answers:
-        owners = now.owners(each.resource, each.ids)
-        if not _is_guess(each) or (service.uid, each.container) in owners:
+    result = current
+    for each in current.assignments:
+        owners = now.owners(each.resource, each.ids) if each.is_guess else []
+        if (current.uid, each.container) in owners:
             continue  # another container may hold the same (K7)
         old = before.owners(each.resource, each.ids)
         for owner in owners:
-            view = pods.by_uid(owner.pod_uid)
-            if owner.pod_uid == service.uid and _is_init(view, owner.container):
+            info = pods.by_uid(owner.pod_uid)
+            if owner.pod_uid == current.uid and _is_init(info, owner.container):
                 continue  # handed on by it (K7)
-            nameless = not service.uid and view is not None and view.id.key == service.pod.key
+            nameless = not current.uid and info is not None and info.id.key == current.id.key
             if nameless and owner.container == each.container:
                 continue  # its UID was not known
             if owner not in old and may_be_new(owner.pod_uid):
-                pod = view.id if view is not None else PodId("", "", owner.pod_uid)
-                found.append(_correction(service, each, ContainerRef(pod, owner.container)))
+                pod = info.id if info is not None else PodId("", "", owner.pod_uid)
+                found.append(_correction(current, each, ContainerRef(pod, owner.container)))
                 result = result.without(each)
     return result, found
 
 
-def by_list(service: InService, record: Record) -> tuple[InService, list[Correction]]:
-    """Return the pod in service after what ``List`` shows: a guess that it shows is none any more.
+def by_list(
+    current: CurrentPod, snapshot: AllocationSnapshot
+) -> tuple[CurrentPod, list[Correction]]:
+    """Return the current pod after what ``List`` shows.
 
-    What its own entry does not show of a listed container was a wrong guess; what was none has been
-    freed, and all else with it. What another pod's entry shows was a wrong guess.
+    A guess that its own entry shows is proven; one that it, or another pod's entry, contradicts is
+    dropped. If it contradicts an assignment that was no guess, the kubelet has freed the pod: all
+    assignments are dropped.
     """
     found: list[Correction] = []
-    result = service
-    for each in service.answers:
+    result = current
+    for each in current.assignments:
         if not each.allocated:
             continue
-        for pod, one in _listed(record.listed_unsettled):
+        for pod, one in _walk_listed(snapshot.changing):
             has = one.held.get(each.resource) == each.ids
-            if service.is_pod(pod.id, pod.uid) and one.name == each.container:
-                if not has and not _is_guess(each):
-                    return replace(service, answers=()), found
+            if current.is_pod(pod.id, pod.uid) and one.name == each.container:
+                if not has and not each.is_guess:
+                    return replace(current, assignments=()), found
                 result = result.proven(each) if has else result.without(each)
-        for pod, one in _listed(record.pods) if _is_guess(each) else ():
+        for pod, one in _walk_listed(snapshot.pods) if each.is_guess else ():
             has = one.held.get(each.resource) == each.ids
-            if has and not service.is_pod(pod.id, pod.uid):
+            if has and not current.is_pod(pod.id, pod.uid):
                 result = result.without(each)
-                found.append(_correction(service, each, ContainerRef(pod.id, one.name)))
+                found.append(_correction(current, each, ContainerRef(pod.id, one.name)))
     return result, found
 
 
-def _listed(pods: Iterable[RecordedPod]) -> Iterator[tuple[RecordedPod, ListedContainer]]:
-    """Walk the containers that ``List`` shows."""
+def by_offer(
+    current: CurrentPod, offered: Offered, checkpoint: Checkpoint, snapshot: AllocationSnapshot
+) -> CurrentPod:
+    """Return the current pod without the guesses whose slots the kubelet offers again.
+
+    They were given to another container, which has been rejected since. What checkpoint or ``List``
+    shows is held although it is offered (K15).
+    """
+    for each in current.assignments:
+        if (
+            each.is_guess
+            and each.ids <= offered.get(each.resource, frozenset())
+            and not checkpoint.owners(each.resource, each.ids)
+            and not any(
+                one.held.get(each.resource) == each.ids for _, one in _walk_listed(snapshot.pods)
+            )
+        ):
+            current = current.without(each)
+    return current
+
+
+def _walk_listed(pods: Iterable[SnapshotPod]) -> Iterator[tuple[SnapshotPod, ListedContainer]]:
     for pod in pods:
         if pod.listed is not None:
             for one in pod.listed.containers:
                 yield pod, one
 
 
-def by_offer(
-    service: InService, offered: Offered, written: Checkpoint, record: Record
-) -> InService:
-    """Return the pod in service without the guesses whose places the kubelet offers again.
-
-    They were given to another container, which has been refused since. What the file or ``List``
-    shows is held although it is offered (K15).
-    """
-    for each in service.answers:
-        if (
-            _is_guess(each)
-            and each.ids <= offered.get(each.resource, frozenset())
-            and not written.owners(each.resource, each.ids)
-            and not any(one.held.get(each.resource) == each.ids for _, one in _listed(record.pods))
-        ):
-            service = service.without(each)
-    return service
-
-
-def without_guesses(service: InService) -> InService:
-    """Return the pod in service without its guesses: with them no container can be asking."""
-    for each in service.answers:
-        if _is_guess(each):
-            service = service.without(each)
-    return service
-
-
-def _is_init(view: PodView | None, container: str) -> bool:
-    asked = view.demand.of(container) if view is not None else None
+def _is_init(info: PodView | None, container: str) -> bool:
+    asked = info.demand.of(container) if info is not None else None
     return asked is not None and asked.kind is ContainerKind.INIT
 
 
-def _is_guess(answer: Answered) -> bool:
-    return answer.allocated and answer.evidence is Evidence.ORDER
+def _correction(current: CurrentPod, wrong: Assignment, right: ContainerRef) -> Correction:
+    guessed = ContainerRef(current.id, wrong.container)
+    return Correction(wrong.resource, wrong.ids, guessed, right)
 
 
-def _correction(service: InService, answer: Answered, right: ContainerRef) -> Correction:
-    wrong = ContainerRef(service.pod, answer.container)
-    return Correction(answer.resource, answer.ids, wrong, right)
+def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot) -> bool:
+    """Return whether the guess of the pod was wrong, and not only that of its container."""
+    lost = [
+        each
+        for each in was.assignments
+        if not any(each.is_for_same(one) for one in now.assignments)
+    ]
+    mine = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
+    return any(not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost)
 
 
 def identified(
-    service: InService,
+    current: CurrentPod,
     before: Checkpoint,
     now: Checkpoint,
     *,
     entries: Iterable[ListedPod],
-    pods: Pods,
-) -> InService:
-    """Return the pod in service with its UID, once the file or the API tells that.
+    pods: KnownPods,
+) -> CurrentPod:
+    """Return the current pod with its UID, once the checkpoint or the API shows it.
 
     Args:
-        service: the pod in service.
-        before: the file as it was read before.
-        now: the file.
+        current: the current pod.
+        before: the checkpoint as it was read before.
+        now: the checkpoint.
         entries: what ``List`` shows.
         pods: what the API shows of pods.
     """
-    if not service.uid:
-        by_file = _as_written(service, before, now, pods)
-        return by_file or _as_the_api_shows(service, now, entries, pods) or service
-    view = pods.by_uid(service.uid)  # of a static pod its mirror may have come
-    if view is None or view.id == service.pod:
-        return service
-    return replace(service, pod=view.id)
+    if not current.uid:
+        by_file = _as_checkpointed(current, before, now, pods)
+        return by_file or _as_the_api_shows(current, now, entries, pods) or current
+    info = pods.by_uid(current.uid)  # of a static pod its mirror may have come
+    if info is None or info.id == current.id:
+        return current
+    return replace(current, id=info.id)
 
 
-def _as_written(
-    service: InService, before: Checkpoint, now: Checkpoint, pods: Pods
-) -> InService | None:
-    """Return it as the pod with which the file newly shows an answer; ``None`` without one."""
-    for each in service.answers:
+def _as_checkpointed(
+    current: CurrentPod, before: Checkpoint, now: Checkpoint, pods: KnownPods
+) -> CurrentPod | None:
+    """Return it as the pod with which the checkpoint newly shows an assignment of it."""
+    for each in current.assignments:
         old = before.owners(each.resource, each.ids)
         for owner in now.owners(each.resource, each.ids):
             new = owner.container == each.container and owner not in old
-            view = pods.by_uid(owner.pod_uid)
-            if new and (view is None or view.id.key == service.pod.key):
-                pod = view.id if view is not None else PodId(*service.pod.key, owner.pod_uid)
-                return replace(service, pod=pod, uid=owner.pod_uid)
+            info = pods.by_uid(owner.pod_uid)
+            if new and (info is None or info.id.key == current.id.key):
+                pod = info.id if info is not None else PodId(*current.id.key, owner.pod_uid)
+                return replace(current, id=pod, uid=owner.pod_uid)
     return None
 
 
 def _as_the_api_shows(
-    service: InService, now: Checkpoint, entries: Iterable[ListedPod], pods: Pods
-) -> InService | None:
+    current: CurrentPod, now: Checkpoint, entries: Iterable[ListedPod], pods: KnownPods
+) -> CurrentPod | None:
     """Return it as the only pod that it can be by what that asks for; ``None`` without one."""
-    mine = [entry for entry in entries if entry.key == service.pod.key]
-    views = [
+    mine = [entry for entry in entries if entry.key == current.id.key]
+    infos = [
         each
-        for each in pods.of_name(service.pod.key)
-        if not each.terminal
-        and pods.is_shown(kubelet_uid(each))
-        and any(entry.may_be(each) for entry in mine)
+        for each in pods.of_name(current.id.key)
+        if not pods.has_ended(each) and any(entry.may_be(each) for entry in mine)
     ]
-    if len(views) != 1 or not service.answers:
+    if len(infos) != 1 or not current.assignments:
         return None
-    (view,) = views
-    uid = kubelet_uid(view)
-    answers: list[Answered] = []
-    for each in service.answers:  # which container it was is known only now
+    (info,) = infos
+    uid = kubelet_uid(info)
+    found: list[Assignment] = []
+    for each in current.assignments:  # which container it was is known only now
         lacking = (
             one.name
-            for one in view.demand.containers
+            for one in info.demand.containers
             if now.pods.get(uid, {}).get(one.name, {}).get(each.resource) in {None, each.ids}
             and count_of(one.demand, each.resource) == len(each.ids)
-            and all((one.name, each.resource) != (it.container, it.resource) for it in answers)
+            and all((one.name, each.resource) != (it.container, it.resource) for it in found)
         )
         name = next(lacking, None)
         if name is None:
             return None  # another of its name, which asks for other counts
-        answers.append(replace(each, container=name))
-    return replace(service, pod=view.id, uid=uid, answers=tuple(answers))
+        found.append(replace(each, container=name))
+    return replace(current, id=info.id, uid=uid, assignments=tuple(found))

@@ -4,16 +4,18 @@ from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.model.tickets import DeviceTable
-from agent.allocator.record import Record
+from agent.allocator.slots import DeviceTable
+from agent.allocator.snapshot import AllocationSnapshot
 from contract.resource import Resource, count_of
 
 
-def free_places(record: Record, table: DeviceTable, resource: Resource) -> dict[str, int]:
+def free_places(
+    record: AllocationSnapshot, table: DeviceTable, resource: Resource
+) -> dict[str, int]:
     """Count the places of each card that nobody holds."""
-    held = table.count(resource, record.held(resource))
+    held = table.count(resource, record.held[resource])
     return {
         card.uuid: table.places(resource, card) - held.get(card.uuid, 0)
         for card in table.inventory.cards
@@ -21,7 +23,7 @@ def free_places(record: Record, table: DeviceTable, resource: Resource) -> dict[
 
 
 def left_over(
-    pod: PodId, resource: Resource, record: Record, table: DeviceTable
+    pod: PodId, resource: Resource, record: AllocationSnapshot, table: DeviceTable
 ) -> Mapping[str, int]:
     """Count the places of each card that the pod's ordinary init containers have left over.
 
@@ -30,15 +32,17 @@ def left_over(
     return table.count(resource, record.reusable(pod, resource))
 
 
-def reserved(record: Record, table: DeviceTable) -> Mapping[Resource, Mapping[str, int]]:
+def reserved(
+    record: AllocationSnapshot, table: DeviceTable
+) -> Mapping[Resource, Mapping[str, int]]:
     """Count the places of each card that pods need to which a restarted kubelet is yet to come.
 
     What their ordinary init containers have left over the next one must take (K7, K11), so it has
     to be on the same card.
     """
     found = {each: Counter[str]() for each in Resource}
-    for pod in record.unsettled:
-        container = None if pod.listed is not None or pod.over else pod.next
+    for pod in record.changing:
+        container = None if pod.listed is not None or pod.ended else pod.find_lacking()
         if container is None or not container.demand.is_share:
             continue
         left = {each: left_over(pod.id, each, record, table) for each in Resource}
@@ -50,7 +54,7 @@ def reserved(record: Record, table: DeviceTable) -> Mapping[Resource, Mapping[st
 
 
 def within_reach(
-    ref: ContainerRef, resource: Resource, available: AbstractSet[str], record: Record
+    ref: ContainerRef, resource: Resource, available: AbstractSet[str], record: AllocationSnapshot
 ) -> AbstractSet[str]:
     """Return what the kubelet offers a container, less what another holds (K15)."""
     return available - record.taken(ref, resource, available)

@@ -1,73 +1,97 @@
-"""What the allocator remembers of its node, under one lock."""
+"""What the allocator keeps of its node between calls, under one lock.
+
+It keeps the sources as they were seen last, and one snapshot put together of them. The snapshot
+never changes; each method that makes another one says so.
+"""
 
 import threading
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
+from agent.allocator import saved_state
 from agent.allocator.corrections import (
     by_checkpoint,
     by_list,
     by_offer,
     identified,
-    without_guesses,
+    is_disproved,
 )
-from agent.allocator.in_service import Answered, InService
-from agent.allocator.kubelet_history import KubeletHistory
-from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.containers import ContainerRef, Correction
+from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.identity import KnownPods, kubelet_uid
+from agent.allocator.interfaces import Checkpoint, Correction, ListedPod, Store
 from agent.allocator.model.pod_view import Key, PodId, PodView
-from agent.allocator.model.podresources import ListedPod
-from agent.allocator.pods import Pods, kubelet_uid
-from agent.allocator.record import Offered, Record, Seen, read_record
-from agent.allocator.recorded_pod import Settled, settle
-from agent.allocator.resolver import Resolution
-from agent.allocator.saved_state import Store, decode, encode, encode_turn
-from agent.allocator.turn import Turn
+from agent.allocator.resolver import LastCall, Resolution
+from agent.allocator.snapshot import (
+    AllocationSnapshot,
+    KubeletHistory,
+    Offered,
+    SnapshotContext,
+    build_snapshot,
+)
+from agent.allocator.snapshot_pod import StablePods, find_stable
 from contract.allocation import Evidence
 from contract.resource import Resource
 from placement.search import Plan
 
 _MOST_UNADVISED = 64
+_NOTHING_OFFERED: Offered = {}
+
+
+class _Sources(NamedTuple):
+    """All that a snapshot was put together of; equal sources make equal snapshots.
+
+    What the kubelet has shown so far (:class:`KubeletHistory`) follows from these, and a
+    confirmation is applied to the snapshot (:meth:`AllocationSnapshot.with_confirmed`).
+    """
+
+    checkpoint: Checkpoint | None
+    listed: Sequence[ListedPod] | None
+    known: KnownPods
+    served: tuple[CurrentPod, ...]
+    target: PodId | None
+    finished: AbstractSet[PodId]
+    offered: Offered
+    synced: bool
 
 
 class NodeState:
-    """The sources of the record as they were last seen, and what one call leaves for the next.
+    """The sources as they were seen last, and what one call leaves for the next.
 
     ``with state:`` holds the lock. It covers memory only: nothing outside is asked meanwhile.
 
     Attributes:
-        pods: what the API shows of pods.
-        turn: whose turn it was (R3).
-        service: the pod in service.
-        answers: how many answers this process has given.
-        listed: the entries of ``List`` as they were seen last; ``None`` where it could not be had.
-        written: the checkpoint as it was read last; ``None`` where it could not be read.
+        snapshot: who holds what, by what was seen last.
+        known: what the API shows of pods; newer than the snapshot's until the next look.
+        last_call: what the last call has left (R3).
+        current: the current pod.
+        assignments: how many this process has made.
+        checkpoint: the checkpoint as it was read last; ``None`` where it could not be read.
+        listed: ``List`` as it was seen last; ``None`` where it could not be had.
     """
 
     def __init__(self, store: Store) -> None:
         """Start with what the agent before has left in *store*."""
-        self.pods = Pods()
-        self._record = Record()
-        self._stale = False
-        self._settled = Settled()
-        self._entries: Sequence[ListedPod] | None = None  # of ``List``, less those settled
+        self.snapshot = AllocationSnapshot()
+        self.known = KnownPods()
         self._store = store
-        self.service, self.turn = decode(store.load())
-        self._turn_as_text = self.turn, encode_turn(self.turn)
-        self.answers = 0
+        self.current, self.last_call = saved_state.decode(store.load())
+        self._encoder = saved_state.Encoder()
+        self.assignments = 0
+        self.checkpoint: Checkpoint | None = None
         self.listed: Sequence[ListedPod] | None = None
-        self._earlier: InService | None = None
-        self._offered: Offered = {}
+        self._built_of: _Sources | None = None
+        self._stable = StablePods()
+        self._earlier: CurrentPod | None = None
+        self._offered = _NOTHING_OFFERED
         self._kubelet = ""
-        self.written: Checkpoint | None = None
-        self._ever_written: set[str] = set()  # UIDs that the checkpoint has shown
-        self._confirmed: set[str] = set()  # UIDs of which no other pod can be meant
+        self._ever_checkpointed: set[str] = set()  # UIDs
+        self._confirmed: frozenset[str] = frozenset()  # UIDs of which no other pod can be meant
         self._history = KubeletHistory()
-        if self.service is not None and self.service.confirmed:
-            self._confirmed.add(self.service.uid)
+        if self.current is not None and self.current.confirmed:
+            self._confirmed = frozenset({self.current.uid})
         self._synced = False
         self._plan: tuple[PodId, Plan] | None = None
         self._unadvised: dict[frozenset[str], None] = {}
@@ -89,280 +113,280 @@ class NodeState:
 
     # --- sources ------------------------------------------------------------------------
 
-    def meet_kubelet(self, life: str) -> None:
-        """Apply which life of the kubelet is there: a new one tries every pod anew."""
-        saved = self.service.kubelet if self.service is not None else life
-        if life != (self._kubelet or saved):
-            self.service, self._earlier, self.turn = None, None, Turn()
+    def set_kubelet(self, instance: str) -> None:
+        """Apply which instance of the kubelet is there: a new one tries every pod anew."""
+        saved = self.current.kubelet if self.current is not None else instance
+        if instance != (self._kubelet or saved):
+            self.current, self._earlier, self.last_call = None, None, LastCall()
             self._history = KubeletHistory()
-            self.listed, self._entries, self._settled = None, None, Settled()
+            self.listed, self._stable, self._built_of = None, StablePods(), None
             self._plan = None
-        self._kubelet = life
+        self._kubelet = instance
 
-    def update(self, views: Sequence[PodView], *, synced: bool) -> None:
-        """Apply what the API shows."""
-        self.pods.update(views)
+    def set_pods(self, pods: Sequence[PodView], *, synced: bool) -> None:
+        """Apply what the API shows; the next snapshot has it."""
+        self.known = self.known.updated(pods)
         self._synced = synced
+
+    def apply_observation(
+        self,
+        checkpoint: Checkpoint | None,
+        listed: Sequence[ListedPod] | None,
+        *,
+        offered: Offered | None = None,
+        caught_up: bool = False,
+    ) -> list[Correction]:
+        """Apply what checkpoint and ``List`` show; return which guesses that has disproved.
+
+        Args:
+            checkpoint: the checkpoint; ``None`` where it cannot be read.
+            listed: the entries of ``List``; ``None`` where it cannot be had.
+            offered: what the kubelet offers in the call that came.
+            caught_up: the kubelet has taken in all our responses: ``List`` shows them by now.
+        """
+        before = self.checkpoint or checkpoint or Checkpoint()
+        self._ever_checkpointed |= before.pods.keys()
+        if listed is None:
+            self._stable = StablePods()
+        elif checkpoint is not self.checkpoint or listed is not self.listed:
+            self._stable = find_stable(
+                self.snapshot.stable,
+                self.snapshot.listed_changing,
+                checkpoint=checkpoint or Checkpoint(),
+                listed=listed,
+                served=self._served,
+                pods=self.known,
+            )
+        self.checkpoint, self.listed = checkpoint, listed
+        self._offered = offered or _NOTHING_OFFERED
+        corrections = self._correct(before, checkpoint) if checkpoint is not None else []
+        self.update_snapshot()
+        if caught_up and self.current is not None:
+            was, snapshot = self.current, self.snapshot
+            now = was
+            if listed is not None:
+                now, wrong = by_list(was, snapshot)
+                corrections += wrong
+            now = by_offer(now, self._offered, checkpoint or Checkpoint(), snapshot)
+            if is_disproved(was, now, snapshot):
+                self.last_call = self.last_call.before_wrong_guess()
+            self.current = now
+            self.update_snapshot()
+        self._remember(offered=bool(offered))
+        return corrections
 
     def confirm(
         self,
         names: Collection[Key],
         shown: AbstractSet[str],
-        told: Callable[[Key], Sequence[str]],
+        uids_seen: Callable[[Key], Sequence[str]],
     ) -> None:
-        """Apply what the API has told since ``List`` showed the pods of the record.
+        """Apply what the API has shown since ``List`` showed the pods of the snapshot.
 
         Args:
             names: the names that were read.
             shown: the kubelet's UIDs of the pods that the API showed before ``List``.
-            told: the UIDs of the pods of a name, as they came, by the watch.
+            uids_seen: the UIDs of the pods of a name, as they came, by the watch.
         """
-        before = len(self._confirmed)
-        for each in self.record.listed_unsettled:
-            new = self.turn.is_new(each, self.record)
-            if each.id.key in names and new:
-                uids = map(kubelet_uid, self.pods.of_name(each.id.key))
-                self._confirmed |= {uid for uid in uids if uid in shown and self.pods.is_shown(uid)}
-            if each.lacks and each.view is not None:
-                named = told(each.id.key)
+        found = set[str]()
+        for each in self.snapshot.listed_changing:
+            is_new = self.last_call.is_new(each, self.snapshot)
+            if is_new and each.id.key in names:
+                uids = map(kubelet_uid, self.known.of_name(each.id.key))
+                found |= {uid for uid in uids if uid in shown and self.known.is_shown(uid)}
+            if each.lacks and each.info is not None:
+                named = uids_seen(each.id.key)
                 # Those of a name are admitted as they came (K1): none of before comes to List now.
-                met = (
-                    [at for at, uid in enumerate(named) if uid in self._history.met] if new else []
-                )
+                met = [at for at, uid in enumerate(named) if is_new and uid in self._history.met]
                 if list(named[met[-1] + 1 if met else 0 :]) == [each.id.uid]:
-                    self._confirmed.add(each.uid)
-        self._stale = self._stale or len(self._confirmed) > before
+                    found.add(each.uid)
+        if not found <= self._confirmed:
+            self._confirmed |= found
+            self.snapshot = self.snapshot.with_confirmed(self._confirmed)
 
-    def see(
-        self,
-        written: Checkpoint | None,
-        listed: Sequence[ListedPod] | None,
-        *,
-        offered: Offered | None = None,
-        settled: bool = False,
-    ) -> list[Correction]:
-        """Apply what checkpoint and ``List`` show; return which guesses that has disproved.
+    def correct(self, checkpoint: Checkpoint) -> list[Correction]:
+        """Apply what a newer checkpoint says of our assignments; return the wrong guesses.
 
-        Args:
-            written: the checkpoint; ``None`` where it cannot be read.
-            listed: the entries of ``List``; ``None`` where it cannot be had.
-            offered: what the kubelet offers in the call that came.
-            settled: the kubelet has taken in all our answers: ``List`` shows them by now.
+        The sources stay those of the last look: ``List``, which is older, would contradict the
+        file.
         """
-        before = self.written or written or Checkpoint()
-        self._ever_written |= before.pods.keys()
-        if listed is None:
-            self._entries, self._settled = None, Settled()
-        elif written is not self.written or listed is not self.listed:
-            self._settled = settle(
-                self._record.settled,
-                self._record.listed_unsettled,
-                written=written or Checkpoint(),
-                listed=listed,
-                services=self._services,
-                pods=self.pods,
-            )
-            settled_entries = self._settled.by_entry
-            self._entries = [each for each in listed if id(each) not in settled_entries]
-        self.written, self.listed, self._offered = written, listed, offered or {}
-        corrections = self._correct(before, written) if written is not None else []
-        self._stale = True
-        if settled and self.service is not None:
-            was, record = self.service, self.record
-            if listed is not None:
-                self.service, wrong = by_list(was, record)
-                corrections += wrong
-            self.service = by_offer(self.service, self._offered, written or Checkpoint(), record)
-            if self._is_disproved(was, self.service):
-                self.turn = self.turn.disproved()
-            self._stale = self.service is not was
-        self._remember(offered=bool(offered))
-        self.turn = self.turn.without_departed(self.record, self._history.listed)
-        return corrections
-
-    def _is_disproved(self, was: InService, now: InService) -> bool:
-        """Return whether an answer was another pod's; of its own, the container alone was wrong."""
-        lost = [each for each in was.answers if each not in now.answers]
-        lost = [each for each in lost if not any(each.is_for_same(one) for one in now.answers)]
-        mine = [each for each in self.record.listed_unsettled if was.is_pod(each.id, each.uid)]
-        return any(
-            not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost
-        )
-
-    def doubt_guesses(self) -> None:
-        """Forget guesses that neither checkpoint nor ``List`` shows."""
-        if self.service is not None:
-            self.service = without_guesses(self.service)
-
-    def correct(self, written: Checkpoint) -> list[Correction]:
-        """Apply what a newer checkpoint says of our answers alone; return the wrong guesses.
-
-        The record stays that of the last look: ``List``, which is older, would contradict the file.
-        """
-        was = self.service
-        found = self._correct(self.written or written, written)
-        self._stale = self._stale or self.service is not was
+        found = self._correct(self.checkpoint or checkpoint, checkpoint)
+        self.update_snapshot()
         return found
 
-    def is_something_over(self) -> bool:
-        """Return whether a pod holds something that the API shows no more, or as ended."""
-        return any(
-            each.held
-            and not each.over
-            and (view := self.pods.by_uid(each.uid)) is not None
-            and (view.terminal or not self.pods.is_shown(each.uid))
-            for each in self.record.pods
-        )
+    def drop_unconfirmed_guesses(self) -> None:
+        """Forget guesses that neither checkpoint nor ``List`` shows."""
+        if self.current is not None:
+            self.current = self.current.without_guesses()
 
-    def has_ended(self, uid: str) -> bool:
-        """Return whether a pod, by the kubelet's UID, has ended: its entry may stay on (K29)."""
-        known, view = self.record.of_uid(uid), self.pods.by_uid(uid)
-        if known is not None:
-            return known.over or (view is not None and view.terminal)
-        return view.terminal if view is not None else uid in self._ever_written
-
-    def _correct(self, before: Checkpoint, written: Checkpoint) -> list[Correction]:
-        if self.service is None:
+    def _correct(self, before: Checkpoint, now: Checkpoint) -> list[Correction]:
+        if self.current is None:
             return []
         entries = self.listed or ()
-        service = identified(self.service, before, written, entries=entries, pods=self.pods)
-        self.service, found = by_checkpoint(
-            service, before, written, may_be_new=self._may_be_new, pods=self.pods
+        current = identified(self.current, before, now, entries=entries, pods=self.known)
+        self.current, found = by_checkpoint(
+            current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
         return found
 
     def _may_be_new(self, uid: str) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""
-        view = self.pods.by_uid(uid)
-        if view is None:
-            return uid not in self._ever_written
+        info = self.known.by_uid(uid)
+        if info is None:
+            return uid not in self._ever_checkpointed
         if self.listed is None:
-            return not view.terminal
-        return any(entry.key == view.id.key for entry in self.listed)
+            return not info.terminal
+        return any(entry.key == info.id.key for entry in self.listed)
 
     def _remember(self, *, offered: bool) -> None:
-        """Keep which pods were listed, and whose places were offered (R2)."""
-        self._history.add(self.record, offered=offered)
-        if self.record.listing:  # a name that has gone may come back as another pod's
-            listed = {each.uid for each in self.record.listed_unsettled}
-            self._confirmed &= self.record.settled.by_uid.keys() | listed
+        """Keep which pods were listed, and whose slots were offered (R2)."""
+        snapshot = self.snapshot
+        self._history = self._history.updated(snapshot, offered=offered)
+        if snapshot.listing:  # a name that has gone may come back as another pod's
+            listed = {each.uid for each in snapshot.listed_changing}
+            self._confirmed &= snapshot.stable.by_uid.keys() | listed
+        self.last_call = self.last_call.forget_unlisted(snapshot, self._history.listed)
 
-    def take_turn(self, turn: Turn) -> None:
-        """Apply whose turn it is now."""
-        before, self.turn = self.turn, turn
-        if (turn.asker, turn.passed) != (before.asker, before.passed):
-            self._stale = True
+    # --- the snapshot -------------------------------------------------------------------
 
     @property
-    def record(self) -> Record:
-        """Who holds what, by what was seen last."""
-        if self._stale:
-            self.rebuild()
-        return self._record
+    def _served(self) -> tuple[CurrentPod, ...]:
+        return tuple(each for each in (self.current, self._earlier) if each is not None)
 
-    @property
-    def _services(self) -> Sequence[InService]:
-        return [each for each in (self.service, self._earlier) if each is not None]
+    def update_snapshot(self) -> AllocationSnapshot:
+        """Put the snapshot together anew, unless it would be the same; return it."""
+        last = self.last_call
+        sources = _Sources(
+            self.checkpoint,
+            self.listed,
+            self.known,
+            self._served,
+            last.pod if last.pod not in last.finished else None,
+            last.finished,
+            self._offered,
+            self._synced,
+        )
+        if sources != self._built_of:
+            self._built_of = sources
+            context = SnapshotContext(self._history, self._confirmed, *sources[4:])
+            self.snapshot = build_snapshot(
+                checkpoint=self.checkpoint or Checkpoint(),
+                listed=self.listed,
+                served=self._served,
+                known=self.known,
+                context=context,
+                stable=self._stable,
+            )
+        return self.snapshot
 
-    def rebuild(self, offered: Offered | None = None) -> None:
-        """Put the record together anew, from what was seen last.
+    def assume_free(self, resource: Resource, ids: frozenset[str]) -> None:
+        """Make the snapshot as if the kubelet had offered *ids* to any container."""
+        self._offered = {resource: ids}
+        self.update_snapshot()
 
-        Args:
-            offered: what the kubelet offers, where that is not what the last look was told.
+    def set_last_call(self, last_call: LastCall) -> AllocationSnapshot:
+        """Apply which pod the call is for; return the snapshot as of then.
+
+        Pods that it shows to be rejected hold no more than ``List`` shows, and what init containers
+        of the target have left over may be offered to it.
         """
-        turn = self.turn
-        self._stale = False
-        self._record = read_record(
-            written=self.written or Checkpoint(),
-            listed=self._entries,
-            services=self._services,
-            pods=self.pods,
-            seen=Seen(
-                listed=self._history.listed,
-                freed=self._history.freed,
-                confirmed=self._confirmed,
-                met=self._history.met,
-                asker=turn.asker if turn.asker not in turn.passed else None,
-                passed=turn.passed,
-                offered=self._offered if offered is None else offered,
-                synced=self._synced,
-            ),
-            settled=self._settled,
+        before, self.last_call = self.last_call, last_call
+        targets = {before.pod, last_call.pod} if before.pod != last_call.pod else set()
+        finished = before.finished ^ last_call.finished
+        if any(
+            (each.kubelet_id in finished and (each.held or each.stale))
+            or (each.kubelet_id in targets and not (each.listed and self.known.is_shown(each.uid)))
+            for each in self.snapshot.changing
+        ):
+            self.update_snapshot()
+        return self.snapshot
+
+    def has_ended_holder(self) -> bool:
+        """Return whether a pod holds something that the API shows no more, or as ended."""
+        return any(
+            each.held
+            and not each.ended
+            and (info := self.known.by_uid(each.uid)) is not None
+            and self.known.has_ended(info)
+            for each in self.snapshot.pods
         )
 
-    # --- the pod in service ---------------------------------------------------------------
+    def has_ended(self, uid: str) -> bool:
+        """Return whether a pod, by the kubelet's UID, has ended: its entry may stay on (K29)."""
+        known, info = self.snapshot.of_uid(uid), self.known.by_uid(uid)
+        if known is not None:
+            return known.ended or (info is not None and info.terminal)
+        return info.terminal if info is not None else uid in self._ever_checkpointed
 
-    def answer(
-        self,
-        resolution: Resolution,
-        resource: Resource,
-        ids: frozenset[str],
-        *,
-        allocated: bool,
+    # --- assignments --------------------------------------------------------------------
+
+    def assign(
+        self, target: Resolution, resource: Resource, ids: frozenset[str], *, allocated: bool
     ) -> None:
-        """Record an answer to a container; :meth:`save` has to come before it leaves."""
-        service = self.service
-        if service is None or service.pod != resolution.pod:
-            found = self.record.pod(resolution.pod)
-            uid = found.uid if found is not None else resolution.pod.uid
-            self._earlier, service = service, InService(self._kubelet, resolution.pod, uid)
-        name = resolution.container.name
-        self.service = service.answered(
-            Answered(name, resource, ids, resolution.evidence, allocated)
+        """Record slots of a container; :meth:`save` has to come before the response leaves.
+
+        Where they are allocated, the snapshot has them.
+        """
+        current = self.current
+        if current is None or current.id != target.pod:
+            found = self.snapshot.pod(target.pod)
+            uid = found.uid if found is not None else target.pod.uid
+            self._earlier, current = current, CurrentPod(self._kubelet, target.pod, uid)
+        name = target.container.name
+        self.current = current.with_assignment(
+            Assignment(name, resource, ids, target.evidence, allocated)
         )
-        self.answers += 1
-        self._stale = self._stale or allocated
+        self.assignments += 1
+        if allocated:
+            self.update_snapshot()
 
     def save(self) -> None:
         """Write what the next agent has to know."""
-        service = self.service
-        if service is not None:
-            service = replace(service, confirmed=service.uid in self._confirmed)
-        if self.turn is not self._turn_as_text[0]:
-            self._turn_as_text = self.turn, encode_turn(self.turn)
-        self._store.save(encode(service, self._turn_as_text[1]))
+        current = self.current
+        if current is not None:
+            current = replace(current, confirmed=current.uid in self._confirmed)
+        self._store.save(self._encoder.encode(current, self.last_call))
 
     def refuse(self, pod: PodId | None) -> None:
         """Apply that a call was refused: the kubelet rejects the pod, and frees what it has."""
-        self.turn = self.turn.refused(self.record)
-        if self.service is not None and pod in {None, self.service.pod}:
-            self.service = replace(self.service, answers=())
+        self.last_call = self.last_call.refused(self.snapshot)
+        if self.current is not None and pod in {None, self.current.id}:
+            self.current = replace(self.current, assignments=())
         self._plan = None
 
-    def last_answer(
-        self, resource: Resource, ids: frozenset[str], written: Checkpoint | None
-    ) -> Answered | None:
-        """Return the last answer, if an ``Allocate`` of *ids* carries it out or repeats it.
+    def find_assignment(
+        self, resource: Resource, ids: frozenset[str], checkpoint: Checkpoint | None
+    ) -> Assignment | None:
+        """Return the last assignment, if an ``Allocate`` of *ids* carries it out or repeats it.
 
-        A call is asked again only where an agent has died before its answer arrived. One that
-        hands an init container's places on looks the same (K7): then the file has that container.
+        A call is asked again only where an agent has died before its response arrived. One that
+        hands an init container's slots on looks the same (K7): then the file has that container.
         """
-        service = self.service
-        if service is None or not service.answers:
+        current = self.current
+        if current is None or not current.assignments:
             return None
-        last = service.answers[-1]
+        last = current.assignments[-1]
         if (last.resource, last.ids) != (resource, ids):
             return None
         if last.allocated:
-            had = written.pods.get(service.uid, {}) if written is not None else {}
-            if self.answers or had.get(last.container, {}).get(resource):
+            had = checkpoint.pods.get(current.uid, {}) if checkpoint is not None else {}
+            if self.assignments or had.get(last.container, {}).get(resource):
                 return None
         return last
 
     def prove(self, uid: str, container: str, resource: Resource) -> None:
-        """Apply that the checkpoint shows a container with just what it was answered."""
-        if self.service is not None and self.service.uid == uid:
-            for each in self.service.answers:
+        """Apply that the checkpoint shows a container with just what it was assigned."""
+        if self.current is not None and self.current.uid == uid:
+            for each in self.current.assignments:
                 if (each.container, each.resource) == (container, resource):
-                    self.service = self.service.proven(each)
+                    self.current = self.current.proven(each)
 
-    def evidence(self, ref: ContainerRef, resource: Resource) -> Evidence:
-        """Return how it was settled that a container holds what it holds."""
-        if self.service is not None and self.service.pod == ref.pod:
-            for each in self.service.answers:
-                if (each.container, each.resource) == (ref.container, resource):
-                    return each.evidence
-        return Evidence.RECORD
+    def find_evidence(self, pod: PodId, container: str, resource: Resource) -> Evidence:
+        """Return how it was found that a container holds what it holds."""
+        found = None
+        if self.current is not None and self.current.id == pod:
+            found = self.current.find_evidence(container, resource)
+        return found or Evidence.RECORD
 
     # --- placing ------------------------------------------------------------------------
 

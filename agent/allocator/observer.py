@@ -1,23 +1,29 @@
 """What can be seen when a call comes: checkpoint, ``List``, and the API for what they lack.
 
-All are asked without the lock; what they answer is applied under it. The checkpoint is read before
+All are asked without the lock; what they show is applied under it. The checkpoint is read before
 ``List`` is asked: then what ``List`` lacks of it has been freed (R2).
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.identity import kubelet_uid
+from agent.allocator.interfaces import (
+    Checkpoint,
+    CheckpointSource,
+    ContainerRef,
+    DecisionLog,
+    HeldSlots,
+    ListedPod,
+    PodResourcesSource,
+    PodSource,
+)
 from agent.allocator.model.pod_view import Key
-from agent.allocator.model.podresources import ListedPod
-from agent.allocator.model.ports import CheckpointSource, DecisionLog, PodSource, RecordSource
 from agent.allocator.node_state import NodeState
-from agent.allocator.pod_reader import PodReader
-from agent.allocator.pods import kubelet_uid
-from agent.allocator.record import Offered
+from agent.allocator.resolver import LastCall
+from agent.allocator.snapshot import AllocationSnapshot, Offered
 from agent.errors import Unavailable
-from contract.resource import Resource
 
 _MOST_FETCHES = 6
 _MOST_ROUNDS = 3
@@ -29,177 +35,241 @@ LIST_WITHIN = 1.0
 """Seconds a call waits for ``List``."""
 
 
-class Observer:
-    """Looks at kubelet and API on behalf of a state."""
+class KubeletObserver:
+    """Observes kubelet and API, and applies what they show to a state."""
 
     def __init__(  # noqa: PLR0913 -- the sources, by keyword
         self,
         *,
         state: NodeState,
         pods: PodSource,
-        record: RecordSource,
+        pod_resources: PodResourcesSource,
         checkpoint: CheckpointSource,
         kubelet: Callable[[], str],
         decision_log: DecisionLog,
         pause: Callable[[float], object],
     ) -> None:
-        """Look for *state*.
+        """Observe for *state*.
 
         Args:
-            state: what is remembered of the node.
+            state: what is kept of the node.
             pods: the pods of this node.
-            record: the kubelet's ``List``.
+            pod_resources: the kubelet's ``List``.
             checkpoint: the kubelet's checkpoint.
-            kubelet: which life of the kubelet is there.
+            kubelet: which instance of the kubelet is there.
             decision_log: takes corrections, and where ``List`` could not be had.
             pause: waits so many seconds.
         """
-        self._pause = pause
         self._state = state
         self._pods = pods
-        self._record = record
+        self._pod_resources = pod_resources
         self._checkpoint = checkpoint
         self._kubelet = kubelet
         self._decision_log = decision_log
+        self._pause = pause
         self._reader = PodReader(pods)
-        self._answers_at_look = 0
+        self._assignments_then = 0
         self._quiet_looks = 0
 
-    def meet_kubelet(self) -> None:
-        """Apply which kubelet is there now, and what the API has told by now."""
-        life, views = self._kubelet(), self._pods.views()
+    def detect_restart(self) -> None:
+        """Apply which kubelet is there now, and what the API has shown by now."""
+        instance, pods = self._kubelet(), self._pods.pods()
         with self._state as state:
-            state.meet_kubelet(life)
-            state.update(views, synced=self._pods.is_synced())
+            state.set_kubelet(instance)
+            state.set_pods(pods, synced=self._pods.is_synced())
 
-    def has_news(self) -> bool:
-        """Return whether the next look may show something new: cheaper than to ask for ``List``."""
-        written, views = self.written(), self._pods.views()
+    def may_have_changed(self) -> bool:
+        """Return whether a look may show something new: cheaper than to ask for ``List``."""
+        checkpoint, pods = self.read_checkpoint(), self._pods.pods()
         with self._state as state:
-            state.update(views, synced=self._pods.is_synced())
+            state.set_pods(pods, synced=self._pods.is_synced())
             return (
-                state.answers != self._answers_at_look
-                or written is not state.written
-                or state.is_something_over()
+                state.assignments != self._assignments_then
+                or checkpoint is not state.checkpoint
+                or state.has_ended_holder()
             )
 
-    def look(self) -> None:
+    def observe(self) -> AllocationSnapshot:
         """See what there is, where no call has come.
 
-        If none has since the last look, ``List`` shows all that was answered. What the agent before
-        has answered may never have arrived: then the call is asked again soon.
+        If none has since the last look, ``List`` shows all that was assigned. What the agent before
+        has assigned may never have arrived: then the call is asked again soon.
         """
         with self._state as state:
-            quiet = state.answers == self._answers_at_look
+            quiet = state.assignments == self._assignments_then
             self._quiet_looks = self._quiet_looks + 1 if quiet else 0
-            self._answers_at_look = state.answers
-            settled = self._quiet_looks >= (1 if state.answers else _LOOKS_UNTIL_ASKED_AGAIN)
-        self._see(self.written(), self._list(), settled=settled)
+            self._assignments_then = state.assignments
+            enough = 1 if state.assignments else _LOOKS_UNTIL_ASKED_AGAIN
+        return self._apply(
+            self.read_checkpoint(), self.ask_list(), {}, caught_up=self._quiet_looks >= enough
+        )
 
-    def look_for(self, offered: Offered) -> None:
-        """Look which pods may be asking; read newcomers, and pods not known enough, from the API.
+    def observe_for_call(self, offered: Offered) -> AllocationSnapshot:
+        """See which pods a call may be for; read new ones, and unknown ones, from the API.
 
         Args:
             offered: what the kubelet offers in this call.
         """
-        shown = {kubelet_uid(each) for each in self._pods.views()}
-        written, listed = self.written(), self._list()
-        self._see(written, listed, offered, settled=True)
-        if listed is None:
-            return
+        shown = {kubelet_uid(each) for each in self._pods.pods()}
+        checkpoint, listed = self.read_checkpoint(), self.ask_list()
+        snapshot = self._apply(checkpoint, listed, offered)
         deadline = self._reader.deadline(LIST_WITHIN)
         read: set[Key] = set()
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MOST_ROUNDS if listed is not None else 0):
             with self._state as state:
-                names = _to_read(state, read)
+                names = [
+                    each for each in _find_unread(snapshot, state.last_call) if each not in read
+                ]
             if not names:
-                return
+                break
             read.update(names)
-            if len(names) > _MOST_FETCHES:  # nobody is known: one answer for all
-                if not self._reader.refresh(within=LIST_WITHIN):
-                    return
-            elif not self._reader.read(names, deadline=deadline):
-                return  # List alone is enough to go on; the watch catches up later
+            if len(names) > _MOST_FETCHES:  # none is known: one answer for all
+                in_time = self._reader.refresh(within=LIST_WITHIN)
+            else:
+                in_time = self._reader.read(names, deadline=deadline)
+            if not in_time:
+                break  # List alone is enough to go on; the watch catches up later
             self._wait_for_watch(names, shown)
-            self._see(written, listed, offered, settled=True, confirmed=(names, shown))
+            snapshot = self._apply(checkpoint, listed, offered, read=names, shown=shown)
+        return snapshot
 
     def _wait_for_watch(self, names: Collection[Key], shown: AbstractSet[str]) -> None:
-        """Wait until the watch has told of the newcomers, too: it is late on a busy node."""
+        """Wait until the watch has shown the new pods, too: it is late on a busy node."""
         for _ in range(_LOOKS_AT_WATCH):
-            come = [each for each in self._pods.views() if each.id.key in names]
+            come = [each for each in self._pods.pods() if each.id.key in names]
             if all(
-                kubelet_uid(each) in shown or each.id.uid in self._pods.told(each.id.key)
+                kubelet_uid(each) in shown or each.id.uid in self._pods.uids_seen(each.id.key)
                 for each in come
             ):
                 return
             self._pause(_WATCH_PAUSE_S)
 
-    def look_again(self, offered: Offered) -> None:
+    def observe_after_relist(self, offered: Offered) -> AllocationSnapshot:
         """List the pods of the node, before a call is refused that no container can be making."""
         self._reader.refresh(within=LIST_WITHIN)
         with self._state as state:
-            state.doubt_guesses()
-        self._see(self.written(), self._list(), offered, settled=True)
+            state.drop_unconfirmed_guesses()
+        return self._apply(self.read_checkpoint(), self.ask_list(), offered)
 
-    def written(self) -> Checkpoint | None:
+    def read_checkpoint(self) -> Checkpoint | None:
         """Read the checkpoint; ``None`` where it cannot be read, which its reader logs."""
         try:
             return self._checkpoint.read()
         except Unavailable:
             return None
 
-    def listed(self, ref: ContainerRef) -> Mapping[Resource, frozenset[str]] | None:
-        """Ask ``List`` what a container holds; ``None`` where it does not tell (K4, K8)."""
+    def ask_list(self) -> Sequence[ListedPod] | None:
+        """Ask for ``List``; ``None`` where it cannot be had, which is logged."""
+        try:
+            return self._pod_resources.list(within=LIST_WITHIN)
+        except Unavailable as error:
+            self._decision_log.podresources_unavailable(str(error))
+            return None
+
+    def find_listed(self, ref: ContainerRef) -> HeldSlots | None:
+        """Ask ``List`` what a container holds; ``None`` where it does not show it (K4, K8)."""
         found = [
             container.held
-            for pod in self._list() or ()
+            for pod in self.ask_list() or ()
             for container in pod.containers
             if (pod.key, container.name) == (ref.pod.key, ref.container)
         ]
         return found[0] if len(found) == 1 else None
 
-    def _list(self) -> Sequence[ListedPod] | None:
-        try:
-            return self._record.list(within=LIST_WITHIN)
-        except Unavailable as error:
-            self._decision_log.podresources_unavailable(str(error))
-            return None
-
-    def _see(
+    def _apply(  # noqa: PLR0913 -- what one look has shown
         self,
-        written: Checkpoint | None,
+        checkpoint: Checkpoint | None,
         listed: Sequence[ListedPod] | None,
-        offered: Offered | None = None,
+        offered: Offered,
         *,
-        settled: bool,
-        confirmed: tuple[Collection[Key], AbstractSet[str]] = ((), frozenset()),
-    ) -> None:
+        caught_up: bool = True,
+        read: Collection[Key] = (),
+        shown: AbstractSet[str] = frozenset(),
+    ) -> AllocationSnapshot:
         with self._state as state:
-            state.update(self._pods.views(), synced=self._pods.is_synced())
-            corrections = state.see(written, listed, offered=offered, settled=settled)
-            state.confirm(*confirmed, self._pods.told)
+            state.set_pods(self._pods.pods(), synced=self._pods.is_synced())
+            corrections = state.apply_observation(
+                checkpoint, listed, offered=offered, caught_up=caught_up
+            )
+            state.confirm(read, shown, self._pods.uids_seen)
+            snapshot = state.snapshot
         for each in corrections:
             self._decision_log.corrected(each)
+        return snapshot
 
 
-def _to_read(state: NodeState, read: AbstractSet[Key]) -> list[Key]:
-    """Return the names of the pods of which the API may tell more than is known.
+def _find_unread(snapshot: AllocationSnapshot, last_call: LastCall) -> Sequence[Key]:
+    """Return the names of the pods of which the API may show more than is known.
 
-    These are newcomers, an asker that it has not shown, and pods that have nothing any more: each
-    of them may be another pod of its name.
+    These are new ones, the pod of the last call if it has not shown that, and pods that have
+    nothing any more: each of them may be another pod of its name.
     """
-    turn, record = state.turn, state.record
-    come = [
-        each
-        for each in record.listed_unsettled
-        if (each.lacks or (each.view is not None and each.view.terminal))
-        and turn.is_new(each, record)
-    ]
-    unknown = [
-        each
-        for each in record.listed_unsettled
-        if (each.view is None and turn.is_asker(each))
-        or (each.over and not each.shows and not (each.view is not None and each.view.terminal))
-    ]
-    names = dict.fromkeys(each.id.key for each in (*come, *unknown))
-    return [each for each in names if each not in read]
+    new, unknown = list[Key](), list[Key]()
+    for each in snapshot.listed_changing:
+        terminal = each.info is not None and each.info.terminal
+        if (each.lacks or terminal) and last_call.is_new(each, snapshot):
+            new.append(each.id.key)
+        elif (each.info is None and last_call.is_target(each)) or (
+            each.ended and not each.shows and not terminal
+        ):
+            unknown.append(each.id.key)
+    return list(dict.fromkeys((*new, *unknown)))
+
+
+_PAUSES = (0.05, 0.2)
+# After so many failures in a row the API server is unreachable, and another try a waste of time.
+_UNREACHABLE_AFTER = 4
+
+
+class PodReader:
+    """Reads pods within a deadline while a call waits. Safe to share between threads."""
+
+    def __init__(
+        self,
+        pods: PodSource,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Read from *pods*; *clock* and *pause* are in seconds."""
+        self._pods = pods
+        self._clock = clock
+        self._pause = pause
+        self._failures = 0
+
+    def deadline(self, within: float) -> float:
+        """Return the time *within* seconds from now."""
+        return self._clock() + within
+
+    def read(self, keys: Iterable[Key], *, deadline: float) -> bool:
+        """Ask for pods, one after the other; return whether all responses came in time."""
+        return all(self._read(key, deadline) for key in keys)
+
+    def _read(self, key: Key, deadline: float) -> bool:
+        pauses = _PAUSES if self._failures < _UNREACHABLE_AFTER else _PAUSES[:1]
+        for pause in (*pauses, None):
+            left = deadline - self._clock()
+            if left <= 0:
+                break
+            try:
+                # So that a response that never comes leaves time for another try.
+                within = left if pause is None else left / 2
+                self._pods.fetch(*key, within=within)
+            except Unavailable:
+                self._failures += 1
+                if pause is not None:
+                    self._pause(min(pause, max(deadline - self._clock(), 0)))
+            else:
+                self._failures = 0
+                return True
+        return False
+
+    def refresh(self, *, within: float) -> bool:
+        """List the node's pods once, in so many seconds; return whether that could be had."""
+        try:
+            self._pods.refresh(within=within)
+        except Unavailable:
+            self._failures += 1
+            return False
+        self._failures = 0
+        return True

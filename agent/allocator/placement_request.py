@@ -5,8 +5,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.tickets import Ticket
+from agent.allocator.interfaces import ContainerRef
+from agent.allocator.slots import Slot
 from contract.demand import ContainerDemand, PodDemand
 from contract.resource import Resource
 from contract.wishes import NO_WISHES, Wishes
@@ -86,7 +86,7 @@ class PlacementRequest:
     resource: Resource
     policy: Policy
     available: AbstractSet[str]
-    must: Sequence[Ticket] = ()
+    must: Sequence[Slot] = ()
     plan: Plan | None = None
     assumptions: Assumptions = NO_ASSUMPTIONS
     constraints: Constraints = UNCONSTRAINED

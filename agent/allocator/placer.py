@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.placement_request import PlacementRequest
-from agent.allocator.record import Record
 from agent.allocator.request_view import RequestView
+from agent.allocator.slots import DeviceTable, Slot
+from agent.allocator.snapshot import AllocationSnapshot
 from agent.errors import PlacementError
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource, count_of
@@ -22,13 +22,13 @@ class Placement:
 
     Attributes:
         cards: its cards, by index.
-        tickets: its places of the resource asked for.
+        slots: its places of the resource asked for.
         plan: the places meant for its pod's containers from here on.
         replaced: the cards that a scheduler chose, where others were taken.
     """
 
     cards: tuple[str, ...]
-    tickets: list[Ticket]
+    slots: list[Slot]
     plan: Plan
     replaced: tuple[str, ...] = ()
 
@@ -47,7 +47,7 @@ class Placer:
     links: Links
     unhealthy: Callable[[str], str]
 
-    def place(self, request: PlacementRequest, record: Record) -> Placement:
+    def place(self, request: PlacementRequest, record: AllocationSnapshot) -> Placement:
         """Choose cards and places for one container.
 
         Args:
@@ -66,11 +66,11 @@ class Placer:
             raise PlacementError(str(error)) from error
         cards = found[container.name].cards
         within = {card: self.table.among(resource, card, view.offered) for card in cards}
-        tickets = pick(container.demand, resource, cards, free=within, must=request.must)
+        slots = pick(container.demand, resource, cards, free=within, must=request.must)
         asked = {each for each in resource.others if count_of(container.demand, each)}
         first = asked <= step.lacking
         replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
-        return Placement(cards, tickets, found, replaced)
+        return Placement(cards, slots, found, replaced)
 
     def _plan(self, request: PlacementRequest, view: RequestView, step: Step) -> Plan:
         """Make the first attempt that succeeds; refuse as the last guaranteed one did."""
@@ -178,9 +178,9 @@ def pick(
     resource: Resource,
     cards: Sequence[str],
     *,
-    free: Mapping[str, Iterable[Ticket]],
-    must: Sequence[Ticket] = (),
-) -> list[Ticket]:
+    free: Mapping[str, Iterable[Slot]],
+    must: Sequence[Slot] = (),
+) -> list[Slot]:
     """Choose the places on the chosen cards, lowest first.
 
     Args:
@@ -198,8 +198,8 @@ def pick(
     chosen = list(must)
     taken = set(must)
     for card in cards:
-        room = max(quota[card] - sum(ticket.card == card for ticket in must), 0)
-        fresh = (ticket for ticket in free.get(card, ()) if ticket not in taken)
+        room = max(quota[card] - sum(slot.card == card for slot in must), 0)
+        fresh = (slot for slot in free.get(card, ()) if slot not in taken)
         chosen += islice(fresh, room)
     chosen = chosen[:size] if len(must) <= size else list(must)
     if len(chosen) < size:

@@ -7,10 +7,10 @@ found for each.
 from collections.abc import Callable, Mapping
 
 from agent.allocator.free_places import free_places, left_over, within_reach
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.tickets import DeviceTable, per_card
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.placement_request import Assumptions, PlacementRequest
-from agent.allocator.record import Record
+from agent.allocator.slots import DeviceTable, per_card
+from agent.allocator.snapshot import AllocationSnapshot
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
 from placement.capacity import CardState, Need, need_of, why_not
@@ -25,7 +25,7 @@ class RequestView:
         request: PlacementRequest,
         *,
         table: DeviceTable,
-        record: Record,
+        record: AllocationSnapshot,
         unhealthy: Callable[[str], str],
     ) -> None:
         """Read *record* for *request*.
@@ -72,9 +72,7 @@ class RequestView:
         # Given out already: it need not fit again, and the rest must follow it.
         need = Need(need.demand, {**need.per_card, **dict.fromkeys(held, 0)})
         fixed = self._table.in_order(
-            ticket.card
-            for each, holding in held.items()
-            for ticket in self._table.read(each, holding)
+            slot.card for each, holding in held.items() for slot in self._table.read(each, holding)
         )
         planned = (self._request.plan or {}).get(container.name) if asking else None
         if planned is not None and fixed and set(fixed) <= set(planned.cards):
@@ -84,7 +82,7 @@ class RequestView:
             need,
             lacking,
             fixed,
-            self._table.in_order(ticket.card for ticket in self._request.must) if asking else (),
+            self._table.in_order(slot.card for slot in self._request.must) if asking else (),
             (self._resource, self._offer) if asking else None,
             self._chosen(container),
             self._request.constraints.strict,

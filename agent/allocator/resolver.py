@@ -1,24 +1,24 @@
-"""Which container a call of the kubelet is for. Pure.
+"""Which container a call of the kubelet is for: its target. Pure.
 
 The kubelet admits one pod at a time, its containers in order (K1), and lists a pod when its
-admission begins (K3). So the call is for a pod that is listed only since the last call: such a
-newcomer proves that all admissions before it have ended. Without one it is for the pod of the last
-call (R3, :class:`agent.allocator.turn.Turn`). Within the pod it is for the first container that
-lacks something of what it asks for (R4, :func:`next_container`).
+admission begins (K3). So the call is for a pod that is listed only since the last call: such a new
+pod proves that all admissions before it have ended. Without one it is for the pod of the last call
+(R3, :class:`LastCall`). Within the pod it is for the first container that lacks something of what
+it asks for (R4, :func:`next_container`).
 
-:func:`resolve` decides. The evidence is ``witness`` where only one container can be asking, and it
-is sure which pod that is; else ``order``: the likeliest of several. The rules are in
+:func:`resolve` decides. The evidence is ``witness`` where only one container can be the target, and
+it is sure which pod that is; else ``order``: the likeliest of several. The rules are in
 docs/architecture.md, the facts in docs/kubelet-facts.md.
 """
 
 from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.record import Record
-from agent.allocator.recorded_pod import RecordedPod
-from agent.allocator.turn import Turn
+from agent.allocator.snapshot import AllocationSnapshot
+from agent.allocator.snapshot_pod import Signature, SnapshotPod
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
@@ -26,13 +26,110 @@ from contract.resource import Resource, count_of
 
 
 @dataclass(frozen=True, slots=True)
+class LastCall:
+    """The pod of the last call, and what ``List`` showed then.
+
+    Attributes:
+        pod: the pod of the last call, by the kubelet's UID; ``None`` before the first call to
+            this kubelet.
+        listed: how often ``List`` showed each signature then; ``None`` where that is not known.
+        guessed: whether *pod* was a guess. It was right once ``List`` shows what the pod got.
+        finished: pods that lacked something while another was the target, or when a call was
+            refused: their admission has ended.
+        fallback: what the last call for another pod had left; valid again if *pod* was wrong.
+        ruled_out: pods that were guessed since *fallback*, wrongly.
+    """
+
+    pod: PodId | None = None
+    listed: Mapping[Signature, int] | None = None
+    guessed: bool = True
+    finished: frozenset[PodId] = frozenset()
+    fallback: "LastCall | None" = None
+    ruled_out: frozenset[PodId] = frozenset()
+
+    def after(self, snapshot: AllocationSnapshot, target: PodId, *, guessed: bool) -> "LastCall":
+        """Return what a call for *target* leaves for the next."""
+        found = snapshot.pod(target)
+        me = found.kubelet_id if found is not None else target
+        if not snapshot.listing:  # a pod that is guessed without List may not be listed yet
+            return replace(self, pod=me, guessed=True, fallback=None)
+        others = [each for each in snapshot.listed_changing if each.id != target]
+        return LastCall(
+            me,
+            snapshot.signatures,
+            guessed,
+            frozenset(
+                each.kubelet_id for each in others if each.lacks or each.kubelet_id in self.finished
+            ),
+            self.fallback if me == self.pod else replace(self, fallback=None),
+            self.ruled_out if me == self.pod else frozenset(),
+        )
+
+    def refused(self, snapshot: AllocationSnapshot) -> "LastCall":
+        """Return what a refusal leaves: every listed pod that lacks something is rejected."""
+        if not snapshot.listing:
+            return self
+        rejected = (
+            each.kubelet_id
+            for each in snapshot.listed_changing
+            if each.lacks or each.kubelet_id in self.finished
+        )
+        return replace(self, listed=snapshot.signatures, guessed=True, finished=frozenset(rejected))
+
+    def before_wrong_guess(self) -> "LastCall":
+        """Return the last call to go on from when the guess at this one was wrong."""
+        if not self.guessed or self.pod is None:
+            return self
+        if self.fallback is None:  # it was guessed without List, and may come yet
+            return replace(self, pod=None)
+        return replace(self.fallback, ruled_out=self.fallback.ruled_out | {self.pod})
+
+    def forget_unlisted(self, snapshot: AllocationSnapshot, seen: AbstractSet[str]) -> "LastCall":
+        """Forget what has left ``List``: a name that comes back is another pod's.
+
+        Args:
+            snapshot: who holds what, by a look without a call too.
+            seen: the kubelet's UIDs of the pods that this kubelet has listed.
+        """
+        if not snapshot.listing:
+            return self
+        pod, listed, now = self.pod, self.listed, snapshot.signatures
+        if pod is not None and pod.uid in seen and not snapshot.lists(pod.key):
+            pod = None
+        if listed is not None and not listed.items() <= now.items():
+            listed = {signature: min(n, now.get(signature, 0)) for signature, n in listed.items()}
+        return replace(self, pod=pod, listed=listed)
+
+    def is_target(self, pod: SnapshotPod) -> bool:
+        """Return whether the last call was for *pod*; its UID may not have been known then."""
+        last = self.pod
+        return last is not None and last.key == pod.id.key and last.uid in {"", pod.uid}
+
+    def is_new(self, pod: SnapshotPod, snapshot: AllocationSnapshot) -> bool:
+        """Return whether a pod is listed only since the last call: its signature is there more now.
+
+        If nothing is known of the last call, every pod is new.
+        """
+        if self.listed is None or pod.signature not in self.listed:
+            return True
+        grown = snapshot.signatures.get(pod.signature, 0) - self.listed[pod.signature]
+        if pod.shows or grown <= 0:
+            return False
+        # Of several that show nothing it is the newest: the others were there before.
+        alike = (each for each in snapshot.listed_changing if each.signature == pod.signature)
+        known = [each for each in alike if not each.shows and each.info is not None]
+        known.sort(key=lambda each: (each.sure, each.position), reverse=True)
+        return pod.info is None or pod in known[:grown]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """What a call tells about its container.
+    """What a call says of its target.
 
     Attributes:
         resource: the resource that is asked for.
-        size: how many places of it.
-        owner: the pod whose init container's places the call names (K7); ``None`` where it names
+        size: how many slots of it.
+        owner: the pod whose init container's slots the call names (K7); ``None`` where it names
             none.
     """
 
@@ -43,19 +140,19 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The container that is asking, and the evidence.
+    """The target of a call, and the evidence.
 
     Attributes:
         pod: its pod.
         container: what it asks for.
-        view: what the API shows of the pod; ``None`` where only the kubelet knows it.
+        info: what the API shows of the pod; ``None`` where only the kubelet knows it.
         evidence: ``witness`` or ``order``.
-        rivals: the other containers that may be asking as well, the likeliest first.
+        rivals: the other containers that may be the target as well, the likeliest first.
     """
 
     pod: PodId
     container: ContainerDemand
-    view: PodView | None
+    info: PodView | None
     evidence: Evidence
     rivals: tuple["Resolution", ...] = field(default=(), compare=False)
 
@@ -66,24 +163,24 @@ class Resolution:
 
 
 def resolve(
-    request: Request, record: Record, turn: Turn, *, last_resort: bool = True
+    request: Request, snapshot: AllocationSnapshot, last_call: LastCall, *, last_resort: bool = True
 ) -> Resolution:
-    """Return the container that is asking.
+    """Return the container that a call is for.
 
     Args:
         request: what the call says.
-        record: who holds what.
-        turn: what the last call has left.
-        last_resort: also try pods that were listed before the last call and did not make it. Their
-            admission has ended if all is known, which it may not be.
+        snapshot: who holds what.
+        last_call: what the last call has left.
+        last_resort: also try pods that were listed before the last call, which was not for them.
+            Their admission has ended if all is known, which it may not be.
 
     Raises:
-        ResolutionError: no pod can be asking this; the message says which are waiting.
+        ResolutionError: no container can be the target; the message says which are waiting.
     """
-    tiers = _tiers(record, turn)
+    tiers = _tiers(snapshot, last_call)
     in_order = [(tiers.new, tiers.new_is_certain), (tiers.last, tiers.last_is_certain)]
     if last_resort:
-        in_order += [(tiers.unpassed, False), (tiers.old, False)]
+        in_order += [(tiers.unfinished, False), (tiers.old, False)]
     for tier, certain in in_order:
         found = [
             (pod, container)
@@ -91,88 +188,93 @@ def resolve(
             if request.owner in {None, pod.id}
             and (container := next_container(request, pod)) is not None
         ]
-        known = [one for one in found if one[0].view is not None]
+        known = [one for one in found if one[0].info is not None]
         candidates = known or found
         if candidates:
-            candidates.sort(key=lambda one: _order(one[0], record, turn), reverse=record.listing)
+            candidates.sort(
+                key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing
+            )
             witness = certain and len(found) == 1 and bool(known) and known[0][0].sure
             # A pod counted as listed before may be a new one of the same name.
             witness = witness and all(
-                next_container(request, one) is None for one in tiers.unpassed
+                next_container(request, one) is None for one in tiers.unfinished
             )
             evidence = Evidence.WITNESS if witness else Evidence.ORDER
             first, *rivals = (
-                Resolution(pod.id, container, pod.view, evidence) for pod, container in candidates
+                Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
             )
             return replace(first, rivals=tuple(rivals))
-    raise ResolutionError(_nothing_fits(request, record))
+    raise ResolutionError(_nothing_fits(request, snapshot))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tiers:
-    """The pods that may be asking, the likeliest first (R3).
+    """The pods that may be the target, the likeliest first (R3).
 
     Attributes:
-        new: newcomers; without ``List``, which alone tells them, every pod.
+        new: new pods; without ``List``, which alone shows which are, every pod.
         last: the pod of the last call.
-        unpassed: the other pods of which it is not known that their admission has ended.
-        old: all other pods, those of *unpassed* included.
+        unfinished: the other pods of which it is not known that their admission has ended.
+        old: all other pods, those of *unfinished* included.
         new_is_certain: of *new*, a sole candidate is certain.
         last_is_certain: of *last*, a sole candidate is certain.
     """
 
-    new: Sequence[RecordedPod]
-    last: Sequence[RecordedPod] = ()
-    unpassed: Sequence[RecordedPod] = ()
-    old: Sequence[RecordedPod] = ()
+    new: Sequence[SnapshotPod]
+    last: Sequence[SnapshotPod] = ()
+    unfinished: Sequence[SnapshotPod] = ()
+    old: Sequence[SnapshotPod] = ()
     new_is_certain: bool = False
     last_is_certain: bool = False
 
 
-def _tiers(record: Record, turn: Turn) -> _Tiers:
-    if not record.listing:
-        return _Tiers([each for each in record.unsettled if each.may_ask])
-    new, last, old = list[RecordedPod](), list[RecordedPod](), list[RecordedPod]()
-    for each in record.listed_unsettled:
-        if each.may_ask and turn.is_new(each, record):
+def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
+    if not snapshot.listing:
+        return _Tiers([each for each in snapshot.changing if each.may_ask])
+    new, last, old = list[SnapshotPod](), list[SnapshotPod](), list[SnapshotPod]()
+    for each in snapshot.listed_changing:
+        if each.may_ask and last_call.is_new(each, snapshot):
             new.append(each)
         elif each.may_ask:
-            is_last = turn.is_asker(each) and each.kubelet_id not in turn.passed
+            is_last = last_call.is_target(each) and each.kubelet_id not in last_call.finished
             (last if is_last else old).append(each)
-    untried = [each for each in new if each.kubelet_id not in turn.tried] or new
-    # The last asker is certain if no newcomer lacks anything, and it was no guess or is shown.
-    confirmed = not turn.guessed or all(each.shows for each in last)
+    untried = [each for each in new if each.kubelet_id not in last_call.ruled_out] or new
+    # The pod of the last call is certain if no new pod lacks anything, and it was no guess, or
+    # List shows what it got.
+    confirmed = not last_call.guessed or all(each.shows for each in last)
     return _Tiers(
         untried,
         last,
-        [each for each in old if each.kubelet_id not in turn.passed | turn.tried],
+        [each for each in old if each.kubelet_id not in last_call.finished | last_call.ruled_out],
         old,
-        new_is_certain=not any(each.kubelet_id in turn.tried for each in new),
+        new_is_certain=not any(each.kubelet_id in last_call.ruled_out for each in new),
         last_is_certain=confirmed and not any(each.lacks for each in new),
     )
 
 
-def _order(pod: RecordedPod, record: Record, turn: Turn) -> tuple[object, ...]:
+def _order(
+    pod: SnapshotPod, snapshot: AllocationSnapshot, last_call: LastCall
+) -> tuple[object, ...]:
     """Return a sort key: with ``List``, sorted in reverse, the newest is the likeliest.
 
-    Without it that is the last asker, then who has something, then the oldest.
+    Without it that is the pod of the last call, then pods that have something, then the oldest.
     """
-    if record.listing:
-        return turn.is_asker(pod) and bool(pod.held), pod.position, pod.id
-    return not turn.is_asker(pod), not pod.held, pod.position, pod.id
+    if snapshot.listing:
+        return last_call.is_target(pod) and bool(pod.held), pod.position, pod.id
+    return not last_call.is_target(pod), not pod.held, pod.position, pod.id
 
 
-def next_container(request: Request, pod: RecordedPod) -> ContainerDemand | None:
+def next_container(request: Request, pod: SnapshotPod) -> ContainerDemand | None:
     """Return the first container of *pod* that lacks something, if it asks for just this (R4)."""
-    if pod.view is None:
+    if pod.info is None:
         return _next_of_unknown(request, pod)
-    container = pod.next
+    container = pod.find_lacking()
     if container is None or count_of(container.demand, request.resource) != request.size:
         return None
     return None if pod.held.get(container.name, {}).get(request.resource) else container
 
 
-def _next_of_unknown(request: Request, pod: RecordedPod) -> ContainerDemand | None:
+def _next_of_unknown(request: Request, pod: SnapshotPod) -> ContainerDemand | None:
     """Return the likeliest container of a pod that only the kubelet knows.
 
     It is one that has another resource and not this one, unless it has whole cards, which may be
@@ -182,10 +284,10 @@ def _next_of_unknown(request: Request, pod: RecordedPod) -> ContainerDemand | No
     names = [one.name for one in pod.listed.containers] if pod.listed is not None else []
     begun = [
         name
-        for name, places in pod.held.items()
-        if any(places.get(one) for one in request.resource.others)
-        and not places.get(request.resource)
-        and len(places.get(Resource.CORE, ())) < CORES_PER_CARD
+        for name, slots in pod.held.items()
+        if slots.get(request.resource.other)
+        and not slots.get(request.resource)
+        and len(slots.get(Resource.CORE, ())) < CORES_PER_CARD
     ]
     served = [at for at, name in enumerate(names) if pod.held.get(name)]
     coming = [
@@ -214,12 +316,12 @@ def assumed_container(name: str, held: Mapping[Resource, Sized]) -> ContainerDem
 _MOST_NAMED = 5
 
 
-def _nothing_fits(request: Request, record: Record) -> str:
+def _nothing_fits(request: Request, snapshot: AllocationSnapshot) -> str:
     """Return what was asked and what was waiting."""
     texts = sorted(
         f"{pod.id} container {each.name} (cores {each.demand.cores}, memory {each.demand.memory})"
-        for pod in (record.listed_unsettled if record.listing else record.unsettled)
-        if pod.may_ask and (each := pod.next) is not None
+        for pod in (snapshot.listed_changing if snapshot.listing else snapshot.changing)
+        if pod.may_ask and (each := pod.find_lacking()) is not None
     )
     more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     names = "; ".join(texts[:_MOST_NAMED]) + more if texts else "none"

@@ -1,80 +1,73 @@
-"""What outlives the agent of its answers: the pod in service and the turn, as JSON.
+"""What outlives the agent: the current pod and the last call, as JSON.
 
-It is renamed into place before an answer leaves. Nothing is synced to disk: after a reboot there is
-another kubelet, to which it means nothing. A file that cannot be read says nothing.
+It is renamed into place before a response leaves. Nothing is synced to disk: after a reboot there
+is another kubelet, to which it means nothing. A file that cannot be read says nothing.
 """
 
 import json
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from agent.allocator.in_service import Answered, InService
+from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.turn import Turn
+from agent.allocator.resolver import LastCall
 from contract.allocation import Evidence
 from contract.resource import Resource
 
 
-class Store(Protocol):
-    """One text that survives the agent."""
+class Encoder:
+    """Writes both as JSON; the last call, of hundreds of names, once for many responses."""
 
-    def load(self) -> str:
-        """Return the text; empty where there is none."""
-        ...
+    def __init__(self) -> None:
+        """Start without a text."""
+        self._last: tuple[LastCall, str] | None = None
 
-    def save(self, text: str) -> None:
-        """Replace the text as a whole; where it cannot be written there is none."""
-        ...
-
-
-def encode(service: InService | None, turn: str) -> str:
-    """Write pod and turn as JSON; *turn* is what :func:`encode_turn` wrote, for many calls."""
-    pod = None if service is None else _pod_json(service)
-    return f'{{"service": {json.dumps(pod)}, "turn": {turn}}}'
+    def encode(self, current: CurrentPod | None, last_call: LastCall) -> str:
+        """Return both as one text."""
+        if self._last is None or self._last[0] is not last_call:
+            self._last = last_call, json.dumps(_last_call_json(last_call))
+        pod = None if current is None else _current_json(current)
+        return f'{{"service": {json.dumps(pod)}, "turn": {self._last[1]}}}'
 
 
-def encode_turn(turn: Turn) -> str:
-    """Write a turn as JSON."""
-    return json.dumps(_turn_json(turn))
-
-
-def _pod_json(service: InService) -> dict[str, object]:
+def _current_json(current: CurrentPod) -> dict[str, object]:
     return {
-        "kubelet": service.kubelet,
-        "pod": list(service.pod),
-        "uid": service.uid,
-        "confirmed": service.confirmed,
+        "kubelet": current.kubelet,
+        "pod": list(current.id),
+        "uid": current.uid,
+        "confirmed": current.confirmed,
         "answers": [
             [each.container, each.resource, sorted(each.ids), each.evidence, each.allocated]
-            for each in service.answers
+            for each in current.assignments
         ],
     }
 
 
-def _turn_json(turn: Turn) -> dict[str, object]:
+def _last_call_json(last_call: LastCall) -> dict[str, object]:
+    fallback = last_call.fallback
     return {
-        "asker": None if turn.asker is None else list(turn.asker),
-        "listed": None if turn.listed is None else dict(turn.listed),
-        "guessed": turn.guessed,
-        "passed": sorted(map(list, turn.passed)),
-        "before": None if turn.before is None else _turn_json(turn.before),
-        "tried": sorted(map(list, turn.tried)),
+        "asker": None if last_call.pod is None else list(last_call.pod),
+        "listed": None if last_call.listed is None else dict(last_call.listed),
+        "guessed": last_call.guessed,
+        "passed": sorted(map(list, last_call.finished)),
+        "before": None if fallback is None else _last_call_json(fallback),
+        "tried": sorted(map(list, last_call.ruled_out)),
     }
 
 
-def decode(text: str) -> tuple[InService | None, Turn]:
-    """Read what :func:`encode` wrote; nothing is known where it is anything else."""
+def decode(text: str) -> tuple[CurrentPod | None, LastCall]:
+    """Read what :class:`Encoder` wrote; nothing is known where it is anything else."""
     try:
         raw = json.loads(text)
-        service = None if raw["service"] is None else _read_pod(raw["service"])
-        return service, _read_turn(raw["turn"])
+        current = None if raw["service"] is None else _read_current(raw["service"])
+        return current, _read_last_call(raw["turn"])
     except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None, Turn()
+        return None, LastCall()
 
 
-def _read_pod(raw: Mapping[str, Any]) -> InService:
-    answers = tuple(
-        Answered(
+def _read_current(raw: Mapping[str, Any]) -> CurrentPod:
+    assignments = tuple(
+        Assignment(
             str(container),
             Resource(resource),
             frozenset(map(str, ids)),
@@ -83,23 +76,23 @@ def _read_pod(raw: Mapping[str, Any]) -> InService:
         )
         for container, resource, ids, evidence, allocated in raw["answers"]
     )
-    return InService(
+    return CurrentPod(
         str(raw["kubelet"]),
         _read_id(raw["pod"]),
         str(raw["uid"]),
         raw["confirmed"] is True,
-        answers,
+        assignments,
     )
 
 
-def _read_turn(raw: Mapping[str, Any]) -> Turn:
+def _read_last_call(raw: Mapping[str, Any]) -> LastCall:
     listed = raw["listed"]
-    return Turn(
+    return LastCall(
         None if raw["asker"] is None else _read_id(raw["asker"]),
-        None if listed is None else {shape: int(count) for shape, count in listed.items()},
+        None if listed is None else {name: int(count) for name, count in listed.items()},
         raw["guessed"] is not False,
         frozenset(map(_read_id, raw["passed"])),
-        None if raw["before"] is None else _read_turn(raw["before"]),
+        None if raw["before"] is None else _read_last_call(raw["before"]),
         frozenset(map(_read_id, raw["tried"])),
     )
 

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.allocator.model.answer import Answer
-from agent.allocator.model.grant import Grant
-from agent.allocator.model.ports import Enforcer
+from agent.allocator.grants import ContainerEdits, Grant
+from agent.allocator.outcomes import Enforcer
 from agent.driver.folder import DriverFolder
 from agent.driver.host import Host, device_on_host
 from agent.driver.keeper import DriverKeeper
@@ -42,7 +41,7 @@ class Injector:
         if settings.inject is Injection.CDI:
             self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self._locate)
 
-    def answer(self, grant: Grant) -> Answer:
+    def answer(self, grant: Grant) -> ContainerEdits:
         """Return what the ``Allocate`` answer says of the cards.
 
         Raises:
@@ -73,7 +72,7 @@ class Injector:
         seen = self._settings.lays_out_driver  # without it the host's root is not mounted
         return device_on_host(self._settings.host_root, path) if seen else path
 
-    def _common(self) -> Answer:
+    def _common(self) -> ContainerEdits:
         return shared_by_all(control_devices=_control_devices(), driver=self._settings.driver)
 
 

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.grants import Entitlement
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.slots import DeviceTable
 from agent.app.card_report import CardReport
 from agent.app.card_updates import CardNews
 from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
@@ -309,13 +309,13 @@ class Agent:
         allocator = Allocator(
             table=table,
             pods=self.pods,
-            record=self._record,
+            pod_resources=self._record,
             checkpoint=self._checkpoint,
             store=StateFile(settings.plugin_dir / IN_SERVICE),
             kubelet=KubeletLife(settings.kubelet_dir).current,
             writer=writer,
             decision_log=decision_log,
-            answer=injector.answer,
+            inject=injector.answer,
             enforcer=enforcer,
             unhealthy=self._watch.unhealthy,
             policy=settings.policy,
@@ -421,7 +421,7 @@ class Agent:
         session = self._session
         if session is None or not self._loaded:
             return None
-        return count_holdings(session.allocator.record(), session.allocator.table)
+        return count_holdings(session.allocator.snapshot(), session.allocator.table)
 
     # --- pages -------------------------------------------------------------------------
 

@@ -55,10 +55,8 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.cards.pci import parse_address
 from agent.enforcement.hami_library import LIBRARY, HamiLibrary
@@ -105,19 +103,19 @@ class HamiCore:
         self._tickets.clean()
         self._library.present()
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:
         """Return the compute limit of a share, or the memory limit."""
         if grant.resource is Resource.MEMORY:
-            return self._loaded().plus(Answer(self._memory(grant)))
+            return self._loaded().merged_with(ContainerEdits(self._memory(grant)))
         made = self._tickets.make(ids, ref.pod)
-        shared = Answer(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
-        if grant.places >= CORES_PER_CARD:
+        shared = ContainerEdits(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
+        if grant.slots >= CORES_PER_CARD:
             return shared  # whole cards
         limits = {
-            "CUDA_DEVICE_SM_LIMIT": str(grant.places),
+            "CUDA_DEVICE_SM_LIMIT": str(grant.slots),
             "GPU_CORE_UTILIZATION_POLICY": "FORCE",
         }
-        return shared.plus(self._loaded()).plus(Answer(limits))
+        return shared.merged_with(self._loaded()).merged_with(ContainerEdits(limits))
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Make a shared file of its own for the container that starts."""
@@ -152,20 +150,20 @@ class HamiCore:
         blocks than (whole) cards. The cards without any then get what the least one has: without
         a limit they must not be, and a smaller one is not known here.
         """
-        if len(grant.shares) > _CARDS:
+        if len(grant.by_card) > _CARDS:
             raise EnforcementError(
-                f"memory on {len(grant.shares)} cards, but HAMi-core limits at most {_CARDS}: "
+                f"memory on {len(grant.by_card)} cards, but HAMi-core limits at most {_CARDS}: "
                 "ask for whole cards without memory"
             )
-        limits = [f"{share.places * self._block}m" for share in self._by_bus(grant.shares)]
-        smallest = min(share.places for share in grant.shares) * self._block
+        limits = [f"{share.slots * self._block}m" for share in self._by_bus(grant.by_card)]
+        smallest = min(share.slots for share in grant.by_card) * self._block
         envs = {f"CUDA_DEVICE_MEMORY_LIMIT_{at}": limit for at, limit in enumerate(limits)}
         envs["CUDA_DEVICE_MEMORY_LIMIT"] = f"{smallest}m"
         if len(limits) > 1:
             envs["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         return envs
 
-    def _by_bus(self, shares: Sequence[Share]) -> Sequence[Share]:
+    def _by_bus(self, shares: Sequence[CardGrant]) -> Sequence[CardGrant]:
         """Sort shares by their cards' PCI addresses; leave them where one has none.
 
         A cards file need not have any.
@@ -176,7 +174,7 @@ class HamiCore:
             return shares
         return [share for _, share in sorted(known, key=lambda each: each[0])]
 
-    def _loaded(self) -> Answer:
+    def _loaded(self) -> ContainerEdits:
         """Return the mounts and variables that load the library: the same in every answer."""
         # The runtime would make a directory of what is missing, and the loader go on without.
         if not self._library.present():
@@ -185,7 +183,7 @@ class HamiCore:
                 f"hami-library-dir: the node has no {LIBRARY}, which holds containers to their "
                 "limits: the node's admin must install HAMi-core"
             )
-        return Answer(
+        return ContainerEdits(
             {"CUDA_DEVICE_MEMORY_SHARED_CACHE": SHARED},
             mounts=(
                 Mount(f"{IN_CONTAINER}/{LIBRARY}", str(self._library.path)),

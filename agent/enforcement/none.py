@@ -2,19 +2,17 @@
 
 from collections.abc import Collection, Sequence
 
-from agent.allocator.model.answer import Answer
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant
+from agent.allocator.grants import ContainerEdits, Entitlement, Grant
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 
 
 class NoEnforcement:
     """Sets no limits."""
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:  # noqa: ARG002 -- Enforcer's
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:  # noqa: ARG002 -- Enforcer's
         """Add nothing."""
-        return Answer()
+        return ContainerEdits()
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Do nothing: no container needs preparing."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.allocator.model.answer import Answer
+from agent.allocator.grants import ContainerEdits
 from agent.errors import SettingsError
 from contract.errors import quote
 from placement.cards import Card, Inventory
@@ -58,7 +58,7 @@ def own_names(inventory: Inventory) -> Mapping[str, str]:
 
 
 def spec_document(
-    inventory: Inventory, common: Answer, locate: Callable[[str], str] = str
+    inventory: Inventory, common: ContainerEdits, locate: Callable[[str], str] = str
 ) -> dict[str, Any]:
     """Write our spec of a node's cards.
 
@@ -82,7 +82,7 @@ def spec_document(
     }
 
 
-def _edits(common: Answer, locate: Callable[[str], str]) -> dict[str, Any]:
+def _edits(common: ContainerEdits, locate: Callable[[str], str]) -> dict[str, Any]:
     edits: dict[str, Any] = {}
     if common.envs:
         edits["env"] = [f"{name}={value}" for name, value in sorted(common.envs.items())]

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from agent.allocator.model.answer import Answer
+from agent.allocator.grants import ContainerEdits
 from agent.cards.cards_file import decode_yaml
 from agent.errors import EnforcementError, SettingsError
 from agent.host.directories import opened_path, replace
@@ -35,7 +35,7 @@ class CdiFile:
         self,
         directory: Path,
         *,
-        common: Callable[[], Answer],
+        common: Callable[[], ContainerEdits],
         locate: Callable[[str], str] = str,
         host_dirs: Iterable[Path] = HOST_DIRS,
     ) -> None:

@@ -17,8 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.grant import Grant
+from agent.allocator.grants import ContainerEdits, Grant, Mount
 from agent.errors import GrantError, SettingsError
 from contract.errors import quote
 from contract.resource import Resource
@@ -65,14 +64,14 @@ class DriverFiles:
     host: str
     container: str = DRIVER_IN_CONTAINER
 
-    def answer(self) -> Answer:
+    def answer(self) -> ContainerEdits:
         """Return the mount, and the variable that tells the loader where the libraries are.
 
         The variable replaces the image's own, which no device plugin can read; images made
         for NVIDIA's cards have this same value.
         """
         libraries = ":".join(posixpath.join(self.container, each) for each in ("lib", "lib64"))
-        return Answer({LIBRARY_PATH: libraries}, mounts=(Mount(self.container, self.host),))
+        return ContainerEdits({LIBRARY_PATH: libraries}, mounts=(Mount(self.container, self.host),))
 
 
 def inject(  # noqa: PLR0913 -- one answer, spelled out
@@ -84,7 +83,7 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
     extra_devices: Sequence[str] = (),
     driver: DriverFiles | None = None,
     cdi_names: Mapping[str, str] | None = None,
-) -> Answer:
+) -> ContainerEdits:
     """Make the answer for one grant.
 
     The core answer carries the cards. Another resource's carries none of them: what enforces
@@ -96,28 +95,30 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
         GrantError: a card has no CDI name.
     """
     if grant.resource is not Resource.CORE:
-        return Answer()
+        return ContainerEdits()
     if mode is Injection.CDI:
         # The runtime of NVIDIA would add the same cards once more, or those that the image
         # asks for. NVIDIA's own specs say this, too.
         names = tuple(_cdi_name(card, cdi_names or {}) for card in grant.cards)
-        return Answer({VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(extra_devices)), cdi=names)
-    answer = Answer({VISIBLE_DEVICES: ",".join(grant.cards)})
+        return ContainerEdits(
+            {VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(extra_devices)), cdi=names
+        )
+    answer = ContainerEdits({VISIBLE_DEVICES: ",".join(grant.cards)})
     if mode is Injection.ENVVAR:
         return answer
     nodes = [card.device for card in inventory.cards if card.uuid in grant.cards]
-    answer = answer.plus(
-        Answer(devices=tuple(dict.fromkeys([*nodes, *control_devices, *extra_devices])))
+    answer = answer.merged_with(
+        ContainerEdits(devices=tuple(dict.fromkeys([*nodes, *control_devices, *extra_devices])))
     )
-    return answer.plus(driver.answer()) if driver is not None else answer
+    return answer.merged_with(driver.answer()) if driver is not None else answer
 
 
 def shared_by_all(
     *, control_devices: Sequence[str] = (), driver: DriverFiles | None = None
-) -> Answer:
+) -> ContainerEdits:
     """Return what every container with a card finds in ``cdi``: for a spec of our own."""
-    common = Answer({VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(control_devices)))
-    return common.plus(driver.answer()) if driver is not None else common
+    common = ContainerEdits({VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(control_devices)))
+    return common.merged_with(driver.answer()) if driver is not None else common
 
 
 def parse_extra_devices(text: str) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.tickets import Ticket
+from agent.allocator.interfaces import Checkpoint
+from agent.allocator.slots import Slot
 from agent.errors import CheckpointError, GrantError
 from contract.errors import quote
 from contract.resource import Resource
@@ -154,7 +154,7 @@ def _foreign(ids: frozenset[str]) -> str | None:
     """Return why these are not IDs that an agent makes; ``None`` if they are."""
     try:
         for each in sorted(ids):
-            Ticket.parse(each)
+            Slot.parse(each)
     except GrantError as error:
         return str(error)
     return None
@@ -189,7 +189,7 @@ def _kind(value: object) -> str:
 class CheckpointFile:
     """Reads the file, when it is another than before. Safe to share between threads.
 
-    Implements :class:`agent.allocator.model.ports.CheckpointSource`.
+    Implements :class:`agent.allocator.interfaces.CheckpointSource`.
     """
 
     def __init__(self, kubelet_dir: Path, resources: Mapping[str, Resource]) -> None:

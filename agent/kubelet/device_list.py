@@ -2,7 +2,7 @@
 
 from collections.abc import Set as AbstractSet
 
-from agent.allocator.model.tickets import DeviceTable, Ticket
+from agent.allocator.slots import DeviceTable, Slot
 from agent.errors import SettingsError
 from common.kubelet_api import deviceplugin_pb2 as api
 from contract.resource import Resource
@@ -28,7 +28,7 @@ def devices(
             health=UNHEALTHY if ticket.card in unhealthy else HEALTHY,
             topology=topology[ticket.card],
         )
-        for device_id, ticket in table.tickets(resource).items()
+        for device_id, ticket in table.slots(resource).items()
     ]
 
 
@@ -40,7 +40,7 @@ def size_of(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
         while low < places:  # IDs of as many digits have the same length
             high = min(places, max(low * 10, 10))
             device = api.Device(
-                ID=str(Ticket(card.uuid, low)),
+                ID=str(Slot(card.uuid, low)),
                 health=UNHEALTHY,
                 topology=_topology(card, numa=numa),
             )

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod
+from agent.allocator.interfaces import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from common.backoff import spread
 from common.kubelet_api import podresources_pb2

@@ -9,8 +9,8 @@ from typing import NoReturn, Protocol
 
 import grpc
 
-from agent.allocator.model.answer import Answer
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.grants import ContainerEdits
+from agent.allocator.slots import DeviceTable
 from agent.cards.health_feed import HealthFeed
 from agent.errors import Refusal
 from agent.kubelet.device_list import devices
@@ -39,7 +39,7 @@ class Calls(Protocol):
     ) -> list[str]:
         """Choose places."""
 
-    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         """Translate device IDs, and assign their places."""
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
@@ -183,7 +183,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def _abort(
         self, context: grpc.ServicerContext, error: Exception, *, at_once: bool = False
     ) -> NoReturn:
-        """Answer an error: a refusal in its own words, anything else without ours.
+        """ContainerEdits an error: a refusal in its own words, anything else without ours.
 
         The text ends up in the pod's status (fact K9), where its author reads it. A fault of
         ours must fail this one call, not the server, and must not show internals.
@@ -199,7 +199,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         )
 
 
-def _encode(answer: Answer) -> api.ContainerAllocateResponse:
+def _encode(answer: ContainerEdits) -> api.ContainerAllocateResponse:
     # "m" would let a container make device nodes, which no program needs for a card that is
     # there. Runtimes allow it for all devices by default; whoever forbids it is not overruled.
     return api.ContainerAllocateResponse(

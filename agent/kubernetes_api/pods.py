@@ -83,11 +83,11 @@ class PodCache:
         """Return whether the first list has been read."""
         return self.synced.is_set()
 
-    def views(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodView]:
         """Return all known pods; the same object for as long as nothing has changed."""
         return self._tuple
 
-    def told(self, key: Key) -> Sequence[str]:
+    def uids_seen(self, key: Key) -> Sequence[str]:
         """Return the UIDs of the pods of a name, as they came, gone ones too, by the watch.
 
         An empty one stands for others that there may be: the watch tells of every pod, in order,

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from agent.allocator.model.containers import ContainerRef, Correction
-from agent.allocator.model.tickets import summarize
+from agent.allocator.interfaces import ContainerRef, Correction
+from agent.allocator.slots import summarize
 from agent.observability.folding import Folding
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence

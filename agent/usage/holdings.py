@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.allocator.free_places import free_places
-from agent.allocator.model.containers import ContainerRef, Places
-from agent.allocator.model.tickets import DeviceTable
-from agent.allocator.record import Record
-from agent.allocator.recorded_pod import RecordedPod
+from agent.allocator.interfaces import ContainerRef, HeldSlots
+from agent.allocator.slots import DeviceTable
+from agent.allocator.snapshot import AllocationSnapshot
+from agent.allocator.snapshot_pod import SnapshotPod
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 
@@ -73,14 +73,14 @@ class Holdings:
     cards: Mapping[str, CardRoom] = field(default_factory=dict)
 
 
-def count_holdings(record: Record, table: DeviceTable) -> Holdings:
+def count_holdings(record: AllocationSnapshot, table: DeviceTable) -> Holdings:
     """Count what *record* says; a record does not change, so nothing needs to be locked."""
     holders = [
         _holder(pod, name, places, table)
         for pod in record.pods
         for name, places in pod.held.items()
         # What an init container took its pod keeps, by its later containers (K7).
-        if not (pod.view is not None and pod.view.running and pod.is_init(name))
+        if not (pod.info is not None and pod.info.running and pod.is_init(name))
     ]
     holders.sort(key=lambda each: each.ref)
     free = {each: free_places(record, table, each) for each in Resource}
@@ -100,7 +100,7 @@ def count_holdings(record: Record, table: DeviceTable) -> Holdings:
     return Holdings(tuple(holders), rooms)
 
 
-def _holder(pod: RecordedPod, name: str, places: Places, table: DeviceTable) -> Holder:
+def _holder(pod: SnapshotPod, name: str, places: HeldSlots, table: DeviceTable) -> Holder:
     """Count what one container holds, of the cards that this node still has."""
     cores = table.count(Resource.CORE, places.get(Resource.CORE, frozenset()))
     blocks = table.count(Resource.MEMORY, places.get(Resource.MEMORY, frozenset()))
@@ -111,10 +111,10 @@ def _holder(pod: RecordedPod, name: str, places: Places, table: DeviceTable) -> 
             memory = card.memory
         if core or memory:
             shares[card.uuid] = HeldShare(core, memory)
-    view = pod.view
+    info = pod.info
     return Holder(
         ContainerRef(pod.id, name),
-        (view.runtime_uid if view is not None else "") or pod.uid,
+        (info.runtime_uid if info is not None else "") or pod.uid,
         shares,
-        view.wishes.core_limit if view is not None else None,
+        info.wishes.core_limit if info is not None else None,
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.usage.holdings import Holder
 

@@ -8,7 +8,7 @@ own on its card, for which nobody asks.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.interfaces import ContainerRef
 from agent.usage.holdings import HeldShare, Holder
 from agent.usage.join import Use, Used
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.model.answer import Answer
-from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.grants import ContainerEdits
+from agent.allocator.interfaces import Checkpoint
 from agent.allocator.model.pod_view import PodView
 from agent.enforcement.none import NoEnforcement
 from agent.kubernetes_api.pods import PodCache
@@ -91,19 +91,19 @@ class Host:
         allocator = self.allocator = Allocator(
             table=world.table,
             pods=watch.cache,
-            record=world.kubelet,
+            pod_resources=world.kubelet,
             checkpoint=CheckpointReader(world.devices),
             store=self._folder,
             kubelet=lambda: f"life {world.devices.life}",
             writer=world.api,
             decision_log=world.diary,
-            answer=lambda _grant: Answer(),
+            inject=lambda _grant: ContainerEdits(),
             enforcer=NoEnforcement(),
             unhealthy=lambda uuid: "xid" if uuid in world.ill else "",
             pause=lambda _seconds: None,
         )
         watch.deliver(0)  # before there is a session nothing is assigned, and nobody is told
-        self._shown = {each.id.uid for each in watch.cache.views()}
+        self._shown = {each.id.uid for each in watch.cache.pods()}
 
         def changed(view: PodView) -> None:
             self._shown.add(view.id.uid)

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.tickets import card_of
+from agent.allocator.interfaces import ContainerRef
+from agent.allocator.slots import card_of
 from bench.adversary.pods import Container, Pod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod
+from agent.allocator.interfaces import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from bench.adversary.pods import Container, Pod
 from contract.demand import ContainerKind

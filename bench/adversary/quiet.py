@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection
 
-from agent.allocator.model.tickets import card_of
+from agent.allocator.slots import card_of
 from bench.adversary.kubelet import State
 from bench.adversary.pods import NAMES
 from bench.adversary.world import World

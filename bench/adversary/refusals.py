@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agent.allocator.model.tickets import card_of
+from agent.allocator.slots import card_of
 from agent.errors import PlacementError, Refusal
 from bench.adversary.judge import Call
 from bench.adversary.oracle import Task, fits

@@ -1,6 +1,6 @@
 """Starts of containers: what the agent lets through, and what it vetoes (K10)."""
 
-from agent.allocator.model.tickets import card_of
+from agent.allocator.slots import card_of
 from agent.errors import Refusal
 from bench.adversary.judge import Call
 from bench.adversary.kubelet import Known

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TypeVar
 
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.slots import DeviceTable
 from agent.errors import Refusal
 from bench.adversary.api import Api
 from bench.adversary.devices import Devices
@@ -43,7 +43,7 @@ class World:
         self.now = 0.0
         self.api = Api(indices={each.uuid: each.index for each in self.table.inventory.cards})
         self.api.on_get = self._got
-        places = {each: tuple(self.table.tickets(each)) for each in Resource}
+        places = {each: tuple(self.table.slots(each)) for each in Resource}
         self.devices = Devices(places, random)
         self.kubelet = Kubelet(self, active_only=active_only)
         self.diary = Diary(lambda: self.now)

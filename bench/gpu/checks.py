@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from agent.allocator.model.answer import Answer
+from agent.allocator.grants import ContainerEdits
 from agent.cards.health import Fault
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
@@ -124,7 +124,7 @@ def hami(card: Card, library: Path) -> list[Row]:
     """Check that HAMi-core's library holds a share to what the agent answers for it."""
     confined.check()
     container, alone = Container(30, {card: 8}), {"CUDA_VISIBLE_DEVICES": card.uuid}
-    (plain,) = container.run(Answer(), alone)
+    (plain,) = container.run(ContainerEdits(), alone)
     with tempfile.TemporaryDirectory() as folder:
         held, *_ = limits.hami(container, library.parent, Path(folder), alone)
     free, limited = "half given, all given", "2048 MiB, half given, all refused"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.allocator.model.containers import ContainerRef, Correction
+from agent.allocator.interfaces import ContainerRef, Correction
 from contract.allocation import Evidence
 from contract.resource import Resource
 
@@ -42,7 +42,7 @@ class Said:
 
 
 class Diary:
-    """A :class:`agent.allocator.model.ports.DecisionLog` that remembers and counts."""
+    """A :class:`agent.allocator.interfaces.DecisionLog` that remembers and counts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -12,9 +12,9 @@ from typing import Any, TypeVar, cast
 
 import grpc
 
+from agent.allocator.interfaces import AnnotationWriter, DecisionLog
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.ports import AnnotationWriter, DecisionLog
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.slots import DeviceTable
 from agent.kubelet.server import Calls, DevicePluginService
 from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation
@@ -98,7 +98,7 @@ def mortal_log(log: DecisionLog, death: Death) -> DecisionLog:
 
 
 class MortalOutbox:
-    """A :class:`agent.allocator.model.ports.AnnotationWriter` whose queue dies with the agent.
+    """A :class:`agent.allocator.interfaces.AnnotationWriter` whose queue dies with the agent.
 
     Args:
         waits: keep everything until :meth:`write`, as a queue does that has not come to it.

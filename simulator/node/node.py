@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.ports import Enforcer
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.outcomes import Enforcer
+from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import Lifecycle
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.none import NoEnforcement
@@ -130,7 +130,7 @@ class Node:
 
     def views(self) -> Sequence[PodView]:
         """Return the pods that the agent knows."""
-        return self.pods.views()
+        return self.pods.pods()
 
     # --- what happens on the node -----------------------------------------------------
 
@@ -347,13 +347,13 @@ class Node:
         allocator = Allocator(
             table=self._table,
             pods=self.pods,
-            record=channel if self._options.witness else NoRecord(),
+            pod_resources=channel if self._options.witness else NoRecord(),
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
             store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletLife(self.kubelet_dir).current,
             writer=writer,
             decision_log=mortal_log(self.diary, death),
-            answer=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
+            inject=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
         )

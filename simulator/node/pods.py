@@ -101,7 +101,7 @@ class PodsInMemory:
         for view in changed:
             self._on_change(view)
 
-    def told(self, key: Key) -> Sequence[str]:
+    def uids_seen(self, key: Key) -> Sequence[str]:
         """Return the UIDs of the pods of a name that the watch has told of."""
         with self._lock:
             return [each.id.uid for each in self._told.values() if each.id.key == key]
@@ -110,7 +110,7 @@ class PodsInMemory:
         """Return whether all pods are known."""
         return True
 
-    def views(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodView]:
         """Return what the watch has told."""
         with self._lock:
             return tuple(self._told.values())

@@ -1,6 +1,6 @@
 """A node whose kubelet cannot be asked who holds what."""
 
-from agent.allocator.model.podresources import ListedPod
+from agent.allocator.interfaces import ListedPod
 from agent.errors import Unavailable
 
 

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.containers import Places
+from agent.allocator.identity import KnownPods, kubelet_uid
+from agent.allocator.interfaces import Checkpoint, HeldSlots, ListedContainer, ListedPod
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import ListedContainer, ListedPod
-from agent.allocator.model.tickets import DeviceTable
-from agent.allocator.pods import Pods, kubelet_uid
-from agent.allocator.record import Record
-from agent.allocator.recorded_pod import RecordedPod
+from agent.allocator.slots import DeviceTable
+from agent.allocator.snapshot import AllocationSnapshot
+from agent.allocator.snapshot_pod import SnapshotPod
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from placement.cards import Card, Inventory
@@ -79,20 +77,17 @@ def listed(name: str = "p", /, **held: Mapping[Resource, frozenset[str]] | None)
     )
 
 
-def pods_of(*views: PodView, departed: Iterable[PodView] = ()) -> Pods:
+def pods_of(*views: PodView, departed: Iterable[PodView] = ()) -> KnownPods:
     """What the API shows of pods, and what it showed of those that have left it."""
-    pods = Pods()
-    pods.update([*views, *departed])
-    pods.update(list(views))
-    return pods
+    return KnownPods().updated([*views, *departed]).updated(list(views))
 
 
-def written(**pods: Mapping[str, Places]) -> Checkpoint:
+def written(**pods: Mapping[str, HeldSlots]) -> Checkpoint:
     """The kubelet's checkpoint: name of a pod (its UID is ``u-<name>``) -> what it shows."""
     return Checkpoint({f"u-{name}": containers for name, containers in pods.items()})
 
 
-def recorded(pod: PodView, /, **held: Places) -> RecordedPod:
+def recorded(pod: PodView, /, **held: HeldSlots) -> SnapshotPod:
     """A listed pod of the record: container name -> what it holds."""
     shown = {
         each.name: held.get(each.name, {})
@@ -100,12 +95,12 @@ def recorded(pod: PodView, /, **held: Places) -> RecordedPod:
         if each.kind is not ContainerKind.INIT  # fact K4
     }
     entry = listed(pod.id.name, **shown)
-    return RecordedPod(pod.id, kubelet_uid(pod), pod, entry, held)
+    return SnapshotPod(pod.id, kubelet_uid(pod), pod, entry, held)
 
 
-def record_of(*pods: RecordedPod) -> Record:
+def record_of(*pods: SnapshotPod) -> AllocationSnapshot:
     """A record of these pods, ``List`` at hand."""
-    return Record(pods, listing=True)
+    return AllocationSnapshot(pods, listing=True)
 
 
 def card(index: int = 0, *, uuid: str | None = None, blocks: int = 10) -> Card:
@@ -131,4 +126,4 @@ def device_table(cards: int = 2, *, blocks: int = 10) -> DeviceTable:
 
 def every_id(node: DeviceTable, resource: Resource) -> list[str]:
     """Every device ID of one resource, as a kubelet with nothing allocated offers them."""
-    return list(node.tickets(resource))
+    return list(node.slots(resource))

@@ -16,16 +16,24 @@ from typing import Any, Self
 import grpc
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.checkpoint import Checkpoint, Owner
-from agent.allocator.model.containers import ContainerRef, Correction
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
-from agent.allocator.model.podresources import ListedContainer, ListedPod
-from agent.allocator.model.ports import DecisionLog
-from agent.allocator.model.tickets import DeviceTable
-from agent.allocator.pods import kubelet_uid
+from agent.allocator.grants import ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.identity import kubelet_uid
+from agent.allocator.interfaces import (
+    Checkpoint,
+    CheckpointOwner,
+    ContainerRef,
+    Correction,
+    DecisionLog,
+    ListedContainer,
+    ListedPod,
+)
+from agent.allocator.model.pod_view import (
+    Key,
+    PodId,
+    PodView,
+    QueuePosition,
+)
+from agent.allocator.slots import DeviceTable
 from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Unavailable
 from agent.injection.inject import Injection
@@ -163,13 +171,13 @@ class FakePods:
         self.cached.pop(view.id, None)
         self.on_server.pop(view.id.key, None)
 
-    def told(self, key: Key) -> Sequence[str]:
+    def uids_seen(self, key: Key) -> Sequence[str]:
         return [""]  # only the watch of a real API server tells that
 
     def is_synced(self) -> bool:
         return True
 
-    def views(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodView]:
         views = tuple(self.cached.values())
         if views != self._views:
             self._views = views
@@ -201,8 +209,8 @@ class FakeCheckpoint:
     """A ``CheckpointSource``: the kubelet's memory, and its file, which shows it when written."""
 
     def __init__(self) -> None:
-        self.memory: dict[Owner, Held] = {}
-        self.file: Mapping[Owner, Held] = {}
+        self.memory: dict[CheckpointOwner, Held] = {}
+        self.file: Mapping[CheckpointOwner, Held] = {}
         self._read = Checkpoint()
         self.late = False  # the next write is overtaken by the one before (K33)
         self.away = ""
@@ -211,7 +219,7 @@ class FakeCheckpoint:
 
     def give(self, view: PodView, container: str, resource: Resource, held: Iterable[str]) -> None:
         """Have the kubelet remember what a container got; the file does not show it yet."""
-        owner = Owner(kubelet_uid(view), container)
+        owner = CheckpointOwner(kubelet_uid(view), container)
         self.memory.setdefault(owner, {})[resource] = frozenset(held)
 
     def forget(self, view: PodView) -> None:
@@ -307,11 +315,11 @@ class FakeEnforcer:
         self.chosen = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:
         self._fail()
         self.made.append((ref, ids, grant))
         self.meanwhile()
-        return Answer({"LIMIT": str(grant.places)}, mounts=(Mount("/etc/limit", "/host"),))
+        return ContainerEdits({"LIMIT": str(grant.slots)}, mounts=(Mount("/etc/limit", "/host"),))
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         self._fail()
@@ -330,7 +338,7 @@ class FakeEnforcer:
 
 
 class FakeAnnotationWriter:
-    """A :class:`agent.allocator.model.ports.AnnotationWriter` that remembers."""
+    """A :class:`agent.allocator.interfaces.AnnotationWriter` that remembers."""
 
     def __init__(self) -> None:
         self.puts: list[tuple[PodView, dict[str, Allocation]]] = []
@@ -344,7 +352,7 @@ class FakeAnnotationWriter:
 
 
 class FakeDecisionLog:
-    """A :class:`agent.allocator.model.ports.DecisionLog` that remembers."""
+    """A :class:`agent.allocator.interfaces.DecisionLog` that remembers."""
 
     def __init__(self) -> None:
         self.decisions: list[tuple[str, ContainerRef, Resource, Evidence, frozenset[str]]] = []
@@ -422,7 +430,7 @@ class Node:
         self.lives = 1  # of the kubelet
         # What the kubelet offers, what pods' init containers have left over (K7), and who has what.
         self.free: dict[Resource, list[str]] = {
-            resource: list(self.table.tickets(resource)) for resource in Resource
+            resource: list(self.table.slots(resource)) for resource in Resource
         }
         self.reusable: dict[tuple[PodId, Resource], list[str]] = {}
         self.got: dict[tuple[PodId, str, Resource], list[str]] = {}
@@ -437,13 +445,13 @@ class Node:
         self.allocator = Allocator(
             table=self.table,
             pods=self.pods,
-            record=self.record,
+            pod_resources=self.record,
             checkpoint=self.checkpoint,
             store=self.store,
             kubelet=lambda: f"life {self.lives}",
             writer=self.writer,
             decision_log=self.decides_to(),
-            answer=self._answer,
+            inject=self._answer,
             enforcer=self.enforcer or NoEnforcement(),
             unhealthy=lambda uuid: self.ill.get(uuid, ""),
             policy=self.policy,
@@ -455,9 +463,9 @@ class Node:
         """Where the allocator's decisions are told."""
         return self.decision_log
 
-    def _answer(self, grant: Grant) -> Answer:
+    def _answer(self, grant: Grant) -> ContainerEdits:
         self.grants.append(grant)
-        return Answer({"CARDS": ",".join(grant.cards)})
+        return ContainerEdits({"CARDS": ",".join(grant.cards)})
 
     def _pause(self, _seconds: float) -> None:
         self.paused += 1
@@ -472,7 +480,7 @@ class Node:
         self.got = {
             (pod, name, resource): held
             for (pod, name, resource), held in self.got.items()
-            if resource in known.get(Owner(self._uids[pod], name), {})
+            if resource in known.get(CheckpointOwner(self._uids[pod], name), {})
         }
         self._free()
 
@@ -511,7 +519,7 @@ class Node:
         """Offer all that no container has."""
         for resource in Resource:
             used = {each for key, held in self.got.items() if key[2] is resource for each in held}
-            known = self.table.tickets(resource)
+            known = self.table.slots(resource)
             self.free[resource] = [each for each in known if each not in used]
 
     def prefer(
@@ -624,7 +632,9 @@ class FakeCalls:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.answer = Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, ("/dev/nvidia0", "/dev/null"))
+        self.answer = ContainerEdits(
+            {"NVIDIA_VISIBLE_DEVICES": "GPU-0"}, ("/dev/nvidia0", "/dev/null")
+        )
         self.asked: list[tuple[str, tuple[str, ...]]] = []
 
     def _note(self, call: str, ids: Sequence[str]) -> None:
@@ -638,7 +648,7 @@ class FakeCalls:
         self._note("prefer", available)
         return list(available)[:size]
 
-    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> Answer:
+    def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
         self._note("allocate", device_ids)
         return self.answer
 
@@ -913,7 +923,7 @@ class Scripted:
         self._thread.join()
 
     def say(self, status: int, body: object) -> None:
-        """Answer so from now on; *body* is bytes, or an object to be sent as JSON."""
+        """ContainerEdits so from now on; *body* is bytes, or an object to be sent as JSON."""
         self.status = status
         self.body = body if isinstance(body, bytes) else json.dumps(body).encode()
 

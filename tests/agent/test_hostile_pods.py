@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from agent.allocator.interfaces import DecisionLog
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.ports import DecisionLog
 from agent.errors import Refusal
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.pod_parser import parse_pod
@@ -212,6 +212,6 @@ def test_whatever_a_pod_brings_its_calls_are_served_or_refused(
     if restarted:
         node.restart_agent()
         node.allocator.refresh()
-        for view in node.pods.views():
+        for view in node.pods.pods():
             node.allocator.catch_up(view)
         node.live(parse_pod(make_manifest("last", (30, 8), uid="uid-last"), NAMES))

@@ -5,11 +5,10 @@ pod was lacking, and within it the first container that lacked (facts K1 and K3)
 the same calls with all that an agent remembers between them.
 """
 
-from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.interfaces import Checkpoint
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from agent.allocator.record import Seen, read_record
-from agent.allocator.resolver import Request, resolve
-from agent.allocator.turn import Turn
+from agent.allocator.resolver import LastCall, Request, resolve
+from agent.allocator.snapshot import SnapshotContext, build_snapshot
 from bench.recording import RECORDING, load_burst
 from contract.allocation import Evidence
 from contract.demand import PodDemand
@@ -31,14 +30,14 @@ def test_a_call_with_a_witness_is_resolved_to_the_container_the_kubelet_was_admi
     }
     witnessed = 0
     for call in burst.calls:
-        record = read_record(
-            written=Checkpoint(),
+        record = build_snapshot(
+            checkpoint=Checkpoint(),
             listed=call.observe.lacking if call.observe is not None else None,
-            services=(),
-            pods=pods_of(*views.values()),
-            seen=Seen(confirmed={each.id.uid for each in views.values()}),
+            served=(),
+            known=pods_of(*views.values()),
+            context=SnapshotContext(confirmed={each.id.uid for each in views.values()}),
         )
-        found = resolve(Request(call.request.resource, call.request.size), record, Turn())
+        found = resolve(Request(call.request.resource, call.request.size), record, LastCall())
         if call.observe is None:  # refused by the kubelet's rate limit (K5)
             assert found.evidence is Evidence.ORDER
             continue

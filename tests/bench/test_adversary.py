@@ -8,7 +8,7 @@ import pytest
 
 from agent.allocator import resolver
 from agent.allocator.allocator import Allocator
-from agent.allocator.turn import Turn
+from agent.allocator.resolver import LastCall
 from agent.errors import PlacementError
 from bench.adversary.run import run
 from contract.allocation import Evidence
@@ -39,7 +39,7 @@ def first_places(
 
 
 def by_no_turn(request: resolver.Request, record: Any, _turn: object, **options: Any) -> Any:
-    return resolve(request, replace(record, listing=False), Turn(), **options)
+    return resolve(request, replace(record, listing=False), LastCall(), **options)
 
 
 def as_witness(*args: Any, **options: Any) -> Any:
@@ -57,8 +57,8 @@ SABOTAGE: dict[str, tuple[str, Callable[..., Any]]] = {
         lambda *_: {f"GPU-{index}": 0 for index in range(4)},
     ),
     "record": ("bench.adversary.api.Api.put", lambda *_: None),
-    "wrong": ("agent.allocator.settler.resolve", by_no_turn),
-    "witness": ("agent.allocator.settler.resolve", as_witness),
+    "wrong": ("agent.allocator.calls.resolve", by_no_turn),
+    "witness": ("agent.allocator.calls.resolve", as_witness),
 }
 
 

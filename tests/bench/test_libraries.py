@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.model.answer import Answer
+from agent.allocator.grants import ContainerEdits
 from bench import confined, libraries, limits
 from tests.agent.nvml_node import Node, build
 
@@ -142,4 +142,4 @@ def test_a_program_that_hangs_is_ended_with_its_children(
     assert driver.is_dir()
     monkeypatch.setattr(confined, "_SECONDS", 0.5)
     with pytest.raises(confined.ProgramFailed, match=r"it had not ended after 0\.5 s"):
-        confined.run(Answer(), ["sh", "-c", "sleep 1000 & wait"], {})
+        confined.run(ContainerEdits(), ["sh", "-c", "sleep 1000 & wait"], {})

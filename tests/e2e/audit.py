@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.model.tickets import Ticket
+from agent.allocator.slots import Slot
 from agent.enforcement.vcuda.config import VcudaConfig
 from contract.allocation import Allocation
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
@@ -72,7 +72,7 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
         wrong.append("has not said which cards it sees")
     if not init:
         cards = {
-            resource: {Ticket.parse(each).card for each in seen.held.get(resource, ())}
+            resource: {Slot.parse(each).card for each in seen.held.get(resource, ())}
             for resource in Resource
         }
         for resource in Resource:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from agent.allocator.model.podresources import ListedPod
+from agent.allocator.interfaces import ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from contract.allocation import Allocation, decode_allocations

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from agent.allocator.model.tickets import Ticket
+from agent.allocator.slots import Slot
 from contract.demand import Demand
 from contract.resource import Resource
 from tests.e2e.ground import wait
@@ -142,7 +142,7 @@ def test_a_node_emptied_at_once_is_filled_again_at_once(stage: Stage) -> None:
 
 
 def _places(ids: frozenset[str], card: str) -> int:
-    return sum(Ticket.parse(each).card == card for each in ids)
+    return sum(Slot.parse(each).card == card for each in ids)
 
 
 def test_a_limit_of_0_asks_for_nothing(stage: Stage) -> None:

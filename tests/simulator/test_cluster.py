@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.allocator.model.tickets import summarize
+from agent.allocator.slots import summarize
 from contract.names import Names
 from simulator.attribution import allocate_calls, score_agent
 from simulator.audit import held_twice, holdings_of, unequal_records

@@ -207,7 +207,7 @@ def test_pods_bound_before_an_outage_are_served_in_it_and_recorded_after_it(site
             site.create(a_pod("second", gpu("c0", 10, 2), at=2)),
             site.create(a_pod("third", gpu("c0", 10, 6), at=1)),
         ]
-        eventually(lambda: len(agent.pods.views()) == 3, "the agent knows the pods")
+        eventually(lambda: len(agent.pods.pods()) == 3, "the agent knows the pods")
         site.server.set_outage(Outage.UNAVAILABLE)
         site.admit(*bound)
         site.outlast()
@@ -226,7 +226,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
     """Two that the watch was behind with, a static one without a mirror, and one that is known."""
     with site.agent() as agent:
         known = site.create(a_pod("known", gpu("c0", 10, 2), at=1))
-        eventually(agent.pods.views, "the agent knows the pod")
+        eventually(agent.pods.pods, "the agent knows the pod")
         site.server.delay_watches(PODS, 60)
         late = [
             site.create(a_pod("late", gpu("c0", 10, 6), gpu("c1", 10, 4), at=3)),
@@ -240,7 +240,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         eventually(lambda: (uid, "c0") in site.kubelet.running(), "the static pod runs")
         site.admit(known, late[1])
         site.outlast()
-        assert len(agent.pods.views()) == 1
+        assert len(agent.pods.pods()) == 1
         site.server.delay_watches(PODS, 0)
         site.server.set_outage(Outage.NONE)
         eventually(lambda: all(site.recorded(n) for n in ("known", "late", "later")), "written")
@@ -258,7 +258,7 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
     """The one before has written nothing: all of it comes from the kubelet's record."""
     with site.agent() as agent:
         before = site.create(a_pod("before", gpu("c0", 10, 2), gpu("c1", 20, 4), at=3))
-        eventually(agent.pods.views, "the agent knows the pod")
+        eventually(agent.pods.pods, "the agent knows the pod")
         site.server.set_outage(Outage.UNAVAILABLE)
         site.admit(before)
         site.outlast()
@@ -269,7 +269,7 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
     with site.agent() as agent:
         site.admit(*arriving)
         assert not agent.pods.synced.is_set()
-        assert agent.pods.views() == ()
+        assert agent.pods.pods() == ()
         site.server.set_outage(Outage.NONE)
         eventually(
             lambda: all(site.recorded(n) for n in ("before", "first", "second")), "all is written"

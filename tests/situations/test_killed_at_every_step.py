@@ -239,7 +239,7 @@ def known_of(node: Node) -> dict[str, Places]:
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
     found: dict[str, Places] = {}
-    for pod in node.agent.allocator.record().pods:
+    for pod in node.agent.allocator.snapshot().pods:
         for container, places in pod.held.items():
             for resource, ids in places.items():
                 found.setdefault(pod.id.uid, {})[container, names[resource]] = ids

@@ -16,10 +16,8 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant
+from agent.allocator.grants import ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
@@ -43,7 +41,7 @@ Entitled = Callable[[str, str], Entitlement | None]
 
 
 class Vcuda:
-    """Implements :class:`agent.allocator.model.ports.Enforcer`."""
+    """Implements :class:`agent.allocator.outcomes.Enforcer`."""
 
     def __init__(  # noqa: PLR0913 -- what the virtual manager needs of the node, by keyword
         self,
@@ -139,13 +137,13 @@ class Vcuda:
 
     # --- the Enforcer ----------------------------------------------------------------------
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> Answer:
-        """Answer with the directory of core places; memory places carry nothing."""
+    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:
+        """ContainerEdits with the directory of core places; memory places carry nothing."""
         if grant.resource is not Resource.CORE:
-            return Answer()
+            return ContainerEdits()
         with self._lock:
             made = self._dirs.make(ids, ref.pod)
-        return Answer(mounts=(Mount(MOUNT_PATH, str(made.files)),))
+        return ContainerEdits(mounts=(Mount(MOUNT_PATH, str(made.files)),))
 
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Fill the directory of core places for the container that starts."""

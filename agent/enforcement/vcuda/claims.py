@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.grants import Entitlement
 from agent.enforcement.vcuda.config import legacy_bus_id
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import ContainerCgroup

@@ -25,7 +25,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.grants import Entitlement
 from agent.cards.pci import parse_address
 from agent.errors import EnforcementError
 from contract.demand import CORES_PER_CARD
@@ -148,15 +148,15 @@ def config_of(
         EnforcementError: the bus id or the driver version cannot be read.
     """
     cores, memory = entitlement.cores, entitlement.memory
-    whole = cores.places >= CORES_PER_CARD
+    whole = cores.slots >= CORES_PER_CARD
     soft = None if whole else entitlement.core_limit
-    blocks = memory.places if memory is not None else 0
+    blocks = memory.slots if memory is not None else 0
     return VcudaConfig(
         pod_uid=entitlement.uid,
         container_name=entitlement.ref.container,
         bus_id=legacy_bus_id(bus_id),
         memory=blocks * block,
-        utilization=min(cores.places, CORES_PER_CARD),
+        utilization=min(cores.slots, CORES_PER_CARD),
         hard_limit=soft is None,
         limit=0 if soft is None else min(CORES_PER_CARD, soft),
         driver=_driver(driver_version),

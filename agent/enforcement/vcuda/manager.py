@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.grants import Entitlement
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet

@@ -39,7 +39,7 @@ def test_a_share_is_resolved_placed_translated_and_proven(
     pod = node.admitted(make_pod("a", asks(30, 8)), order)
     node.start(pod)
 
-    assert [(each.resource, each.places) for each in node.grants] == [
+    assert [(each.resource, each.slots) for each in node.grants] == [
         (resource, {CORE: 30, MEMORY: 8}[resource]) for resource in order
     ]
     assert node.cards(pod) == ["GPU-0"]
@@ -221,7 +221,7 @@ def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
     node.checkpoint.write()
     node.allocator.refresh()
     node.paused = 0
-    monkeypatch.setattr(node.pods, "told", lambda _: told if node.paused >= 3 else [])
+    monkeypatch.setattr(node.pods, "uids_seen", lambda _: told if node.paused >= 3 else [])
     pod = _named("uid-a")
     node.pods.on_server[pod.id.key] = pod
     node.record.show(pod)

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodView
 from agent.errors import Refusal
 from contract.allocation import Evidence
@@ -85,7 +85,7 @@ class Admissions(RuleBasedStateMachine):
                 each for key, held in self.node.got.items() if key[2] is resource for each in held
             }
             with self.node.allocator.state as state:
-                assert state.record.held(resource) == given
+                assert state.snapshot.held[resource] == given
         for view in self.served:
             for container in view.demand.containers:
                 self._start(view, container)

@@ -4,12 +4,16 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.corrections import by_checkpoint, by_list, by_offer, identified
-from agent.allocator.in_service import Answered, InService
-from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.containers import ContainerRef, Correction
+from agent.allocator.corrections import (
+    by_checkpoint,
+    by_list,
+    by_offer,
+    identified,
+)
+from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.interfaces import Checkpoint, ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.recorded_pod import RecordedPod
+from agent.allocator.snapshot_pod import SnapshotPod
 from contract.allocation import Evidence
 from tests.agent.builders import (
     CORE,
@@ -32,7 +36,7 @@ BLOCKS = ids("GPU-0", range(4))
 POD = view("p", container("i", kind=INIT), container("c0"), container("c1"))
 OTHER = view("q")
 PODS = pods_of(POD, OTHER)
-GUESS = Answered("c0", CORE, A, Evidence.ORDER, allocated=True)
+GUESS = Assignment("c0", CORE, A, Evidence.ORDER, allocated=True)
 NOTHING = Checkpoint()
 OTHERS = written(q={"c0": {CORE: A}})
 STATIC = Checkpoint({"static": {"c0": {CORE: A}}})
@@ -40,9 +44,9 @@ STATIC = Checkpoint({"static": {"c0": {CORE: A}}})
 
 def _service(
     evidence: Evidence = Evidence.ORDER, *, name: str = "c0", allocated: bool = True
-) -> InService:
-    answer = Answered(name, CORE, A, evidence, allocated)
-    return InService("life", POD.id, "u-p", answers=(answer,))
+) -> CurrentPod:
+    answer = Assignment(name, CORE, A, evidence, allocated)
+    return CurrentPod("life", POD.id, "u-p", assignments=(answer,))
 
 
 GUESSED, KNOWN = _service(), _service(Evidence.WITNESS)
@@ -60,7 +64,7 @@ def _right(found: list[Correction]) -> list[ContainerRef]:
 
 def _by_file(
     now: Checkpoint,
-    service: InService = GUESSED,
+    service: CurrentPod = GUESSED,
     before: Checkpoint = NOTHING,
     *,
     may_be_new: bool = True,
@@ -69,7 +73,7 @@ def _by_file(
     service, found = by_checkpoint(
         service, before, now, may_be_new=lambda _uid: may_be_new, pods=PODS
     )
-    return len(service.answers), _right(found)
+    return len(service.assignments), _right(found)
 
 
 @cases(
@@ -127,10 +131,10 @@ Q = ContainerRef(OTHER.id, "c0")
     },
 )
 def test_an_answer_that_list_denies_is_void_and_a_wrong_guess_is_named(
-    service: InService, shown: list[RecordedPod], left: int, right: list[ContainerRef]
+    service: CurrentPod, shown: list[SnapshotPod], left: int, right: list[ContainerRef]
 ) -> None:
     after, found = by_list(service, record_of(*shown))
-    assert (len(after.answers), _right(found)) == (left, right)
+    assert (len(after.assignments), _right(found)) == (left, right)
 
 
 # --- by what is offered -------------------------------------------------------------------
@@ -149,28 +153,28 @@ def test_an_answer_that_list_denies_is_void_and_a_wrong_guess_is_named(
     ],
 )
 def test_a_guess_whose_places_are_all_offered_again_is_void(
-    service: InService, offered: Any, file: Checkpoint, shown: list[RecordedPod], left: int
+    service: CurrentPod, offered: Any, file: Checkpoint, shown: list[SnapshotPod], left: int
 ) -> None:
     """What file or ``List`` shows is held although it is offered (K15)."""
-    assert len(by_offer(service, offered, file, record_of(*shown)).answers) == left
+    assert len(by_offer(service, offered, file, record_of(*shown)).assignments) == left
 
 
 # --- whose UID it is ----------------------------------------------------------------------
 
-ANSWERS = (GUESS, Answered("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
+ANSWERS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True))
 
 
 def _identified(
     *views: PodView, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
-) -> InService:
-    service = InService("life", pod_id("p", ""), "", answers=ANSWERS)
+) -> CurrentPod:
+    service = CurrentPod("life", pod_id("p", ""), "", assignments=ANSWERS)
     entries = [listed("p", c0=None)]
     return identified(service, before, now, entries=entries, pods=pods_of(*views))
 
 
 def test_a_nameless_pod_gets_the_uid_that_the_file_newly_shows_with_its_answer() -> None:
     found = _identified(now=STATIC)
-    assert (found.pod, found.uid) == (pod_id("p", "static"), "static")
+    assert (found.id, found.uid) == (pod_id("p", "static"), "static")
     assert _identified(now=STATIC, before=STATIC).uid == ""
 
 
@@ -188,8 +192,8 @@ def test_a_nameless_pod_is_the_one_that_the_api_has_told_of_since(
     containers: list[Any], names: list[str]
 ) -> None:
     found = _identified(view("p", *containers, uid="late"))
-    assert (found.pod, found.uid) == (pod_id("p", "late"), "late")
-    assert [(each.container, each.ids) for each in found.answers] == [
+    assert (found.id, found.uid) == (pod_id("p", "late"), "late")
+    assert [(each.container, each.ids) for each in found.assignments] == [
         *zip(names, (A, BLOCKS), strict=True)
     ]
 

@@ -4,10 +4,8 @@ import threading
 
 import pytest
 
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
 from contract.wishes import Wishes
@@ -28,7 +26,7 @@ def node(enforcer: FakeEnforcer) -> Node:
 def test_the_enforcer_adds_to_the_answer(node: Node) -> None:
     node.begin(make_pod("p", asks(30, 4)))
     answer = node.allocator.allocate(CORE, node.prefer(CORE, 30))
-    assert answer == Answer(
+    assert answer == ContainerEdits(
         {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
     )
 
@@ -65,7 +63,7 @@ def test_a_start_tells_what_the_proven_container_may_use_as_does_a_question(
     pod = node.admitted(make_pod("p", asks(30, 4), wishes=Wishes(core_limit=80)))
     node.start(pod)
     ids, ref = frozenset(node.got[pod.id, "main", CORE]), ContainerRef(pod.id, "main")
-    cores, memory = (Grant(each, (Share("GPU-0", n),)) for each, n in ((CORE, 30), (MEMORY, 4)))
+    cores, memory = (Grant(each, (CardGrant("GPU-0", n),)) for each, n in ((CORE, 30), (MEMORY, 4)))
     about = Entitlement(ref, ids, cores, memory, core_limit=80)
     assert enforcer.started == [(ids, about)]
     assert node.allocator.entitled(pod.id.uid, "main") == about
@@ -156,7 +154,7 @@ def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
         assert about is not None
         assert about.ref.container == name
         assert about.memory is not None
-        assert about.memory.places == blocks
+        assert about.memory.slots == blocks
     assert enforcer.asked == [["a", "b", "main"]] * 3
 
 

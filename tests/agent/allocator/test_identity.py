@@ -8,12 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.identity import identify
-from agent.allocator.in_service import Answered, InService
-from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.identity import identify, kubelet_uid
+from agent.allocator.interfaces import Checkpoint, ListedPod
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.podresources import ListedPod
-from agent.allocator.pods import kubelet_uid
 from contract.allocation import Evidence
 from tests.agent.builders import CORE, cases, container, ids, listed, patient, pod_id, pods_of, view
 
@@ -31,16 +29,16 @@ def _file(**held: frozenset[str]) -> Checkpoint:
     return Checkpoint({uid: {"c0": {CORE: places}} for uid, places in held.items()})
 
 
-def _service(uid: str, held: frozenset[str]) -> InService:
-    answer = Answered("c0", CORE, held, Evidence.WITNESS, allocated=True)
-    return InService("life", pod_id("p", uid), uid, answers=(answer,))
+def _service(uid: str, held: frozenset[str]) -> CurrentPod:
+    answer = Assignment("c0", CORE, held, Evidence.WITNESS, allocated=True)
+    return CurrentPod("life", pod_id("p", uid), uid, assignments=(answer,))
 
 
 def _found(
     entries: Sequence[ListedPod],
     *,
     file: Checkpoint | None = None,
-    service: InService | None = None,
+    service: CurrentPod | None = None,
     views: Sequence[PodView] = (OLD, NEW),
     departed: Sequence[PodView] = (),
     confirmed: Collection[str] = (),
@@ -53,7 +51,7 @@ def _found(
         () if service is None else (service,),
         pods_of(*views, departed=departed),
         confirmed=frozenset(confirmed),
-        asker=asker,
+        target=asker,
     )
     return [(each.uid, each.entry, each.sure) for each in found]
 
@@ -160,13 +158,13 @@ _files = st.dictionaries(_UIDS | st.just("unknown"), st.sampled_from([A, B])).ma
 def test_every_entry_is_one_pod_whatever_the_order_and_no_pod_is_two(
     entries: list[ListedPod], views: list[PodView], file: Checkpoint, data: st.DataObject
 ) -> None:
-    found = identify(entries, file, (), pods_of(*views), confirmed=frozenset(), asker=None)
+    found = identify(entries, file, (), pods_of(*views), confirmed=frozenset(), target=None)
     assert sorted(repr(each.entry) for each in found) == sorted(map(repr, entries))
     taken = [each.uid for each in found if each.uid]
     assert len(taken) == len(set(taken))
     for each in found:
         assert each.id.key == each.entry.key
-        assert each.view is None or kubelet_uid(each.view) == each.uid
+        assert each.info is None or kubelet_uid(each.info) == each.uid
     shuffled = pods_of(*data.draw(st.permutations(views)))
-    again = identify(entries, file, (), shuffled, confirmed=frozenset(), asker=None)
+    again = identify(entries, file, (), shuffled, confirmed=frozenset(), target=None)
     assert again == found

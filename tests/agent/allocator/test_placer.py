@@ -3,12 +3,17 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.model.containers import ContainerRef, Places
+from agent.allocator.interfaces import ContainerRef, HeldSlots
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import Ticket, summarize
 from agent.allocator.placement_request import Assumptions, PlacementRequest
-from agent.allocator.placer import Placement, Placer, at_least, pick
-from agent.allocator.record import Record
+from agent.allocator.placer import (
+    Placement,
+    Placer,
+    at_least,
+    pick,
+)
+from agent.allocator.slots import Slot, summarize
+from agent.allocator.snapshot import AllocationSnapshot
 from agent.errors import PlacementError
 from contract.demand import Demand
 from contract.resource import Resource
@@ -37,9 +42,9 @@ def _placement(
     resource: Resource,
     *,
     name: str = "",
-    record: Record | None = None,
+    record: AllocationSnapshot | None = None,
     available: Sequence[str] | None = None,
-    must: Sequence[Ticket] = (),
+    must: Sequence[Slot] = (),
     ill: str = "",
     **given: Any,
 ) -> Placement:
@@ -60,7 +65,7 @@ def _placement(
     return placer.place(request, record or record_of())
 
 
-def _others(**held: Places) -> Record:
+def _others(**held: HeldSlots) -> AllocationSnapshot:
     """A record in which containers of another pod hold something."""
     return record_of(recorded(view("q", *map(container, held)), **held))
 
@@ -70,8 +75,8 @@ def _planned(*cards: str) -> Plan:
     return {"c0": Assignment(cards, {})}
 
 
-def _tickets(card: int, places: Iterable[int]) -> list[Ticket]:
-    return [Ticket(f"GPU-{card}", place) for place in places]
+def _tickets(card: int, places: Iterable[int]) -> list[Slot]:
+    return [Slot(f"GPU-{card}", place) for place in places]
 
 
 # --- one container -------------------------------------------------------------------
@@ -95,7 +100,7 @@ LITTLE_MEMORY = _others(**ALL_CARDS)
 FEW = [*ids("GPU-0", range(10)), *ids("GPU-2", range(40, 90)), "GPU-9::0", "nonsense"]
 
 
-def _withheld(record: Record, *cards: int) -> dict[str, Any]:
+def _withheld(record: AllocationSnapshot, *cards: int) -> dict[str, Any]:
     withheld = {MEMORY: {f"GPU-{card}": 10 for card in cards}}
     return {"record": record, "assumptions": Assumptions(withheld=withheld)}
 
@@ -128,7 +133,7 @@ def test_a_container_gets_places(
     pod: PodView, resource: Resource, given: dict[str, Any], places: str
 ) -> None:
     placement = _placement(pod, resource, **given)
-    assert summarize([str(ticket) for ticket in placement.tickets]) == places
+    assert summarize([str(ticket) for ticket in placement.slots]) == places
     assert placement.cards == (places[:5],)
 
 
@@ -136,7 +141,7 @@ def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
     """One block lies on one card; the plan made with it knows the other card."""
     pod = view("p", container("c0", 200, 1))
     placement = _placement(pod, MEMORY)
-    assert (placement.cards, placement.tickets) == (("GPU-0", "GPU-1"), _tickets(0, [0]))
+    assert (placement.cards, placement.slots) == (("GPU-0", "GPU-1"), _tickets(0, [0]))
     record = record_of(recorded(pod, c0={MEMORY: frozenset({"GPU-0::0"})}))
     for cards in (placement.cards, ("GPU-0", "GPU-2")):
         assert _placement(pod, CORE, record=record, plan=_planned(*cards)).cards == cards

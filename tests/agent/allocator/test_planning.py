@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.tickets import per_card
+from agent.allocator.slots import per_card
 from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand

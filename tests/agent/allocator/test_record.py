@@ -9,13 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.in_service import Answered, InService
-from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.containers import ContainerRef, Containers, Places
+from agent.allocator.current_pod import Assignment, CurrentPod
+from agent.allocator.interfaces import Checkpoint, ContainerRef, Containers, HeldSlots, ListedPod
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.model.podresources import ListedPod
-from agent.allocator.record import Record, Seen, read_record
-from agent.allocator.recorded_pod import settle
+from agent.allocator.snapshot import (
+    AllocationSnapshot,
+    KubeletHistory,
+    SnapshotContext,
+    build_snapshot,
+)
+from agent.allocator.snapshot_pod import StablePods, find_stable
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import (
@@ -45,29 +48,42 @@ INIT_ONLY = written(p={"i": {CORE: A}})
 BOTH = {"i": A, "c0": B}
 
 
-def _gave(name: str, held: frozenset[str], *, pod: str = "p", allocated: bool = True) -> InService:
-    answer = Answered(name, CORE, held, Evidence.WITNESS, allocated)
-    return InService("life", pod_id(pod), f"u-{pod}", answers=(answer,))
+def _gave(name: str, held: frozenset[str], *, pod: str = "p", allocated: bool = True) -> CurrentPod:
+    answer = Assignment(name, CORE, held, Evidence.WITNESS, allocated)
+    return CurrentPod("life", pod_id(pod), f"u-{pod}", assignments=(answer,))
 
 
 def _read(
     entries: Sequence[ListedPod] | None = (UNSEEN,),
     file: Checkpoint | None = None,
-    *services: InService,
+    *services: CurrentPod,
     views: Sequence[PodView] = (POD,),
     departed: Sequence[PodView] = (),
     **seen: Any,
-) -> Record:
-    return read_record(
-        written=file or Checkpoint(),
+) -> AllocationSnapshot:
+    return build_snapshot(
+        checkpoint=file or Checkpoint(),
         listed=entries,
-        services=services,
-        pods=pods_of(*views, departed=departed),
-        seen=Seen(**seen),
+        served=services,
+        known=pods_of(*views, departed=departed),
+        context=_context(**seen),
     )
 
 
-def _held(record: Record) -> dict[str, frozenset[str]]:
+def _context(
+    *,
+    listed: Any = (),
+    met: Any = (),
+    freed: Any = (),
+    asker: Any = None,
+    passed: Any = (),
+    **rest: Any,
+) -> SnapshotContext:
+    history = KubeletHistory(frozenset(listed), frozenset(met), frozenset(freed))
+    return SnapshotContext(history, target=asker, finished=frozenset(passed), **rest)
+
+
+def _held(record: AllocationSnapshot) -> dict[str, frozenset[str]]:
     """The core places of all containers."""
     return {
         name: places[CORE]
@@ -99,7 +115,7 @@ def _held(record: Record) -> dict[str, frozenset[str]]:
 def test_what_a_pod_holds_is_known_from_three_sources(
     entries: list[ListedPod] | None,
     file: Checkpoint | None,
-    services: list[InService],
+    services: list[CurrentPod],
     held: dict[str, frozenset[str]],
 ) -> None:
     assert _held(_read(entries, file, *services)) == held
@@ -109,7 +125,7 @@ def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_our_answers
     """K33: the file may be one container old; nobody else knows what that pod was given."""
     services = _gave("c0", B, pod="q"), _gave("c0", A)
     record = _read(None, None, *services, views=[POD, GUEST, view("new")])
-    assert [(each.id.name, each.places(CORE)) for each in record.pods] == [
+    assert [(each.id.name, each.slots(CORE)) for each in record.pods] == [
         ("q", B),
         ("p", A),
         ("new", frozenset()),
@@ -135,7 +151,7 @@ def test_a_static_pod_is_one_pod_by_the_uid_that_the_file_has(
 
 # --- free again -------------------------------------------------------------------------
 
-ALL_B: Places = {CORE: B, MEMORY: B}
+ALL_B: HeldSlots = {CORE: B, MEMORY: B}
 ALL = written(p={"i": {CORE: A, MEMORY: A}, "c0": ALL_B})
 OFFERED = {CORE: {"GPU-0::5"}}
 ENDED = [replace(POD, terminal=True)]
@@ -188,8 +204,8 @@ def test_what_a_pod_had_is_free_once_the_kubelet_says_so(
 ) -> None:
     record = _read(entries, file, **given)
     assert _held(record) == held
-    assert record.held(CORE) == frozenset().union(*held.values())
-    assert all(each.held or each.over for each in record.pods)
+    assert record.held[CORE] == frozenset().union(*held.values())
+    assert all(each.held or each.ended for each in record.pods)
 
 
 # --- who lacks what -----------------------------------------------------------------------
@@ -251,8 +267,8 @@ def test_places_that_were_handed_on_are_found_at_both_containers() -> None:
 def test_what_pods_hold_that_are_not_listed_is_doubtful() -> None:
     """Nobody has told whether they have ended; without ``List`` nobody could."""
     entry = listed("q", c0={CORE: C})
-    assert _read([entry], FILE, views=[POD, GUEST]).doubtful(CORE) == A | B
-    assert _read(None, FILE).doubtful(CORE) == frozenset()
+    assert _read([entry], FILE, views=[POD, GUEST]).uncertain(CORE) == A | B
+    assert _read(None, FILE).uncertain(CORE) == frozenset()
 
 
 EVERY = ids("GPU-0", range(40))
@@ -294,7 +310,7 @@ def test_what_a_pod_that_was_rejected_half_served_had_is_withheld() -> None:
         _gave("c0", A),
         views=[POD, GUEST],
     )
-    assert record.held(CORE) == B
+    assert record.held[CORE] == B
     assert record.withheld(MEMORY, EVERY, CORE) == A
 
 
@@ -325,7 +341,7 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     views: list[PodView] = []
     for name in NAMES:
         mine = PLACES[name]
-        shown: Places | None = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
+        shown: HeldSlots | None = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
         entries += [] if shown is None else [_entry(name, *sorted(shown))]
         if draw(st.booleans()):
             file[f"u-{name}"] = _file_of(name, draw(st.booleans()), draw(st.booleans()))
@@ -336,8 +352,8 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     service = _gave("c0", PLACES[name][CORE], pod=name)
     return {
         "listed": entries,
-        "written": Checkpoint(file),
-        "services": draw(st.sampled_from([(), (service,)])),
+        "checkpoint": Checkpoint(file),
+        "served": draw(st.sampled_from([(), (service,)])),
         "pods": pods_of(*draw(st.sampled_from([views, views[1:]]))),
     }
 
@@ -358,20 +374,24 @@ def _view_of(name: str, *, terminal: bool) -> PodView:
     return replace(VIEWS[name], terminal=terminal)
 
 
+def _build(look: dict[str, Any], stable: StablePods | None = None) -> AllocationSnapshot:
+    sources = {"known" if name == "pods" else name: each for name, each in look.items()}
+    return build_snapshot(**sources, context=SnapshotContext(), stable=stable)
+
+
 @patient
 @given(st.lists(_looks(), min_size=2, max_size=5))
 def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
-    record = Record()
+    record = AllocationSnapshot()
     for look in looks:
-        settled = settle(record.settled, record.listed_unsettled, **look)
-        rest = [each for each in look["listed"] if id(each) not in settled.by_entry]
-        record = read_record(**look | {"listed": rest}, seen=Seen(), settled=settled)
-        afresh = read_record(**look, seen=Seen())
+        settled = find_stable(record.stable, record.listed_changing, **look)
+        record = _build(look, stable=settled)
+        afresh = _build(look)
         assert sorted(map(repr, record.pods)) == sorted(map(repr, afresh.pods))
-        assert record.shapes == afresh.shapes
-        assert not any(settled.by_uid.keys() & {each.uid} for each in look["services"])
+        assert record.signatures == afresh.signatures
+        assert not any(settled.by_uid.keys() & {each.uid} for each in look["served"])
         for each in Resource:
-            assert record.held(each) == afresh.held(each)
+            assert record.held[each] == afresh.held[each]
         for name in NAMES:
             assert record.lists(VIEWS[name].id.key) == afresh.lists(VIEWS[name].id.key)
             assert record.find(CORE, PLACES[name][CORE]) == afresh.find(CORE, PLACES[name][CORE])
@@ -381,11 +401,11 @@ def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
 def test_a_pod_of_which_nothing_changes_is_settled() -> None:
     look: dict[str, Any] = {
         "listed": [_entry("p", CORE, MEMORY)],
-        "written": Checkpoint({"u-p": _file_of("p", init=True, right=True)}),
-        "services": (),
+        "checkpoint": Checkpoint({"u-p": _file_of("p", init=True, right=True)}),
+        "served": (),
         "pods": pods_of(VIEWS["p"]),
     }
-    record = read_record(**look, seen=Seen())
-    settled = settle(record.settled, record.listed_unsettled, **look)
-    assert settled.pods == record.pods
-    assert settle(settled, (), **look) is settled
+    record = _build(look)
+    settled = find_stable(record.stable, record.listed_changing, **look)
+    assert tuple(settled.pods) == record.pods
+    assert find_stable(settled, (), **look) is settled

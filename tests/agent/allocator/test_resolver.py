@@ -5,12 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.model.containers import Places
+from agent.allocator.interfaces import HeldSlots
 from agent.allocator.model.pod_view import PodView
-from agent.allocator.record import Record
-from agent.allocator.recorded_pod import RecordedPod
-from agent.allocator.resolver import Request, Resolution, assumed_container, resolve
-from agent.allocator.turn import Turn
+from agent.allocator.resolver import (
+    LastCall,
+    Request,
+    Resolution,
+    assumed_container,
+    resolve,
+)
+from agent.allocator.snapshot import AllocationSnapshot
+from agent.allocator.snapshot_pod import SnapshotPod
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import Demand
@@ -30,8 +35,8 @@ from tests.agent.builders import (
 )
 
 CORES, BLOCKS = ids("GPU-0", range(50)), ids("GPU-0", range(4))
-FULL: Places = {CORE: CORES, MEMORY: BLOCKS}
-HALF: Places = {MEMORY: BLOCKS}
+FULL: HeldSlots = {CORE: CORES, MEMORY: BLOCKS}
+HALF: HeldSlots = {MEMORY: BLOCKS}
 WITNESS, ORDER = Evidence.WITNESS, Evidence.ORDER
 
 # The table has pods "a" to "c" that lack both, or cores ("half"), or nothing ("full").
@@ -45,49 +50,53 @@ B_ENDED = recorded(replace(VIEW_B, terminal=True))
 B_ASKS_60 = recorded(view("b", container("c0", 60, 4), at=2))
 
 
-def _nameless(name: str, **held: Places | None) -> RecordedPod:
+def _nameless(name: str, **held: HeldSlots | None) -> SnapshotPod:
     """A pod that only the kubelet knows."""
     entry = listed(name, **held)
     has = {each.name: each.held for each in entry.containers if each.held}
-    return RecordedPod(pod_id(name, ""), "", None, entry, has)
+    return SnapshotPod(pod_id(name, ""), "", None, entry, has)
 
 
 STATIC = _nameless("static", c0=None)
 
 
-def _blind(*pods: RecordedPod) -> list[RecordedPod]:
+def _blind(*pods: SnapshotPod) -> list[SnapshotPod]:
     """These pods without ``List``."""
     return [replace(each, listed=None) for each in pods]
 
 
-def _record(*pods: RecordedPod) -> Record:
-    return Record(pods, listing=any(each.listed is not None for each in pods))
+def _record(*pods: SnapshotPod) -> AllocationSnapshot:
+    return AllocationSnapshot(pods, listing=any(each.listed is not None for each in pods))
 
 
-def _turn(*pods: RecordedPod, asker: PodView | None = None, guessed: bool = False) -> Turn:
+def _turn(*pods: SnapshotPod, asker: PodView | None = None, guessed: bool = False) -> LastCall:
     """What a call of *asker* has left, when ``List`` showed *pods*."""
     if asker is None:
-        return Turn(None, Counter(each.shape for each in pods), guessed=False)
-    return Turn(None, {}, guessed=False).after(record_of(*pods), asker.id, guessed=guessed)
+        return LastCall(None, Counter(each.signature for each in pods), guessed=False)
+    return LastCall(None, {}, guessed=False).after(record_of(*pods), asker.id, guessed=guessed)
 
 
-NEW, STARTED = _turn(), Turn()
+NEW, STARTED = _turn(), LastCall()
 AFTER_A = _turn(A, asker=VIEW_A)
 AFTER_FULL_A = _turn(A_FULL, asker=VIEW_A)
 GUESSED_A = _turn(A, asker=VIEW_A, guessed=True)
 AFTER_C = _turn(A, C, asker=VIEW_C)
 A_OF_TWO = _turn(A, B, asker=VIEW_A)
-B_PASSED = replace(_turn(A, B), passed=frozenset({VIEW_B.id}))
-B_TRIED = replace(AFTER_FULL_A, tried=frozenset({VIEW_B.id}))
+B_PASSED = replace(_turn(A, B), finished=frozenset({VIEW_B.id}))
+B_TRIED = replace(AFTER_FULL_A, ruled_out=frozenset({VIEW_B.id}))
 
 
 def _resolve(
-    record: Record, turn: Turn, request: Request | None = None, *, last_resort: bool = True
+    record: AllocationSnapshot,
+    turn: LastCall,
+    request: Request | None = None,
+    *,
+    last_resort: bool = True,
 ) -> Resolution:
     return resolve(request or Request(CORE, 50), record, turn, last_resort=last_resort)
 
 
-def _refusal(record: Record, turn: Turn, *, last_resort: bool = True) -> str:
+def _refusal(record: AllocationSnapshot, turn: LastCall, *, last_resort: bool = True) -> str:
     with pytest.raises(ResolutionError) as caught:
         _resolve(record, turn, last_resort=last_resort)
     return str(caught.value)
@@ -111,7 +120,7 @@ def _refusal(record: Record, turn: Turn, *, last_resort: bool = True) -> str:
         "as a last resort one that was there": ([A_FULL, B], A_OF_TWO, "order: u-b"),
         "of these one that no other has passed": ([A, B], B_PASSED, "order: u-a"),
         "the only newcomer was guessed wrongly": ([A_FULL, B], B_TRIED, "order: u-b"),
-        "another is over": ([A, replace(B, over=True)], NEW, "witness: u-a"),
+        "another is over": ([A, replace(B, ended=True)], NEW, "witness: u-a"),
         "another has ended": ([A, B_ENDED], NEW, "witness: u-a"),
         "a name with other containers is new": ([A_OTHER], AFTER_A, "witness: other"),
         "a second entry of a name (K20)": ([A_FULL, A_AGAIN], AFTER_FULL_A, "witness: again"),
@@ -120,12 +129,12 @@ def _refusal(record: Record, turn: Turn, *, last_resort: bool = True) -> str:
         "no name has": ([A, B, C_FULL], AFTER_C, "witness: u-b"),
         "another is known to the kubelet alone": ([A, STATIC], NEW, "order: u-a"),
         "no List: the oldest": (_blind(B, A, C_FULL), STARTED, "order: u-a u-b"),
-        "no List: the last one": (_blind(A, B), Turn(VIEW_B.id), "order: u-b u-a"),
+        "no List: the last one": (_blind(A, B), LastCall(VIEW_B.id), "order: u-b u-a"),
         "no List: one that has something": (_blind(A, C_HALF), STARTED, "order: u-c u-a"),
     },
 )
 def test_the_likeliest_pod_that_lacks_this_is_asking_and_is_a_witness_where_it_is_the_only_one(
-    pods: list[RecordedPod], turn: Turn, who: str
+    pods: list[SnapshotPod], turn: LastCall, who: str
 ) -> None:
     found = _resolve(_record(*pods), turn)
     assert f"{found.evidence}: {' '.join(each.pod.uid for each in (found, *found.rivals))}" == who
@@ -143,7 +152,7 @@ def test_one_that_was_there_already_is_tried_as_a_last_resort_alone() -> None:
 def test_a_newcomer_ends_the_admissions_before_it() -> None:
     """The kubelet admits one pod at a time (K1): what lacks something was rejected (K8)."""
     after = AFTER_A.after(record_of(A, B), VIEW_B.id, guessed=False)
-    assert after.passed == {VIEW_A.id}
+    assert after.finished == {VIEW_A.id}
     assert _resolve(record_of(A, B), after).evidence is WITNESS
     assert "waiting" in _refusal(record_of(A, C_FULL), after, last_resort=False)
 
@@ -151,9 +160,9 @@ def test_a_newcomer_ends_the_admissions_before_it() -> None:
 def test_a_refusal_ends_everybody_listed_who_lacks_something() -> None:
     record = record_of(A, B, C_FULL)
     turn = A_OF_TWO.refused(record)
-    assert turn.passed == {VIEW_A.id, VIEW_B.id}
+    assert turn.finished == {VIEW_A.id, VIEW_B.id}
     assert _refusal(record, turn, last_resort=False)
-    assert turn.refused(record).passed == turn.passed
+    assert turn.refused(record).finished == turn.finished
     later = record_of(*record.pods, recorded(view("d", at=4)))
     assert _resolve(later, turn).evidence is WITNESS
 
@@ -163,18 +172,18 @@ def test_a_guess_that_was_wrong_gives_the_turn_back() -> None:
     guessed = AFTER_A
     for _ in range(2):  # several calls of one pod are one turn
         guessed = guessed.after(record_of(A, B), VIEW_B.id, guessed=True)
-    back = guessed.disproved()
-    assert (back.asker, set(back.tried)) == (VIEW_A.id, {VIEW_B.id})
+    back = guessed.before_wrong_guess()
+    assert (back.pod, set(back.ruled_out)) == (VIEW_A.id, {VIEW_B.id})
 
 
 def test_what_was_no_guess_is_not_disproved() -> None:
-    assert AFTER_A.disproved() is AFTER_A
-    assert STARTED.disproved() is STARTED
+    assert AFTER_A.before_wrong_guess() is AFTER_A
+    assert STARTED.before_wrong_guess() is STARTED
 
 
 def test_a_call_without_list_leaves_what_was_listed_before() -> None:
     after = AFTER_A.after(_record(*_blind(A, B)), VIEW_B.id, guessed=False)
-    assert (after.asker, after.listed, after.guessed) == (VIEW_B.id, AFTER_A.listed, True)
+    assert (after.pod, after.listed, after.guessed) == (VIEW_B.id, AFTER_A.listed, True)
     assert AFTER_A.refused(_record(*_blind(A))) is AFTER_A
 
 
@@ -201,7 +210,7 @@ NO_MEMORY = view("p", container("c0", 100, 0), container("c1", 50, 4))
     ],
 )
 def test_within_a_pod_the_first_container_that_lacks_something_is_asking_if_it_asks_for_this(
-    pod: RecordedPod, resource: Resource, size: int, name: str | None
+    pod: SnapshotPod, resource: Resource, size: int, name: str | None
 ) -> None:
     if name is None:
         with pytest.raises(ResolutionError):
@@ -223,7 +232,7 @@ def test_a_call_that_names_an_init_containers_places_is_of_that_pod() -> None:
 def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_this() -> None:
     record = record_of(_nameless("static", c0={CORE: CORES}, c1=None))
     first, second = _resolve(record, NEW, Request(MEMORY, 4)), _resolve(record, NEW)
-    assert (first.container.name, first.evidence, first.view) == ("c0", ORDER, None)
+    assert (first.container.name, first.evidence, first.info) == ("c0", ORDER, None)
     assert first.container.demand == Demand(50, 4)
     assert (second.container.name, second.evidence) == ("c1", ORDER)
 

@@ -72,7 +72,7 @@ def is_true(node: Node) -> None:
     for resource in Resource:
         given = {each for key, held in node.got.items() if key[2] is resource for each in held}
         with node.allocator.state as state:
-            assert state.record.held(resource) == given
+            assert state.snapshot.held[resource] == given
 
 
 # --- the agent dies -----------------------------------------------------------------------

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.in_service import Answered, InService
+from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.model.pod_view import PodId
-from agent.allocator.saved_state import decode, encode, encode_turn
-from agent.allocator.turn import Turn
+from agent.allocator.resolver import LastCall
+from agent.allocator.saved_state import Encoder, decode
 from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY, ids, patient, pod_id
@@ -19,7 +19,7 @@ from tests.agent.builders import CORE, MEMORY, ids, patient, pod_id
 _texts = st.text(max_size=5)
 _pods = st.builds(PodId, _texts, _texts, _texts)
 _answers = st.builds(
-    Answered,
+    Assignment,
     container=_texts,
     resource=st.sampled_from(Resource),
     ids=st.frozensets(_texts, max_size=3),
@@ -27,46 +27,46 @@ _answers = st.builds(
     allocated=st.booleans(),
 )
 _services = st.builds(
-    InService,
+    CurrentPod,
     kubelet=_texts,
-    pod=_pods,
+    id=_pods,
     uid=_texts,
     confirmed=st.booleans(),
-    answers=st.lists(_answers, max_size=3).map(tuple),
+    assignments=st.lists(_answers, max_size=3).map(tuple),
 )
 _listed = st.none() | st.dictionaries(_texts, st.integers(0, 3), max_size=3)
 
 
-def _turns(before: st.SearchStrategy[Turn | None]) -> st.SearchStrategy[Turn]:
+def _turns(before: st.SearchStrategy[LastCall | None]) -> st.SearchStrategy[LastCall]:
     return st.builds(
-        Turn,
-        asker=st.none() | _pods,
+        LastCall,
+        pod=st.none() | _pods,
         listed=_listed,
         guessed=st.booleans(),
-        passed=st.frozensets(_pods, max_size=3),
-        tried=st.frozensets(_pods, max_size=3),
-        before=before,
+        finished=st.frozensets(_pods, max_size=3),
+        ruled_out=st.frozensets(_pods, max_size=3),
+        fallback=before,
     )
 
 
 @patient
 @given(st.none() | _services, _turns(st.none() | _turns(st.none())))
-def test_what_is_written_is_read_back(service: InService | None, turn: Turn) -> None:
-    assert decode(encode(service, encode_turn(turn))) == (service, turn)
+def test_what_is_written_is_read_back(service: CurrentPod | None, turn: LastCall) -> None:
+    assert decode(Encoder().encode(service, turn)) == (service, turn)
 
 
-SERVICE = InService(
+SERVICE = CurrentPod(
     "1:2",
     pod_id("p"),
     "u-p",
     confirmed=True,
-    answers=(
-        Answered("c0", CORE, ids("GPU-0", range(2)), Evidence.WITNESS, allocated=True),
-        Answered("c0", MEMORY, ids("GPU-0", range(1)), Evidence.ORDER, allocated=False),
+    assignments=(
+        Assignment("c0", CORE, ids("GPU-0", range(2)), Evidence.WITNESS, allocated=True),
+        Assignment("c0", MEMORY, ids("GPU-0", range(1)), Evidence.ORDER, allocated=False),
     ),
 )
-TURN = Turn(pod_id("p"), {"default p c0": 1}, guessed=False, passed=frozenset({pod_id()}))
-TEXT = encode(SERVICE, encode_turn(TURN))
+TURN = LastCall(pod_id("p"), {"default p c0": 1}, guessed=False, finished=frozenset({pod_id()}))
+TEXT = Encoder().encode(SERVICE, TURN)
 
 
 DAMAGES: list[Any] = [None, 0, "x", [], {}, [[]], [["a"]], {"a": 1}]
@@ -87,7 +87,7 @@ def _variants(value: Any) -> Iterator[Any]:
 def test_a_file_of_another_form_is_read_as_far_as_it_makes_sense_and_never_crashes() -> None:
     for each in _variants(json.loads(TEXT)):
         service, turn = decode(json.dumps(each))
-        assert decode(encode(service, encode_turn(turn))) == (service, turn)
+        assert decode(Encoder().encode(service, turn)) == (service, turn)
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,10 @@ def test_a_file_of_another_form_is_read_as_far_as_it_makes_sense_and_never_crash
     ],
 )
 def test_a_file_that_is_none_of_ours_or_was_cut_off_says_nothing(text: str) -> None:
-    assert decode(text) == (None, Turn())
+    assert decode(text) == (None, LastCall())
 
 
 @patient
 @given(st.text())
 def test_any_other_text_says_nothing(text: str) -> None:
-    assert decode(text) == (None, Turn())
+    assert decode(text) == (None, LastCall())

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.app.container_setup import Injector, Lifecycle, Upkeep, set_up_containers
 from agent.enforcement.vcuda.config import decode
@@ -27,10 +25,10 @@ CARDS = Inventory(
         for card, device in zip(TABLE.inventory.cards, ("/dev/null", "/dev/zero"), strict=True)
     )
 )
-SHARE = Grant(CORE, (Share("GPU-1", 30),))
+SHARE = Grant(CORE, (CardGrant("GPU-1", 30),))
 IDS = frozenset(f"GPU-1::{place}" for place in range(30))
 CLAIM = ContainerRef(PodId("default", "p", "3f6c1b8e-8a52-4b0e-9d5e-0c5f6a7b8c9d"), "main")
-ABOUT = Entitlement(CLAIM, IDS, SHARE, Grant(MEMORY, (Share("GPU-1", 4),)))
+ABOUT = Entitlement(CLAIM, IDS, SHARE, Grant(MEMORY, (CardGrant("GPU-1", 4),)))
 
 
 def settings(root: Path) -> Settings:
@@ -117,7 +115,7 @@ def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
     )
     lifecycle.open()
     assert lifecycle.alive()
-    assert enforcer.answer(CLAIM, IDS, SHARE) == Answer()
+    assert enforcer.answer(CLAIM, IDS, SHARE) == ContainerEdits()
     lifecycle.close()
 
 

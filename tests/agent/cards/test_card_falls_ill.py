@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.model.tickets import Ticket
+from agent.allocator.slots import Slot
 from agent.app import refresher
 from agent.app.supervisor import Agent
 from agent.cards.discovery import Pace
@@ -64,7 +64,7 @@ class Stage:
 
     def card(self, name: str) -> str:
         (found,) = {
-            Ticket.parse(each).card
+            Slot.parse(each).card
             for held in self.kubelet.record()
             if held.pod == name
             for each in held.ids

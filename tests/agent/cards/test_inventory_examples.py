@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.slots import DeviceTable
 from agent.cards.cards_file import load_inventory
 from contract.resource import Resource
 
@@ -46,4 +46,4 @@ def test_a_file_holds_what_its_name_says_as_nvml_would_tell_it(name: str) -> Non
             apart = numa[link.cards[0]] != numa[link.cards[1]]
             assert apart == (link.kind == "SYS"), link
     table = DeviceTable(inventory, 256 << 20)
-    assert len(table.tickets(Resource.CORE)) == 100 * sum(MODELS[name].values())
+    assert len(table.slots(Resource.CORE)) == 100 * sum(MODELS[name].values())

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.ticket_dirs import digest_of
@@ -23,12 +21,12 @@ POD = pod_id("p")
 CLAIM = ContainerRef(POD, "c0")
 SHARE_IDS = ids("GPU-0", range(30))
 WHOLE_IDS = ids("GPU-0", range(100)) | ids("GPU-1", range(100))
-SHARE = Grant(CORE, (Share("GPU-0", 30),))
-WHOLE = Grant(CORE, (Share("GPU-0", 100), Share("GPU-1", 100)))
+SHARE = Grant(CORE, (CardGrant("GPU-0", 30),))
+WHOLE = Grant(CORE, (CardGrant("GPU-0", 100), CardGrant("GPU-1", 100)))
 
 
 def memory(*blocks: int) -> Grant:
-    return Grant(MEMORY, tuple(Share(f"GPU-{at}", each) for at, each in enumerate(blocks)))
+    return Grant(MEMORY, tuple(CardGrant(f"GPU-{at}", each) for at, each in enumerate(blocks)))
 
 
 class Node:
@@ -72,7 +70,7 @@ class Node:
     def shared_mount(self, places: frozenset[str]) -> Mount:
         return Mount("/usr/local/vgpu/shared.cache", str(self.shared(places)), read_only=False)
 
-    def core(self, ref: ContainerRef = CLAIM) -> Answer:
+    def core(self, ref: ContainerRef = CLAIM) -> ContainerEdits:
         return self.hami.answer(ref, SHARE_IDS, SHARE)
 
 
@@ -94,7 +92,7 @@ def entitled(
 
 
 def test_the_core_answer_of_a_share_limits_compute(node: Node) -> None:
-    assert node.core() == Answer(
+    assert node.core() == ContainerEdits(
         {
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
             "CUDA_DEVICE_SM_LIMIT": "30",
@@ -158,15 +156,15 @@ def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
 def test_whole_cards_without_memory_have_no_cap(node: Node) -> None:
     """Only a file that nothing reads: whether memory is asked for the core IDs do not tell."""
     answer = node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)
-    assert answer == Answer(mounts=(node.shared_mount(WHOLE_IDS),))
+    assert answer == ContainerEdits(mounts=(node.shared_mount(WHOLE_IDS),))
 
 
 def test_what_both_answers_say_they_say_alike(node: Node) -> None:
     """The kubelet takes from either, in the order of a Go map."""
     core, held = node.core(), node.hami.answer(CLAIM, frozenset(), memory(4))
-    assert core.plus(held).envs == held.plus(core).envs
-    assert set(core.plus(held).mounts) == set(held.plus(core).mounts)
-    assert len(core.plus(held).mounts) == 3
+    assert core.merged_with(held).envs == held.merged_with(core).envs
+    assert set(core.merged_with(held).mounts) == set(held.merged_with(core).mounts)
+    assert len(core.merged_with(held).mounts) == 3
 
 
 def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: Node) -> None:

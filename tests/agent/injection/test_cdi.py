@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
-from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.grants import ContainerEdits, Mount
 from agent.cards.cards_file import decode_yaml
 from agent.errors import SettingsError
 from agent.injection.cdi import (
@@ -83,11 +83,11 @@ def test_our_spec_says_what_the_answer_says_otherwise() -> None:
 
 def test_a_spec_asks_for_no_more_than_it_needs() -> None:
     digit = Inventory((card(0), card(1, uuid="1-2")))
-    spec = spec_document(digit, Answer(mounts=(Mount("/a", "/b", read_only=False),)))
+    spec = spec_document(digit, ContainerEdits(mounts=(Mount("/a", "/b", read_only=False),)))
     assert spec["cdiVersion"] == "0.5.0"  # the lowest that allows such a name
     assert spec["containerEdits"]["mounts"][0]["options"] == ["rw", "nosuid", "nodev", "rbind"]
     schema().validate(spec)
-    assert spec_document(digit, Answer())["containerEdits"] == {}
+    assert spec_document(digit, ContainerEdits())["containerEdits"] == {}
 
 
 def test_nodes_that_the_host_has_elsewhere_are_found_there_and_only_they() -> None:

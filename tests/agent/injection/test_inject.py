@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, ContainerEdits, Grant, Mount
 from agent.errors import GrantError, SettingsError
 from agent.injection.inject import (
     CONTROL_DEVICES,
@@ -19,7 +18,7 @@ from placement.cards import Inventory
 from tests.agent.builders import CORE, MEMORY, card
 
 CARDS = Inventory(tuple(card(index) for index in range(3)))
-TWO = Grant(CORE, (Share("GPU-0", 100), Share("GPU-2", 100)))
+TWO = Grant(CORE, (CardGrant("GPU-0", 100), CardGrant("GPU-2", 100)))
 CDI_NAMES = {f"GPU-{index}": f"nvidia.com/gpu=GPU-{index}" for index in range(3)}
 
 
@@ -33,11 +32,11 @@ EVERYTHING: dict[str, Any] = {
 VISIBLE = {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-2"}
 LOADER = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"}
 NODES = ("/dev/nvidia0", "/dev/nvidia2")
-ANSWERS: dict[str, tuple[Injection, dict[str, Any], Answer]] = {
+ANSWERS: dict[str, tuple[Injection, dict[str, Any], ContainerEdits]] = {
     "device nodes": (
         Injection.NODES,
         {"control_devices": ["/dev/nvidiactl"]},
-        Answer(VISIBLE, (*NODES, "/dev/nvidiactl")),
+        ContainerEdits(VISIBLE, (*NODES, "/dev/nvidiactl")),
     ),
     "extra devices come last and once": (
         Injection.NODES,
@@ -45,28 +44,28 @@ ANSWERS: dict[str, tuple[Injection, dict[str, Any], Answer]] = {
             "control_devices": ["/dev/nvidiactl"],
             "extra_devices": ["/dev/infiniband/uverbs0", "/dev/nvidiactl"],
         },
-        Answer(VISIBLE, (*NODES, "/dev/nvidiactl", "/dev/infiniband/uverbs0")),
+        ContainerEdits(VISIBLE, (*NODES, "/dev/nvidiactl", "/dev/infiniband/uverbs0")),
     ),
     "driver files, read-only": (
         Injection.NODES,
         {"driver": DRIVER},
-        Answer(VISIBLE | LOADER, NODES, (Mount("/usr/local/nvidia", "/opt/nvidia"),)),
+        ContainerEdits(VISIBLE | LOADER, NODES, (Mount("/usr/local/nvidia", "/opt/nvidia"),)),
     ),
     "driver files elsewhere": (
         Injection.NODES,
         {"driver": DriverFiles("/opt/nvidia", "/drv")},
-        Answer(
+        ContainerEdits(
             VISIBLE | {"LD_LIBRARY_PATH": "/drv/lib:/drv/lib64"},
             NODES,
             (Mount("/drv", "/opt/nvidia", read_only=True),),
         ),
     ),
-    "the environment alone": (Injection.ENVVAR, EVERYTHING, Answer(VISIBLE)),
+    "the environment alone": (Injection.ENVVAR, EVERYTHING, ContainerEdits(VISIBLE)),
     # "void" keeps the NVIDIA runtime from adding what an image's "all" would have it add.
     "CDI": (
         Injection.CDI,
         EVERYTHING,
-        Answer(
+        ContainerEdits(
             {"NVIDIA_VISIBLE_DEVICES": "void"},
             ("/dev/infiniband/uverbs0",),
             cdi=("nvidia.com/gpu=GPU-0", "nvidia.com/gpu=GPU-2"),
@@ -77,14 +76,17 @@ ANSWERS: dict[str, tuple[Injection, dict[str, Any], Answer]] = {
 
 @pytest.mark.parametrize(("mode", "more", "answer"), ANSWERS.values(), ids=ANSWERS)
 def test_the_core_answer_brings_the_cards(
-    mode: Injection, more: dict[str, Any], answer: Answer
+    mode: Injection, more: dict[str, Any], answer: ContainerEdits
 ) -> None:
     assert inject(TWO, CARDS, mode, **more) == answer
 
 
 @pytest.mark.parametrize("mode", Injection)
 def test_the_memory_answer_carries_nothing_of_the_cards(mode: Injection) -> None:
-    assert inject(Grant(MEMORY, (Share("GPU-0", 4),)), CARDS, mode, **EVERYTHING) == Answer()
+    assert (
+        inject(Grant(MEMORY, (CardGrant("GPU-0", 4),)), CARDS, mode, **EVERYTHING)
+        == ContainerEdits()
+    )
 
 
 @pytest.mark.parametrize("names", [None, {}, {"GPU-0": "nvidia.com/gpu=GPU-0"}])
@@ -103,8 +105,8 @@ def test_a_device_node_of_several_cards_is_named_once() -> None:
 def test_what_all_share_in_a_spec_of_ours_says_void_too() -> None:
     """The runtime sets a spec's variables last, over those of the pod."""
     void = {"NVIDIA_VISIBLE_DEVICES": "void"}
-    assert shared_by_all() == Answer(void)
-    assert shared_by_all(control_devices=["/dev/nvidiactl"], driver=DRIVER) == Answer(
+    assert shared_by_all() == ContainerEdits(void)
+    assert shared_by_all(control_devices=["/dev/nvidiactl"], driver=DRIVER) == ContainerEdits(
         void | LOADER, ("/dev/nvidiactl",), (Mount("/usr/local/nvidia", "/opt/nvidia"),)
     )
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.checkpoint import Checkpoint
+from agent.allocator.interfaces import Checkpoint
 from agent.errors import CheckpointError
 from agent.kubelet.checkpoint import FILE_NAME, CheckpointFile, CheckpointParser
 from simulator.kubelet import checkpoint as kubelets

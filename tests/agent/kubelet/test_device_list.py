@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import DeviceTable
+from agent.allocator.slots import DeviceTable
 from agent.errors import SettingsError
 from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of
 from common.kubelet_api import deviceplugin_pb2 as api

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import grpc
 import pytest
 
-from agent.allocator.model.podresources import ListedContainer, ListedPod
+from agent.allocator.interfaces import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from tests.agent.builders import CORE, MEMORY

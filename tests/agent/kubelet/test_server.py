@@ -11,7 +11,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.grants import ContainerEdits, Mount
 from agent.errors import PlacementError
 from agent.kubelet.server import DevicePluginService, PluginServer
 from common.kubelet_api import deviceplugin_pb2 as pb
@@ -61,7 +61,7 @@ CALLS: dict[str, Callable[[rpc.DevicePluginStub, list[str]], Any]] = {
 def test_devices_mounts_and_cdi_names_reach_the_kubelet(
     stub: rpc.DevicePluginStub, calls: FakeCalls
 ) -> None:
-    calls.answer = Answer(
+    calls.answer = ContainerEdits(
         devices=("/dev/nvidia0",),
         mounts=(Mount("/etc/vcuda", "/h/files"), Mount("/w", "/h/w", read_only=False)),
         cdi=("nvidia.com/gpu=0", "nvidia.com/gpu=1"),
@@ -123,7 +123,7 @@ def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
     with plugin(server.socket) as stub:
         devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S))).devices)
     server.stop()
-    assert [each.ID for each in devices] == list(make_table(3).tickets(resource))
+    assert [each.ID for each in devices] == list(make_table(3).slots(resource))
     assert len(devices) == count
     assert {each.health for each in devices} == {"Healthy"}
     assert {
@@ -186,10 +186,10 @@ def test_a_call_in_flight_finishes_when_the_server_stops(
 ) -> None:
     entered, go_on = threading.Event(), threading.Event()
 
-    def slowly(resource: Resource, device_ids: object) -> Answer:
+    def slowly(resource: Resource, device_ids: object) -> ContainerEdits:
         entered.set()
         assert go_on.wait(DEADLINE_S)
-        return Answer({"late": "yes"})
+        return ContainerEdits({"late": "yes"})
 
     monkeypatch.setattr(calls, "allocate", slowly)
     with plugin(running.socket) as stub, ThreadPoolExecutor(2) as pool:

@@ -87,7 +87,7 @@ def followed(api: FakePodApi) -> PodCache:
 
 
 def known(cache: PodCache) -> set[str]:
-    return {view.id.name for view in cache.views()}
+    return {view.id.name for view in cache.pods()}
 
 
 def entry(name: str, uid: str = "", version: str = "1", **annotations: str) -> Json:
@@ -166,10 +166,10 @@ def test_a_successor_stands_beside_its_predecessor_until_that_is_gone() -> None:
     )
     cache = cache_of(api)
     seen: list[set[str]] = []
-    cache.subscribe(lambda _view: seen.append({view.id.uid for view in cache.views()}))
+    cache.subscribe(lambda _view: seen.append({view.id.uid for view in cache.pods()}))
     cache.run(api.over)
     assert seen == [{"one"}, {"one", "two"}]
-    assert {view.id.uid for view in cache.views()} == {"two"}
+    assert {view.id.uid for view in cache.pods()} == {"two"}
 
 
 def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
@@ -178,7 +178,7 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
     obj = entry("a", predicate_time="1.5e9", gpu_allocation="[]")
     obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     api = FakePodApi(([obj], "3"))
-    (view,) = followed(api).views()
+    (view,) = followed(api).pods()
     assert view.position[0] == 1_767_225_600_000_000_000  # it stands where it was created
     assert {(each.msg, vars(each)["pod"], vars(each)["reason"]) for each in caplog.records[:2]} == {
         (
@@ -196,7 +196,7 @@ def test_a_fetched_pod_of_another_node_is_none_of_ours(spec: object) -> None:
     api.pods["default", "a"] = entry("a") | {"spec": spec}
     cache = cache_of(api)
     assert cache.fetch("default", "a") is None
-    assert not cache.views()
+    assert not cache.pods()
 
 
 def test_a_watch_that_ends_after_the_stop_is_not_opened_again() -> None:
@@ -218,7 +218,7 @@ def test_a_fetch_that_finds_a_name_given_to_another_pod_forgets_the_one_before()
     found = cache.fetch("default", "a")
     assert found is not None
     assert found.id.uid == "two"
-    assert {view.id.uid for view in cache.views()} == {"two", "uid-b"}
+    assert {view.id.uid for view in cache.pods()} == {"two", "uid-b"}
     assert seen == ["two"]
 
 
@@ -239,7 +239,7 @@ def test_what_a_watch_that_is_behind_still_tells_of_a_replaced_pod_is_passed_ove
     cache.subscribe(lambda view: seen.append((view.id.uid, bool(view.annotated))))
     cache.run(api.over)
     assert seen == [("one", False), ("two", False), ("two", True)]
-    assert {view.id.uid for view in cache.views()} == {"two"}
+    assert {view.id.uid for view in cache.pods()} == {"two"}
 
 
 def test_an_answer_that_was_on_its_way_does_not_bring_a_pod_back_that_is_gone() -> None:
@@ -247,7 +247,7 @@ def test_an_answer_that_was_on_its_way_does_not_bring_a_pod_back_that_is_gone() 
     api.pods["default", "a"] = entry("a")
     cache = followed(api)
     cache.fetch("default", "a")
-    assert cache.views() == ()
+    assert cache.pods() == ()
 
 
 def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
@@ -261,7 +261,7 @@ def test_a_new_list_says_who_is_there_whatever_a_fetch_has_found() -> None:
     cache = cache_of(api)
     api.steps.insert(1, lambda: cache.fetch("default", "a"))
     cache.run(api.over)
-    assert {view.id.uid for view in cache.views()} == {"one"}
+    assert {view.id.uid for view in cache.pods()} == {"one"}
 
 
 def test_views_are_the_same_object_until_something_changes() -> None:
@@ -269,19 +269,19 @@ def test_views_are_the_same_object_until_something_changes() -> None:
     api = FakePodApi(([entry("a")], "3"))
     api.pods["default", "a"] = entry("a", version="4")
     cache, told = cache_of(api), list[object]()
-    cache.subscribe(lambda _view: told.append(cache.views()))
+    cache.subscribe(lambda _view: told.append(cache.pods()))
     cache.run(api.over)
-    first = cache.views()
+    first = cache.pods()
     cache.apply("MODIFIED", entry("a", version="4"))  # a change of what nobody reads
     assert cache.fetch("default", "a") == first[0]
-    assert cache.views() is first
+    assert cache.pods() is first
     cache.apply("MODIFIED", entry("a", gpu_allocation=RECORD))
-    second = cache.views()
+    second = cache.pods()
     assert second is not first
     assert told == [first, second]
     cache.apply("DELETED", entry("a"))
-    assert cache.views() == ()
-    assert cache.views() is cache.views()
+    assert cache.pods() == ()
+    assert cache.pods() is cache.pods()
 
 
 def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
@@ -320,7 +320,7 @@ def test_a_list_beside_the_watch_brings_what_it_has_not_told_of_and_changes_nobo
     api.steps = [([entry("b"), entry("a", gpu_allocation=RECORD)], "9"), ([], "10")]
     for _ in range(2):  # which pods are gone, the watch tells
         cache.refresh(within=1)
-        assert {view.id.name: bool(view.annotated) for view in cache.views()} == {
+        assert {view.id.name: bool(view.annotated) for view in cache.pods()} == {
             "a": False,
             "b": False,
         }
@@ -349,8 +349,8 @@ def test_the_watch_tells_the_pods_of_a_name_as_they_came() -> None:
         cache.apply("ADDED", entry(name, uid))
     cache.apply("DELETED", entry("two", "b"))
     names = ("listed", "new", "two", "none")
-    assert [cache.told(("default", name))[-1] for name in names] == [""] * 4
+    assert [cache.uids_seen(("default", name))[-1] for name in names] == [""] * 4
     clock.now += 5.0  # what was deleted by force before the list the kubelet has come to by now
-    told = [cache.told(("default", name)) for name in names]
+    told = [cache.uids_seen(("default", name)) for name in names]
     assert told == [["", "u-0", "u-1"], ["u"], ["b", "a"], []]
-    assert cache.told(("default", "many")) == ["", *(f"u-{number}" for number in range(3, 10))]
+    assert cache.uids_seen(("default", "many")) == ["", *(f"u-{number}" for number in range(3, 10))]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.allocator.model.containers import ContainerRef, Correction
+from agent.allocator.interfaces import ContainerRef, Correction
 from agent.allocator.model.pod_view import PodId
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics

@@ -1,6 +1,6 @@
 """Gauges of what containers hold of cards."""
 
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.observability.gpu_manager_series import gpu_manager_series
 from agent.observability.metrics import Metrics

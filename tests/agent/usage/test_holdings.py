@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.model.containers import Places
+from agent.allocator.interfaces import HeldSlots
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.node_state import NodeState
 from agent.usage.holdings import CardRoom, HeldShare, Holdings, count_holdings
@@ -26,10 +26,10 @@ SHARE = {CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(4))}
 WHOLE = {CORE: ids("GPU-1", range(100))}
 
 
-def _holdings(*pods: tuple[PodView, dict[str, Places]]) -> Holdings:
+def _holdings(*pods: tuple[PodView, dict[str, HeldSlots]]) -> Holdings:
     """Count what these pods hold on two cards of ten blocks; the file shows it, and ``List``."""
     state, table = NodeState(FakeStore()), device_table()
-    state.update([pod for pod, _ in pods], synced=True)
+    state.set_pods([pod for pod, _ in pods], synced=True)
     entries = [
         listed(
             pod.id.name,
@@ -41,8 +41,8 @@ def _holdings(*pods: tuple[PodView, dict[str, Places]]) -> Holdings:
         )
         for pod, held in pods
     ]
-    state.see(written(**{pod.id.name: held for pod, held in pods}), entries)
-    return count_holdings(state.record, table)
+    state.apply_observation(written(**{pod.id.name: held for pod, held in pods}), entries)
+    return count_holdings(state.snapshot, table)
 
 
 def _shares(found: Holdings) -> dict[str, dict[str, HeldShare]]:
@@ -71,9 +71,9 @@ def test_shares_and_whole_cards_are_counted_by_container_and_by_card() -> None:
 def test_a_static_pod_is_counted_by_the_uid_that_the_runtime_has() -> None:
     pod = replace(view("p", container("c0", 30, 4)), runtime_uid="u-static")
     state = NodeState(FakeStore())
-    state.update([pod], synced=True)
-    state.see(written(static={"c0": SHARE}), [listed("p", c0=SHARE)])
-    (holder,) = count_holdings(state.record, device_table()).holders
+    state.set_pods([pod], synced=True)
+    state.apply_observation(written(static={"c0": SHARE}), [listed("p", c0=SHARE)])
+    (holder,) = count_holdings(state.snapshot, device_table()).holders
     assert (holder.ref.pod, holder.runtime_uid) == (pod.id, "u-static")
 
 

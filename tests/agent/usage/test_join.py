@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.usage.holdings import HeldShare, Holder
 from agent.usage.join import Owner, Used, join

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agent.allocator.model.containers import ContainerRef
+from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
 from agent.runtime.cgroups import ContainerCgroup

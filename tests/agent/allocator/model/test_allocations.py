@@ -1,8 +1,7 @@
 import pytest
 
-from agent.allocator.model.allocations import allocations_of, grant_of, is_news
-from agent.allocator.model.containers import ContainerRef, Places
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, Grant, allocations_of, grant_of, is_news
+from agent.allocator.interfaces import HeldSlots
 from agent.allocator.model.pod_view import PodView
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
@@ -14,33 +13,33 @@ from tests.agent.builders import (
     container,
     device_table,
     ids,
-    record_of,
-    recorded,
     view,
 )
 
 NODE = device_table()
 CORES, BLOCKS = ids("GPU-0", range(50)), ids("GPU-0", range(4))
-SERVED: Places = {CORE: CORES, MEMORY: BLOCKS}
+SERVED: HeldSlots = {CORE: CORES, MEMORY: BLOCKS}
 GOT = Allocation(("GPU-0",), 50, 4, Evidence.WITNESS)
 
 
 def _allocations(
     pod: PodView,
-    held: dict[str, Places],
+    held: dict[str, HeldSlots],
     *,
     cores: Evidence = Evidence.WITNESS,
     memory: Evidence = Evidence.WITNESS,
 ) -> dict[str, Allocation] | None:
-    def evidence(_ref: ContainerRef, resource: Resource) -> Evidence:
+    def evidence(_container: str, resource: Resource) -> Evidence:
         return cores if resource is CORE else memory
 
-    return allocations_of(record_of(recorded(pod, **held)), NODE, pod, evidence=evidence)
+    return allocations_of(held, NODE, pod, evidence=evidence)
 
 
 def test_what_a_container_holds_is_translated() -> None:
     held = ids("GPU-1", range(100)) | ids("GPU-0", range(100))
-    assert grant_of(NODE, CORE, held) == Grant(CORE, (Share("GPU-0", 100), Share("GPU-1", 100)))
+    assert grant_of(NODE, CORE, held) == Grant(
+        CORE, (CardGrant("GPU-0", 100), CardGrant("GPU-1", 100))
+    )
     assert grant_of(NODE, MEMORY, None) is None
 
 
@@ -95,7 +94,7 @@ INIT_BEFORE = view("p", container("init", 10, 1, kind=INIT), container("c0"))
     },
 )
 def test_a_pod_is_not_complete_while_something_is_missing_but_an_init_container_that_is_done(
-    pod: PodView, held: dict[str, Places], found: dict[str, Allocation] | None
+    pod: PodView, held: dict[str, HeldSlots], found: dict[str, Allocation] | None
 ) -> None:
     assert _allocations(pod, held) == found
 

@@ -1,22 +1,24 @@
-from agent.allocator.model.answer import Answer, Mount
+from agent.allocator.grants import ContainerEdits, Mount
 
-ONE = Answer({"A": "1"}, ("/dev/a", "/dev/b"), (Mount("/x", "/h/x"),), ("v/c=1",))
+ONE = ContainerEdits({"A": "1"}, ("/dev/a", "/dev/b"), (Mount("/x", "/h/x"),), ("v/c=1",))
 
 
 def test_two_answers_together_have_what_both_have_in_order() -> None:
-    two = Answer({"B": "2"}, ("/dev/b", "/dev/c"), (Mount("/y", "/h/y"),), ("v/c=1", "v/c=2"))
-    assert ONE.plus(two) == Answer(
+    two = ContainerEdits(
+        {"B": "2"}, ("/dev/b", "/dev/c"), (Mount("/y", "/h/y"),), ("v/c=1", "v/c=2")
+    )
+    assert ONE.merged_with(two) == ContainerEdits(
         {"A": "1", "B": "2"},
         ("/dev/a", "/dev/b", "/dev/c"),
         (Mount("/x", "/h/x"), Mount("/y", "/h/y")),
         ("v/c=1", "v/c=2"),
     )
-    assert ONE.plus(Answer()) == ONE == Answer().plus(ONE)
+    assert ONE.merged_with(ContainerEdits()) == ONE == ContainerEdits().merged_with(ONE)
 
 
 def test_where_both_say_something_the_other_has_it() -> None:
-    one = Answer({"A": "1"}, mounts=(Mount("/x", "/h/1"), Mount("/y", "/h/y")))
-    two = Answer({"A": "2"}, mounts=(Mount("/x", "/h/2", read_only=False),))
-    together = one.plus(two)
+    one = ContainerEdits({"A": "1"}, mounts=(Mount("/x", "/h/1"), Mount("/y", "/h/y")))
+    two = ContainerEdits({"A": "2"}, mounts=(Mount("/x", "/h/2", read_only=False),))
+    together = one.merged_with(two)
     assert together.envs == {"A": "2"}
     assert together.mounts == (Mount("/x", "/h/2", read_only=False), Mount("/y", "/h/y"))

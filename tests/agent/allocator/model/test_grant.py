@@ -3,30 +3,30 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.model.grant import (
+from agent.allocator.grants import (
+    CardGrant,
     Grant,
-    Share,
     check_free,
     check_request,
     check_together,
     translate,
 )
-from agent.allocator.model.tickets import Ticket
+from agent.allocator.slots import Slot
 from agent.errors import GrantError
 from contract.demand import Demand
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 
 
-def _tickets(*cards: int) -> list[Ticket]:
+def _tickets(*cards: int) -> list[Slot]:
     """Tickets of the first places of cards: how many of GPU-0, of GPU-1, and so on."""
     return [
-        Ticket(f"GPU-{card}", place) for card, count in enumerate(cards) for place in range(count)
+        Slot(f"GPU-{card}", place) for card, count in enumerate(cards) for place in range(count)
     ]
 
 
 def _grant(resource: Resource, *cards: int) -> Grant:
-    shares = (Share(f"GPU-{card}", count) for card, count in enumerate(cards) if count)
+    shares = (CardGrant(f"GPU-{card}", count) for card, count in enumerate(cards) if count)
     return Grant(resource, tuple(shares))
 
 
@@ -45,7 +45,7 @@ def test_tickets_stand_for_places_per_card(resource: Resource, cards: list[int])
     grant = translate(resource, _tickets(*cards))
     assert grant == _grant(resource, *cards)
     assert grant.cards == tuple(f"GPU-{card}" for card, count in enumerate(cards) if count)
-    assert grant.places == sum(cards)
+    assert grant.slots == sum(cards)
 
 
 def test_the_order_of_the_cards_is_that_of_the_tickets() -> None:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.model.containers import Places
+from agent.allocator.interfaces import HeldSlots
 from agent.allocator.model.pod_view import PodView
 from tests.agent.builders import CORE, INIT, MEMORY, SIDECAR, container, ids, listed, view
 
-NOTHING: Places = {}
+NOTHING: HeldSlots = {}
 WITH_PLAIN = replace(
     view("p", container("c", 30, 8)),
     mains=frozenset({"c", "plain"}),
@@ -50,8 +50,8 @@ def test_an_entry_may_be_a_pod_if_it_has_the_containers_that_are_known_of_that(
     ],
 )
 def test_an_entry_that_holds_another_count_than_asked_for_contradicts_its_pod(
-    held: Places, contradicted: bool
+    held: HeldSlots, contradicted: bool
 ) -> None:
-    shown: Mapping[str, Places] = {"c": held}
+    shown: Mapping[str, HeldSlots] = {"c": held}
     assert listed("p", **shown).contradicts(WITH_PLAIN) is contradicted
     assert not listed("p", other=held).contradicts(WITH_PLAIN)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.allocator.model.tickets import DeviceTable, Ticket, summarize
+from agent.allocator.slots import DeviceTable, Slot, summarize
 from agent.errors import GrantError, SettingsError
 from contract.errors import quote
 from contract.resource import Resource
@@ -13,13 +13,13 @@ from tests.agent.builders import BLOCK, CORE, MEMORY, card, device_table, patien
 @pytest.mark.parametrize(
     ("device_id", "ticket"),
     [
-        ("GPU-a::0", Ticket("GPU-a", 0)),
-        ("GPU-a::123456789", Ticket("GPU-a", 123456789)),
-        ("a::b::7", Ticket("a::b", 7)),
+        ("GPU-a::0", Slot("GPU-a", 0)),
+        ("GPU-a::123456789", Slot("GPU-a", 123456789)),
+        ("a::b::7", Slot("a::b", 7)),
     ],
 )
-def test_a_device_id_is_read_and_written(device_id: str, ticket: Ticket) -> None:
-    assert Ticket.parse(device_id) == ticket
+def test_a_device_id_is_read_and_written(device_id: str, ticket: Slot) -> None:
+    assert Slot.parse(device_id) == ticket
     assert str(ticket) == device_id
 
 
@@ -32,7 +32,7 @@ def test_a_device_id_is_read_and_written(device_id: str, ticket: Ticket) -> None
 )
 def test_a_device_id_that_is_no_ticket_is_refused(device_id: str) -> None:
     with pytest.raises(GrantError) as caught:
-        Ticket.parse(device_id)
+        Slot.parse(device_id)
     assert str(caught.value) == (
         f"device ID {quote(device_id)} is not <card uuid>::<place>: "
         "it was not given out by this agent"
@@ -43,7 +43,7 @@ def test_a_device_id_that_is_no_ticket_is_refused(device_id: str) -> None:
 @given(st.text() | st.from_regex(r"\A[a-z:]{0,3}::[0-9]{0,3}\Z"))
 def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
     try:
-        ticket = Ticket.parse(device_id)
+        ticket = Slot.parse(device_id)
     except GrantError:
         return
     assert str(ticket) == device_id
@@ -52,12 +52,12 @@ def test_reading_accepts_exactly_what_writing_makes(device_id: str) -> None:
 def test_a_card_has_100_core_places_and_one_memory_place_a_block() -> None:
     """Memory that fills no block is not given out."""
     node = DeviceTable(Inventory((card(0, blocks=7), card(1, blocks=2))), 2 * BLOCK)
-    assert list(node.tickets(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0"]
-    assert list(node.tickets(CORE)) == [
+    assert list(node.slots(MEMORY)) == ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::0"]
+    assert list(node.slots(CORE)) == [
         *(f"GPU-0::{place}" for place in range(100)),
         *(f"GPU-1::{place}" for place in range(100)),
     ]
-    assert node.tickets(CORE)["GPU-1::7"] == Ticket("GPU-1", 7)
+    assert node.slots(CORE)["GPU-1::7"] == Slot("GPU-1", 7)
 
 
 def test_a_block_larger_than_a_card_is_refused() -> None:
@@ -71,7 +71,7 @@ def test_a_block_larger_than_a_card_is_refused() -> None:
 def test_device_ids_are_looked_up_by_card_index_and_place() -> None:
     node = DeviceTable(Inventory((card(0, uuid="GPU-z"), card(1, uuid="GPU-a"))), BLOCK)
     found = node.read(CORE, ["GPU-a::10", "GPU-a::9", "GPU-z::3"])
-    assert found == [Ticket("GPU-z", 3), Ticket("GPU-a", 9), Ticket("GPU-a", 10)]
+    assert found == [Slot("GPU-z", 3), Slot("GPU-a", 9), Slot("GPU-a", 10)]
     assert node.in_order(["GPU-a", "GPU-z", "GPU-a"]) == ("GPU-z", "GPU-a")
 
 

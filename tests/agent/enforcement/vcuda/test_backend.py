@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.model.answer import Answer, Mount
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, ContainerEdits, Grant, Mount
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
@@ -40,10 +39,10 @@ def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site:
     given = entitlement()
     answer = site.vcuda.answer(given.ref, IDS_A, given.cores)
     directory = site.directory(IDS_A)
-    assert answer == Answer(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
+    assert answer == ContainerEdits(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
     assert names(directory) == []
-    memory = Grant(MEMORY, (Share("GPU-0", 4),))
-    assert site.vcuda.answer(given.ref, ids("GPU-0", range(4)), memory) == Answer()
+    memory = Grant(MEMORY, (CardGrant("GPU-0", 4),))
+    assert site.vcuda.answer(given.ref, ids("GPU-0", range(4)), memory) == ContainerEdits()
     assert names(site.state / "tickets") == [directory.parent.name]
     site.vcuda.start(IDS_A, given)
     assert names(directory) == ["pids.config", "vcuda.config", "vcuda.sock"]

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, Entitlement, Grant
+from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.vcuda.config import (
     InvalidConfig,
     VcudaConfig,
@@ -36,8 +35,8 @@ CONFIG = VcudaConfig(
 
 
 def entitled(
-    cores: tuple[Share, ...],
-    memory: tuple[Share, ...] = (),
+    cores: tuple[CardGrant, ...],
+    memory: tuple[CardGrant, ...] = (),
     *,
     core_limit: int | None = None,
 ) -> Entitlement:
@@ -139,8 +138,8 @@ def test_processes_are_listed_once_and_ascending() -> None:
     assert decode_pids(struct.pack("=ii", 3, 9)) == (3, 9)
 
 
-SHARE, BLOCKS = (Share("GPU-0", 30),), (Share("GPU-0", 3),)
-EIGHT = tuple(Share(f"GPU-{n}", 100) for n in range(8))
+SHARE, BLOCKS = (CardGrant("GPU-0", 30),), (CardGrant("GPU-0", 3),)
+EIGHT = tuple(CardGrant(f"GPU-{n}", 100) for n in range(8))
 UNLIMITED = replace(CONFIG, memory=0, utilization=100, enable=False)
 SOFT = replace(CONFIG, hard_limit=False)
 
@@ -158,8 +157,8 @@ SOFT = replace(CONFIG, hard_limit=False)
     ],
 )
 def test_a_container_is_held_to_what_it_was_granted(
-    cores: tuple[Share, ...],
-    memory: tuple[Share, ...],
+    cores: tuple[CardGrant, ...],
+    memory: tuple[CardGrant, ...],
     core_limit: int | None,
     expected: VcudaConfig,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.allocator.model.entitlement import Entitlement
+from agent.allocator.grants import Entitlement
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api

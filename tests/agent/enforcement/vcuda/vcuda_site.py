@@ -12,9 +12,8 @@ from typing import Self
 
 import grpc
 
-from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.grant import Grant, Share
+from agent.allocator.grants import CardGrant, Entitlement, Grant
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
@@ -45,8 +44,8 @@ def entitlement(
     core_limit: int | None = None,
 ) -> Entitlement:
     """What one container may use of ``GPU-0``."""
-    memory = None if blocks is None else Grant(MEMORY, (Share("GPU-0", blocks),))
-    cores = Grant(CORE, (Share("GPU-0", len(core_ids)),))
+    memory = None if blocks is None else Grant(MEMORY, (CardGrant("GPU-0", blocks),))
+    cores = Grant(CORE, (CardGrant("GPU-0", len(core_ids)),))
     return Entitlement(ContainerRef(pod, name), core_ids, cores, memory, core_limit)
 
 

@@ -1,4 +1,4 @@
-"""Device IDs as tickets: ``<card uuid>::<place>`` names one place on one card."""
+"""Slots: a device ID ``<card uuid>::<number>`` stands for one slot of a resource on one card."""
 
 import re
 import sys
@@ -18,18 +18,18 @@ _SEPARATOR = "::"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Ticket:
-    """One place on one card."""
+class Slot:
+    """One slot on one card."""
 
     card: str
-    place: int
+    number: int
 
     def __str__(self) -> str:
         """Write the device ID."""
-        return f"{self.card}{_SEPARATOR}{self.place}"
+        return f"{self.card}{_SEPARATOR}{self.number}"
 
     @classmethod
-    def parse(cls, device_id: str) -> "Ticket":
+    def parse(cls, device_id: str) -> "Slot":
         """Read a device ID, strictly.
 
         Raises:
@@ -46,7 +46,7 @@ class Ticket:
 
 @dataclass(frozen=True)
 class DeviceTable:
-    """Every ticket of a node.
+    """Every slot of a node.
 
     Attributes:
         inventory: the node's cards.
@@ -73,22 +73,20 @@ class DeviceTable:
         return resource.places(card.memory // self.block)
 
     @cached_property
-    def _tickets(self) -> Mapping[Resource, Mapping[str, Ticket]]:
+    def _slots(self) -> Mapping[Resource, Mapping[str, Slot]]:
         # Parsing thousands of IDs in every call would cost milliseconds; looking them up does not.
         return {
             resource: {
-                sys.intern(str(ticket)): ticket
+                sys.intern(str(slot)): slot
                 for card in self.inventory.cards
-                for ticket in (
-                    Ticket(card.uuid, place) for place in range(self.places(resource, card))
-                )
+                for slot in (Slot(card.uuid, place) for place in range(self.places(resource, card)))
             }
             for resource in Resource
         }
 
-    def tickets(self, resource: Resource) -> Mapping[str, Ticket]:
-        """Map every device ID of *resource* to its ticket, cards by index, places ascending."""
-        return self._tickets[resource]
+    def slots(self, resource: Resource) -> Mapping[str, Slot]:
+        """Map every device ID of *resource* to its slot, cards by index, places ascending."""
+        return self._slots[resource]
 
     @cached_property
     def _by_card(self) -> Mapping[Resource, Mapping[str, frozenset[str]]]:
@@ -100,19 +98,17 @@ class DeviceTable:
         }
 
     @cached_property
-    def _on_card(self) -> Mapping[Resource, Mapping[str, Sequence[tuple[str, Ticket]]]]:
-        found: dict[Resource, dict[str, list[tuple[str, Ticket]]]] = {
+    def _on_card(self) -> Mapping[Resource, Mapping[str, Sequence[tuple[str, Slot]]]]:
+        found: dict[Resource, dict[str, list[tuple[str, Slot]]]] = {
             resource: {card.uuid: [] for card in self.inventory.cards} for resource in Resource
         }
-        for resource, tickets in self._tickets.items():
-            for name, ticket in tickets.items():
-                found[resource][ticket.card].append((name, ticket))
+        for resource, slots in self._slots.items():
+            for name, slot in slots.items():
+                found[resource][slot.card].append((name, slot))
         return found
 
-    def among(
-        self, resource: Resource, card: str, device_ids: AbstractSet[str]
-    ) -> Iterator[Ticket]:
-        """Walk the tickets of *card* that are among *device_ids*, by place."""
+    def among(self, resource: Resource, card: str, device_ids: AbstractSet[str]) -> Iterator[Slot]:
+        """Walk the slots of *card* that are among *device_ids*, by place."""
         return (each for name, each in self._on_card[resource][card] if name in device_ids)
 
     def by_card(self, resource: Resource) -> Mapping[str, frozenset[str]]:
@@ -124,18 +120,18 @@ class DeviceTable:
         cards = self._by_card[resource].items()
         return {card: count for card, mine in cards if (count := len(mine & device_ids))}
 
-    def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Ticket]:
+    def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Slot]:
         """Look device IDs up.
 
         Returns:
-            The tickets, by card index and place.
+            The slots, by card index and place.
 
         Raises:
             GrantError: an ID is malformed, names an unknown card, or a place the card lacks.
         """
-        known, order = self._tickets[resource], self._order
-        tickets = [known.get(each) or self._explain(resource, each) for each in device_ids]
-        return sorted(tickets, key=lambda ticket: (order[ticket.card], ticket.place))
+        known, order = self._slots[resource], self._order
+        slots = [known.get(each) or self._explain(resource, each) for each in device_ids]
+        return sorted(slots, key=lambda slot: (order[slot.card], slot.number))
 
     @cached_property
     def _order(self) -> Mapping[str, int]:
@@ -145,9 +141,9 @@ class DeviceTable:
         """Sort card UUIDs by card index, without repeats: the order a container sees them in."""
         return tuple(sorted(set(uuids), key=lambda uuid: self._order[uuid]))
 
-    def _explain(self, resource: Resource, device_id: str) -> Ticket:
-        ticket = Ticket.parse(device_id)
-        card = self.inventory.card(ticket.card)
+    def _explain(self, resource: Resource, device_id: str) -> Slot:
+        slot = Slot.parse(device_id)
+        card = self.inventory.card(slot.card)
         if card is None:
             raise GrantError(f"device ID {quote(device_id)} names a card this node does not have")
         raise GrantError(
@@ -161,9 +157,9 @@ def card_of(device_id: str) -> str:
     return device_id.rpartition(_SEPARATOR)[0]
 
 
-def per_card(tickets: Iterable[Ticket]) -> Counter[str]:
+def per_card(slots: Iterable[Slot]) -> Counter[str]:
     """Count places by card UUID."""
-    return Counter(ticket.card for ticket in tickets)
+    return Counter(slot.card for slot in slots)
 
 
 def summarize(device_ids: Collection[str]) -> str:

@@ -4,17 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent.allocator.allocation_publisher import AllocationPublisher
-from agent.allocator.enforcement_coordinator import EnforcementCoordinator
-from agent.allocator.model.allocations import grant_of
-from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.containers import ContainerRef, Containers
-from agent.allocator.model.grant import check_request, check_together, translate
+from agent.allocator.grants import check_request, check_together, grant_of, translate
+from agent.allocator.interfaces import Checkpoint, ContainerRef, Containers, DecisionLog
 from agent.allocator.model.pod_view import PodId, PodView
-from agent.allocator.model.ports import DecisionLog
-from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
-from agent.allocator.observer import Observer
+from agent.allocator.observer import KubeletObserver
+from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
+from agent.allocator.slots import DeviceTable
 from agent.errors import GrantError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
@@ -37,13 +33,13 @@ class _Proof:
     Attributes:
         uid: the kubelet's UID of its pod.
         ref: the container; its pod has no name where only the checkpoint knows it.
-        view: what the API shows of its pod.
+        info: what the API shows of its pod.
         held: what the containers of its pod hold.
     """
 
     uid: str
     ref: ContainerRef
-    view: PodView | None
+    info: PodView | None
     held: Containers
 
 
@@ -53,13 +49,13 @@ class PreStartCall:
 
     state: NodeState
     table: DeviceTable
-    observer: Observer
+    observer: KubeletObserver
     coordinator: EnforcementCoordinator
     publisher: AllocationPublisher
     decision_log: DecisionLog
     pause: Pause = time.sleep
 
-    def answer(self, resource: Resource, device_ids: Sequence[str]) -> None:
+    def handle(self, resource: Resource, device_ids: Sequence[str]) -> None:
         """Return if the container that holds these places may start.
 
         Raises:
@@ -84,11 +80,11 @@ class PreStartCall:
     def _prove(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
         """Find the container that holds these places by the checkpoint; log where none does."""
         for look in range(_LOOKS):
-            written = self.observer.written()
-            if written is None:
+            checkpoint = self.observer.read_checkpoint()
+            if checkpoint is None:
                 reason = "the kubelet's checkpoint cannot be read"
                 break
-            found = self._owner(written, resource, ids)
+            found = self._owner(checkpoint, resource, ids)
             if found is not None:
                 return found
             if look < _LOOKS - 1:
@@ -96,33 +92,35 @@ class PreStartCall:
         else:
             reason = "the kubelet's checkpoint shows no container with exactly these places"
         with self.state as state:
-            guessed = state.record.find(resource, ids)
+            guessed = state.snapshot.find(resource, ids)
         self.decision_log.unproven(guessed[0] if guessed else None, ids, reason)
         return None
 
-    def _owner(self, written: Checkpoint, resource: Resource, ids: frozenset[str]) -> _Proof | None:
-        """Return the container that holds these places by *written*.
+    def _owner(
+        self, checkpoint: Checkpoint, resource: Resource, ids: frozenset[str]
+    ) -> _Proof | None:
+        """Return the container that holds these places by *checkpoint*.
 
         The entry of an ended pod may show the same (K29). An answer that was a guess, and wrong, is
         corrected.
         """
         with self.state as state:
-            guessed = state.record.find(resource, ids)
+            guessed = state.snapshot.find(resource, ids)
             found = []
-            for uid, name in written.owners(resource, ids):
-                view = state.pods.by_uid(uid)
-                known = state.record.of_uid(uid)
-                pod = view.id if view is not None else PodId("", "", uid)
-                pod = pod if view is not None or known is None else known.id
+            for uid, name in checkpoint.owners(resource, ids):
+                info = state.known.by_uid(uid)
+                known = state.snapshot.of_uid(uid)
+                pod = info.id if info is not None else PodId("", "", uid)
+                pod = pod if info is not None or known is None else known.id
                 ref = ContainerRef(pod, name)
-                # A pod in service that nobody has told the UID of is known by its name alone.
+                # A current pod whose UID is not known is known by its name alone.
                 nameless = (each for each in guessed if each.container == name and not each.pod.uid)
                 named = next(nameless, None)
                 mine = ref in guessed or named is not None
-                proof = _Proof(uid, ref if pod.name else named or ref, view, written.pods[uid])
+                proof = _Proof(uid, ref if pod.name else named or ref, info, checkpoint.pods[uid])
                 found.append((not mine, state.has_ended(uid), proof))
             found.sort(key=lambda each: each[:2])
-            corrections = state.correct(written) if found else []
+            corrections = state.correct(checkpoint) if found else []
         for each in corrections:
             self.decision_log.corrected(each)
         if not found:
@@ -136,11 +134,11 @@ class PreStartCall:
         Raises:
             GrantError: they contradict each other.
         """
-        view, name = proof.view, proof.ref.container
+        info, name = proof.info, proof.ref.container
         places = proof.held[name]
         found = (grant_of(self.table, each, places.get(each)) for each in Resource)
         grants = [each for each in found if each is not None]
-        container = view.demand.of(name) if view is not None else None
+        container = info.demand.of(name) if info is not None else None
         if container is not None:
             for grant in grants:
                 check_request(container.demand, grant)
@@ -149,9 +147,9 @@ class PreStartCall:
         with self.state as state:
             unadvised = state.is_unadvised(ids)
             state.prove(proof.uid, name, resource)
-            self.publisher.publish(view)
-        if view is not None and (not view.running or unadvised):
-            self._check_wishes(resource, ids, view)
+            self.publisher.publish(info)
+        if info is not None and (not info.running or unadvised):
+            self._check_wishes(resource, ids, info)
 
     def _check_complete(self, proof: _Proof, container: ContainerDemand) -> None:
         """Veto a container for which the kubelet has passed over a resource (fact K11).
@@ -167,7 +165,7 @@ class PreStartCall:
         ]
         if not lacking:
             return
-        listed = self.observer.listed(proof.ref)
+        listed = self.observer.find_listed(proof.ref)
         for each in lacking:
             if listed is not None and not listed.get(each):
                 raise GrantError(
@@ -176,7 +174,7 @@ class PreStartCall:
                     "when it admitted the pod; delete the pod, and its successor has both"
                 )
 
-    def _check_wishes(self, resource: Resource, ids: frozenset[str], view: PodView) -> None:
+    def _check_wishes(self, resource: Resource, ids: frozenset[str], info: PodView) -> None:
         """Veto a container whose cards are not what its pod's author wishes.
 
         They were not known when the card was chosen: neither watch nor API had shown the pod.
@@ -185,12 +183,12 @@ class PreStartCall:
             GrantError: naming the cards and the annotations.
         """
         ruled_out = []
-        cards, link = translate(resource, self.table.read(resource, ids)).cards, view.wishes.link
+        cards, link = translate(resource, self.table.read(resource, ids)).cards, info.wishes.link
         if not Links(self.table.inventory).hold_together(cards, link):
             ruled_out.append(f"{', '.join(cards)} by gpu-link ({link})")
         for card in cards:
             found = self.table.inventory.card(card)
-            key = view.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
+            key = info.wishes.excludes(model=found.model, uuid=found.uuid) if found else ""
             if key:
                 ruled_out.append(f"{card} by {key}")
         if ruled_out:
@@ -202,10 +200,10 @@ class PreStartCall:
     def _start(self, proof: _Proof | None, ids: frozenset[str]) -> None:
         """Make ready what enforcement needs; without proof, for whoever was given these places."""
         if proof is not None:
-            self.coordinator.start(proof.ref.pod, proof.view, proof.held, ids)
+            self.coordinator.start(proof.ref.pod, proof.info, proof.held, ids)
             return
         with self.state as state:
-            guessed = state.record.find(Resource.CORE, ids)
+            guessed = state.snapshot.find(Resource.CORE, ids)
             pod = guessed[0].pod if guessed else PodId("", "", "")
-            view, held = state.pods.view(pod), state.record.containers(pod)
-        self.coordinator.start(pod, view, held, ids)
+            info, held = state.known.find(pod), state.snapshot.containers(pod)
+        self.coordinator.start(pod, info, held, ids)

@@ -1,0 +1,348 @@
+"""``GetPreferredAllocation`` and ``Allocate``: find the target, and assign slots to it.
+
+Both take the same way (:class:`CallRunner`): observe, resolve, try what the call asks for on the
+likeliest container, and on its rivals if that cannot be; observe once more before it is refused.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from agent.allocator.free_places import reserved
+from agent.allocator.grants import (
+    ContainerEdits,
+    Grant,
+    check_free,
+    check_request,
+    check_together,
+    grant_of,
+    translate,
+)
+from agent.allocator.interfaces import DecisionLog
+from agent.allocator.model.pod_view import PodId
+from agent.allocator.node_state import NodeState
+from agent.allocator.observer import KubeletObserver
+from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
+from agent.allocator.placement_request import Assumptions, Constraints, PlacementRequest
+from agent.allocator.placer import Placement, Placer, at_least
+from agent.allocator.resolver import Request, Resolution, assumed_container, resolve
+from agent.allocator.slots import DeviceTable, Slot
+from agent.allocator.snapshot import AllocationSnapshot, Offered
+from agent.errors import GrantError, Refusal, ResolutionError
+from contract.allocation import Evidence
+from contract.demand import ContainerKind, PodDemand
+from contract.resource import Resource, count_of
+from placement.scoring import Policy
+
+_Result = TypeVar("_Result")
+Attempt = Callable[[AllocationSnapshot, Resolution], _Result]
+"""Does what a call asks for, for a container that may be the target."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of the kubelet.
+
+    Attributes:
+        name: ``prefer`` or ``allocate``.
+        resource: for what.
+        size: for how many slots.
+        offered: the device IDs to choose from.
+        named: the device IDs that the container gets in any case.
+        target: the container that it was found to be for; ``None`` before.
+    """
+
+    name: str
+    resource: Resource
+    size: int
+    offered: AbstractSet[str] = frozenset()
+    named: Sequence[str] = ()
+    target: Resolution | None = None
+
+    @property
+    def for_any(self) -> Offered:
+        """What the kubelet offers, whichever container it is."""
+        free = self.offered - frozenset(self.named) if self.named else self.offered
+        return {self.resource: free} if self.offered else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRunner:
+    """Finds the target of a call, and the result that holds for it."""
+
+    state: NodeState
+    observer: KubeletObserver
+    decision_log: DecisionLog
+
+    @contextmanager
+    def reporting_refusal(self, call: Call) -> Iterator[None]:
+        """Report a refusal; the kubelet then rejects the pod.
+
+        If several containers could be the target, the report names none of them.
+        """
+        try:
+            yield
+        except Refusal as error:
+            target = call.target
+            with self.state as state:
+                state.refuse(target.pod if target is not None else None)
+                state.save()
+            ref = target.ref if target is not None and not target.rivals else None
+            self.decision_log.refused(call.name, ref, call.resource, call.size, str(error))
+            raise
+
+    def run(self, call: Call, attempt: Attempt[_Result]) -> _Result:
+        """Find the target, and return what comes of *attempt* for it.
+
+        Args:
+            call: the call.
+            attempt: called with the lock held.
+
+        Raises:
+            Refusal: no container can be the target, or no attempt succeeds.
+        """
+        self.observer.observe_for_call(call.for_any)
+        try:
+            return self._try(call, attempt, last_resort=False)
+        except ResolutionError:
+            self.observer.observe_after_relist(call.for_any)
+        return self._try(call, attempt, last_resort=True)
+
+    def _try(self, call: Call, attempt: Attempt[_Result], *, last_resort: bool) -> _Result:
+        """Resolve, and make the first attempt that succeeds, the likeliest container first."""
+        with self.state as state:
+            snapshot, before = state.snapshot, state.last_call
+            request = _request(call, snapshot)
+            target = call.target = resolve(request, snapshot, before, last_resort=last_resort)
+            refusals: list[Refusal] = []
+            for each in (target, *target.rivals):
+                guessed = each.evidence is Evidence.ORDER
+                as_of = state.set_last_call(before.after(snapshot, each.pod, guessed=guessed))
+                try:
+                    return attempt(as_of, each)
+                except Refusal as error:
+                    refusals.append(error)
+            state.set_last_call(before.after(snapshot, target.pod, guessed=True))
+            raise refusals[0]
+
+
+def _request(call: Call, snapshot: AllocationSnapshot) -> Request:
+    """Return what a call says of its target.
+
+    Raises:
+        GrantError: it names slots of several pods, or such as a container keeps.
+    """
+    resource, named = call.resource, frozenset(call.named)
+    kept = set(snapshot.stable.held[resource] & named)
+    owners: list[PodId] = []
+    for each in snapshot.changing if named else ():
+        mine = each.slots(resource) & named
+        if mine:
+            owners.append(each.id)
+            kept |= mine - each.reusable(resource)
+    check_free(resource, kept)
+    if len(owners) > 1:
+        raise GrantError(f"places of {resource} of several pods were named together")
+    return Request(resource, call.size, owners[0] if owners else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferredCall:
+    """``GetPreferredAllocation``: choose slots; the settings are those of the allocator."""
+
+    state: NodeState
+    table: DeviceTable
+    runner: CallRunner
+    placer: Placer
+    decision_log: DecisionLog
+    policy: Policy
+    strict: bool
+
+    def handle(
+        self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
+    ) -> list[str]:
+        """Return the device IDs of the slots chosen, and reserve them.
+
+        Raises:
+            Refusal: no container can be asking this, or nothing fits.
+        """
+        call = Call("prefer", resource, size, offered=frozenset(available), named=must)
+        with self.runner.reporting_refusal(call):
+            kept = self.table.read(resource, must)
+            target, placement = self.runner.run(
+                call, lambda snapshot, target: (target, self._place(call, kept, snapshot, target))
+            )
+            with self.state as state:
+                state.save()
+        ids = [str(slot) for slot in placement.slots]
+        if placement.replaced:
+            self.decision_log.replaced(target.ref, placement.replaced, placement.cards)
+        if target.info is None:
+            self.decision_log.unadvised(target.ref, resource, ids)
+        self.decision_log.decided("prefer", target.ref, resource, target.evidence, ids)
+        return ids
+
+    def _place(
+        self, call: Call, must: Sequence[Slot], snapshot: AllocationSnapshot, target: Resolution
+    ) -> Placement:
+        """Choose slots for a container that may be the target, and reserve them for it.
+
+        Raises:
+            PlacementError: nothing fits.
+        """
+        request = self._placement_request(call, must, snapshot, target)
+        placement = self.placer.place(request, snapshot)
+        ids = frozenset(str(slot) for slot in placement.slots)
+        self.state.assign(target, call.resource, ids, allocated=False)
+        self.state.keep_plan(target.pod, placement.plan)
+        return placement
+
+    def _placement_request(
+        self, call: Call, must: Sequence[Slot], snapshot: AllocationSnapshot, target: Resolution
+    ) -> PlacementRequest:
+        """Return all that the placement depends on."""
+        info, container = target.info, target.container
+        if info is None:
+            container = at_least(container, self.table)
+        return PlacementRequest(
+            target.ref,
+            container,
+            info.demand if info is not None else PodDemand((container,)),
+            call.resource,
+            self._policy_for(target),
+            call.offered,
+            must,
+            plan=self.state.plan(target.pod),
+            assumptions=self._assumptions(call, snapshot),
+            constraints=Constraints(info.wishes, info.chosen, self.strict)
+            if info is not None
+            else Constraints(),
+            certain=not target.rivals,
+        )
+
+    def _assumptions(self, call: Call, snapshot: AllocationSnapshot) -> Assumptions:
+        """Return what the kubelet may withhold, and what may be free all the same."""
+        other = call.resource.other
+        withheld = snapshot.withheld(call.resource, call.offered, other)
+        return Assumptions(
+            withheld={other: self.table.count(other, withheld)},
+            reserved=reserved(snapshot, self.table),
+            doubtful={other: self.table.count(other, snapshot.uncertain(other))},
+        )
+
+    def _policy_for(self, target: Resolution) -> Policy:
+        """Return what the pod's author wishes, else what the node's admin has set."""
+        if target.info is None:
+            # Of a pod that only the kubelet knows, half of what it asks for is yet to come:
+            # that fits best where most is free.
+            return Policy.SPREAD
+        return Policy(target.info.wishes.policy) if target.info.wishes.policy else self.policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateCall:
+    """``Allocate``: check the kubelet's choice, and assign its slots to the target.
+
+    Attributes:
+        inject: turns a grant into what its container finds.
+    """
+
+    state: NodeState
+    table: DeviceTable
+    runner: CallRunner
+    observer: KubeletObserver
+    coordinator: EnforcementCoordinator
+    publisher: AllocationPublisher
+    decision_log: DecisionLog
+    inject: Callable[[Grant], ContainerEdits]
+
+    def handle(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
+        """Return what the container of these slots finds, and assign them to it.
+
+        Raises:
+            Refusal: the IDs make no sense together, or another container holds them.
+        """
+        ids = frozenset(device_ids)
+        call = Call("allocate", resource, len(device_ids), named=device_ids)
+        with self.runner.reporting_refusal(call):
+            slots = self.table.read(resource, device_ids)
+            expected = call.target = self._find_expected(resource, ids)
+            if expected is not None:
+                with self.state as state:
+                    if not state.assignments:  # the agent before reserved them: they are free (R2)
+                        state.assume_free(resource, ids)
+                    target, grant = expected, self._check(state.snapshot, expected, resource, slots)
+            else:
+                target, grant = self.runner.run(
+                    call,
+                    lambda snapshot, target: (
+                        target,
+                        self._check(snapshot, target, resource, slots),
+                    ),
+                )
+            # Before anything is assigned: where it cannot be made, nothing has happened.
+            edits = self.inject(grant)
+            # Whole cards have all their memory. A guess may be a share: that would have no limit.
+            whole = not target.container.demand.is_share and target.evidence is not Evidence.ORDER
+            unlimited = whole and resource is Resource.MEMORY
+            making = self.coordinator.making(target.ref, ids, grant, unlimited=unlimited)
+            with making as made, self.state as state:
+                state.assign(target, resource, ids, allocated=True)
+                state.save()
+                state.note_advice(ids, known=target.info is not None)
+                self.publisher.publish(target.info)
+        if expected is None and target.info is None:
+            self.decision_log.unadvised(target.ref, resource, ids)
+        evidence = target.evidence
+        if expected is not None and evidence is not Evidence.ORDER:
+            evidence = Evidence.TICKET
+        self.decision_log.decided("allocate", target.ref, resource, evidence, ids)
+        return edits.merged_with(made)
+
+    def _find_expected(self, resource: Resource, ids: frozenset[str]) -> Resolution | None:
+        """Return the container that had just these slots reserved, or got them in a lost response.
+
+        Its evidence is that of the reservation: a guess stays one when it is carried out. A repeat
+        for an init container that has all it asks for is a guess, too: its slots may be handed on
+        as well (K7), and the file be late (K33).
+        """
+        checkpoint = self.observer.read_checkpoint()
+        with self.state as state:
+            last, current = state.find_assignment(resource, ids, checkpoint), state.current
+            if last is None or current is None:
+                return None
+            if state.listed is not None and not state.snapshot.lists(current.id.key):
+                return None
+            info = state.known.find(current.id)
+            container = info.demand.of(last.container) if info is not None else None
+            if container is None:  # the API has not shown the pod yet
+                held = {**current.allocated.get(last.container, {}), resource: ids}
+                container = assumed_container(last.container, held)
+        given = current.allocated.get(last.container, {})
+        complete = all(given.get(one) for one in Resource if count_of(container.demand, one))
+        handed_on = last.allocated and complete and container.kind is ContainerKind.INIT
+        evidence = Evidence.ORDER if handed_on else last.evidence
+        return Resolution(current.id, container, info, evidence)
+
+    def _check(
+        self,
+        snapshot: AllocationSnapshot,
+        target: Resolution,
+        resource: Resource,
+        slots: Sequence[Slot],
+    ) -> Grant:
+        """Check that these slots can be this container's; return what they stand for.
+
+        Raises:
+            GrantError: they cannot.
+        """
+        ids = frozenset(str(slot) for slot in slots)
+        check_free(resource, snapshot.taken(target.ref, resource, ids))
+        grant = translate(resource, slots)
+        check_request(target.container.demand, grant)
+        held = snapshot.holding(target.ref, resource.other)
+        other = grant_of(self.table, resource.other, held)
+        check_together((grant, other) if other is not None else (grant,))
+        return grant

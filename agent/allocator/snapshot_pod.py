@@ -1,0 +1,232 @@
+"""One pod of a snapshot, and the stable pods: most of a busy node's, the same from call to call.
+
+Pure. What is asked of a pod again and again is worked out once, when it is made.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from agent.allocator.current_pod import CurrentPod
+from agent.allocator.identity import KnownPods
+from agent.allocator.interfaces import Checkpoint, Containers, HeldSlots, ListedPod
+from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
+from contract.demand import ContainerDemand, ContainerKind
+from contract.resource import RESOURCES, Resource, count_of
+
+Signature: TypeAlias = str
+"""Namespace and name of a listed pod, and the names of its containers, as one text."""
+
+NOTHING: frozenset[str] = frozenset()
+NO_SLOTS: HeldSlots = {}
+NOT_CHECKPOINTED: Containers = {}
+_UNKNOWN = QueuePosition(0, "", "", 0, "")
+
+
+@dataclass(frozen=True)
+class SnapshotPod:
+    """One pod of a snapshot.
+
+    Attributes:
+        id: which pod; without a name where only the checkpoint knows it.
+        uid: the kubelet's UID of it; empty while it is not known.
+        info: what the API shows of it, or showed; ``None`` where only the kubelet knows it.
+        listed: its entry in ``List``; ``None`` where that does not show it.
+        held: what its containers hold.
+        stale: what its checkpoint entries still have though it has ended: free, or about to be.
+        ended: its admission, or its life, has ended: it holds no more than ``List`` still shows.
+        sure: it is this pod and no other of its name.
+        sole: it is sure once the API has confirmed it.
+        checkpointed: what the checkpoint has of it.
+        kubelet_id: its name with the kubelet's UID, which is not the API's for a static pod (K34).
+        signature: its name and those of its listed containers: another one is another pod.
+        shows: ``List`` shows that it holds something.
+        lacks: a container lacks something that it asks for. Of a pod that only the kubelet knows,
+            each container that shows nothing may.
+    """
+
+    id: PodId
+    uid: str
+    info: PodView | None
+    listed: ListedPod | None
+    held: Containers
+    stale: Containers = field(default_factory=dict)
+    ended: bool = False
+    sure: bool = True
+    sole: bool = True
+    checkpointed: Containers = field(default_factory=dict)
+    kubelet_id: PodId = field(init=False, compare=False)
+    signature: Signature = field(init=False, compare=False)
+    shows: bool = field(init=False, compare=False)
+    lacks: bool = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Work out what is asked again and again."""
+        names = self.listed.names if self.listed is not None else ()
+        found = {
+            "kubelet_id": PodId(*self.id.key, self.uid),
+            "signature": " ".join((*self.id.key, *sorted(names))),
+            "shows": self.listed is not None and any(one.held for one in self.listed.containers),
+            "lacks": self._find_lack(),
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    def _find_lack(self) -> bool:
+        if self.info is None:
+            return self.listed is not None and not all(one.held for one in self.listed.containers)
+        return any(
+            count_of(each.demand, resource)
+            and not self.held.get(each.name, NO_SLOTS).get(resource)
+            and not self.stale.get(each.name, NO_SLOTS).get(resource)
+            for each in self.info.demand.containers
+            for resource in RESOURCES
+        )
+
+    def is_stable(self) -> bool:
+        """Return whether all sources agree on it, and it lacks nothing: no call can be its."""
+        if self.listed is None or self.info is None or self.info.terminal or self.ended:
+            return False
+        shown = {one.name: one.held for one in self.listed.containers}
+        agree = all(self.checkpointed.get(name, slots) == slots for name, slots in shown.items())
+        known = {**self.checkpointed, **{name: slots for name, slots in shown.items() if slots}}
+        return agree and self.shows and not self.lacks and self.held == known
+
+    def is_init(self, container: str) -> bool:
+        """Return whether a container is an ordinary init container, which ``List`` omits (K4)."""
+        asked = self.info.demand.of(container) if self.info is not None else None
+        if asked is not None:
+            return asked.kind is ContainerKind.INIT
+        return self.listed is not None and container not in self.listed.names
+
+    def slots(self, resource: Resource) -> frozenset[str]:
+        """Return every slot of *resource* that its containers hold."""
+        return NOTHING.union(*(one.get(resource, NOTHING) for one in self.held.values()))
+
+    def reusable(self, resource: Resource) -> frozenset[str]:
+        """Return what its ordinary init containers have left over (K7)."""
+        left, kept = set[str](), set[str]()
+        for name, slots in self.held.items():
+            (left if self.is_init(name) else kept).update(slots.get(resource, NOTHING))
+        return frozenset(left - kept)
+
+    def shows_exactly(self, resource: Resource, ids: frozenset[str]) -> bool:
+        """Return whether ``List`` shows a container of it with exactly *ids*."""
+        entry = self.listed
+        return entry is not None and any(one.held.get(resource) == ids for one in entry.containers)
+
+    def find_lacking(self) -> ContainerDemand | None:
+        """Return the first container that lacks something, if the API has shown the pod."""
+        for each in self.info.demand.containers if self.info is not None else ():
+            held = self.held.get(each.name, NO_SLOTS)
+            if any(count_of(each.demand, one) and not held.get(one) for one in RESOURCES):
+                return each
+        return None
+
+    @property
+    def position(self) -> QueuePosition:
+        """Its rank in the order of admission, as far as the API shows it."""
+        return self.info.position if self.info is not None else _UNKNOWN
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether the kubelet may be admitting it."""
+        return not self.ended and (self.info is None or not self.info.terminal)
+
+
+class StablePods:
+    """The stable pods of a snapshot. Never changed; taken over from snapshot to snapshot.
+
+    Attributes:
+        by_uid: these pods, by the kubelet's UID.
+        by_id: the same by the API's UID.
+        by_key: the same by name; no two have one name.
+        signatures: how many pods there are of each signature.
+        held: the slots that they hold.
+    """
+
+    __slots__ = ("by_id", "by_key", "by_uid", "held", "signatures")
+
+    def __init__(self, pods: Iterable[SnapshotPod] = ()) -> None:
+        """Collect *pods*."""
+        self.by_uid: Mapping[str, SnapshotPod] = {each.uid: each for each in pods}
+        self.by_id: Mapping[PodId, SnapshotPod] = {each.id: each for each in self.pods}
+        self.by_key: Mapping[Key, SnapshotPod] = {each.id.key: each for each in self.pods}
+        self.signatures: Mapping[Signature, int] = Counter([each.signature for each in self.pods])
+        self.held = all_slots(self.pods)
+
+    @property
+    def pods(self) -> Iterable[SnapshotPod]:
+        """These pods."""
+        return self.by_uid.values()
+
+    def with_pods(self, more: Sequence[SnapshotPod]) -> "StablePods":
+        """Return this with more pods, whose names are none of these."""
+        found = StablePods.__new__(StablePods)
+        found.by_uid = {**self.by_uid, **{each.uid: each for each in more}}
+        found.by_id = {**self.by_id, **{each.id: each for each in more}}
+        found.by_key = {**self.by_key, **{each.id.key: each for each in more}}
+        signatures = {**self.signatures}
+        for each in more:
+            signatures[each.signature] = signatures.get(each.signature, 0) + 1
+        found.signatures, held = signatures, all_slots(more)
+        found.held = {each: self.held[each] | held[each] for each in RESOURCES}
+        return found
+
+
+def find_stable(  # noqa: PLR0913 -- the sources
+    before: StablePods,
+    more: Iterable[SnapshotPod],
+    *,
+    checkpoint: Checkpoint,
+    listed: Sequence[ListedPod],
+    served: Sequence[CurrentPod],
+    pods: KnownPods,
+) -> StablePods:
+    """Return the pods of a snapshot that are stable, and of which no source has changed since.
+
+    Sources are compared by value; identity is only the quick way to see that they are equal.
+
+    Args:
+        before: those that were stable then.
+        more: its other listed pods.
+        checkpoint: the checkpoint.
+        listed: what ``List`` shows.
+        served: the current pod and the one before: they are never stable.
+        pods: what the API shows of pods.
+    """
+    entries = {entry.key: entry for entry in listed}
+    excluded = {each.id.key for each in served}
+    if len(entries) < len(listed):
+        names = Counter([entry.key for entry in listed])
+        excluded |= {key for key, count in names.items() if count > 1}
+
+    def stays(pod: SnapshotPod) -> bool:
+        key = pod.id.key
+        return (
+            key not in excluded
+            and _is_same(pod.listed, entries.get(key))
+            and _is_same(pod.info, pods.by_uid(pod.uid))
+            and _is_same(pod.checkpointed, checkpoint.pods.get(pod.uid, NOT_CHECKPOINTED))
+        )
+
+    candidates = [each for each in more if stays(each) and each.is_stable()]
+    alike = Counter([each.id.key for each in candidates])
+    come = [each for each in candidates if alike[each.id.key] == 1]
+    kept = [each for each in before.pods if stays(each)]
+    if len(kept) < len(before.by_uid):
+        return StablePods([*kept, *come])
+    return before.with_pods(come) if come else before
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other or one == other
+
+
+def all_slots(pods: Iterable[SnapshotPod]) -> Mapping[Resource, frozenset[str]]:
+    """Return the slots that pods hold."""
+    containers = [slots for each in pods for slots in each.held.values()]
+    return {
+        one: NOTHING.union(*[slots.get(one, NOTHING) for slots in containers]) for one in RESOURCES
+    }

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
+from common.text import cut
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +176,7 @@ def describe(notice: Notice, *, node: str, count: int, at: float) -> Json:
         "metadata": {"name": f"{subject.name[:200].rstrip('-.')}.{digest}"},
         "involvedObject": reference,
         "reason": notice.reason,
-        "message": notice.message[:_LONGEST_MESSAGE],
+        "message": cut(notice.message, _LONGEST_MESSAGE),
         "type": "Warning" if notice.warning else "Normal",
         "source": {"component": _COMPONENT, "host": node},
         "reportingComponent": _COMPONENT,

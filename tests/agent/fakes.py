@@ -28,7 +28,6 @@ from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.pods import kubelet_uid
 from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Unavailable
-from agent.injection.inject import Injection
 from agent.kubelet.checkpoint import FILE_NAME as CHECKPOINT
 from agent.settings import Settings
 from common.kubelet_api import deviceplugin_pb2 as pb
@@ -84,15 +83,11 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
     """Settings of an agent on node ``n1`` that listens on any free port."""
     given: dict[str, Any] = {
         "node_name": "n1",
-        "kubeconfig": None,
         "kubelet_dir": folder / "p",
         "plugin_dir": folder / "p",
         "pod_resources_socket": folder / "r.sock",
-        "cards": None,
         "memory_block": BLOCK,
         "names": NAMES,
-        "policy": Policy.BINPACK,
-        "inject": Injection.NODES,
         "http_host": "127.0.0.1",
         "http_port": 0,
     }

@@ -11,6 +11,10 @@
         └── Conflict         somebody else was faster, or nobody answered: look again
 """
 
+from common.text import cut
+
+_LONGEST_SHOWN = 80
+
 
 class CertsError(Exception):
     """Base of every error this package raises; its text is one clear line."""
@@ -20,7 +24,8 @@ class InvalidField(CertsError):
     """An argument breaks a rule."""
 
     def __init__(self, field: str, value: object, rule: str) -> None:
-        super().__init__(f"{field}: Invalid value: {value!r}: {rule}")
+        shown = cut(value, _LONGEST_SHOWN) if isinstance(value, str) else value
+        super().__init__(f"{field}: Invalid value: {shown!r}: {rule}")
 
 
 class InvalidCertificate(CertsError):

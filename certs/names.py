@@ -56,7 +56,7 @@ def parse_dns_name(text: str) -> str:
     """
     name = text.lower()
     if not name or len(name) > _LONGEST_NAME:
-        raise InvalidField("dns", text[:80], f"must be 1 to {_LONGEST_NAME} characters")
+        raise InvalidField("dns", text, f"must be 1 to {_LONGEST_NAME} characters")
     if not name.isascii():
         raise InvalidField("dns", text, "must be ASCII: write the xn-- form of the name")
     if _is_address(name):
@@ -82,7 +82,7 @@ def parse_ip(text: str) -> Address:
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
-        raise InvalidField("ip", text[:80], "must be an IPv4 or IPv6 address") from error
+        raise InvalidField("ip", text, "must be an IPv4 or IPv6 address") from error
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         raise InvalidField("ip", text, "must not name an interface, a certificate cannot hold it")
     return address

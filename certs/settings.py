@@ -130,7 +130,7 @@ def _check_name(field: str, text: str) -> None:
     except InvalidField:
         parsed = ""
     if parsed != text or "*" in text or not text:
-        raise InvalidField(field, text[:80], "must be a name that Kubernetes allows")
+        raise InvalidField(field, text, "must be a name that Kubernetes allows")
 
 
 def _seconds(field: str, seconds: int) -> timedelta:

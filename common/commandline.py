@@ -1,6 +1,13 @@
-"""What the programs' command lines share: how they end, and the options of a server."""
+"""What the programs' command lines share: how they end, and where their options are declared.
 
+A program's options are the fields of its settings: :func:`setting` declares a field together with
+its flag, :func:`choice` and :func:`switch` those of a few words, and :func:`options_of` makes the
+options of :mod:`click`.
+"""
+
+import dataclasses
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,10 +15,12 @@ from typing import Any, TypeVar
 import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_Word = TypeVar("_Word", bound=StrEnum)
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
 _INTERRUPTED = 130  # as a shell has it: 128 and SIGINT
 _FILE = click.Path(path_type=Path)
+_SHOWN: dict[str, Any] = {"show_envvar": True}
 
 
 def run(
@@ -50,6 +59,70 @@ def run(
 def read_by(parse: Callable[[Any], Any]) -> _Callback:
     """Make the callback of an option whose value *parse* reads."""
     return lambda _context, _option, value: parse(value)
+
+
+def setting(
+    name: str = "",
+    *,
+    default: Any = dataclasses.MISSING,
+    parse: Callable[[Any], Any] | None = None,
+    prefix: str = "",
+    **how: Any,
+) -> Any:
+    """Declare a field of a dataclass, and the option that it comes from.
+
+    Args:
+        name: of the flag, without ``--``; by default the field's.
+        default: as it is written on the command line, or a path, or a function that returns it;
+            left out where a field must be given to the dataclass.
+        parse: reads what is written, the default as well.
+        prefix: of the environment variable, where it is not the program's.
+        how: as of ``click.option``, such as ``help``.
+    """
+    metadata = {"option": (name, prefix, how)}
+    if default is dataclasses.MISSING:
+        return dataclasses.field(metadata=metadata)
+    if callable(default):
+        how["default"] = default
+        return dataclasses.field(default_factory=default, metadata=metadata)
+    how["default"] = str(default) if isinstance(default, Path) else default
+    if parse is not None:
+        how["callback"], default = read_by(parse), parse(default)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def choice(default: _Word, name: str = "", **how: Any) -> _Word:
+    """Declare a field that is a member of an enumeration, by its value; as :func:`setting`."""
+    kind = type(default)
+    words = click.Choice([each.value for each in kind])
+    field: _Word = setting(name, default=default.value, parse=kind, type=words, **how)
+    return field
+
+
+def switch(name: str = "", words: tuple[str, str] = ("off", "on"), **how: Any) -> bool:
+    """Declare a field that is true with the second of two words; as :func:`setting`."""
+    off, on = words
+    field: bool = setting(name, default=off, parse=on.__eq__, type=click.Choice(words), **how)
+    return field
+
+
+def options_of(settings: type, prefix: str) -> Callable[[_Command], _Command]:
+    """Make the options of a dataclass's fields; the arguments have the names of the fields.
+
+    Args:
+        settings: the dataclass; fields that are no :func:`setting` are passed over.
+        prefix: of the environment variables, such as ``GPU_TURNSTILE``.
+    """
+
+    def add(command: _Command) -> _Command:
+        for each in reversed(dataclasses.fields(settings)):
+            if "option" in each.metadata:
+                name, other_prefix, how = each.metadata["option"]
+                name = name or each.name.replace("_", "-")
+                command = flag(other_prefix or prefix, name, each.name, **how)(command)
+        return command
+
+    return add
 
 
 def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Command], _Command]:
@@ -106,4 +179,4 @@ def flag(prefix: str, name: str, *names: str, **how: Any) -> Callable[[_Command]
         how: as of ``click.option``.
     """
     variable = f"{prefix}_{name.upper().replace('-', '_')}"
-    return click.option(f"--{name}", *names, envvar=variable, show_envvar=True, **how)
+    return click.option(f"--{name}", *names, **_SHOWN | {"envvar": variable} | how)

@@ -2,18 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from common.apiserver.client import Client, Json, object_path
-from common.apiserver.errors import CredentialsError, Rejected
+from common.apiserver.errors import CredentialsError
 from common.apiserver.rest import MOST_KEPT
 from common.errors import Unavailable
 from common.serving.errors import SettingsError
 
 BIND_SECONDS = 4.0
 """For one Binding; the API server gives it up after as long, so that none takes effect later."""
+
+T = TypeVar("T")
 
 _USER_AGENT = "gpu-turnstile-scheduler"
 _PODS, _NODES = "/api/v1/pods", "/api/v1/nodes"
@@ -83,27 +87,17 @@ class Cluster:
     async def get_pod(self, namespace: str, name: str) -> Json | None:
         """Get one pod; ``None`` when there is none."""
         path = object_path("pods", namespace, name)
-        try:
-            return await self._call("GET", path, timeout=_GET_SECONDS)
-        except Rejected as error:
-            if error.status == 404:
-                return None
-            raise
+        return await self._within(_GET_SECONDS, partial(self._client.find, path))
 
     async def bind(self, namespace: str, name: str, binding: Json) -> None:
         """Create a Binding."""
         path = object_path("pods", namespace, name) + "/binding"
-        await self._call("POST", path, binding, timeout=BIND_SECONDS)
+        await self._within(BIND_SECONDS, partial(self._client.call, "POST", path, binding))
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
         """Get a lease; ``None`` when there is none."""
         path = object_path("leases", namespace, name, api=_LEASES)
-        try:
-            return self._client.call("GET", path, timeout=_WRITE_SECONDS)
-        except Rejected as error:
-            if error.status == 404:
-                return None
-            raise
+        return self._client.find(path, timeout=_WRITE_SECONDS)
 
     def create_lease(self, namespace: str, lease: Json) -> None:
         """Create a lease."""
@@ -131,29 +125,22 @@ class Cluster:
         self._client.close()
         self._pods.close()
 
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        body: Json | None = None,
-        *,
-        timeout: float,  # noqa: ASYNC109 - as Client.call, which has it for what is left
-    ) -> Json:
-        """As :meth:`Client.call`; the time that it waits for a thread counts.
+    async def _within(self, seconds: float, ask: Callable[..., T]) -> T:
+        """Make a request in a thread; the time that it waits for one counts.
 
         The API server is told how much is left: it gives up then, too.
         """
-        latest = time.monotonic() + timeout
+        latest = time.monotonic() + seconds
 
-        def call() -> Json:
+        def call() -> T:
             left = latest - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             query = {"timeout": f"{max(left, 0.001):.3f}s"}  # 0 would be as long as it likes
-            return self._client.call(method, path, body, timeout=left, query=query)
+            return ask(timeout=left, query=query)
 
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except TimeoutError as error:
-            raise Unavailable(f"API server: no answer in {timeout:g} s") from error
+            raise Unavailable(f"API server: no answer in {seconds:g} s") from error

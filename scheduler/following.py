@@ -1,18 +1,14 @@
 """The two watches that keep the state up: nodes, and pods that have not ended."""
 
-import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from common.apiserver.client import Json
-from common.apiserver.follower import Follower
+from common.apiserver.follower import Follower, passing_over
 from common.backoff import Jitter, by_chance
 from scheduler.state import State
-
-log = logging.getLogger(__name__)
 
 
 class WatchApi(Protocol):
@@ -125,7 +121,7 @@ class _Pods:
             items, version, more = self._api.list_pods(more)
             for obj in items:
                 listed.add(obj["metadata"].get("uid", ""))
-                with _alone(obj, "pod"):
+                with passing_over("pod", obj):
                     self._state.put_pod(obj)
             if not more:
                 break
@@ -136,7 +132,7 @@ class _Pods:
         return self._api.watch_pods(version)
 
     def apply(self, kind: str, obj: Json) -> None:
-        with _alone(obj, "pod"):
+        with passing_over("pod", obj):
             if kind == "DELETED":
                 self._state.drop_pod(obj["metadata"].get("uid", ""))
             else:
@@ -165,7 +161,7 @@ class _Nodes:
         return self._api.watch_nodes(version)
 
     def apply(self, kind: str, obj: Json) -> None:
-        with _alone(obj, "node"):
+        with passing_over("node", obj):
             if kind == "DELETED":
                 self._state.drop_node(obj["metadata"]["name"])
             else:
@@ -180,14 +176,3 @@ def _part(node: Json) -> Json:
         "metadata": {"name": metadata["name"], "annotations": metadata.get("annotations")},
         "status": {key: status[key] for key in ("capacity", "allocatable") if key in status},
     }
-
-
-@contextlib.contextmanager
-def _alone(obj: Json, what: str) -> Iterator[None]:
-    """Keep what is wrong with one object from ending the thread that follows all."""
-    try:
-        yield
-    except Exception:
-        metadata = obj["metadata"]
-        name = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-        log.exception("object passed over", extra={"kind": what, "object": name.strip("/")})

@@ -1,44 +1,66 @@
-"""The settings of the operator."""
+"""The settings of the extender: each field with its flag."""
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
+from common.commandline import choice, setting
 from common.serving.tls import Files
-from contract.names import Names
+from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 
+_ALL = "GPU_TURNSTILE"
+"""Prefix of the environment variables that several programs read."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One running extender.
-
-    Attributes:
-        host: address to listen on.
-        port: port to listen on.
-        files: for TLS.
-        names: resources and annotations under the chosen domain.
-        kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
-        policy: which card a share prefers, as the agents have it.
-        node_policy: which node a pod prefers.
-        namespace: of lease and EndpointSlice.
-        lease: name of the lease; empty where there is one replica only and none is taken.
-        endpoint_slice: name of the EndpointSlice that the leader writes itself into; empty for
-            none.
-        identity: this replica's name, the pod's.
-        address: where the leader is reached, the pod's IP.
-        threads: Bindings that wait for the API server at the same time.
-    """
+    """One running extender; host, port and files are those of every server."""
 
     host: str
     port: int
     files: Files
-    names: Names
-    kubeconfig: Path | None = None
-    policy: Policy = Policy.BINPACK
-    node_policy: Policy = Policy.BINPACK
-    namespace: str = "gpu-turnstile"
-    lease: str = "gpu-turnstile-scheduler"
-    endpoint_slice: str = ""
-    identity: str = "gpu-turnstile-scheduler"
-    address: str = ""
-    threads: int = 32
+    kubeconfig: Path | None = setting(
+        default=None,
+        prefix=_ALL,
+        type=click.Path(path_type=Path),
+        help="A kubeconfig file.  [default: the pod's service account]",
+    )
+    names: Names = setting(
+        "domain",
+        default=DEFAULT_DOMAIN,
+        parse=Names,
+        prefix=_ALL,
+        help="Domain of resources and annotations; agents and webhook must have the same.",
+    )
+    policy: Policy = choice(
+        Policy.BINPACK,
+        prefix=_ALL,
+        help="Which card of a node a share prefers; the agents must have the same.",
+    )
+    node_policy: Policy = choice(Policy.BINPACK, help="Which node a pod prefers.")
+    lease: str = setting(
+        default="gpu-turnstile-scheduler",
+        help="Lease of the replica that binds; empty for a single replica without a lease.",
+    )
+    namespace: str = setting(
+        default="gpu-turnstile",
+        help="Namespace of the lease and of the EndpointSlice.",
+    )
+    endpoint_slice: str = setting(
+        default="",
+        help="EndpointSlice of the Service; the leader writes --address into it. Empty: none.",
+    )
+    identity: str = setting(
+        default=socket.gethostname,
+        show_default="host name",
+        help="Name of this replica in the lease.",
+    )
+    address: str = setting(default="", help="IP of this replica, for --endpoint-slice.")
+    threads: int = setting(
+        default=32,
+        type=click.IntRange(2, 256),
+        help="Bindings that wait for the API server at the same time.",
+    )

@@ -12,6 +12,7 @@ import click
 from common.commandline import flag, read_by, run, server_options
 from common.logs import configure
 from common.serving.asgi import Adapter
+from common.text import cut
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
 from webhook.admission.options import DefaultMemory, Options
@@ -30,14 +31,14 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 def _scheduler_name(_context: click.Context, _option: click.Parameter, value: str) -> str:
     """Check the name: a pod of a scheduler that nobody can be waits without a word."""
     if value and not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value[:80]!r} is no name of a scheduler")
+        raise click.BadParameter(f"{cut(value, 80)!r} is no name of a scheduler")
     return value
 
 
 def _runtime_class(_context: click.Context, _option: click.Parameter, value: str) -> str:
     """Check the name: with one that nothing can have, every GPU pod would be refused."""
     if value and not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value[:80]!r} is no name of a RuntimeClass")
+        raise click.BadParameter(f"{cut(value, 80)!r} is no name of a RuntimeClass")
     return value
 
 

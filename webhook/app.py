@@ -10,6 +10,7 @@ from typing import Any
 from common.serving.answer import JSON, TEXT, Answer
 from common.serving.app import Application, read_body
 from common.serving.environ import VERIFIED
+from common.text import cut
 from webhook.access_log import AccessLog
 from webhook.admission.reviews import (
     LARGEST_BODY,
@@ -19,7 +20,7 @@ from webhook.admission.reviews import (
     encode_review,
 )
 from webhook.admission.routes import Routes
-from webhook.admission.verdicts import Verdict, cut
+from webhook.admission.verdicts import Verdict
 from webhook.errors import BadRequest, TooLarge, Unverified
 from webhook.metrics import Metrics
 

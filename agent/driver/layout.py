@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.errors import DriverFilesError
+from common.text import cut
 
 BINARIES = (
     "nvidia-smi",
@@ -145,7 +146,7 @@ def _choose_version(found: Iterable[Found], module: str) -> str:
     if module not in versions:
         raise DriverFilesError(
             f"driver-dir: the host has the libraries of driver {versions[0]}, and the kernel the "
-            f"module of {module[:40]}: restart the node, or load the module anew"
+            f"module of {cut(module, 40)}: restart the node, or load the module anew"
         )
     return module
 

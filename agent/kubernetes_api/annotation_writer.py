@@ -1,17 +1,18 @@
 """Write allocations to pods, by a queue that retries, never inside a call of the kubelet."""
 
 import logging
-import threading
+import math
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from agent.allocator.model.pod_view import PodId, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.pod_parser import is_complete
-from common.backoff import pause_after
+from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
 from contract.allocation import Allocation, encode_allocations
 from contract.names import Names
 from contract.pod_annotations import write_choice
@@ -19,14 +20,9 @@ from contract.pod_annotations import write_choice
 log = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS = (0.1, 30.0)
-_MOST_REMEMBERED = 4096
 # For so long the watch may show a pod without what was just written to it. After that somebody has
 # taken the annotation away, and it is written again.
 _REMEMBERED_SECONDS = 60.0
-
-# Only a pod that is gone needs no annotation. Anything else may pass: permissions come after the
-# agent (401, 403), an admin corrects the policy that refuses a patch (422), servers recover.
-_NOT_FOUND, _CONFLICT = 404, 409
 
 
 class PatchApi(Protocol):
@@ -63,23 +59,8 @@ def allocation_patch(
     return {"metadata": {"uid": view.id.uid, "annotations": annotations}}
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A patch that is to be written.
-
-    Attributes:
-        patch: the patch.
-        due: when it may be tried, by the clock.
-        tries: how often it has failed.
-    """
-
-    patch: Json
-    due: float
-    tries: int = 0
-
-
-class PatchQueue:
-    """The queue: one thread writes, the newest allocation of a pod replaces older ones."""
+class PatchQueue(WriteQueue[PodId, Json]):
+    """The queue of allocations: the newest of a pod replaces older ones."""
 
     def __init__(
         self,
@@ -90,119 +71,58 @@ class PatchQueue:
         on_result: Callable[[str], None] = lambda _result: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start empty; *indices* are those of the cards, by UUID.
-
-        *on_result* is told ``written``, ``retried`` or ``dropped``.
-        """
+        """Start empty; *indices* are those of the cards, by UUID."""
+        super().__init__(backoff=_BACKOFF_SECONDS, on_result=on_result, clock=clock)
         self._api = api
         self._names = names
         self._indices = indices
-        self._on_result = on_result
-        self._clock = clock
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._waiting: dict[PodId, _Waiting] = {}
-        self._written: dict[PodId, tuple[Json, float]] = {}
-        self._told: dict[PodId, dict[str, Allocation]] = {}
+        self._put: OrderedDict[PodId, tuple[dict[str, Allocation], float]] = OrderedDict()
 
     def put(self, view: PodView, allocations: Mapping[str, Allocation]) -> None:
-        """Queue a pod's allocation; the same one again is ignored.
+        """Queue a pod's allocation; the same one again is ignored for a while.
 
-        A container that was told of before stays in the annotation. The kubelet frees what an
+        A container that was put before stays in the annotation. The kubelet frees what an
         init container had (K4, K15), and the watch may show the annotation later than that.
         """
         with self._changed:
-            allocations = {**self._told.pop(view.id, {}), **allocations}
-            self._told[view.id] = allocations
-            while len(self._told) > _MOST_REMEMBERED:
-                del self._told[next(iter(self._told))]
+            before, at = self._put.get(view.id, ({}, -math.inf))
+            allocations, now = {**before, **allocations}, self._clock()
+            if allocations == before and now - at < _REMEMBERED_SECONDS:
+                return
+            remember(self._put, view.id, (allocations, now))
             patch = allocation_patch(view, allocations, names=self._names, indices=self._indices)
-            waiting = self._waiting.get(view.id)
-            if patch == (waiting.patch if waiting else self._just_written(view.id)):
-                return
-            self._waiting[view.id] = _Waiting(patch, self._clock())
-            self._changed.notify()
+            self._enqueue(view.id, patch)
 
-    def pending(self) -> int:
-        """Count what is not written yet."""
-        with self._changed:
-            return len(self._waiting)
-
-    def stop(self) -> None:
-        """Make :meth:`run` return; what is unwritten is made again from the kubelet's record."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-
-    def run(self) -> None:
-        """Write until stopped."""
-        while (due := self._next()) is not None:
-            pod, patch = due
-            try:
-                self._write(pod, patch)
-            except Exception:  # of one pod, which must not end the writing for all
-                log.exception("allocation failed", extra={"pod": str(pod)})
-                self._put_off(pod)
-
-    def _write(self, pod: PodId, patch: Json) -> None:
+    def _write(self, key: PodId, item: Json) -> None:
         try:
-            self._api.patch_pod(pod.namespace, pod.name, patch)
-        except (Rejected, Gone, Unavailable) as error:
-            if not self._is_gone(pod, error):
-                log.warning("allocation waits", extra={"pod": str(pod), "reason": str(error)})
-                self._put_off(pod)
-                return
-            log.info("allocation not written", extra={"pod": str(pod), "reason": str(error)})
-            self._done(pod, patch)
-            self._on_result("dropped")
-        else:
-            with self._changed:  # what was dropped may be queued again
-                self._done(pod, patch)
-                self._written.pop(pod, None)
-                self._written[pod] = patch, self._clock()
-                while len(self._written) > _MOST_REMEMBERED:
-                    del self._written[next(iter(self._written))]
-            self._on_result("written")
+            self._api.patch_pod(key.namespace, key.name, item)
+        except (Rejected, Gone) as error:
+            if not self._is_gone(key, error):
+                raise
+            with self._changed:  # what is dropped may be queued again
+                if key in self._put:
+                    self._put[key] = self._put[key][0], -math.inf
+            raise HopelessWrite(str(error)) from error
 
-    def _is_gone(self, pod: PodId, error: Exception) -> bool:
+    def _log_failure(self, key: PodId, error: Exception, *, dropped: bool) -> None:
+        extra = {"pod": str(key), "reason": str(error)}
+        if dropped:
+            log.info("allocation not written", extra=extra)
+        else:
+            log.warning("allocation waits", extra=extra)
+
+    def _is_gone(self, pod: PodId, error: Rejected | Gone) -> bool:
         """Return whether a failed write can never succeed, because its pod is gone.
 
-        A conflict (409) has two causes: a successor has the name now, or somebody else wrote at
-        the same moment. Only the pod as it is now tells them apart.
+        Anything else may pass: permissions come after the agent (401, 403), an admin corrects the
+        policy that refuses a patch (422). A conflict (409) has two causes: a successor has the
+        name now, or somebody else wrote at the same moment. Only the pod as it is now tells them
+        apart.
         """
-        if not isinstance(error, Rejected):
-            return isinstance(error, Gone)
-        if error.status != _CONFLICT:
-            return error.status == _NOT_FOUND
+        if isinstance(error, Gone) or error.status != HTTPStatus.CONFLICT:
+            return isinstance(error, Gone) or error.status == HTTPStatus.NOT_FOUND
         try:
             found = self._api.get_pod(pod.namespace, pod.name)
         except Unavailable:
             return False
         return found is None or found["metadata"].get("uid") != pod.uid
-
-    def _next(self) -> tuple[PodId, Json] | None:
-        with self._changed:
-            while not self._stopping:
-                now = self._clock()
-                first = min(((each.due, pod) for pod, each in self._waiting.items()), default=None)
-                if first is not None and first[0] <= now:
-                    return first[1], self._waiting[first[1]].patch
-                self._changed.wait(first[0] - now if first is not None else None)
-            return None
-
-    def _done(self, pod: PodId, patch: Json) -> None:
-        with self._changed:
-            if self._waiting[pod].patch is patch:  # else a newer one came while this was written
-                del self._waiting[pod]
-
-    def _just_written(self, pod: PodId) -> Json | None:
-        patch, at = self._written.get(pod, (None, 0.0))
-        return patch if self._clock() - at < _REMEMBERED_SECONDS else None
-
-    def _put_off(self, pod: PodId) -> None:
-        self._on_result("retried")
-        with self._changed:
-            waiting = self._waiting[pod]
-            tries = waiting.tries + 1
-            due = self._clock() + pause_after(tries, *_BACKOFF_SECONDS)
-            self._waiting[pod] = replace(waiting, due=due, tries=tries)

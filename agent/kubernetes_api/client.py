@@ -62,10 +62,8 @@ class Api:
         """
         timeout = min(within or _GET_SECONDS, _GET_SECONDS)
         try:
-            return self._client.call("GET", object_path("pods", namespace, name), timeout=timeout)
+            return self._client.find(object_path("pods", namespace, name), timeout=timeout)
         except (Rejected, Gone) as error:
-            if isinstance(error, Rejected) and error.status == 404:
-                return None
             raise Unavailable(f"GET pod {namespace}/{name}: {error}") from error
 
     def patch_pod(self, namespace: str, name: str, patch: Json) -> None:

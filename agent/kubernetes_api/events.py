@@ -2,17 +2,17 @@
 
 import hashlib
 import logging
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Protocol
 
-from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from common.backoff import Backoff, pause_after
+from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
+from common.text import cut
 
 log = logging.getLogger(__name__)
 
@@ -21,34 +21,24 @@ _LONGEST_MESSAGE = 1024
 """The API server takes no more (``events.k8s.io`` validation)."""
 
 _MOST_WAITING = 256
-_MOST_REMEMBERED = 1024
 _BACKOFF_SECONDS = (0.2, 30.0)
-_CONFLICT, _NOT_FOUND = 409, 404
 # Another writer was faster (409), or the permission comes after the agent (401, 403). A namespace
 # that is being deleted answers 403 for ever: so many tries, over about two minutes, are enough.
 _MAY_PASS = frozenset({401, 403, 409})
-_MOST_TRIES = 10
-
-
-class _ExpiredError(Exception):
-    """The event that was to be counted up is no longer kept: events live for an hour."""
+_MOST_REFUSALS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _Repeats:
     """What is to be written of one notice.
 
     Attributes:
-        count: how often it was told since it was written last.
-        at: when it was told last, seconds since 1970.
-        tries: how often it was refused.
-        due: when it may be tried, by the monotonic clock.
+        count: how often it was put since it was written last.
+        at: when it was put last, seconds since 1970.
     """
 
-    count: int = 0
-    at: float = 0.0
-    tries: int = 0
-    due: float = 0.0
+    count: int
+    at: float
 
 
 class EventApi(Protocol):
@@ -81,8 +71,8 @@ class Notice:
     warning: bool = True
 
 
-class EventQueue:
-    """The queue: one thread writes, what is told again is counted and not repeated.
+class EventQueue(WriteQueue[Notice, _Repeats]):
+    """The queue of Events: one that is repeated is counted and not written again.
 
     Events are for people: they are never waited for, the oldest are dropped when the API
     server is away for long, and nothing depends on them.
@@ -96,119 +86,72 @@ class EventQueue:
         clock: Callable[[], float] = time.time,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
-        """Start empty; *on_result* is told ``written``, ``retried`` or ``dropped``."""
+        """Start empty; *clock* gives the seconds since 1970."""
+        super().__init__(
+            backoff=_BACKOFF_SECONDS,
+            on_result=on_result,
+            most_waiting=_MOST_WAITING,
+            most_refusals=_MOST_REFUSALS,
+        )
         self._api = api
         self._node = node
-        self._clock = clock
-        self._on_result = on_result
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._waiting: OrderedDict[Notice, _Entry] = OrderedDict()
-        self._told: OrderedDict[Notice, int] = OrderedDict()
+        self._now = clock
+        self._counts: OrderedDict[Notice, int] = OrderedDict()
 
     def put(self, notice: Notice) -> None:
         """Queue a notice."""
-        now = self._clock()
-        with self._changed:
-            before = self._waiting.pop(notice, _Entry())
-            self._waiting[notice] = replace(before, count=before.count + 1, at=now)
-            if len(self._waiting) > _MOST_WAITING:
-                del self._waiting[self._least()]
-                self._on_result("dropped")
-            self._changed.notify()
+        self._enqueue(notice, _Repeats(1, self._now()))
 
-    def stop(self) -> None:
-        """Make :meth:`run` return; what is unwritten is in the log."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
+    def _merge(self, older: _Repeats, newer: _Repeats) -> _Repeats:
+        return _Repeats(older.count + newer.count, newer.at)
 
-    def run(self) -> None:
-        """Write until stopped."""
-        pauses = Backoff(*_BACKOFF_SECONDS)
-        while (due := self._next()) is not None:
-            notice, entry = due
-            try:
-                self._write(notice, entry)
-            except _ExpiredError:
-                self._told.pop(notice, None)
-                self._again(notice, entry)
-            except (Rejected, Gone) as error:
-                self._refused(notice, entry, error)
-            except Unavailable as error:
-                log.info("event waits", extra={"reason": str(error)})
-                self._on_result("retried")
-                self._again(notice, entry)
-                with self._changed:
-                    self._changed.wait_for(lambda: self._stopping, pauses.next())
-                continue
-            else:
-                self._on_result("written")
-            pauses.reset()
+    def _drops_first(self, key: Notice) -> bool:
+        return key.subject.kind == "Pod"  # notices of the node are put once
 
-    def _next(self) -> tuple[Notice, _Entry] | None:
-        with self._changed:
-            while not self._stopping:
-                now = time.monotonic()
-                for notice, entry in self._waiting.items():
-                    if entry.due <= now:
-                        return notice, self._waiting.pop(notice)
-                due = min((each.due for each in self._waiting.values()), default=None)
-                self._changed.wait(None if due is None else due - now)
-            return None
+    def _write(self, key: Notice, item: _Repeats) -> None:
+        try:
+            remember(self._counts, key, self._create_or_count_up(key, item))
+        except Gone as error:
+            raise HopelessWrite(str(error)) from error
+        except Rejected as error:
+            if error.status not in _MAY_PASS:
+                raise HopelessWrite(str(error)) from error
+            raise
 
-    def _least(self) -> Notice:
-        """Choose what to drop: the oldest notice of a pod. Notices of the node are told once."""
-        pods = (each for each in self._waiting if each.subject.kind == "Pod")
-        return next(pods, next(iter(self._waiting)))
+    def _log_failure(self, key: Notice, error: Exception, *, dropped: bool) -> None:  # noqa: ARG002
+        message = "event not written" if dropped else "event waits"
+        log.info(message, extra={"reason": str(error)})
 
-    def _refused(self, notice: Notice, entry: _Entry, error: Rejected | Gone) -> None:
-        """Try again later what the API server may take later; drop everything else."""
-        passes = isinstance(error, Rejected) and error.status in _MAY_PASS
-        if not passes or entry.tries + 1 >= _MOST_TRIES:
-            log.info("event not written", extra={"reason": str(error)})
-            self._on_result("dropped")
-            return
-        log.info("event waits", extra={"reason": str(error)})
-        self._on_result("retried")
-        pause = pause_after(entry.tries + 1, *_BACKOFF_SECONDS)
-        self._again(notice, replace(entry, tries=entry.tries + 1, due=time.monotonic() + pause))
-
-    def _again(self, notice: Notice, entry: _Entry) -> None:
-        with self._changed:
-            more = self._waiting.pop(notice, _Entry(at=entry.at))
-            self._waiting[notice] = replace(entry, count=entry.count + more.count, at=more.at)
-            self._waiting.move_to_end(notice, last=False)
-
-    def _write(self, notice: Notice, entry: _Entry) -> None:
-        count = entry.count
+    def _create_or_count_up(self, notice: Notice, new: _Repeats) -> int:
+        """Write an Event; return how often it has been reported, as far as is known."""
+        event = describe(notice, node=self._node, count=new.count, at=new.at)
         namespace = notice.subject.namespace or "default"  # where events of nodes live
-        event = describe(notice, node=self._node, count=count, at=entry.at)
-        known = self._told.get(notice)
         patch = {"lastTimestamp": event["lastTimestamp"]}
+        name = event["metadata"]["name"]
+        known = self._counts.get(notice)
         if known is not None:
-            count += known
-            self._patch(namespace, event["metadata"]["name"], patch | {"count": count})
-        else:
-            try:
-                self._api.create_event(namespace, event)
-            except Rejected as error:
-                if error.status != _CONFLICT:
-                    raise
-                # Told before this agent was started: how often is not known any more.
-                self._patch(namespace, event["metadata"]["name"], patch)
-        self._told[notice] = count
-        self._told.move_to_end(notice)
-        while len(self._told) > _MOST_REMEMBERED:
-            self._told.popitem(last=False)
+            count = known + new.count
+            if self._patch(namespace, name, patch | {"count": count}):
+                return count  # else it has expired: the API server keeps Events for an hour
+        try:
+            self._api.create_event(namespace, event)
+        except Rejected as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            # Reported before this agent was started: how often is not known any more.
+            if not self._patch(namespace, name, patch):
+                raise
+        return new.count
 
-    def _patch(self, namespace: str, name: str, patch: Json) -> None:
+    def _patch(self, namespace: str, name: str, patch: Json) -> bool:
+        """Patch an Event; return whether there is one."""
         try:
             self._api.patch_event(namespace, name, patch)
         except Rejected as error:
-            if error.status != _NOT_FOUND:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            raise _ExpiredError from error
+            return False
+        return True
 
 
 def describe(notice: Notice, *, node: str, count: int, at: float) -> Json:
@@ -233,7 +176,7 @@ def describe(notice: Notice, *, node: str, count: int, at: float) -> Json:
         "metadata": {"name": f"{subject.name[:200].rstrip('-.')}.{digest}"},
         "involvedObject": reference,
         "reason": notice.reason,
-        "message": notice.message[:_LONGEST_MESSAGE],
+        "message": cut(notice.message, _LONGEST_MESSAGE),
         "type": "Warning" if notice.warning else "Normal",
         "source": {"component": _COMPONENT, "host": node},
         "reportingComponent": _COMPONENT,

@@ -1,16 +1,16 @@
 """The node's cards as the node shows them: an annotation and a label, kept up by a thread."""
 
 import logging
-import threading
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.errors import Unavailable
-from agent.kubernetes_api.client import Gone, Json, Rejected
+from agent.kubernetes_api.client import Json
 from agent.kubernetes_api.node_label import model_label
-from common.backoff import Backoff, spread
+from agent.kubernetes_api.write_queue import WriteQueue
+from common.backoff import spread
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.resource import Resource
 from placement.cards import Inventory
@@ -31,10 +31,9 @@ class InventoryPace:
 
     Attributes:
         write: between two writes, whatever changes.
-        freed: between two writes of which the later one shows more to be had: somebody waits
-            for that.
-        look: between two looks, whether or not anybody tells of a change.
-        settle: between two looks that found nothing new, however often a change is told of.
+        freed: between two writes of which the later one shows more to be had, because somebody
+            waits for that; and between two looks, however often a change is reported.
+        look: between two looks, whether or not a change is reported.
         renew: after which the same is written again: a node may have been deleted and made anew.
         retry: before a write that failed is tried again, doubled with each failure.
         retry_most: the longest such pause.
@@ -43,7 +42,6 @@ class InventoryPace:
     write: float = 10.0
     freed: float = 1.0
     look: float = 10.0
-    settle: float = 1.0
     renew: float = 300.0
     retry: float = 1.0
     retry_most: float = 60.0
@@ -95,8 +93,11 @@ def _is_more(before: NodeCards, after: NodeCards) -> bool:
     return False
 
 
-class InventoryWriter:
-    """Writes the newest inventory: soon after a change, never more often than its pace allows."""
+class InventoryWriter(WriteQueue[str, None]):
+    """Writes the newest inventory: soon after a change, never more often than its pace allows.
+
+    Its queue has one key, the node: what is written is what a look shows at that moment.
+    """
 
     def __init__(  # noqa: PLR0913 -- where to, what, how often, by keyword
         self,
@@ -112,83 +113,44 @@ class InventoryWriter:
     ) -> None:
         """Prepare; nothing is written before :meth:`run`.
 
-        *look* gives the inventory as it is now, ``None`` while it is not known. *on_result* is told
-        ``written`` or ``retried``.
+        *look* gives the inventory as it is now, ``None`` while it is not known.
         """
+        self._pace = pace = pace or InventoryPace()
+        backoff = pace.retry, pace.retry_most
+        super().__init__(backoff=backoff, on_result=on_result, clock=clock)
         self._api = api
         self._node = node
         self._annotation = annotation
         self._label = label
         self._look = look
-        self._pace = pace = pace or InventoryPace()
-        self._clock = clock
-        self._on_result = on_result
-        self._changed = threading.Condition()
-        self._stopping = False
-        self._told = False
-        self._retries = Backoff(pace.retry, pace.retry_most)
         self._renew = spread(pace.renew)
         self._shown: NodeCards | None = None
-        self._written_at = 0.0
+        self._written_at = self._looked_at = -math.inf
+        self.poke()
 
     def poke(self) -> None:
         """Report that something may have changed."""
-        with self._changed:
-            self._told = True
-            self._changed.notify()
+        self._enqueue(self._node, None)
 
-    def stop(self) -> None:
-        """Make :meth:`run` return."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
-
-    def run(self) -> None:
-        """Write until stopped."""
-        pause = 0.0
-        while self._next(pause):
-            pause = self.write_due()
-
-    def write_due(self) -> float:
-        """Look, write what is due, and return for how many seconds not to look again."""
-        pace, now, found = self._pace, self._clock(), self._look()
+    def _write(self, key: str, item: None) -> float | None:  # noqa: ARG002 -- there is one node
+        pace, now = self._pace, self._clock()
+        if now - self._looked_at < pace.freed:
+            return pace.freed - (now - self._looked_at)
+        self._looked_at, found = now, self._look()
         shown, age = self._shown, now - self._written_at
         if found is None or (found == shown and age < self._renew):
-            return pace.settle
+            return pace.look
         if shown is not None and age < pace.write and not _is_more(shown, found):
-            self.poke()  # it is still to be written
-            return min(pace.freed, pace.write - age)
-        if not self._write(found):
-            self.poke()
-            return self._retries.next()
-        self._retries.reset()
-        self._shown, self._written_at = found, now
-        return min(pace.freed, pace.write)
-
-    def _next(self, pause: float) -> bool:
-        """Wait out *pause*, then for a change, or until it is time to look; tell whether to go on.
-
-        A change that is told of from here on is seen by the look that follows.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping, pause)
-            left = max(self._pace.look - pause, 0.0) if pause else 0.0
-            self._changed.wait_for(lambda: self._stopping or self._told, left)
-            self._told = False
-            return not self._stopping
-
-    def _write(self, found: NodeCards) -> bool:
-        """Write annotation and label; tell whether they are there."""
+            return pace.write - age
         metadata = {
             "annotations": {self._annotation: encode_inventory(found)},
             "labels": {self._label: model_label(card.model for card in found.cards)},
         }
-        try:
-            self._api.patch_node(self._node, {"metadata": metadata})
-        except (Rejected, Gone, Unavailable) as error:
-            # The node may be registered later, and permissions come after the agent.
-            log.warning("inventory waits", extra={"node": self._node, "reason": str(error)})
-            self._on_result("retried")
-            return False
-        self._on_result("written")
-        return True
+        self._api.patch_node(key, {"metadata": metadata})
+        self._shown, self._written_at = found, now
+        self._enqueue(key, None, after=pace.look)
+        return None
+
+    def _log_failure(self, key: str, error: Exception, *, dropped: bool) -> None:  # noqa: ARG002
+        # The node may be registered later, and permissions come after the agent.
+        log.warning("inventory waits", extra={"node": key, "reason": str(error)})

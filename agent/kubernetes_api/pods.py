@@ -1,6 +1,5 @@
 """The pods of this node: a cache that a watch keeps up, and single look-ups on a miss."""
 
-import contextlib
 import logging
 import threading
 import time
@@ -12,7 +11,7 @@ from agent.allocator.model.pod_view import Key, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.pod_parser import parse_pod
-from common.apiserver.follower import Follower
+from common.apiserver.follower import Follower, passing_over
 from common.backoff import Jitter, by_chance
 from contract.names import Names
 
@@ -137,7 +136,7 @@ class PodCache:
         items, version = self._api.list_pods(self._node)
         fresh: dict[str, PodView] = {}
         for item in items:
-            with _alone(item):
+            with passing_over("pod", item):
                 view = self._parse(item)
                 fresh[view.id.uid] = view
         with self._lock:
@@ -151,7 +150,8 @@ class PodCache:
                 self._told.setdefault(view.id.key, [""]).append(view.id.uid)
         self.synced.set()
         for view in changed:
-            with _alone({"metadata": {"name": view.id.name, "namespace": view.id.namespace}}):
+            pod = {"name": view.id.name, "namespace": view.id.namespace}
+            with passing_over("pod", {"metadata": pod}):
                 self._on_change(view)
         return version
 
@@ -164,7 +164,7 @@ class PodCache:
         if kind == "DELETED":
             self._forget(obj)
         else:
-            with _alone(obj):
+            with passing_over("pod", obj):
                 view = self._remember(obj)
                 with self._lock:
                     told = self._told.setdefault(view.id.key, [])
@@ -204,14 +204,3 @@ class PodCache:
         for fault in view.faults:
             log.warning("annotation ignored", extra={"pod": str(view.id), "reason": fault})
         return view
-
-
-@contextlib.contextmanager
-def _alone(obj: Json) -> Iterator[None]:
-    """Keep what is wrong with one pod from ending the thread that follows all pods."""
-    try:
-        yield
-    except Exception:
-        metadata = obj["metadata"]
-        pod = f"{metadata.get('namespace', '')}/{metadata.get('name', '')}"
-        log.exception("pod passed over", extra={"pod": pod})

@@ -8,6 +8,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +18,7 @@ from common.apiserver.lists import decode_lean
 from common.apiserver.rest import BROKEN, Rest, Timeout
 from common.backoff import spread
 from common.errors import Unavailable
+from common.text import cut
 
 Json = dict[str, Any]
 
@@ -81,6 +83,17 @@ class Client:
             Unavailable: no usable answer in time.
         """
         return decode(self._content(method, path, body, timeout=timeout, query=query))
+
+    def find(
+        self, path: str, *, timeout: Timeout, query: Mapping[str, str] | None = None
+    ) -> Json | None:
+        """Get one object, as :meth:`call` does; ``None`` if there is none."""
+        try:
+            return self.call("GET", path, timeout=timeout, query=query)
+        except Rejected as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return None
 
     def read_text(self, path: str, *, timeout: Timeout) -> str:
         """Get what is no object, such as what a pod answers through the API server's proxy.
@@ -300,4 +313,4 @@ def _event(line: bytes) -> tuple[str, Json]:
         kind, obj = event.get("type"), event.get("object")
         if isinstance(kind, str) and isinstance(obj, dict):
             return kind, obj
-    raise ValueError(f"not an event: {line[:80].decode(errors='replace')}")
+    raise ValueError(f"not an event: {cut(line.decode(errors='replace'), 80)}")

@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from common.apiserver.client import Json
@@ -33,6 +34,17 @@ class Collection(Protocol):
     def apply(self, kind: str, obj: Json) -> None:
         """Take one event but a bookmark in."""
         ...
+
+
+@contextmanager
+def passing_over(kind: str, obj: Json) -> Iterator[None]:
+    """Log what is wrong with one object, so that it does not end the thread that follows all."""
+    try:
+        yield
+    except Exception:
+        metadata = obj["metadata"]
+        name = f"{metadata.get('namespace') or ''}/{metadata.get('name') or ''}".strip("/")
+        log.exception("object passed over", extra={"kind": kind, "object": name})
 
 
 class Follower:

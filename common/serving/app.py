@@ -11,6 +11,7 @@ from werkzeug.exceptions import HTTPException
 
 from common.serving.answer import TEXT, Answer
 from common.serving.metrics import ServerMetrics
+from common.text import cut
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -106,7 +107,7 @@ class Application(Flask):
         yield answer.body
 
     def _fail(self, path: str) -> Answer:
-        _log.exception("failed", extra={"path": _cut(path, _LONGEST_PATH)})
+        _log.exception("failed", extra={"path": cut(path, _LONGEST_PATH)})
         return self._refuse(path, HTTPStatus.INTERNAL_SERVER_ERROR, self._internal)
 
 
@@ -136,9 +137,5 @@ def _show(metrics: ServerMetrics) -> Answer:
 def _reason(status: HTTPStatus, method: str) -> str:
     return {
         HTTPStatus.NOT_FOUND: "no such path",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{_cut(method, _LONGEST_METHOD)} is not allowed here",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{cut(method, _LONGEST_METHOD)} is not allowed here",
     }.get(status, "the request could not be read")
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."

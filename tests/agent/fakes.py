@@ -36,7 +36,6 @@ from agent.allocator.model.pod_view import (
 from agent.allocator.slots import DeviceTable
 from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Unavailable
-from agent.injection.inject import Injection
 from agent.kubelet.checkpoint import FILE_NAME as CHECKPOINT
 from agent.settings import Settings
 from common.kubelet_api import deviceplugin_pb2 as pb
@@ -92,15 +91,11 @@ def make_settings(folder: Path, **changes: Any) -> Settings:
     """Settings of an agent on node ``n1`` that listens on any free port."""
     given: dict[str, Any] = {
         "node_name": "n1",
-        "kubeconfig": None,
         "kubelet_dir": folder / "p",
         "plugin_dir": folder / "p",
         "pod_resources_socket": folder / "r.sock",
-        "cards": None,
         "memory_block": BLOCK,
         "names": NAMES,
-        "policy": Policy.BINPACK,
-        "inject": Injection.NODES,
         "http_host": "127.0.0.1",
         "http_port": 0,
     }

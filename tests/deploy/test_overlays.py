@@ -185,9 +185,8 @@ def test_the_agent_takes_its_settings(overlay: str, monkeypatch: pytest.MonkeyPa
     for name, value in environment(containers(_agent(overlay))[0]).items():
         monkeypatch.setenv(name, value)
     given = agent_command.make_context("agent", ["--node-name", "n1"]).params
-    level, names, strict = (given.pop(each) for each in ("log_level", "domain", "predicate"))
-    assert level == "info"
-    assert Settings(names=names, strict_predicate=strict, **given)
+    assert given.pop("log_level") == "info"
+    assert Settings(**given)
 
 
 def test_nvidias_runtime_is_that_of_gpu_pods_too() -> None:

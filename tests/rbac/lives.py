@@ -145,10 +145,10 @@ def _settings(kubeconfig: Path) -> Settings:
     ((_, container),) = started(read(), "scheduler")
     given = environment(container)
     return Settings(
-        "127.0.0.1",
-        8444,
-        Files(Path("unused"), Path("unused")),
-        NAMES,
+        host="127.0.0.1",
+        port=8444,
+        files=Files(Path("unused"), Path("unused")),
+        names=NAMES,
         kubeconfig=kubeconfig,
         namespace="gpu-turnstile",
         endpoint_slice=given["GPU_TURNSTILE_SCHEDULER_ENDPOINT_SLICE"],

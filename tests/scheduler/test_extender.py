@@ -37,10 +37,10 @@ def settings(api: ApiServer, tmp_path: Path) -> Settings:
     certificates(tmp_path)
     (tmp_path / "kubeconfig").write_text(kubeconfig_for(api.url))
     return Settings(
-        "127.0.0.1",
-        8444,
-        Files(tmp_path / "tls.crt", tmp_path / "tls.key"),
-        NAMES,
+        host="127.0.0.1",
+        port=8444,
+        files=Files(tmp_path / "tls.crt", tmp_path / "tls.key"),
+        names=NAMES,
         kubeconfig=tmp_path / "kubeconfig",
         policy=Policy.SPREAD,
         threads=4,

@@ -33,10 +33,10 @@ def test_every_flag_reaches_the_server(served: list[Settings]) -> None:
     assert settings.names.domain == "example.org"
     assert settings.files == Files(Path("tls.crt"), Path("tls.key"), Path("ca.crt"))
     assert settings == Settings(
-        "::1",
-        9000,
-        settings.files,
-        settings.names,
+        host="::1",
+        port=9000,
+        files=settings.files,
+        names=settings.names,
         kubeconfig=Path("kc"),
         policy=Policy.SPREAD,
         node_policy=Policy.SPREAD,

@@ -46,7 +46,7 @@ _PREFIX = "gpu_turnstile_"
 _SECONDS = 5.0
 _AT_ONCE = 32
 _PAGE = "500"
-_NOT_FOUND, _FORBIDDEN = 404, 403
+_FORBIDDEN = 403
 _CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 
 _KINDS = {
@@ -171,15 +171,6 @@ def _all(client: Client, path: str, query: Mapping[str, str] | None = None) -> I
             return
 
 
-def _optional(client: Client, path: str) -> Json | None:
-    try:
-        return client.call("GET", path, timeout=_SECONDS)
-    except Rejected as error:
-        if error.status == _NOT_FOUND:
-            return None
-        raise
-
-
 def _own_pods(client: Client) -> list[Json]:
     found: list[Json] = []
     for namespace in (NAMESPACE, AGENT_NAMESPACE):
@@ -297,7 +288,7 @@ def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
 
 def _hooks(client: Client) -> Sequence[Hook] | None:
     api = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpu-turnstile"
-    found = _optional(client, api)
+    found = client.find(api, timeout=_SECONDS)
     if found is None:
         return None
     return [
@@ -361,7 +352,8 @@ def _try_pod(client: Client, names: Names, namespace: str) -> Trial:
 
 def _lease(client: Client) -> Lease | None:
     api = "/apis/coordination.k8s.io/v1"
-    found = _optional(client, object_path("leases", NAMESPACE, EXTENDER, api=api))
+    path = object_path("leases", NAMESPACE, EXTENDER, api=api)
+    found = client.find(path, timeout=_SECONDS)
     if found is None:
         return None
     spec = found["spec"]

@@ -12,7 +12,7 @@ from view.terminal.faults import CommandError, not_found
 
 _SECONDS = 10.0
 _TRIES = 5
-_CONFLICT, _NOT_FOUND = 409, 404
+_CONFLICT = 409
 
 
 def change_cordon(
@@ -27,12 +27,9 @@ def change_cordon(
     """
     path = f"/api/v1/nodes/{quoted(node)}"
     for attempt in range(_TRIES):
-        try:
-            obj = client.call("GET", path, timeout=_SECONDS)
-        except Rejected as error:
-            if error.status == _NOT_FOUND:
-                raise not_found("nodes", node) from error
-            raise
+        obj = client.find(path, timeout=_SECONDS)
+        if obj is None:
+            raise not_found("nodes", node)
         metadata = obj["metadata"]
         annotations = metadata.get("annotations") or {}
         chosen = _choose(annotations, names, node, cards)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+from common.text import cut
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
 from view.model.waiting import Group, group_pods
 from view.model.words import age, count_of, units
@@ -28,7 +29,6 @@ from view.terminal.layout import (
 from view.terminal.words import (
     amount,
     ask_of,
-    cut,
     holder_of,
     short_model,
 )

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
+from common.text import cut
 from view.model.reports import ContainerReport, PodReport
 from view.model.usage import ContainerUse
 from view.model.words import age
@@ -11,7 +12,6 @@ from view.terminal.words import (
     STAGES,
     amount,
     cards_of,
-    cut,
     evidence_of,
     show_evidence,
 )

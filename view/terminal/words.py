@@ -90,11 +90,6 @@ def holder_of(holder: Holder, *, evidence: bool = False) -> Cell:
     return cell(f"{text} ({how})" if how else text, PLAIN)
 
 
-def cut(text: str, most: int) -> str:
-    """Return text that is not longer than so many characters."""
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
 def show_gaps(gaps: Sequence[Gap]) -> list[Line]:
     """Return what is not known, since it could not be read."""
     return [line(each, WARN) for each in gaps_in_words(gaps)]

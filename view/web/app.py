@@ -16,6 +16,7 @@ from typing import Any, Protocol, cast
 from flask import Flask, Response, render_template, request
 from werkzeug.exceptions import HTTPException
 
+from common.text import cut
 from contract.errors import quote
 from view.model import words
 from view.model.ledger import By, Statement
@@ -255,7 +256,7 @@ def _errors(app: Flask) -> None:
 
     @app.errorhandler(Exception)
     def fail(_error: Exception) -> Response:
-        _log.exception("failed", extra={"path": request.path[:253]})
+        _log.exception("failed", extra={"path": cut(request.path, 253)})
         return _text(INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

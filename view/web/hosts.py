@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from ipaddress import ip_address
 
+from common.text import cut
+
 SERVICE = "gpu-turnstile-view"
 
 _PORT = re.compile(r":[0-9]{1,5}$", re.ASCII)
@@ -29,7 +31,7 @@ class Hosts:
         for each in given:
             name = each.lower()
             if not _NAME.fullmatch(name):
-                raise ValueError(f"{each[:80]!r} is no host name")
+                raise ValueError(f"{cut(each, 80)!r} is no host name")
             if name.startswith("*."):
                 self._suffixes.append(name[1:])
             else:

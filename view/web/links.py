@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
+from common.text import cut
 from view.model.reports import PodReport
 
 FIELDS = ("namespace", "pod", "node", "owner")
@@ -32,14 +33,14 @@ class Dashboard:
         parts = urlsplit(self.template)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(
-                f"{self.template[:80]!r} must begin with http:// or https:// and a host"
+                f"{cut(self.template, 80)!r} must begin with http:// or https:// and a host"
             )
         if _FIELD.search(parts.netloc):
             raise ValueError("no field may stand in the host")
         unknown = sorted(set(_FIELD.findall(self.template)) - {*FIELDS})
         if unknown:
             known = ", ".join(f"{{{each}}}" for each in FIELDS)
-            raise ValueError(f"unknown field {{{unknown[0][:80]}}}: known are {known}")
+            raise ValueError(f"unknown field {{{cut(unknown[0], 80)}}}: known are {known}")
 
     def of(self, pod: PodReport) -> str:
         """Return the URL of a pod; empty for none."""

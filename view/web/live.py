@@ -9,6 +9,7 @@ from functools import partial
 
 from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
+from common.apiserver.follower import passing_over
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import Api, Kind
@@ -89,12 +90,8 @@ class _Cluster(LiveCluster):
     """One that passes over what it cannot take in: one object must not cost all others."""
 
     def _take(self, kind: Kind, verb: str, obj: Json) -> None:
-        try:
+        with passing_over(kind.what, obj):
             super()._take(kind, verb, obj)
-        except Exception:
-            metadata = obj["metadata"]
-            name = f"{metadata.get('namespace') or ''}/{metadata['name']}".strip("/")
-            log.exception("object passed over", extra={"kind": kind.what, "object": name})
 
 
 class Live:

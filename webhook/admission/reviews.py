@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from common.strict_json import NotJson, decode_strictly
+from common.text import cut
 from contract.errors import Fault, FieldError, quote
 from webhook.admission.patches import encode_patch
-from webhook.admission.verdicts import Verdict, bounded, cut
+from webhook.admission.verdicts import Verdict, bounded
 from webhook.errors import BadRequest, TooLarge, UnsupportedMedia
 
 API_VERSION = "admission.k8s.io/v1"

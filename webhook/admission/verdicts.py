@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.text import cut
 from contract.errors import FieldError
 
 # kubectl prints each warning on a line of its own, and the API server starts to cut
@@ -55,11 +56,6 @@ def bounded(warnings: Iterable[str]) -> tuple[str, ...]:
         more = len(lines) - (_MOST_WARNINGS - 1)
         lines[_MOST_WARNINGS - 1 :] = [f"and {more} more warnings like these"]
     return tuple(lines)
-
-
-def cut(text: str, length: int) -> str:
-    """Shorten *text* to at most *length* characters, with "..." at the end."""
-    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def short(name: str) -> str:

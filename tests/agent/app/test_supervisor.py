@@ -240,7 +240,7 @@ def test_what_is_free_is_not_told_before_it_is_known(
 ) -> None:
     """An inventory of a record that is not read yet would show every card free."""
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-    pace = InventoryPace(write=0.01, look=0.01, settle=0.01)
+    pace = InventoryPace(write=0.01, look=0.01, freed=0.01)
     kubelet.hang.clear()
     with running(settings, inventory_pace=pace) as agent:
         waits = (503, "the node's pods are not known yet\n")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api import annotation_writer as module
+from agent.kubernetes_api import write_queue
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from contract.allocation import Allocation, Evidence
@@ -251,7 +252,7 @@ def test_an_allocation_that_comes_while_an_older_one_is_written_is_written_too(
 
 
 def test_only_so_many_written_allocations_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(write_queue, "MOST_REMEMBERED", 2)
     writing, views = Writing(FakePatchApi()), [of(name) for name in "abc"]
     with writing.running():
         for view in views:

@@ -1,6 +1,5 @@
 """The node's inventory: what it says, when it is written, and when again."""
 
-import threading
 from dataclasses import replace
 
 import pytest
@@ -11,10 +10,9 @@ from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, surve
 from contract.inventory import NodeCard, NodeCards, decode_inventory, encode_inventory
 from placement.cards import Link
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table
-from tests.agent.fakes import DEADLINE_S, NAMES, FakeClock, eventually
-from tests.agent.threads import running
+from tests.agent.fakes import NAMES, FakeClock
 
-PACE = InventoryPace(write=10, freed=1, look=1000, settle=2, renew=300, retry=4.0, retry_most=10.0)
+PACE = InventoryPace(write=10, freed=1, look=1000, renew=300, retry=4.0, retry_most=10.0)
 
 
 class Writing:
@@ -23,7 +21,7 @@ class Writing:
     def __init__(self, *errors: Exception, pace: InventoryPace = PACE) -> None:
         self.errors = list(errors)
         self.found: NodeCards | None = None
-        self.looked = threading.Semaphore(0)
+        self.looks = 0
         self.written: list[NodeCards] = []
         self.models: list[str | None] = []
         self.results: list[str] = []
@@ -40,7 +38,7 @@ class Writing:
         )
 
     def _look(self) -> NodeCards | None:
-        self.looked.release()
+        self.looks += 1
         return self.found
 
     def patch_node(self, name: str, patch: Json) -> None:
@@ -51,12 +49,19 @@ class Writing:
         self.models.append(patch["metadata"]["labels"][NAMES.gpu_model])
         self.written.append(decode_inventory(text))
 
-    def look(self, found: NodeCards | None, later: float = 0.0) -> tuple[int, float]:
-        """Look some seconds later; return how much has been written so far, and the pause."""
+    def look(self, found: NodeCards | None, later: float = 0.0) -> int:
+        """Report a change, some seconds later; return how much has been written by then."""
         self.clock.now += later
         self.found = found
-        pause = self.writer.write_due()
-        return len(self.written), pause
+        self.writer.poke()
+        return self.catch_up()
+
+    def catch_up(self, later: float = 0.0) -> int:
+        """Write what is due, some seconds later; return how much has been written by then."""
+        self.clock.now += later
+        while (pause := self.writer.pause()) is not None and pause <= 0:
+            self.writer.write_next()
+        return len(self.written)
 
 
 def state(number: int) -> NodeCards:
@@ -91,23 +96,33 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
 
 def test_what_is_new_is_written_no_more_often_than_the_pace_allows() -> None:
     writing = Writing()
-    assert writing.look(None) == (0, 2)  # nothing is known
-    assert writing.look(state(1)) == (1, 1)
-    assert writing.look(state(1), later=1) == (1, 2)
-    assert writing.look(state(2), later=1) == (1, 1)
-    assert writing.look(state(3), later=7.5) == (1, 0.5)
-    assert writing.look(state(3), later=0.5) == (2, 1)
-    assert writing.look(None, later=1000) == (2, 2)
+    assert writing.look(None) == 0  # nothing is known
+    assert writing.look(state(1), later=1) == 1
+    assert writing.look(state(1), later=1) == 1
+    assert writing.look(state(2), later=1) == 1
+    assert writing.look(state(3), later=7.5) == 1
+    assert writing.catch_up(later=1) == 2  # though nobody reports a change any more
+    assert writing.look(None, later=1000) == 2
     assert writing.written == [state(1), state(3)]
     assert writing.results == ["written"] * 2
 
 
 def test_the_same_is_written_again_now_and_then() -> None:
     """A node that was deleted and made anew has lost it."""
+    writing = Writing(pace=replace(PACE, look=10))
+    writing.look(state(1))
+    assert writing.catch_up(later=299) == 1
+    assert writing.catch_up(later=450 - 299) == 2
+
+
+def test_what_nobody_reports_is_found_by_looking() -> None:
     writing = Writing()
     writing.look(state(1))
-    assert writing.look(state(1), later=299) == (1, 2)
-    assert writing.look(state(1), later=450 - 299) == (2, 1)
+    writing.found = state(2)
+    assert writing.catch_up(later=999) == 1
+    assert writing.catch_up(later=1) == 2
+    writing.found = state(3)
+    assert writing.catch_up(later=1000) == 3
 
 
 @pytest.mark.parametrize(
@@ -125,8 +140,9 @@ def test_what_has_become_free_does_not_wait_for_the_pace(
     """What has been taken does, and is written with it."""
     writing = Writing()
     writing.look(before)
-    assert writing.look(after, later=1) == (2, 1)
-    assert writing.look(one_card(10, 2), later=1) == (2, 1)
+    assert writing.look(after, later=0.5) == 1
+    assert writing.catch_up(later=0.5) == 2
+    assert writing.look(one_card(10, 2), later=1) == 2
 
 
 def test_the_node_is_labelled_with_the_model_while_there_are_cards() -> None:
@@ -143,45 +159,25 @@ def test_what_could_not_be_written_is_tried_ever_more_slowly_as_it_is_then(
     error: Exception,
 ) -> None:
     writing = Writing(error, error, error)
-    pauses = [writing.look(state(number))[1] for number in range(3)]
-    for pause, nominal in zip(pauses, (4, 8, 10), strict=True):
-        assert nominal <= pause <= nominal * 1.5
-    assert writing.look(state(3)) == (1, 1)
-    writing.errors = [error]
-    assert writing.look(state(4), later=10)[1] <= 4 * 1.5  # as at first
+    writing.look(state(0))
+    for number, nominal in enumerate((4, 8, 10), start=1):
+        assert len(writing.errors) == 3 - number
+        writing.look(state(number), later=nominal - 0.1)  # a change does not make it sooner
+        assert len(writing.errors) == 3 - number
+        writing.catch_up(later=nominal / 2 + 0.1)
     assert writing.written == [state(3)]
-    assert writing.results == [*["retried"] * 3, "written", "retried"]
-
-
-# --- its thread ---------------------------------------------------------------------------
-
-
-def test_who_tells_of_a_change_need_not_wait_for_the_next_look() -> None:
-    writing = Writing(pace=replace(PACE, settle=0.01))
-    with running(writing.writer.run, writing.writer.stop):
-        assert writing.looked.acquire(timeout=DEADLINE_S)
-        writing.found = state(1)
-        writing.writer.poke()
-        eventually(lambda: writing.written == [state(1)], "it is written")
-
-
-def test_what_was_not_written_is_looked_at_again_though_nobody_tells_of_it() -> None:
-    writing = Writing(Unavailable("away"), pace=replace(PACE, retry=0.01, freed=0.01))
-    writing.found = state(1)
-    with running(writing.writer.run, writing.writer.stop):
-        eventually(lambda: writing.written == [state(1)], "it is written")
-        while writing.looked.acquire(blocking=False):
-            pass
-        writing.found = state(2)
-        writing.writer.poke()
-        assert writing.looked.acquire(timeout=DEADLINE_S)  # too early to be written
-        writing.clock.now += 10
-        eventually(lambda: writing.written == [state(1), state(2)], "it is written")
+    writing.errors = [error]
+    writing.look(state(4), later=10)
+    assert writing.errors == []
+    assert writing.catch_up(later=6) == 2  # as at first
+    assert writing.results == [*["retried"] * 3, "written", "retried", "written"]
 
 
 def test_changes_that_change_nothing_are_not_looked_at_all_the_time() -> None:
-    writing = Writing(pace=replace(PACE, settle=1000))
-    with running(writing.writer.run, writing.writer.stop):
-        assert writing.looked.acquire(timeout=DEADLINE_S)
-        writing.writer.poke()
-        assert not writing.looked.acquire(timeout=0.1)
+    writing = Writing()
+    writing.look(None)
+    for _ in range(9):
+        writing.look(None, later=0.1)
+    assert writing.looks == 1
+    writing.look(None, later=0.1)
+    assert writing.looks == 2

@@ -302,8 +302,8 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
     cache.subscribe(take)
     cache.run(api.over)
     assert known(cache) == {"a", "c", "d"}
-    passed_over = [each for each in caplog.records if each.msg == "pod passed over"]
-    assert [vars(each)["pod"] for each in passed_over] == [
+    passed_over = [each for each in caplog.records if each.msg == "object passed over"]
+    assert [vars(each)["object"] for each in passed_over] == [
         "default/b",
         "default/a",
         "default/b",

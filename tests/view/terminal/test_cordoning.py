@@ -77,6 +77,8 @@ def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
         def __init__(self) -> None:
             self.first = True
 
+        find = staticmethod(own.find)
+
         def call(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
             if method == "PATCH" and self.first:
                 self.first = False
@@ -91,6 +93,8 @@ def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
 def test_a_refusal_of_the_server_is_told(own: Client) -> None:
     class Forbidden:
         """Somebody who may read and not write."""
+
+        find = staticmethod(own.find)
 
         def call(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
             if method == "PATCH":

@@ -1,7 +1,5 @@
-import pytest
-
 from contract.errors import Fault, FieldError
-from webhook.admission.verdicts import Verdict, bounded, cut
+from webhook.admission.verdicts import Verdict, bounded
 
 
 def test_ten_warnings_are_shown_and_the_eleventh_turns_the_tenth_into_a_count() -> None:
@@ -18,11 +16,6 @@ def test_a_warning_is_cut_at_120_characters() -> None:
 
 def test_characters_that_break_a_line_are_replaced() -> None:
     assert bounded(["a\nb\x7fc\u2028d"]) == ("a?b?c?d",)
-
-
-@pytest.mark.parametrize(("text", "shown"), [("abcd", "abcd"), ("abcde", "a...")])
-def test_cut_shows_that_it_was(text: str, shown: str) -> None:
-    assert cut(text, 4) == shown
 
 
 def test_a_verdict_is_named_by_what_it_does() -> None:

@@ -23,11 +23,10 @@ from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
-from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
-from agent.enforcement.vcuda.relay import Relay
 from agent.enforcement.vcuda.server import VcudaServer
+from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.errors import EnforcementError, Unavailable
 from agent.host.stale_sockets import remove_dead
 from contract.resource import Resource
@@ -54,7 +53,7 @@ class Vcuda:
         entitled: Entitled,
         hardware: Hardware,
         on_result: Callable[[str], None] = lambda _result: None,
-        limits: Limits | None = None,
+        budget: ConnectionBudget | None = None,
         refresh_seconds: float = 10.0,
         patience: float = 2.0,
     ) -> None:
@@ -67,13 +66,14 @@ class Vcuda:
         self._dirs = TicketDirs(state_dir / "tickets")
         # Every agent has its own: gRPC unlinks a path when its server stops, whoever listens there.
         self._upstream = state_dir / "vcuda" / f"server-{secrets.token_hex(4)}.sock"
-        if limits is None:
-            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            limits = Limits(files=files if files > 0 else Limits().files)
-        self._relay = Relay(upstream=self._upstream, identify=processes.container_of, limits=limits)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._budget = budget or ConnectionBudget.affordable(files)
+        self._sockets = ContainerSocketServer(
+            upstream=self._upstream, identify=processes.container_of, budget=self._budget
+        )
         self._manager = VirtualManager(
             dirs=self._dirs,
-            peer=self._relay.peer,
+            peer=self._sockets.peer,
             processes=processes,
             runtime=runtime,
             entitled=entitled,
@@ -101,33 +101,33 @@ class Vcuda:
             remove_dead(self._upstream.parent, ["server*.sock"])
             tickets = self._dirs.all()
             try:  # last of what may fail: it is opened again then, and there may be one server
-                self._server = VcudaServer(self._manager.register, self._upstream)
+                self._server = VcudaServer(
+                    self._manager.register, self._upstream, threads=self._budget.overall
+                )
             except OSError as error:
                 raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
-            self._relay.start()
+            self._sockets.start()
             for each in tickets:
                 try:
                     self._listen(each.digest)
                 except EnforcementError as error:  # it is tried again when its container starts
                     log.error("not listening", extra={"ticket": each.digest, "reason": str(error)})
-        for ticket_socket in self._relay.ticket_sockets():
+        for at in self._sockets.sockets():
             try:
-                self._manager.registrations.recover(ticket_socket)
+                self._manager.registrations.recover(at)
             except EnforcementError as error:  # its containers register again when they restart
-                log.error(
-                    "not recovered", extra={"ticket": ticket_socket.digest, "reason": str(error)}
-                )
+                log.error("not recovered", extra={"ticket": at.digest, "reason": str(error)})
         self._lists.start()
 
     @property
     def alive(self) -> bool:
         """Whether what ``open`` started still runs."""
-        return self._relay.alive and self._lists.is_alive()
+        return self._sockets.alive and self._lists.is_alive()
 
     def close(self) -> None:
         """Stop serving; the directories stay, for containers outlive the agent."""
         self._stop.set()
-        self._relay.stop()
+        self._sockets.stop()
         if self._server is not None:
             self._server.stop()
         if self._lists.is_alive():
@@ -181,20 +181,19 @@ class Vcuda:
             except EnforcementError as error:
                 log.warning("directories stay", extra={"reason": str(error)})
                 return
-            for each in self._relay.ticket_sockets():
+            for each in self._sockets.sockets():
                 if each.digest not in kept:
-                    self._relay.close(each.digest)
+                    self._sockets.close(each.digest)
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
         """Listen at a ticket's socket, having done something in its directory; the lock is held."""
-        owner = self._dirs.owner(digest)
         with contextlib.ExitStack() as held:
             folder = self._dirs.open(digest)
             held.callback(os.close, folder)
             first(folder)
-            held.pop_all()  # the descriptor is the relay's from here on
+            held.pop_all()  # the descriptor is the server's from here on
         try:
-            self._relay.open(digest, folder, (owner.uid or str(owner)) if owner else "")
+            self._sockets.open(digest, folder)
         except OSError as error:
             raise EnforcementError(
                 f"state-dir: cannot listen for this container: {error.strerror or 'no answer'}"

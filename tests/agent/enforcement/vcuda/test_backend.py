@@ -14,7 +14,7 @@ from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.enforcement.vcuda.ports import Hardware
-from agent.enforcement.vcuda.relay import Relay
+from agent.enforcement.vcuda.socket_server import ContainerSocketServer
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import Cgroups
 from tests.agent.builders import BLOCK, MEMORY, ids
@@ -91,7 +91,7 @@ def test_a_ticket_whose_directory_others_have_removed_is_listened_at_no_more(sit
     ticket_dir = site.admit(entitlement())
     shutil.rmtree(ticket_dir.parent)
     site.vcuda.keep([POD_A])
-    assert site.vcuda._relay.ticket_sockets() == ()
+    assert site.vcuda._sockets.sockets() == ()
 
 
 def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(
@@ -114,18 +114,18 @@ def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
-    real = Relay.open
+    real = ContainerSocketServer.open
     failed: list[str] = []
 
-    def fails_once(relay: Relay, digest: str, folder: int, pod: str = "") -> None:
+    def fails_once(server: ContainerSocketServer, digest: str, folder: int) -> None:
         if not failed:
             failed.append(digest)
             os.close(folder)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(relay, digest, folder, pod)
+        real(server, digest, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Relay, "open", fails_once)
+        patch.setattr(ContainerSocketServer, "open", fails_once)
         site.restart()
         failed.clear()
         with pytest.raises(EnforcementError) as error:  # at a start it is a veto
@@ -183,7 +183,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
     vcuda.close()
 
 
-def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None:
+def test_nobody_but_root_reaches_the_server_behind_the_sockets(site: Site) -> None:
     (server,) = (site.state / "vcuda").glob("server-*.sock")
     assert server.is_socket()
     assert server.parent.stat().st_mode & 0o777 == 0o700

@@ -1,4 +1,4 @@
-"""Registration from end to end: a gRPC client, the relay, the server, the manager, the files."""
+"""Registration from end to end: a gRPC client, the sockets, the server, the manager, the files."""
 
 import os
 from collections.abc import Callable
@@ -164,7 +164,7 @@ def test_limits_that_cannot_be_written_are_told_without_a_path(
         raise problem
 
     with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "write", fails)
+        patch.setattr(Registrations, "add", fails)
         assert _code(site, ticket_dir) == told
     assert site.results == ["failed"]
     site.runtime.down = True
@@ -212,7 +212,9 @@ def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
     site.register(ticket_dir)
 
 
-def test_a_connection_that_is_not_the_relays_is_refused(site: Site, ticket_dir: Path) -> None:
+def test_a_connection_that_did_not_come_by_a_containers_socket_is_refused(
+    site: Site, ticket_dir: Path
+) -> None:
     (server,) = (site.state / "vcuda").glob("server-*.sock")
     with (
         grpc.insecure_channel(f"unix:{server}") as channel,
@@ -238,7 +240,7 @@ def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
 
 def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
     with pytest.raises(OSError, match=r"^cannot bind "):
-        VcudaServer(lambda _address, _claims: None, folder / ("x" * 120))
+        VcudaServer(lambda _address, _claims: None, folder / ("x" * 120), threads=1)
 
 
 def test_a_large_message_is_refused(site: Site, ticket_dir: Path) -> None:

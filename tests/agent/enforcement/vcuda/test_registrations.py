@@ -9,8 +9,8 @@ import pytest
 
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.claims import Forbidden
+from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.enforcement.vcuda.registrations import Registrations
-from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError, Cgroups, ContainerCgroup
 from tests.agent.enforcement.vcuda.vcuda_site import (
@@ -160,7 +160,7 @@ class Alone:
         self.processes = Processes()
         self.registrations = Registrations(self.dirs, self.processes)
         self.ticket = self.dirs.make(IDS_A, POD_A)
-        self.ticket_dir = TicketSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
+        self.ticket_dir = ContainerSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
 
     def add(self, container_id: str, *pids: int) -> None:
         self.processes.of[container_id] = pids

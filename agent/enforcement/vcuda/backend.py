@@ -1,4 +1,4 @@
-"""Enforcement by Tencent's vcuda-controller: a directory per ticket at ``/etc/vcuda``.
+"""Enforcement by Tencent's vcuda-controller: a directory for each container at ``/etc/vcuda``.
 
 The directory is named when a container's cores are allocated, filled when the container
 that starts is proven, and completed when that container registers at the socket in it.
@@ -21,7 +21,7 @@ from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement.ticket_dirs import TicketDirs, digest_of
+from agent.enforcement.container_dirs import ContainerDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
@@ -63,7 +63,7 @@ class Vcuda:
         are listed anew every *refresh_seconds*. The rest is as in :class:`VirtualManager`.
         """
         self._runtime = runtime
-        self._dirs = TicketDirs(state_dir / "tickets")
+        self._dirs = ContainerDirs(state_dir / "tickets")
         # Every agent has its own: gRPC unlinks a path when its server stops, whoever listens there.
         self._upstream = state_dir / "vcuda" / f"server-{secrets.token_hex(4)}.sock"
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -91,7 +91,7 @@ class Vcuda:
     # --- running -------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Clean up after an agent that was killed, listen at every ticket's socket, and serve.
+        """Clean up after an agent that was killed, listen at every container's socket, and serve.
 
         Raises:
             EnforcementError: the state directory cannot be used.
@@ -99,7 +99,7 @@ class Vcuda:
         with self._lock:
             self._dirs.clean()
             remove_dead(self._upstream.parent, ["server*.sock"])
-            tickets = self._dirs.all()
+            found = self._dirs.all()
             try:  # last of what may fail: it is opened again then, and there may be one server
                 self._server = VcudaServer(
                     self._manager.register, self._upstream, threads=self._budget.overall
@@ -107,7 +107,7 @@ class Vcuda:
             except OSError as error:
                 raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
             self._sockets.start()
-            for each in tickets:
+            for each in found:
                 try:
                     self._listen(each.digest)
                 except EnforcementError as error:  # it is tried again when its container starts
@@ -186,7 +186,7 @@ class Vcuda:
                     self._sockets.close(each.digest)
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
-        """Listen at a ticket's socket, having done something in its directory; the lock is held."""
+        """Listen at a container's socket, after *first* in its directory; the lock is held."""
         with contextlib.ExitStack() as held:
             folder = self._dirs.open(digest)
             held.callback(os.close, folder)

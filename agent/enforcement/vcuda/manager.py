@@ -1,7 +1,7 @@
 """Registrations: identifies the container, decides whether it may register, writes its files.
 
 Who registers is told by the connection (``socket_server``), the container runtime and the
-agent's record, and what it holds must be the very ticket at whose socket it came in. What of that
+agent's record, and what it holds must be the very devices at whose socket it came in. What of that
 must agree with what is decided in :mod:`agent.enforcement.vcuda.claims`.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from agent.allocator.model.entitlement import Entitlement
-from agent.enforcement.ticket_dirs import TicketDirs, digest_of
+from agent.enforcement.container_dirs import ContainerDirs, digest_of
 from agent.enforcement.vcuda import claims as proof
-from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
+from agent.enforcement.vcuda.claims import ClaimedIdentity, Forbidden, NotYet
 from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
 from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
@@ -42,7 +42,7 @@ class VirtualManager:
     def __init__(  # noqa: PLR0913 -- everything that takes part in one decision, by keyword
         self,
         *,
-        dirs: TicketDirs,
+        dirs: ContainerDirs,
         peer: Callable[[str], Peer | None],
         processes: Processes,
         runtime: Runtime,
@@ -71,11 +71,11 @@ class VirtualManager:
 
     # --- a container asks ------------------------------------------------------------------
 
-    def register(self, address: str, claims: Claims) -> None:
+    def register(self, address: str, claims: ClaimedIdentity) -> None:
         """Write what the container behind a connection may use, and its processes.
 
         Raises:
-            Forbidden: it is not the container whose ticket this is.
+            Forbidden: it is not the container that holds these devices.
             NotYet: nobody knows yet what it may use.
             Unavailable: the container runtime or the kernel does not answer.
             EnforcementError: the files cannot be written.
@@ -100,7 +100,7 @@ class VirtualManager:
         finally:
             self._on_result(result)
 
-    def _register(self, peer: Peer | None, claims: Claims) -> None:
+    def _register(self, peer: Peer | None, claims: ClaimedIdentity) -> None:
         if peer is None:
             raise Forbidden("nobody is known behind this connection")
         socket = peer.socket
@@ -141,7 +141,7 @@ class VirtualManager:
     def _correct_owner(
         self, socket: ContainerSocket, entitlement: Entitlement, info: ContainerInfo
     ) -> None:
-        """Make the proven pod the owner of the ticket's directory."""
+        """Make the proven pod the owner of the directory."""
         owner = entitlement.ref.pod
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)
@@ -151,10 +151,10 @@ class VirtualManager:
     # --- a container is about to start ---------------------------------------------------
 
     def prepare(self, folder: int, entitlement: Entitlement | None) -> None:
-        """Write the limits that the next container to start with a ticket finds at once.
+        """Write the limits that the next container to start with these devices finds at once.
 
-        Where nobody knows what it may use, or its pod's UID, nothing may be found in *folder*, the
-        ticket's: the client would believe what an earlier one was given.
+        Where nobody knows what it may use, or its pod's UID, nothing may be found in *folder*: the
+        client would believe what an earlier one was given.
 
         Raises:
             EnforcementError: the disk does not let us.
@@ -185,7 +185,7 @@ class VirtualManager:
         )
 
 
-def _told(peer: Peer | None, claims: Claims, error: Exception) -> dict[str, object]:
+def _told(peer: Peer | None, claims: ClaimedIdentity, error: Exception) -> dict[str, object]:
     """Return log fields: the peer, its claims, and the error."""
     container = peer.container if peer is not None else None
     return {

@@ -3,7 +3,7 @@
 Everything at a socket is written under that socket's lock: a container that is replaced by its
 successor (an init container, or one that was started again) shares some files with it, and
 neither may undo what the other wrote. Slow as a container may make it, it holds up its own
-ticket alone.
+socket alone.
 """
 
 import logging
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.claims import Forbidden, aliases, is_container_id
 from agent.enforcement.vcuda.config import (
     CONFIG_NAME,
@@ -42,7 +42,7 @@ class _Registered:
     """Where its processes are; ``None`` if an earlier agent registered it and it is not found."""
     socket: ContainerSocket
     folders: frozenset[str] = frozenset()
-    """Where the list is; the empty one is the ticket's own."""
+    """Where the list is; the empty one is the directory itself."""
     listed: bytes = b""
     """What the list says."""
 
@@ -50,7 +50,7 @@ class _Registered:
 class Registrations:
     """The registered containers. Safe to share between threads."""
 
-    def __init__(self, dirs: TicketDirs, processes: Processes) -> None:
+    def __init__(self, dirs: ContainerDirs, processes: Processes) -> None:
         self._dirs = dirs
         self._processes = processes
         self._lock = threading.Lock()  # never held while something is read or written
@@ -65,7 +65,7 @@ class Registrations:
     ) -> None:
         """Write a proven container's files at its socket, and keep its list of processes current.
 
-        It will look in *folders*; the empty one is the ticket's own.
+        It will look in *folders*; the empty one is the directory itself.
 
         Raises:
             Forbidden: it has ended.
@@ -114,7 +114,7 @@ class Registrations:
             try:
                 if ended(each.container_id):
                     self._forget(each)
-            except EnforcementError as error:  # the next time, or with the ticket
+            except EnforcementError as error:  # the next time, or with the socket
                 log.warning("files stay", extra=_told(each, error))
             except Unavailable as error:  # nor would it tell about the others; the next time
                 log.warning("who has ended is not known", extra=_told(each, error))
@@ -127,7 +127,7 @@ class Registrations:
     ) -> _Registered:
         """Register a container; the socket's lock is held.
 
-        What it shares with earlier containers of the ticket, which have ended, is its own from
+        What it shares with earlier containers at the socket, which have ended, is its own from
         now on.
         """
         shared = folders - {ref.container_id}

@@ -12,7 +12,7 @@ import grpc
 
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
-from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
+from agent.enforcement.vcuda.claims import ClaimedIdentity, Forbidden, NotYet
 from agent.errors import EnforcementError, Unavailable
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ _OPTIONS = (
 )
 
 
-Register = Callable[[str, Claims], None]
+Register = Callable[[str, ClaimedIdentity], None]
 """Registers the container behind a connection."""
 
 # What a container is told: nothing about the node or about others.
@@ -60,7 +60,7 @@ class VcudaService(rpc.VCUDAServiceServicer):
         self, request: api.VDeviceRequest, context: grpc.ServicerContext
     ) -> api.VDeviceResponse:
         """Register."""
-        claims = Claims(
+        claims = ClaimedIdentity(
             request.bus_id, request.pod_uid, request.container_name, request.container_id
         )
         try:

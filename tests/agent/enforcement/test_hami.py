@@ -13,9 +13,9 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
+from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
-from agent.enforcement.ticket_dirs import digest_of
 from agent.errors import EnforcementError
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table, ids, pod_id
 

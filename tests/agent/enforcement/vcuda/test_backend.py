@@ -10,7 +10,7 @@ import pytest
 
 from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.grant import Grant, Share
-from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.enforcement.vcuda.ports import Hardware
@@ -77,7 +77,7 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
         raise EnforcementError("state-dir: cannot clean: Read-only file system")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "keep", fails)
+        patch.setattr(ContainerDirs, "keep", fails)
         site.vcuda.keep([POD_B])  # what cannot be removed now is left for later
     assert gone.exists()
     site.vcuda.keep([POD_B])
@@ -174,7 +174,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
 
     vcuda = _vcuda(folder / "state")
     with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "all", fails)
+        patch.setattr(ContainerDirs, "all", fails)
         with pytest.raises(EnforcementError, match="Input/output error"):
             vcuda.open()
     assert not list((folder / "state" / "vcuda").glob("server-*.sock"))

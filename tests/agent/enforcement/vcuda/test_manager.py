@@ -10,7 +10,7 @@ import pytest
 
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.registrations import Registrations
@@ -51,7 +51,7 @@ def test_a_container_finds_its_limits_at_once_and_its_processes_once_it_register
 
 
 def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, ticket_dir: Path) -> None:
-    dirs = TicketDirs(site.state / "tickets")
+    dirs = ContainerDirs(site.state / "tickets")
     (held,) = dirs.all()
     folder = dirs.open(held.digest)
     dirs.correct_owner(held.digest, folder, POD_B)

@@ -16,7 +16,7 @@ from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement.ticket_dirs import digest_of
+from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda

@@ -170,8 +170,12 @@ class ContainerSocketServer:
     # --- the event loop ----------------------------------------------------------------------
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve_until_stopped())
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._serve_until_stopped())
+        finally:
+            with self._lock:
+                self._running = False
 
     async def _serve_until_stopped(self) -> None:
         await self._stopping.wait()

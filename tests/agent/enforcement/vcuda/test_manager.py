@@ -1,6 +1,8 @@
 """Registration from end to end: a gRPC client, the sockets, the server, the manager, the files."""
 
+import contextlib
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.server import VcudaServer
+from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import EnforcementError
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
@@ -197,6 +200,24 @@ def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, ticket_dir
     site.entitled = Late()
     site.register(ticket_dir)
     assert len(asked) == 3
+
+
+def test_a_client_that_was_refused_dials_again_and_is_served(
+    site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gpu-manager's client waits for a connection (``WithBlock``), and only then asks, once."""
+    with contextlib.ExitStack() as held:
+        for _ in range(ConnectionBudget().container):
+            idle = held.enter_context(socket.socket(socket.AF_UNIX))
+            idle.connect(str(ticket_dir / "vcuda.sock"))
+        with stub(ticket_dir) as client:
+            call = client.RegisterVDevice.future(
+                api.VDeviceRequest(container_name="main"), timeout=60, wait_for_ready=True
+            )
+            eventually(lambda: "too many connections" in caplog.messages, "it is refused")
+            held.close()
+            call.result(60)
+    assert site.results == ["registered"]
 
 
 def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(

@@ -70,6 +70,10 @@ class ContainerSocket:
     def close(self) -> None:
         """Stop listening, and close the directory."""
         self.listening.close()
+        self.stop_lending()
+
+    def stop_lending(self) -> None:
+        """Close the directory: nothing new is written for the peers."""
         with self._lock:
             if not self.closed:
                 self.closed = True

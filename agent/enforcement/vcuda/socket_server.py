@@ -149,14 +149,14 @@ class ContainerSocketServer:
             made = _Listener(ContainerSocket(digest, folder), self._budget)
             self._listeners[digest] = made
             if before is not None:
-                self._loop.call_soon_threadsafe(self._end, before)
+                self._end_soon(before)
             self._loop.call_soon_threadsafe(self._listen, made)
 
     def close(self, digest: str) -> None:
         """Stop listening at a socket, if there is one, and end its connections."""
         with self._lock:
             if self._running and digest in self._listeners:
-                self._loop.call_soon_threadsafe(self._end, self._listeners.pop(digest))
+                self._end_soon(self._listeners.pop(digest))
 
     def sockets(self) -> tuple[ContainerSocket, ...]:
         """Return the sockets that are listened at."""
@@ -166,6 +166,10 @@ class ContainerSocketServer:
     def peer(self, address: str) -> Peer | None:
         """Return the peer of a connection, by gRPC's ``context.peer()``."""
         return self._peers.get(address.removeprefix("unix-abstract:"))
+
+    def _end_soon(self, listener: _Listener) -> None:
+        listener.socket.stop_lending()
+        self._loop.call_soon_threadsafe(self._end, listener)
 
     # --- the event loop ----------------------------------------------------------------------
 

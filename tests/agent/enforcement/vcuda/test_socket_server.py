@@ -45,7 +45,9 @@ def test_a_closed_socket_is_not_listened_at(socket_site: SocketSite) -> None:
     with socket_site.connect(T1) as connection:
         name = socket_site.peer(connection)
         assert socket_site.server.peer(name) is not None
+        (at,) = [each for each in socket_site.server.sockets() if each.digest == T1]
         socket_site.server.close(T1)
+        assert at.closed  # at once: nobody writes there what another's directory should have
         socket_site.server.close("there is none")
         assert ended(connection)
         eventually(lambda: socket_site.server.peer(name) is None, "the name is forgotten")

@@ -16,7 +16,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant
+from agent.allocator.grants import (
+    CardGrant,
+    ContainerEdits,
+    Entitlement,
+    Grant,
+)
 from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.driver.folder import DriverFolder

@@ -23,11 +23,11 @@ Each name here is one that its sources read:
 What the answers carry follows from the IDs. Compute limit and memory limit come in two
 answers of which the kubelet takes a variable or mount that both have from either: where both
 say something they say the same. The shared file comes with the cores, whose places name the
-ticket's directory. Whole cards have no limit; the memory of one whose container was guessed is
+container's directory. Whole cards have no limit; the memory of one whose container was guessed is
 limited all the same, since it may be a share.
 
 The shared file. A container's programs, whoever runs them, write it: it is the one file of a
-ticket that a container may write, and a single file, because a directory would let a
+directory that a container may write, and a single file, because a directory would let a
 container leave behind what the agent must walk through to remove it. Every start of a
 container gets a new one: the limits in it are those of the container that first wrote it, and
 an init container may have had more of the same places (fact K7). What a container writes into
@@ -59,9 +59,9 @@ from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant
 from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.cards.pci import parse_address
+from agent.enforcement.container_dirs import ContainerDir, ContainerDirs
+from agent.enforcement.container_disk import translated
 from agent.enforcement.hami_library import LIBRARY, HamiLibrary
-from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
-from agent.enforcement.ticket_disk import translated
 from agent.errors import EnforcementError
 from agent.host import directories
 from contract.demand import CORES_PER_CARD
@@ -92,7 +92,7 @@ class HamiCore:
 
         Both directories are seen at the host's paths. *block* is in bytes, whole MiB.
         """
-        self._tickets = TicketDirs(state_dir / "tickets")
+        self._dirs = ContainerDirs(state_dir / "tickets")
         self._library = library
         self._addresses = {card.uuid: parse_address(card.bus_id) for card in cards}
         self._preload_dir = state_dir / "hami-core"
@@ -100,14 +100,14 @@ class HamiCore:
 
     def open(self) -> None:
         """Clean up after an agent that was killed, and look at the library."""
-        self._tickets.clean()
+        self._dirs.clean()
         self._library.present()
 
     def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:
         """Return the compute limit of a share, or the memory limit."""
         if grant.resource is Resource.MEMORY:
             return self._loaded().merged_with(ContainerEdits(self._memory(grant)))
-        made = self._tickets.make(ids, ref.pod)
+        made = self._dirs.make(ids, ref.pod)
         shared = ContainerEdits(mounts=(Mount(SHARED, str(self._shared(made)), read_only=False),))
         if grant.slots >= CORES_PER_CARD:
             return shared  # whole cards
@@ -120,8 +120,8 @@ class HamiCore:
     def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Make a shared file of its own for the container that starts."""
         if entitlement is not None:
-            self._renew(self._tickets.ensure(ids, entitlement.ref.pod))
-        elif (found := self._tickets.find(ids)) is not None:
+            self._renew(self._dirs.ensure(ids, entitlement.ref.pod))
+        elif (found := self._dirs.find(ids)) is not None:
             self._renew(found)
         else:
             raise EnforcementError(
@@ -139,7 +139,7 @@ class HamiCore:
 
     def keep(self, pods: Collection[PodId]) -> None:
         """Remove the directories of other pods."""
-        self._tickets.keep(pods)
+        self._dirs.keep(pods)
 
     # --- steps -------------------------------------------------------------------------
 
@@ -198,20 +198,20 @@ class HamiCore:
             if path.is_file() and path.read_bytes() == text:
                 return path
             with directories.opened_path(self._preload_dir) as folder:
-                self._tickets.write(folder, "", {PRELOAD: text})
+                self._dirs.write(folder, "", {PRELOAD: text})
         return path
 
-    def _shared(self, ticket: TicketDir) -> Path:
+    def _shared(self, made: ContainerDir) -> Path:
         """Make the shared file unless it is there."""
-        path = ticket.files / _SHARED_FILE
+        path = made.files / _SHARED_FILE
         if not path.is_file():
-            self._renew(ticket)
+            self._renew(made)
         return path
 
-    def _renew(self, ticket: TicketDir) -> None:
+    def _renew(self, made: ContainerDir) -> None:
         """Replace the shared file by a new, empty one; a lingering container keeps its own."""
-        folder = self._tickets.open(ticket.digest)
+        folder = self._dirs.open(made.digest)
         try:
-            self._tickets.write(folder, "", {_SHARED_FILE: b""}, mode=0o666)
+            self._dirs.write(folder, "", {_SHARED_FILE: b""}, mode=0o666)
         finally:
             os.close(folder)

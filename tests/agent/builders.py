@@ -7,7 +7,12 @@ import pytest
 from hypothesis import settings
 
 from agent.allocator.identity import KnownPods, kubelet_uid
-from agent.allocator.interfaces import Checkpoint, HeldSlots, ListedContainer, ListedPod
+from agent.allocator.interfaces import (
+    Checkpoint,
+    HeldSlots,
+    ListedContainer,
+    ListedPod,
+)
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot

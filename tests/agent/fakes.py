@@ -16,7 +16,12 @@ from typing import Any, Self
 import grpc
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.grants import ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.grants import (
+    ContainerEdits,
+    Entitlement,
+    Grant,
+    Mount,
+)
 from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import (
     Checkpoint,

@@ -1,4 +1,4 @@
-"""Enforcement by Tencent's vcuda-controller: a directory per ticket at ``/etc/vcuda``.
+"""Enforcement by Tencent's vcuda-controller: a directory for each container at ``/etc/vcuda``.
 
 The directory is named when a container's cores are allocated, filled when the container
 that starts is proven, and completed when that container registers at the socket in it.
@@ -16,16 +16,20 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from agent.allocator.grants import ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.grants import (
+    ContainerEdits,
+    Entitlement,
+    Grant,
+    Mount,
+)
 from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement.ticket_dirs import TicketDirs, digest_of
+from agent.enforcement.container_dirs import ContainerDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
-from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.manager import VirtualManager
 from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
-from agent.enforcement.vcuda.relay import Relay
 from agent.enforcement.vcuda.server import VcudaServer
+from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.errors import EnforcementError, Unavailable
 from agent.host.stale_sockets import remove_dead
 from contract.resource import Resource
@@ -52,7 +56,7 @@ class Vcuda:
         entitled: Entitled,
         hardware: Hardware,
         on_result: Callable[[str], None] = lambda _result: None,
-        limits: Limits | None = None,
+        budget: ConnectionBudget | None = None,
         refresh_seconds: float = 10.0,
         patience: float = 2.0,
     ) -> None:
@@ -62,16 +66,17 @@ class Vcuda:
         are listed anew every *refresh_seconds*. The rest is as in :class:`VirtualManager`.
         """
         self._runtime = runtime
-        self._dirs = TicketDirs(state_dir / "tickets")
+        self._dirs = ContainerDirs(state_dir / "tickets")
         # Every agent has its own: gRPC unlinks a path when its server stops, whoever listens there.
         self._upstream = state_dir / "vcuda" / f"server-{secrets.token_hex(4)}.sock"
-        if limits is None:
-            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            limits = Limits(files=files if files > 0 else Limits().files)
-        self._relay = Relay(upstream=self._upstream, identify=processes.container_of, limits=limits)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._budget = budget or ConnectionBudget.affordable(files)
+        self._sockets = ContainerSocketServer(
+            upstream=self._upstream, identify=processes.container_of, budget=self._budget
+        )
         self._manager = VirtualManager(
             dirs=self._dirs,
-            peer=self._relay.peer,
+            peer=self._sockets.peer,
             processes=processes,
             runtime=runtime,
             entitled=entitled,
@@ -89,7 +94,7 @@ class Vcuda:
     # --- running -------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Clean up after an agent that was killed, listen at every ticket's socket, and serve.
+        """Clean up after an agent that was killed, listen at every container's socket, and serve.
 
         Raises:
             EnforcementError: the state directory cannot be used.
@@ -97,35 +102,35 @@ class Vcuda:
         with self._lock:
             self._dirs.clean()
             remove_dead(self._upstream.parent, ["server*.sock"])
-            tickets = self._dirs.all()
+            found = self._dirs.all()
             try:  # last of what may fail: it is opened again then, and there may be one server
-                self._server = VcudaServer(self._manager.register, self._upstream)
+                self._server = VcudaServer(
+                    self._manager.register, self._upstream, threads=self._budget.overall
+                )
             except OSError as error:
                 raise EnforcementError(f"state-dir: cannot listen there: {error}") from error
-            self._relay.start()
-            for each in tickets:
+            self._sockets.start()
+            for each in found:
                 try:
                     self._listen(each.digest)
                 except EnforcementError as error:  # it is tried again when its container starts
                     log.error("not listening", extra={"ticket": each.digest, "reason": str(error)})
-        for ticket_socket in self._relay.ticket_sockets():
+        for at in self._sockets.sockets():
             try:
-                self._manager.registrations.recover(ticket_socket)
+                self._manager.registrations.recover(at)
             except EnforcementError as error:  # its containers register again when they restart
-                log.error(
-                    "not recovered", extra={"ticket": ticket_socket.digest, "reason": str(error)}
-                )
+                log.error("not recovered", extra={"ticket": at.digest, "reason": str(error)})
         self._lists.start()
 
     @property
     def alive(self) -> bool:
         """Whether what ``open`` started still runs."""
-        return self._relay.alive and self._lists.is_alive()
+        return self._sockets.alive and self._lists.is_alive()
 
     def close(self) -> None:
         """Stop serving; the directories stay, for containers outlive the agent."""
         self._stop.set()
-        self._relay.stop()
+        self._sockets.stop()
         if self._server is not None:
             self._server.stop()
         if self._lists.is_alive():
@@ -179,20 +184,19 @@ class Vcuda:
             except EnforcementError as error:
                 log.warning("directories stay", extra={"reason": str(error)})
                 return
-            for each in self._relay.ticket_sockets():
+            for each in self._sockets.sockets():
                 if each.digest not in kept:
-                    self._relay.close(each.digest)
+                    self._sockets.close(each.digest)
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
-        """Listen at a ticket's socket, having done something in its directory; the lock is held."""
-        owner = self._dirs.owner(digest)
+        """Listen at a container's socket, after *first* in its directory; the lock is held."""
         with contextlib.ExitStack() as held:
             folder = self._dirs.open(digest)
             held.callback(os.close, folder)
             first(folder)
-            held.pop_all()  # the descriptor is the relay's from here on
+            held.pop_all()  # the descriptor is the server's from here on
         try:
-            self._relay.open(digest, folder, (owner.uid or str(owner)) if owner else "")
+            self._sockets.open(digest, folder)
         except OSError as error:
             raise EnforcementError(
                 f"state-dir: cannot listen for this container: {error.strerror or 'no answer'}"

@@ -25,7 +25,7 @@ _SHOWN = 80
 
 
 class Forbidden(Exception):
-    """The container does not hold this ticket, or claims to be another."""
+    """The container does not hold these devices, or claims to be another."""
 
 
 class NotYet(Exception):
@@ -33,7 +33,7 @@ class NotYet(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class ClaimedIdentity:
     """What a request says of its sender; each part may be empty."""
 
     bus_id: str = ""
@@ -65,7 +65,7 @@ def aliases(container_id: str) -> frozenset[str]:
     return frozenset({container_id, f"crio-{container_id}"})
 
 
-def check_container(ref: ContainerCgroup | None, claims: Claims) -> ContainerCgroup:
+def check_container(ref: ContainerCgroup | None, claims: ClaimedIdentity) -> ContainerCgroup:
     """Compare the claimed ID with the container that the connection came from."""
     if ref is None:
         raise Forbidden("its process is in no container")
@@ -94,7 +94,7 @@ def check_record(entitlement: Entitlement, info: ContainerInfo) -> None:
         raise Forbidden(f"the record has {pod} {name} in its place")
 
 
-def check_claims(claims: Claims, info: ContainerInfo, bus_ids: Collection[str]) -> None:
+def check_claims(claims: ClaimedIdentity, info: ContainerInfo, bus_ids: Collection[str]) -> None:
     """Compare the rest of what is claimed.
 
     A card that the container holds and whose bus ID is not known has an empty one: it may be the
@@ -115,8 +115,10 @@ def check_claims(claims: Claims, info: ContainerInfo, bus_ids: Collection[str]) 
         raise Forbidden(f"it holds no card {claimed}, but {', '.join(sorted(known))}")
 
 
-def folders_of(claims: Claims, ref: ContainerCgroup, info: ContainerInfo) -> frozenset[str]:
-    """Return the folders of a ticket that its container reads; "" is the top one.
+def folders_of(
+    claims: ClaimedIdentity, ref: ContainerCgroup, info: ContainerInfo
+) -> frozenset[str]:
+    """Return the folders that a container reads in its directory; "" is the top one.
 
     vcuda-controller asks in two forms. Where it finds ``/etc/vcuda/vcuda.config`` it reads that,
     registers with its pod and container name, and reads ``/etc/vcuda/pids.config``. Else it reads

@@ -1,7 +1,7 @@
 """Registrations: identifies the container, decides whether it may register, writes its files.
 
-Who registers is told by the connection (``relay``), the container runtime and the
-agent's record, and what it holds must be the very ticket at whose socket it came in. What of that
+Who registers is told by the connection (``socket_server``), the container runtime and the
+agent's record, and what it holds must be the very devices at whose socket it came in. What of that
 must agree with what is decided in :mod:`agent.enforcement.vcuda.claims`.
 """
 
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from agent.allocator.grants import Entitlement
-from agent.enforcement.ticket_dirs import TicketDirs, digest_of
+from agent.enforcement.container_dirs import ContainerDirs, digest_of
 from agent.enforcement.vcuda import claims as proof
-from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
+from agent.enforcement.vcuda.claims import ClaimedIdentity, Forbidden, NotYet
 from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
-from agent.enforcement.vcuda.peers import Peer
+from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
 from agent.enforcement.vcuda.registrations import Registrations
-from agent.enforcement.vcuda.ticket_sockets import TicketSocket
+from agent.enforcement.vcuda.socket_server import Peer
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError
 from agent.runtime.cri import ContainerInfo
@@ -42,7 +42,7 @@ class VirtualManager:
     def __init__(  # noqa: PLR0913 -- everything that takes part in one decision, by keyword
         self,
         *,
-        dirs: TicketDirs,
+        dirs: ContainerDirs,
         peer: Callable[[str], Peer | None],
         processes: Processes,
         runtime: Runtime,
@@ -71,11 +71,11 @@ class VirtualManager:
 
     # --- a container asks ------------------------------------------------------------------
 
-    def register(self, address: str, claims: Claims) -> None:
+    def register(self, address: str, claims: ClaimedIdentity) -> None:
         """Write what the container behind a connection may use, and its processes.
 
         Raises:
-            Forbidden: it is not the container whose ticket this is.
+            Forbidden: it is not the container that holds these devices.
             NotYet: nobody knows yet what it may use.
             Unavailable: the container runtime or the kernel does not answer.
             EnforcementError: the files cannot be written.
@@ -100,24 +100,24 @@ class VirtualManager:
         finally:
             self._on_result(result)
 
-    def _register(self, peer: Peer | None, claims: Claims) -> None:
+    def _register(self, peer: Peer | None, claims: ClaimedIdentity) -> None:
         if peer is None:
             raise Forbidden("nobody is known behind this connection")
-        ticket_socket = peer.ticket_socket
+        socket = peer.socket
         ref = proof.check_container(peer.container, claims)
         info = proof.check_runtime(
             ref, self._runtime.container(ref.container_id, within=_RUNTIME_WITHIN)
         )
         entitlement = self._wait_for(info)
         proof.check_record(entitlement, info)
-        if digest_of(entitlement.core_ids) != ticket_socket.digest:
+        if digest_of(entitlement.core_ids) != socket.digest:
             raise Forbidden("it does not hold this ticket")
         bus_ids = [self._hardware.bus_ids(card) for card in entitlement.cores.cards]
         proof.check_claims(claims, info, bus_ids)
         config = replace(self._config(entitlement), pod_uid=info.pod_uid)
         folders = proof.folders_of(claims, ref, info)
-        self.registrations.add(ref, ticket_socket, folders, config.encode())
-        self._correct_owner(ticket_socket, entitlement, info)
+        self.registrations.add(ref, socket, folders, config.encode())
+        self._correct_owner(socket, entitlement, info)
         log.info(
             "registered",
             extra={
@@ -125,7 +125,7 @@ class VirtualManager:
                 "uid": info.pod_uid,
                 "container": info.name,
                 "container_id": ref.container_id,
-                "ticket": ticket_socket.digest,
+                "ticket": socket.digest,
             },
         )
 
@@ -139,22 +139,22 @@ class VirtualManager:
         return entitlement
 
     def _correct_owner(
-        self, ticket_socket: TicketSocket, entitlement: Entitlement, info: ContainerInfo
+        self, socket: ContainerSocket, entitlement: Entitlement, info: ContainerInfo
     ) -> None:
-        """Make the proven pod the owner of the ticket's directory."""
+        """Make the proven pod the owner of the directory."""
         owner = entitlement.ref.pod
         if not owner.uid:
             owner = owner._replace(uid=info.pod_uid)
-        with ticket_socket.folder() as folder:
-            self._dirs.correct_owner(ticket_socket.digest, folder, owner)
+        with socket.folder() as folder:
+            self._dirs.correct_owner(socket.digest, folder, owner)
 
     # --- a container is about to start ---------------------------------------------------
 
     def prepare(self, folder: int, entitlement: Entitlement | None) -> None:
-        """Write the limits that the next container to start with a ticket finds at once.
+        """Write the limits that the next container to start with these devices finds at once.
 
-        Where nobody knows what it may use, or its pod's UID, nothing may be found in *folder*, the
-        ticket's: the client would believe what an earlier one was given.
+        Where nobody knows what it may use, or its pod's UID, nothing may be found in *folder*: the
+        client would believe what an earlier one was given.
 
         Raises:
             EnforcementError: the disk does not let us.
@@ -185,11 +185,11 @@ class VirtualManager:
         )
 
 
-def _told(peer: Peer | None, claims: Claims, error: Exception) -> dict[str, object]:
+def _told(peer: Peer | None, claims: ClaimedIdentity, error: Exception) -> dict[str, object]:
     """Return log fields: the peer, its claims, and the error."""
     container = peer.container if peer is not None else None
     return {
-        "ticket": peer.ticket_socket.digest if peer is not None else "",
+        "ticket": peer.socket.digest if peer is not None else "",
         "peer_pid": peer.pid if peer is not None else 0,
         "container_id": container.container_id if container is not None else "",
         "claims": claims.shown(),

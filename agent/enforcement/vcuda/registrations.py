@@ -3,7 +3,7 @@
 Everything at a socket is written under that socket's lock: a container that is replaced by its
 successor (an init container, or one that was started again) shares some files with it, and
 neither may undo what the other wrote. Slow as a container may make it, it holds up its own
-ticket alone.
+socket alone.
 """
 
 import logging
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.claims import Forbidden, aliases, is_container_id
 from agent.enforcement.vcuda.config import (
     CONFIG_NAME,
@@ -22,8 +22,8 @@ from agent.enforcement.vcuda.config import (
     decode_pids,
     encode_pids,
 )
+from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.enforcement.vcuda.ports import Processes
-from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.host import directories as disk
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
@@ -40,9 +40,9 @@ class _Registered:
     container_id: str
     ref: ContainerCgroup | None
     """Where its processes are; ``None`` if an earlier agent registered it and it is not found."""
-    ticket_socket: TicketSocket
+    socket: ContainerSocket
     folders: frozenset[str] = frozenset()
-    """Where the list is; the empty one is the ticket's own."""
+    """Where the list is; the empty one is the directory itself."""
     listed: bytes = b""
     """What the list says."""
 
@@ -50,7 +50,7 @@ class _Registered:
 class Registrations:
     """The registered containers. Safe to share between threads."""
 
-    def __init__(self, dirs: TicketDirs, processes: Processes) -> None:
+    def __init__(self, dirs: ContainerDirs, processes: Processes) -> None:
         self._dirs = dirs
         self._processes = processes
         self._lock = threading.Lock()  # never held while something is read or written
@@ -59,13 +59,13 @@ class Registrations:
     def add(
         self,
         ref: ContainerCgroup,
-        ticket_socket: TicketSocket,
+        socket: ContainerSocket,
         folders: frozenset[str],
         config: bytes,
     ) -> None:
         """Write a proven container's files at its socket, and keep its list of processes current.
 
-        It will look in *folders*; the empty one is the ticket's own.
+        It will look in *folders*; the empty one is the directory itself.
 
         Raises:
             Forbidden: it has ended.
@@ -73,27 +73,27 @@ class Registrations:
             Unavailable: the kernel tells nothing.
             EnforcementError: the files cannot be written.
         """
-        with ticket_socket.writing:
+        with socket.writing:
             # Before anything is taken from others: one that has ended, and is late, must not
             # take from its successor.
             listed = self._list(ref)
             if not listed:
                 raise Forbidden("its container has ended")
-            registered = self._take_over(ref, ticket_socket, folders)
-            self._write(ticket_socket, folders, {PIDS_NAME: listed, CONFIG_NAME: config})
+            registered = self._take_over(ref, socket, folders)
+            self._write(socket, folders, {PIDS_NAME: listed, CONFIG_NAME: config})
             registered.listed = listed
 
-    def recover(self, ticket_socket: TicketSocket) -> None:
+    def recover(self, socket: ContainerSocket) -> None:
         """Take over the containers that an earlier agent registered at a socket.
 
         Raises:
             EnforcementError: the disk does not let us.
         """
         try:
-            with ticket_socket.folder() as folder:
+            with socket.folder() as folder:
                 names = disk.names(folder)
                 found = [
-                    self._recover(folder, name, ticket_socket, names)
+                    self._recover(folder, name, socket, names)
                     for name in names
                     if is_container_id(name)
                 ]
@@ -106,7 +106,7 @@ class Registrations:
     def refresh(self, ended: Callable[[str], bool]) -> None:
         """Update all lists; forget containers that have *ended*, which may be unavailable."""
         with self._lock:
-            for each in [each for each in self._registered.values() if each.ticket_socket.closed]:
+            for each in [each for each in self._registered.values() if each.socket.closed]:
                 del self._registered[each.container_id]
             registered = tuple(self._registered.values())
         # The runtime is asked last: while it does not answer, those that live are listed still.
@@ -114,7 +114,7 @@ class Registrations:
             try:
                 if ended(each.container_id):
                     self._forget(each)
-            except EnforcementError as error:  # the next time, or with the ticket
+            except EnforcementError as error:  # the next time, or with the socket
                 log.warning("files stay", extra=_told(each, error))
             except Unavailable as error:  # nor would it tell about the others; the next time
                 log.warning("who has ended is not known", extra=_told(each, error))
@@ -123,32 +123,30 @@ class Registrations:
     # --- steps ---------------------------------------------------------------------------
 
     def _take_over(
-        self, ref: ContainerCgroup, ticket_socket: TicketSocket, folders: frozenset[str]
+        self, ref: ContainerCgroup, socket: ContainerSocket, folders: frozenset[str]
     ) -> _Registered:
         """Register a container; the socket's lock is held.
 
-        What it shares with earlier containers of the ticket, which have ended, is its own from
+        What it shares with earlier containers at the socket, which have ended, is its own from
         now on.
         """
         shared = folders - {ref.container_id}
         with self._lock:
             held = self._registered.get(ref.container_id)
-            if held is None or held.ticket_socket is not ticket_socket:
-                held = _Registered(ref.container_id, ref, ticket_socket)
+            if held is None or held.socket is not socket:
+                held = _Registered(ref.container_id, ref, socket)
                 self._registered[ref.container_id] = held
             for other in self._registered.values():
-                if other.ticket_socket is ticket_socket:
+                if other.socket is socket:
                     other.folders -= shared
             held.ref = ref
             held.folders |= folders
         return held
 
     def _recover(
-        self, folder: int, container_id: str, ticket_socket: TicketSocket, names: Collection[str]
+        self, folder: int, container_id: str, socket: ContainerSocket, names: Collection[str]
     ) -> _Registered:
-        registered = _Registered(
-            container_id, None, ticket_socket, aliases(container_id) & set(names)
-        )
+        registered = _Registered(container_id, None, socket, aliases(container_id) & set(names))
         try:
             with disk.opened(container_id, folder) as inside:
                 pids = decode_pids(disk.read(inside, PIDS_NAME, _LARGEST_FILE) or b"")
@@ -170,12 +168,12 @@ class Registrations:
     def _relist(self, registered: _Registered) -> bool:
         """Update a container's list; return whether it has processes, or may have."""
         try:
-            with registered.ticket_socket.writing:
+            with registered.socket.writing:
                 if registered.ref is None:
                     return False
                 listed = self._list(registered.ref)
                 if listed and listed != registered.listed:
-                    self._write(registered.ticket_socket, registered.folders, {PIDS_NAME: listed})
+                    self._write(registered.socket, registered.folders, {PIDS_NAME: listed})
                     registered.listed = listed
                 return bool(listed)
         except (CgroupError, EnforcementError, Unavailable) as error:  # the next time, then
@@ -183,12 +181,12 @@ class Registrations:
             return True
 
     def _forget(self, registered: _Registered) -> None:
-        with registered.ticket_socket.writing:
+        with registered.socket.writing:
             with self._lock:
                 held = self._registered.get(registered.container_id) is registered
                 own = {each or PIDS_NAME for each in registered.folders}
             if held:
-                with registered.ticket_socket.folder() as folder:
+                with registered.socket.folder() as folder:
                     self._dirs.discard(folder, own)
                 with self._lock:
                     self._registered.pop(registered.container_id)
@@ -203,9 +201,9 @@ class Registrations:
         return encode_pids(pids[:MOST_PIDS])
 
     def _write(
-        self, ticket_socket: TicketSocket, folders: Collection[str], files: dict[str, bytes]
+        self, socket: ContainerSocket, folders: Collection[str], files: dict[str, bytes]
     ) -> None:
-        with ticket_socket.folder() as folder:
+        with socket.folder() as folder:
             for each in sorted(folders):
                 self._dirs.write(folder, each, files)
 

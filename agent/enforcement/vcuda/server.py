@@ -1,6 +1,6 @@
 """The registration service's gRPC server: messages in, the manager, answers out.
 
-It listens on a socket that only the relay may reach; who calls is what the relay says.
+It listens on a socket that only ``socket_server`` may reach, and learns there who calls.
 """
 
 import logging
@@ -12,13 +12,10 @@ import grpc
 
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
-from agent.enforcement.vcuda.claims import Claims, Forbidden, NotYet
+from agent.enforcement.vcuda.claims import ClaimedIdentity, Forbidden, NotYet
 from agent.errors import EnforcementError, Unavailable
 
 log = logging.getLogger(__name__)
-
-# Each may wait for the container runtime. The relay lets few of one ticket come at a time.
-_THREADS = 32
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", 16 * 1024),
@@ -29,7 +26,7 @@ _OPTIONS = (
 )
 
 
-Register = Callable[[str, Claims], None]
+Register = Callable[[str, ClaimedIdentity], None]
 """Registers the container behind a connection."""
 
 # What a container is told: nothing about the node or about others.
@@ -63,7 +60,7 @@ class VcudaService(rpc.VCUDAServiceServicer):
         self, request: api.VDeviceRequest, context: grpc.ServicerContext
     ) -> api.VDeviceResponse:
         """Register."""
-        claims = Claims(
+        claims = ClaimedIdentity(
             request.bus_id, request.pod_uid, request.container_name, request.container_id
         )
         try:
@@ -79,8 +76,10 @@ class VcudaService(rpc.VCUDAServiceServicer):
 class VcudaServer:
     """The server on its private socket."""
 
-    def __init__(self, register: Register, socket: Path) -> None:
+    def __init__(self, register: Register, socket: Path, *, threads: int) -> None:
         """Bind and serve; the socket's folder is made, for root alone.
+
+        *threads* is one for each connection there may be: half a message keeps one waiting.
 
         Raises:
             OSError: the socket cannot be bound.
@@ -89,7 +88,7 @@ class VcudaServer:
         socket.parent.chmod(0o700)
         socket.unlink(missing_ok=True)
         self._server = grpc.server(
-            ThreadPoolExecutor(_THREADS, thread_name_prefix="vcuda"), options=_OPTIONS
+            ThreadPoolExecutor(threads, thread_name_prefix="vcuda"), options=_OPTIONS
         )
         rpc.add_VCUDAServiceServicer_to_server(VcudaService(register), self._server)
         try:

@@ -4,7 +4,13 @@ import threading
 
 import pytest
 
-from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.grants import (
+    CardGrant,
+    ContainerEdits,
+    Entitlement,
+    Grant,
+    Mount,
+)
 from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.current_pod import Assignment, CurrentPod
-from agent.allocator.interfaces import Checkpoint, ContainerRef, Containers, HeldSlots, ListedPod
+from agent.allocator.interfaces import (
+    Checkpoint,
+    ContainerRef,
+    Containers,
+    HeldSlots,
+    ListedPod,
+)
 from agent.allocator.model.pod_view import PodView
 from agent.allocator.snapshot import (
     AllocationSnapshot,

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.grants import (
+    CardGrant,
+    ContainerEdits,
+    Entitlement,
+    Grant,
+    Mount,
+)
 from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
 from agent.app.container_setup import Injector, Lifecycle, Upkeep, set_up_containers

@@ -11,9 +11,9 @@ import pytest
 
 from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
 from agent.allocator.interfaces import ContainerRef
+from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
-from agent.enforcement.ticket_dirs import digest_of
 from agent.errors import EnforcementError
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table, ids, pod_id
 

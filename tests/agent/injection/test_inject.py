@@ -3,7 +3,12 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.grants import CardGrant, ContainerEdits, Grant, Mount
+from agent.allocator.grants import (
+    CardGrant,
+    ContainerEdits,
+    Grant,
+    Mount,
+)
 from agent.errors import GrantError, SettingsError
 from agent.injection.inject import (
     CONTROL_DEVICES,

@@ -1,6 +1,12 @@
 import pytest
 
-from agent.allocator.grants import CardGrant, Grant, allocations_of, grant_of, is_news
+from agent.allocator.grants import (
+    CardGrant,
+    Grant,
+    allocations_of,
+    grant_of,
+    is_news,
+)
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.model.pod_view import PodView
 from contract.allocation import Allocation, Evidence

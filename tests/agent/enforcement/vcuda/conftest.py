@@ -1,4 +1,4 @@
-"""A node with vcuda, and the relay alone."""
+"""A node with vcuda, and the sockets alone."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.enforcement.vcuda.relay_site import RelaySite, relays
+from tests.agent.enforcement.vcuda.socket_site import SocketSite, socket_sites
 from tests.agent.enforcement.vcuda.vcuda_site import ID_A, POD_A, Site, entitlement
 
 
@@ -25,11 +25,11 @@ def ticket_dir(site: Site) -> Path:
 
 
 @pytest.fixture
-def make(folder: Path) -> Iterator[Callable[..., RelaySite]]:
-    with relays(folder) as build:
+def make(folder: Path) -> Iterator[Callable[..., SocketSite]]:
+    with socket_sites(folder) as build:
         yield build
 
 
 @pytest.fixture
-def relay_site(make: Callable[..., RelaySite]) -> RelaySite:
+def socket_site(make: Callable[..., SocketSite]) -> SocketSite:
     return make()

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
 import pytest
 
 from agent.enforcement.vcuda.config import decode, decode_pids
+from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
@@ -27,9 +29,12 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     UID_B,
     Site,
     entitlement,
+    open_channel,
 )
+from tests.agent.fakes import eventually
 
 ME = os.getpid()
+METHOD = "/vcuda.VCUDAService/RegisterVDevice"
 
 
 @pytest.fixture
@@ -172,6 +177,59 @@ def test_garbage_stops_nobody(site: Site, dir_a: Path, dir_b: Path) -> None:
                 while connection.recv(4096):
                     pass
         served(site, dir_a)
+
+
+def test_half_a_request_on_every_connection_keeps_no_thread_from_others(
+    site: Site, dir_a: Path, dir_b: Path
+) -> None:
+    """gRPC gives a thread to a call whose message has not come yet."""
+    most = ConnectionBudget().container
+    never = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        never.wait(30)
+        yield from ()
+
+    with contextlib.ExitStack() as held:
+        held.callback(never.set)
+        calls = []  # one that is forgotten is cancelled
+        for _ in range(most):
+            channel = held.enter_context(open_channel(dir_b))
+            call = channel.stream_unary(METHOD, bytes, bytes)
+            calls.append(call.future(nothing(), timeout=30))
+        eventually(
+            lambda: [each.name[:6] for each in threading.enumerate()].count("vcuda_") >= most,
+            "each call has a thread",
+        )
+        served(site, dir_a)
+        with _connect(dir_b) as refused:
+            assert refused.recv(1) == b""
+        served(site, dir_a)
+        assert not any(each.done() for each in calls)
+
+
+def test_a_flood_of_connections_delays_only_its_own_container(
+    site: Site, dir_a: Path, dir_b: Path
+) -> None:
+    stop = threading.Event()
+
+    def flood() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as made:
+                made.settimeout(0.1)
+                made.connect(str(dir_b / "vcuda.sock"))
+
+    threads = [threading.Thread(target=flood) for _ in range(4)]
+    for each in threads:
+        each.start()
+    try:
+        for _ in range(5):
+            served(site, dir_a)
+    finally:
+        stop.set()
+        for each in threads:
+            each.join(30)
+    assert site.vcuda.alive
 
 
 def test_places_that_change_hands_while_their_holder_registers(site: Site, dir_a: Path) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agent.allocator.grants import CardGrant, ContainerEdits, Grant, Mount
-from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode
 from agent.enforcement.vcuda.ports import Hardware
-from agent.enforcement.vcuda.relay import Relay
+from agent.enforcement.vcuda.socket_server import ContainerSocketServer
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import Cgroups
 from tests.agent.builders import BLOCK, MEMORY, ids
@@ -76,7 +76,7 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
         raise EnforcementError("state-dir: cannot clean: Read-only file system")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "keep", fails)
+        patch.setattr(ContainerDirs, "keep", fails)
         site.vcuda.keep([POD_B])  # what cannot be removed now is left for later
     assert gone.exists()
     site.vcuda.keep([POD_B])
@@ -90,7 +90,7 @@ def test_a_ticket_whose_directory_others_have_removed_is_listened_at_no_more(sit
     ticket_dir = site.admit(entitlement())
     shutil.rmtree(ticket_dir.parent)
     site.vcuda.keep([POD_A])
-    assert site.vcuda._relay.ticket_sockets() == ()
+    assert site.vcuda._sockets.sockets() == ()
 
 
 def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(
@@ -113,18 +113,18 @@ def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
-    real = Relay.open
+    real = ContainerSocketServer.open
     failed: list[str] = []
 
-    def fails_once(relay: Relay, digest: str, folder: int, pod: str = "") -> None:
+    def fails_once(server: ContainerSocketServer, digest: str, folder: int) -> None:
         if not failed:
             failed.append(digest)
             os.close(folder)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(relay, digest, folder, pod)
+        real(server, digest, folder)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Relay, "open", fails_once)
+        patch.setattr(ContainerSocketServer, "open", fails_once)
         site.restart()
         failed.clear()
         with pytest.raises(EnforcementError) as error:  # at a start it is a veto
@@ -173,7 +173,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
 
     vcuda = _vcuda(folder / "state")
     with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "all", fails)
+        patch.setattr(ContainerDirs, "all", fails)
         with pytest.raises(EnforcementError, match="Input/output error"):
             vcuda.open()
     assert not list((folder / "state" / "vcuda").glob("server-*.sock"))
@@ -182,7 +182,7 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
     vcuda.close()
 
 
-def test_nobody_but_root_reaches_the_server_behind_the_relay(site: Site) -> None:
+def test_nobody_but_root_reaches_the_server_behind_the_sockets(site: Site) -> None:
     (server,) = (site.state / "vcuda").glob("server-*.sock")
     assert server.is_socket()
     assert server.parent.stat().st_mode & 0o777 == 0o700

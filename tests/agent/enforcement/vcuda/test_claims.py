@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent.enforcement.vcuda.claims import (
-    Claims,
+    ClaimedIdentity,
     Forbidden,
     check_claims,
     check_container,
@@ -32,7 +32,7 @@ BUS_IDS = ("00000000:3b:00.0", "0000:af:00.0")
 
 
 def container(claimed: str, ref: ContainerCgroup | None = REF) -> Callable[[], object]:
-    return lambda: check_container(ref, Claims(container_id=claimed))
+    return lambda: check_container(ref, ClaimedIdentity(container_id=claimed))
 
 
 def named(name: str) -> Callable[[], object]:
@@ -40,7 +40,7 @@ def named(name: str) -> Callable[[], object]:
 
 
 def claiming(**claims: str) -> Callable[[], object]:
-    return lambda: check_claims(Claims(**claims), INFO, BUS_IDS)
+    return lambda: check_claims(ClaimedIdentity(**claims), INFO, BUS_IDS)
 
 
 NO_LABEL = "its container's name is not a DNS label"
@@ -112,34 +112,36 @@ def test_the_record_may_not_know_the_uid_but_must_not_have_another() -> None:
 @pytest.mark.parametrize(
     "claims",
     [
-        Claims(),
-        Claims(pod_uid=UID_A),
-        Claims(container_name="main"),
-        Claims("0000:3B:00.0", UID_A, "main", ID_A),
-        Claims(bus_id="3b:00.0"),
-        Claims(bus_id="00000000:AF:00.0"),
+        ClaimedIdentity(),
+        ClaimedIdentity(pod_uid=UID_A),
+        ClaimedIdentity(container_name="main"),
+        ClaimedIdentity("0000:3B:00.0", UID_A, "main", ID_A),
+        ClaimedIdentity(bus_id="3b:00.0"),
+        ClaimedIdentity(bus_id="00000000:AF:00.0"),
     ],
 )
-def test_a_request_may_say_nothing_or_what_is_so(claims: Claims) -> None:
+def test_a_request_may_say_nothing_or_what_is_so(claims: ClaimedIdentity) -> None:
     check_claims(claims, INFO, BUS_IDS)
     for claimed in ("", ID_A, f"crio-{ID_A}"):  # CRI-O's form of it
-        assert check_container(REF, Claims(container_id=claimed)) is REF
+        assert check_container(REF, ClaimedIdentity(container_id=claimed)) is REF
     for uid in (None, UID_A):  # a cgroup that names no pod contradicts nothing
         assert check_runtime(replace(REF, pod_uid=uid), INFO) is INFO
     # A card whose bus ID is not known may be the one that is claimed.
-    check_claims(Claims(bus_id="0000:99:00.0"), INFO, ("",))
-    assert Claims("b" * 99).shown()["bus_id"] == "b" * 80
+    check_claims(ClaimedIdentity(bus_id="0000:99:00.0"), INFO, ("",))
+    assert ClaimedIdentity("b" * 99).shown()["bus_id"] == "b" * 80
 
 
 @pytest.mark.parametrize(
     ("claims", "folders"),
     [
-        (Claims(), {ID_A}),
-        (Claims(container_id=ID_A), {ID_A}),
-        (Claims(container_id=f"crio-{ID_A}"), {ID_A, f"crio-{ID_A}"}),
-        (Claims(container_name="main"), {ID_A, "", "main"}),
-        (Claims(container_name="main", container_id=ID_A), {ID_A, "", "main"}),
+        (ClaimedIdentity(), {ID_A}),
+        (ClaimedIdentity(container_id=ID_A), {ID_A}),
+        (ClaimedIdentity(container_id=f"crio-{ID_A}"), {ID_A, f"crio-{ID_A}"}),
+        (ClaimedIdentity(container_name="main"), {ID_A, "", "main"}),
+        (ClaimedIdentity(container_name="main", container_id=ID_A), {ID_A, "", "main"}),
     ],
 )
-def test_a_container_finds_its_files_where_it_will_look(claims: Claims, folders: set[str]) -> None:
+def test_a_container_finds_its_files_where_it_will_look(
+    claims: ClaimedIdentity, folders: set[str]
+) -> None:
     assert folders_of(claims, REF, INFO) == folders

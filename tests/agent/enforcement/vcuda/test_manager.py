@@ -1,6 +1,8 @@
-"""Registration from end to end: a gRPC client, the relay, the server, the manager, the files."""
+"""Registration from end to end: a gRPC client, the sockets, the server, the manager, the files."""
 
+import contextlib
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,12 @@ import pytest
 
 from agent.allocator.grants import Entitlement
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.server import VcudaServer
+from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import EnforcementError
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
@@ -51,7 +54,7 @@ def test_a_container_finds_its_limits_at_once_and_its_processes_once_it_register
 
 
 def test_who_owned_a_directory_by_a_guess_is_corrected(site: Site, ticket_dir: Path) -> None:
-    dirs = TicketDirs(site.state / "tickets")
+    dirs = ContainerDirs(site.state / "tickets")
     (held,) = dirs.all()
     folder = dirs.open(held.digest)
     dirs.correct_owner(held.digest, folder, POD_B)
@@ -164,7 +167,7 @@ def test_limits_that_cannot_be_written_are_told_without_a_path(
         raise problem
 
     with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "write", fails)
+        patch.setattr(Registrations, "add", fails)
         assert _code(site, ticket_dir) == told
     assert site.results == ["failed"]
     site.runtime.down = True
@@ -199,6 +202,24 @@ def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, ticket_dir
     assert len(asked) == 3
 
 
+def test_a_client_that_was_refused_dials_again_and_is_served(
+    site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """gpu-manager's client waits for a connection (``WithBlock``), and only then asks, once."""
+    with contextlib.ExitStack() as held:
+        for _ in range(ConnectionBudget().container):
+            idle = held.enter_context(socket.socket(socket.AF_UNIX))
+            idle.connect(str(ticket_dir / "vcuda.sock"))
+        with stub(ticket_dir) as client:
+            call = client.RegisterVDevice.future(
+                api.VDeviceRequest(container_name="main"), timeout=60, wait_for_ready=True
+            )
+            eventually(lambda: "too many connections" in caplog.messages, "it is refused")
+            held.close()
+            call.result(60)
+    assert site.results == ["registered"]
+
+
 def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
     site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,7 +233,9 @@ def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
     site.register(ticket_dir)
 
 
-def test_a_connection_that_is_not_the_relays_is_refused(site: Site, ticket_dir: Path) -> None:
+def test_a_connection_that_did_not_come_by_a_containers_socket_is_refused(
+    site: Site, ticket_dir: Path
+) -> None:
     (server,) = (site.state / "vcuda").glob("server-*.sock")
     with (
         grpc.insecure_channel(f"unix:{server}") as channel,
@@ -238,7 +261,7 @@ def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
 
 def test_a_server_that_cannot_listen_is_told(folder: Path) -> None:
     with pytest.raises(OSError, match=r"^cannot bind "):
-        VcudaServer(lambda _address, _claims: None, folder / ("x" * 120))
+        VcudaServer(lambda _address, _claims: None, folder / ("x" * 120), threads=1)
 
 
 def test_a_large_message_is_refused(site: Site, ticket_dir: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import grpc
 import pytest
 
-from agent.enforcement.ticket_dirs import TicketDirs
+from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.claims import Forbidden
+from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.enforcement.vcuda.registrations import Registrations
-from agent.enforcement.vcuda.ticket_sockets import TicketSocket
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError, Cgroups, ContainerCgroup
 from tests.agent.enforcement.vcuda.vcuda_site import (
@@ -156,11 +156,11 @@ class Alone:
     """Registrations at one ticket."""
 
     def __init__(self, root: Path) -> None:
-        self.dirs = TicketDirs(root)
+        self.dirs = ContainerDirs(root)
         self.processes = Processes()
         self.registrations = Registrations(self.dirs, self.processes)
         self.ticket = self.dirs.make(IDS_A, POD_A)
-        self.ticket_dir = TicketSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
+        self.ticket_dir = ContainerSocket(self.ticket.digest, self.dirs.open(self.ticket.digest))
 
     def add(self, container_id: str, *pids: int) -> None:
         self.processes.of[container_id] = pids
@@ -196,7 +196,7 @@ def test_a_list_that_could_not_be_written_is_written_the_next_time(
 
     alone.add(ID_A, 7)
     with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "write", fails)
+        patch.setattr(ContainerDirs, "write", fails)
         with pytest.raises(EnforcementError):
             alone.add(ID_A, 7, 8)
         alone.registrations.refresh(lambda _container: False)  # nor then, which is no error
@@ -230,7 +230,7 @@ def test_what_cannot_be_removed_is_removed_the_next_time(
     alone.add(ID_A, 7)
     alone.processes.of[ID_A] = ()
     with monkeypatch.context() as patch:
-        patch.setattr(TicketDirs, "discard", fails)
+        patch.setattr(ContainerDirs, "discard", fails)
         alone.registrations.refresh(lambda _container: True)
     assert "files stay" in caplog.messages
     assert (alone.ticket.files / ID_A).exists()

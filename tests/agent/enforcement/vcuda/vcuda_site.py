@@ -15,13 +15,13 @@ import grpc
 from agent.allocator.grants import CardGrant, Entitlement, Grant
 from agent.allocator.interfaces import ContainerRef
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement.ticket_dirs import digest_of
+from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import VcudaConfig, decode, decode_pids
-from agent.enforcement.vcuda.limits import Limits
 from agent.enforcement.vcuda.ports import Hardware
+from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo
@@ -89,8 +89,8 @@ def listed(folder: Path, *expected: int) -> Callable[[], bool]:
 
 
 @contextlib.contextmanager
-def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
-    """Connect to the socket of a ticket, and name it as the authority."""
+def open_channel(ticket_dir: Path) -> Iterator[grpc.Channel]:
+    """Connect to the socket of a container, and name it as the authority."""
     options = (
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
@@ -101,9 +101,16 @@ def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
         with grpc.insecure_channel(
             f"unix:/proc/self/fd/{folder}/vcuda.sock", options=options
         ) as channel:
-            yield rpc.VCUDAServiceStub(channel)
+            yield channel
     finally:
         os.close(folder)
+
+
+@contextlib.contextmanager
+def stub(ticket_dir: Path) -> Iterator[rpc.VCUDAServiceStub]:
+    """Connect as vcuda-controller's client does."""
+    with open_channel(ticket_dir) as channel:
+        yield rpc.VCUDAServiceStub(channel)
 
 
 class Site:
@@ -120,7 +127,7 @@ class Site:
         self.runtime = FakeRuntime()
         self.entitled: dict[tuple[str, str], Entitlement] = {}
         self.results: list[str] = []
-        self.limits = Limits(seconds=60)
+        self.budget = ConnectionBudget(seconds=60)
         self.vcuda = self.make()
 
     def make(self) -> Vcuda:
@@ -132,7 +139,7 @@ class Site:
             entitled=lambda uid, name: self.entitled.get((uid, name)),
             hardware=Hardware(lambda _card: BUS, lambda: "535.104.05", BLOCK),
             on_result=self.results.append,
-            limits=self.limits,
+            budget=self.budget,
             refresh_seconds=0.05,
             patience=0.4,
         )

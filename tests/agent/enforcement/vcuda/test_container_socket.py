@@ -1,4 +1,4 @@
-"""The sockets of tickets: made, mended, replaced; and their directories, lent."""
+"""The sockets of containers: made, made again, replaced; and their directories, lent."""
 
 import errno
 import os
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from agent.enforcement.vcuda.ticket_sockets import TicketSocket
+from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.errors import EnforcementError
-from tests.agent.enforcement.vcuda.relay_site import T1, T2, RelaySite, hear
+from tests.agent.enforcement.vcuda.socket_site import T1, T2, SocketSite, hear
 
 
 def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(
-    relay_site: RelaySite,
+    socket_site: SocketSite,
 ) -> None:
     before = os.umask(0o777)
     try:
-        path = relay_site.ticket(T1) / "vcuda.sock"
+        path = socket_site.listen(T1) / "vcuda.sock"
     finally:
         os.umask(before)
     status = path.lstat()
@@ -27,12 +27,12 @@ def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(
     assert [each.name for each in path.parent.iterdir()] == ["vcuda.sock"]
 
 
-def test_a_path_longer_than_a_sockets_is_listened_at(relay_site: RelaySite) -> None:
+def test_a_path_longer_than_a_sockets_is_listened_at(socket_site: SocketSite) -> None:
     """The container's own path to it is short: /etc/vcuda/vcuda.sock."""
-    long = relay_site.folder / ("x" * 120)
+    long = socket_site.folder / ("x" * 120)
     long.mkdir()
     folder = os.open(long, os.O_RDONLY | os.O_DIRECTORY)
-    relay_site.relay.open(T1, os.dup(folder))
+    socket_site.server.open(T1, os.dup(folder))
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(f"/proc/self/fd/{folder}/vcuda.sock")
@@ -42,79 +42,79 @@ def test_a_path_longer_than_a_sockets_is_listened_at(relay_site: RelaySite) -> N
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced by a file", "replaced by a link"])
-def test_a_socket_that_vanished_is_made_again(relay_site: RelaySite, how: str) -> None:
-    path = relay_site.ticket(T1) / "vcuda.sock"
+def test_a_socket_that_vanished_is_made_again(socket_site: SocketSite, how: str) -> None:
+    path = socket_site.listen(T1) / "vcuda.sock"
     path.unlink()
     if how == "replaced by a file":
         path.write_text("")
     elif how == "replaced by a link":
         path.symlink_to("/dev/null")
-    relay_site.ticket(T1)
+    socket_site.listen(T1)
     assert stat.S_ISSOCK(path.lstat().st_mode)
-    with relay_site.connect(T1) as connection:
-        assert relay_site.peer(connection)
+    with socket_site.connect(T1) as connection:
+        assert socket_site.peer(connection)
 
 
 def test_a_directory_that_cannot_be_listened_in_is_told(
-    relay_site: RelaySite, folder: Path
+    socket_site: SocketSite, folder: Path
 ) -> None:
     file = folder / "file"
     file.touch()
     taken = os.open(file, os.O_RDONLY)
     with pytest.raises(NotADirectoryError):
-        relay_site.relay.open(T1, taken)
-    assert relay_site.relay.ticket_sockets() == ()
+        socket_site.server.open(T1, taken)
+    assert socket_site.server.sockets() == ()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(taken)
 
 
 def test_a_socket_that_cannot_be_made_again_is_told(
-    relay_site: RelaySite, monkeypatch: pytest.MonkeyPatch
+    socket_site: SocketSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container that starts must not go without, only because it has had a socket before."""
-    path = relay_site.ticket(T1)
+    path = socket_site.listen(T1)
 
     def fails(_folder: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
     (path / "vcuda.sock").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("agent.enforcement.vcuda.ticket_sockets._listen", fails)
+        patch.setattr("agent.enforcement.vcuda.container_socket._listen", fails)
         with pytest.raises(OSError, match="no space"):
-            relay_site.ticket(T1)
-    relay_site.ticket(T1)
-    with relay_site.connect(T1) as connection:
-        assert relay_site.peer(connection)
+            socket_site.listen(T1)
+    socket_site.listen(T1)
+    with socket_site.connect(T1) as connection:
+        assert socket_site.peer(connection)
 
 
-def test_opening_again_a_directory_that_is_gone_is_told(relay_site: RelaySite) -> None:
-    path = relay_site.ticket(T1)
+def test_opening_again_a_directory_that_is_gone_is_told(socket_site: SocketSite) -> None:
+    path = socket_site.listen(T1)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     kept = os.dup(folder)
     (path / "vcuda.sock").unlink()
     path.rmdir()
     with pytest.raises(FileNotFoundError):
-        relay_site.relay.open(T1, folder)
+        socket_site.server.open(T1, folder)
     with pytest.raises(FileNotFoundError):  # nor is it by one that never was listened at
-        relay_site.relay.open(T2, kept)
+        socket_site.server.open(T2, kept)
 
 
 def test_a_lent_folder_outlives_its_socket_which_then_lends_no_more(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ticket_socket = TicketSocket(T1, os.open(folder, os.O_RDONLY))
+    at = ContainerSocket(T1, os.open(folder, os.O_RDONLY))
 
     def fails(_folder: int) -> int:
         raise OSError(errno.EMFILE, "too many")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "dup", fails)
-        with pytest.raises(EnforcementError) as error, ticket_socket.folder():
+        with pytest.raises(EnforcementError) as error, at.folder():
             pytest.fail("there is none")
     assert str(error.value) == "state-dir: cannot be opened: Too many open files"
-    with ticket_socket.folder() as lent:
-        ticket_socket.close()
-        ticket_socket.close()
+    with at.folder() as lent:
+        at.close()
+        at.close()
         assert os.fstat(lent).st_ino == folder.stat().st_ino
-    with pytest.raises(EnforcementError, match="ticket has ended"), ticket_socket.folder():
+    with pytest.raises(EnforcementError, match="ticket has ended"), at.folder():
         pytest.fail("it is closed")

@@ -1,6 +1,6 @@
-"""The directories of tickets: each is mounted into the container that holds its core places.
+"""The directories of containers: each is mounted into the container that holds its core slots.
 
-The name follows from the core places alone, so that an agent whose disk was wiped makes the
+The name follows from the core slots alone, so that an agent whose disk was wiped makes the
 same path again, the one that the kubelet remembers (fact K12). A directory that another pod
 had is moved away before a fresh one replaces it: bind mounts follow the inode, so a
 container that lingers never sees what belongs to its successor.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement import ticket_disk as disk
+from agent.enforcement import container_disk as disk
 from agent.errors import EnforcementError
 from agent.host import directories as folders
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def digest_of(ids: Collection[str]) -> str:
-    """Return the directory's name for these core places: 80 bits, the same in any order."""
+    """Return the directory's name for these core slots: 80 bits, the same in any order."""
     text = "\n".join(sorted(ids))
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
@@ -35,8 +35,8 @@ def may_be(owner: PodId, pod: PodId) -> bool:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class TicketDir:
-    """One ticket's directory."""
+class ContainerDir:
+    """The directory of one container."""
 
     digest: str
     owner: PodId
@@ -45,8 +45,8 @@ class TicketDir:
     """The path that is mounted."""
 
 
-class TicketDirs:
-    """All tickets' directories below one root. Safe to share between threads.
+class ContainerDirs:
+    """All containers' directories below one root. Safe to share between threads.
 
     Every method but the first raises ``EnforcementError`` where the disk does not let it.
     """
@@ -57,30 +57,25 @@ class TicketDirs:
 
     # --- making ------------------------------------------------------------------------
 
-    def make(self, ids: Collection[str], owner: PodId) -> TicketDir:
+    def make(self, ids: Collection[str], owner: PodId) -> ContainerDir:
         """Make the directory of *ids* for a pod that is being admitted.
 
         The one that is there is kept if it was made for this very pod (an init container's
-        places are handed on, fact K7). Where a UID is not known the pod may be another of the
+        slots are reusable, fact K7). Where a UID is not known the pod may be another of the
         same name: then it is made anew, since nothing of a pod runs while it is admitted.
         """
-        return self._settle(ids, owner, lambda held: bool(owner.uid) and held == owner)
+        return self._reuse_or_create(ids, owner, lambda held: bool(owner.uid) and held == owner)
 
-    def ensure(self, ids: Collection[str], owner: PodId) -> TicketDir:
+    def ensure(self, ids: Collection[str], owner: PodId) -> ContainerDir:
         """Make the directory of *ids* unless *owner*, who is about to start, has it."""
-        return self._settle(ids, owner, lambda held: may_be(held, owner))
+        return self._reuse_or_create(ids, owner, lambda held: may_be(held, owner))
 
-    def find(self, ids: Collection[str]) -> TicketDir | None:
+    def find(self, ids: Collection[str]) -> ContainerDir | None:
         """Return the directory of *ids* as it is; ``None`` when there is none."""
         digest = digest_of(ids)
         with self._lock, self._opened("read") as root:
             owner = disk.owner_of(root, digest)
             return self._at(digest, owner) if owner is not None else None
-
-    def owner(self, digest: str) -> PodId | None:
-        """Return the owner of a directory; ``None`` when there is none of that name."""
-        with self._lock, self._opened("read") as root:
-            return disk.owner_of(root, digest)
 
     def correct_owner(self, digest: str, folder: int, owner: PodId) -> None:
         """Replace the owner of a directory, which was a guess, by the one that is proven.
@@ -101,12 +96,12 @@ class TicketDirs:
 
     # --- keeping -----------------------------------------------------------------------
 
-    def all(self) -> tuple[TicketDir, ...]:
+    def all(self) -> tuple[ContainerDir, ...]:
         """Return every directory, by name."""
         with self._lock, self._opened("read") as root:
             return self._list(root)
 
-    def keep(self, pods: Collection[PodId]) -> tuple[TicketDir, ...]:
+    def keep(self, pods: Collection[PodId]) -> tuple[ContainerDir, ...]:
         """Remove the directories of other pods than these; return those that stay.
 
         An owner whose UID is not known is among them by its namespace and name.
@@ -176,9 +171,9 @@ class TicketDirs:
 
     # --- steps; the lock is held ---------------------------------------------------------
 
-    def _settle(
+    def _reuse_or_create(
         self, ids: Collection[str], owner: PodId, keeps: Callable[[PodId], bool]
-    ) -> TicketDir:
+    ) -> ContainerDir:
         digest = digest_of(ids)
         with self._lock, self._opened("make") as root:
             held = disk.owner_of(root, digest)
@@ -192,7 +187,7 @@ class TicketDirs:
             disk.sweep(root)
         return self._at(digest, owner)
 
-    def _list(self, root: int) -> tuple[TicketDir, ...]:
+    def _list(self, root: int) -> tuple[ContainerDir, ...]:
         found = []
         for name in folders.names(root):
             owner = disk.owner_of(root, name) if disk.is_name(name) else None
@@ -200,8 +195,8 @@ class TicketDirs:
                 found.append(self._at(name, owner))
         return tuple(found)
 
-    def _at(self, digest: str, owner: PodId) -> TicketDir:
-        return TicketDir(digest, owner, self._root / digest / disk.FILES)
+    def _at(self, digest: str, owner: PodId) -> ContainerDir:
+        return ContainerDir(digest, owner, self._root / digest / disk.FILES)
 
     @contextlib.contextmanager
     def _opened(self, doing: str) -> Iterator[int]:

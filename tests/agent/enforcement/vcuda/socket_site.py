@@ -1,4 +1,4 @@
-"""A relay that runs between real sockets, for tests."""
+"""A server at containers' sockets that runs between real sockets, for tests."""
 
 import contextlib
 import os
@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agent.enforcement.vcuda.limits import Limits
-from agent.enforcement.vcuda.relay import Relay
+from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.runtime.cgroups import ContainerCgroup
 
 T1, T2 = "1" * 20, "2" * 20
@@ -55,21 +54,26 @@ class Upstream:
         self.socket.close()
 
 
-class RelaySite:
-    """A relay that runs, with tickets' directories."""
+class SocketSite:
+    """A server that runs, with containers' directories."""
 
     def __init__(
-        self, folder: Path, limits: Limits, identify: Callable[[int], ContainerCgroup | None]
+        self,
+        folder: Path,
+        budget: ConnectionBudget,
+        identify: Callable[[int], ContainerCgroup | None],
     ) -> None:
         self.folder = folder
         self.upstream = Upstream(folder / "up.sock")
-        self.relay: Relay = Relay(upstream=folder / "up.sock", identify=identify, limits=limits)
-        self.relay.start()
+        self.server = ContainerSocketServer(
+            upstream=folder / "up.sock", identify=identify, budget=budget
+        )
+        self.server.start()
 
-    def ticket(self, digest: str, pod: str = "") -> Path:
+    def listen(self, digest: str) -> Path:
         path = self.folder / digest
         path.mkdir(exist_ok=True)
-        self.relay.open(digest, os.open(path, os.O_RDONLY | os.O_DIRECTORY), pod)
+        self.server.open(digest, os.open(path, os.O_RDONLY | os.O_DIRECTORY))
         return path
 
     def connect(self, digest: str) -> socket.socket:
@@ -91,9 +95,9 @@ class RelaySite:
         return self.upstream.peers[-1]
 
     def close(self) -> None:
-        self.relay.stop()
+        self.server.stop()
         self.upstream.close()
-        assert not self.relay.alive
+        assert not self.server.alive
 
 
 def hear(connection: socket.socket, count: int) -> bytes:
@@ -112,15 +116,15 @@ def ended(connection: socket.socket) -> bool:
 
 
 @contextlib.contextmanager
-def relays(folder: Path) -> Iterator[Callable[..., RelaySite]]:
-    """What makes relays, which are ended afterwards."""
-    made: list[RelaySite] = []
+def socket_sites(folder: Path) -> Iterator[Callable[..., SocketSite]]:
+    """What makes servers, which are ended afterwards."""
+    made: list[SocketSite] = []
 
     def build(
-        limits: Limits | None = None,
+        budget: ConnectionBudget | None = None,
         identify: Callable[[int], ContainerCgroup | None] = of_pid,
-    ) -> RelaySite:
-        made.append(RelaySite(folder, limits or Limits(seconds=60), identify))
+    ) -> SocketSite:
+        made.append(SocketSite(folder, budget or ConnectionBudget(seconds=60), identify))
         return made[-1]
 
     yield build

@@ -1,4 +1,4 @@
-"""The layout of ticket directories on the disk, and the translation of its errors.
+"""The layout of containers' directories on the disk, and the translation of its errors.
 
 ::
 
@@ -36,7 +36,7 @@ _LEFTOVER = re.compile(r"\.(?:new-[0-9a-f]{20}|gone-[0-9a-f]{20}-[0-9]{1,9})\Z",
 
 
 def is_name(name: str) -> bool:
-    """Return whether a ticket's directory may be named so."""
+    """Return whether a container's directory may be named so."""
     return _NAME.match(name) is not None
 
 
@@ -94,7 +94,7 @@ def decode_owner(data: bytes) -> PodId | None:
 
 
 def move_away(root: int, digest: str) -> None:
-    """Rename a ticket's directory; containers that have it mounted keep it, by its inode."""
+    """Rename a container's directory; containers that have it mounted keep it, by its inode."""
     taken = set(folders.names(root))
     if digest not in taken:
         return

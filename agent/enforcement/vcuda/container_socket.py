@@ -1,7 +1,7 @@
-"""A ticket's socket: its directory, held open, and the socket in it.
+"""The socket in one container's directory, and that directory, held open.
 
-Everything about a socket goes by the descriptor of its directory. When another directory takes
-the path, what is written for a peer still lands where that peer came in.
+Every path is relative to the descriptor of the directory. If another directory takes its path,
+what is written for a peer still lands where that peer connected.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ _BESIDE = ".vcuda.sock.new"
 _QUEUE = 128
 
 
-class TicketSocket:
-    """One ticket's socket, listened at, and the directory that it is in."""
+class ContainerSocket:
+    """One container's listening socket and its directory."""
 
     def __init__(self, digest: str, folder: int) -> None:
         """Listen in *folder*, a descriptor of the directory, which is taken over.
@@ -31,11 +31,13 @@ class TicketSocket:
         self.digest = digest
         self.writing = threading.Lock()
         """Held by whoever writes what its peers read."""
+        self.closed = False
+        """Whether the directory is lent no more."""
         self._folder = folder
         self._lock = threading.Lock()
-        self._open = True
         try:
-            self.listening, self._made = _listen(folder)
+            self.listening = _listen(folder)
+            self._made = _identity(folder)
         except OSError:
             os.close(folder)
             raise
@@ -49,10 +51,11 @@ class TicketSocket:
         """Lend a descriptor of the directory; it outlives the socket.
 
         Raises:
-            EnforcementError: the ticket has ended, or no descriptors are left.
+            EnforcementError: the container's devices were given to another, or no descriptors
+                are left.
         """
         with self._lock:
-            if not self._open:
+            if self.closed:
                 raise EnforcementError("this container's ticket has ended")
             try:
                 lent = os.dup(self._folder)
@@ -64,24 +67,23 @@ class TicketSocket:
         finally:
             os.close(lent)
 
-    @property
-    def closed(self) -> bool:
-        """Whether the ticket has ended."""
-        return not self._open
-
     def close(self) -> None:
         """Stop listening, and close the directory."""
         self.listening.close()
+        self.stop_lending()
+
+    def stop_lending(self) -> None:
+        """Close the directory: nothing new is written for the peers."""
         with self._lock:
-            if self._open:
-                self._open = False
+            if not self.closed:
+                self.closed = True
                 os.close(self._folder)
 
 
-def _listen(folder: int) -> tuple[socket.socket, tuple[int, int] | None]:
-    """Bind another name and rename: whoever connects meets the old socket or the new.
+def _listen(folder: int) -> socket.socket:
+    """Bind another name and rename it: a peer finds the old socket or the new one.
 
-    By way of the descriptor, since a socket's path has room for 107 bytes only.
+    The path goes through the descriptor: a socket's path may have 107 bytes only.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -91,16 +93,16 @@ def _listen(folder: int) -> tuple[socket.socket, tuple[int, int] | None]:
         made.bind(f"/proc/self/fd/{folder}/{_BESIDE}")
         path = os.open(_BESIDE, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
         try:
-            # Connecting takes the right to write to the socket; its folder nobody may write to.
+            # To connect takes write permission on the socket; nobody may write to its folder.
             Path(f"/proc/self/fd/{path}").chmod(0o666)
         finally:
             os.close(path)
         made.listen(_QUEUE)
         os.rename(_BESIDE, _SOCKET, src_dir_fd=folder, dst_dir_fd=folder)
-        return made, _identity(folder)
     except OSError:
         made.close()
         raise
+    return made
 
 
 def _identity(folder: int) -> tuple[int, int] | None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from agent.allocator.model.pod_view import PodId
-from agent.enforcement.ticket_dirs import TicketDir, TicketDirs, digest_of
-from agent.enforcement.ticket_disk import decode_owner
+from agent.enforcement.container_dirs import ContainerDir, ContainerDirs, digest_of
+from agent.enforcement.container_disk import decode_owner
 from agent.errors import EnforcementError
 from tests.agent.builders import ids, pod_id
 
@@ -27,8 +27,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def dirs(root: Path) -> TicketDirs:
-    return TicketDirs(root)
+def dirs(root: Path) -> ContainerDirs:
+    return ContainerDirs(root)
 
 
 @pytest.fixture
@@ -78,11 +78,11 @@ def test_the_name_follows_from_the_places_in_any_order() -> None:
 
 
 def test_what_is_made_can_be_read_by_a_container_and_written_by_root_alone(
-    dirs: TicketDirs, root: Path
+    dirs: ContainerDirs, root: Path
 ) -> None:
     made = dirs.make(IDS, A)
     digest = digest_of(IDS)
-    assert made == TicketDir(digest, A, root / digest / "files")
+    assert made == ContainerDir(digest, A, root / digest / "files")
     assert tree(root) == [digest, f"{digest}/files", f"{digest}/owner.json"]
     assert mode(made.files) == 0o755
     assert mode(root / digest) == 0o711
@@ -91,9 +91,9 @@ def test_what_is_made_can_be_read_by_a_container_and_written_by_root_alone(
     assert json.loads((root / digest / "owner.json").read_text()) == A._asdict()
 
 
-@pytest.mark.parametrize("again", [TicketDirs.make, TicketDirs.ensure])
+@pytest.mark.parametrize("again", [ContainerDirs.make, ContainerDirs.ensure])
 def test_another_pod_finds_a_fresh_directory_and_a_lingering_container_keeps_its_own(
-    dirs: TicketDirs, again: Callable[..., TicketDir]
+    dirs: ContainerDirs, again: Callable[..., ContainerDir]
 ) -> None:
     made = dirs.make(IDS, A)
     (made.files / "secret").write_text("of a")
@@ -125,7 +125,7 @@ NAMELESS = pod_id("a", "")
     ],
 )
 def test_a_directory_is_kept_for_whom_it_may_have_been_made(
-    dirs: TicketDirs, owner: PodId, pod: PodId, kept: bool
+    dirs: ContainerDirs, owner: PodId, pod: PodId, kept: bool
 ) -> None:
     made = dirs.make(IDS, owner)
     assert dirs.keep([pod, B._replace(name="c")]) == ((made,) if kept else ())
@@ -134,7 +134,7 @@ def test_a_directory_is_kept_for_whom_it_may_have_been_made(
 
 @pytest.mark.parametrize(("uid", "kept"), [("u", True), ("", False)])
 def test_a_pod_that_is_admitted_gets_what_was_surely_made_for_it_and_else_a_fresh_one(
-    dirs: TicketDirs, uid: str, kept: bool
+    dirs: ContainerDirs, uid: str, kept: bool
 ) -> None:
     made = dirs.make(IDS, pod_id("a", uid))
     (made.files / "kept").touch()
@@ -146,17 +146,17 @@ def test_a_pod_that_is_admitted_gets_what_was_surely_made_for_it_and_else_a_fres
     ("first", "second", "then"), [("", "u", "u"), ("u", "", "u"), ("", "", "")]
 )
 def test_at_a_start_a_uid_that_is_not_known_is_no_difference(
-    dirs: TicketDirs, first: str, second: str, then: str
+    dirs: ContainerDirs, first: str, second: str, then: str
 ) -> None:
     made = dirs.make(IDS, pod_id("a", first))
     (made.files / "kept").touch()
     assert dirs.ensure(IDS, pod_id("a", second)).owner == pod_id("a", then)
     assert names(made.files) == ["kept"]
-    assert dirs.find(IDS) == TicketDir(made.digest, pod_id("a", then), made.files)
+    assert dirs.find(IDS) == ContainerDir(made.digest, pod_id("a", then), made.files)
 
 
 def test_correcting_the_owner_of_a_directory_that_was_replaced_leaves_its_successor_alone(
-    dirs: TicketDirs,
+    dirs: ContainerDirs,
 ) -> None:
     """A container that lingers may be proven when its places are another pod's already."""
     made = dirs.make(IDS, A)
@@ -164,11 +164,11 @@ def test_correcting_the_owner_of_a_directory_that_was_replaced_leaves_its_succes
     dirs.make(IDS, B)
     dirs.correct_owner(made.digest, folder, A)
     os.close(folder)
-    assert dirs.find(IDS) == TicketDir(made.digest, B, made.files)
+    assert dirs.find(IDS) == ContainerDir(made.digest, B, made.files)
 
 
 def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
-    dirs: TicketDirs, root: Path
+    dirs: ContainerDirs, root: Path
 ) -> None:
     made = dirs.make(IDS, A)
     digest = digest_of(OTHER_IDS)
@@ -191,10 +191,10 @@ def test_leftovers_are_cleaned_and_what_is_not_ours_is_left_alone(
     assert names(root) == sorted([*others, made.digest, "notes.txt"])
 
 
-@pytest.mark.parametrize("call", [TicketDirs.make, TicketDirs.ensure])
+@pytest.mark.parametrize("call", [ContainerDirs.make, ContainerDirs.ensure])
 @pytest.mark.parametrize("where", ["", "files", "owner.json"])
 def test_a_link_in_our_place_is_replaced_and_never_followed(
-    dirs: TicketDirs, root: Path, tmp_path: Path, where: str, call: Callable[..., TicketDir]
+    dirs: ContainerDirs, root: Path, tmp_path: Path, where: str, call: Callable[..., ContainerDir]
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "files").mkdir(parents=True)
@@ -219,7 +219,7 @@ def test_a_link_in_our_place_is_replaced_and_never_followed(
 # --- files inside -------------------------------------------------------------------------
 
 
-def test_a_linked_folder_is_not_written_into(dirs: TicketDirs, tmp_path: Path) -> None:
+def test_a_linked_folder_is_not_written_into(dirs: ContainerDirs, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     made = dirs.make(IDS, A)
@@ -235,7 +235,7 @@ def test_a_linked_folder_is_not_written_into(dirs: TicketDirs, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["..", "../x"])
-def test_only_names_of_ours_are_opened(dirs: TicketDirs, name: str) -> None:
+def test_only_names_of_ours_are_opened(dirs: ContainerDirs, name: str) -> None:
     with pytest.raises(EnforcementError, match="is gone"):
         dirs.open(name)
 
@@ -258,7 +258,7 @@ STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlin
 )
 def test_a_disk_that_does_not_let_us_is_told_in_one_line(
     *,
-    dirs: TicketDirs,
+    dirs: ContainerDirs,
     root: Path,
     monkeypatch: pytest.MonkeyPatch,
     number: int,
@@ -304,11 +304,11 @@ class Kill:
         return step
 
 
-def _make(dirs: TicketDirs) -> None:
+def _make(dirs: ContainerDirs) -> None:
     dirs.make(IDS, B)
 
 
-def _write(dirs: TicketDirs) -> None:
+def _write(dirs: ContainerDirs) -> None:
     folder = dirs.open(digest_of(IDS))
     try:
         dirs.write(folder, "id", {"pids.config": b"new", "vcuda.config": b"new"})
@@ -316,7 +316,7 @@ def _write(dirs: TicketDirs) -> None:
         os.close(folder)
 
 
-def _correct_owner(dirs: TicketDirs) -> None:
+def _correct_owner(dirs: ContainerDirs) -> None:
     folder = dirs.open(digest_of(IDS))
     try:
         dirs.correct_owner(digest_of(IDS), folder, B)
@@ -324,18 +324,18 @@ def _correct_owner(dirs: TicketDirs) -> None:
         os.close(folder)
 
 
-def _keep(dirs: TicketDirs) -> None:
+def _keep(dirs: ContainerDirs) -> None:
     dirs.keep([B])
 
 
 @pytest.mark.parametrize("act", [_make, _write, _correct_owner, _keep])
 def test_killed_at_any_step_the_next_agent_mends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[TicketDirs], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[ContainerDirs], None]
 ) -> None:
     """The states in between are a whole directory of one pod or the other, or none."""
     for at in range(1000):
         root = tmp_path / str(at)
-        before = TicketDirs(root)
+        before = ContainerDirs(root)
         made, other = before.make(IDS, A), before.make(OTHER_IDS, B)
         (made.files / "id").mkdir()
         (made.files / "id" / "pids.config").write_bytes(b"old")
@@ -343,10 +343,10 @@ def test_killed_at_any_step_the_next_agent_mends_it(
         with monkeypatch.context() as patch:
             Kill(patch, at)
             try:
-                act(TicketDirs(root))
+                act(ContainerDirs(root))
             except Killed:
                 killed = True
-        after = TicketDirs(root)
+        after = ContainerDirs(root)
         after.clean()
         assert set(names(root)) <= {made.digest, other.digest}
         held = after.find(IDS)
@@ -362,7 +362,7 @@ def test_killed_at_any_step_the_next_agent_mends_it(
         assert after.find(OTHER_IDS) == other
         for pod in (B, A):
             fresh = after.ensure(IDS, pod)
-            assert fresh == TicketDir(made.digest, pod, made.files)
+            assert fresh == ContainerDir(made.digest, pod, made.files)
         assert names(made.files) == []
         assert mode(made.files) == 0o755
         assert names(root) == sorted([made.digest, other.digest])
@@ -373,7 +373,7 @@ def test_killed_at_any_step_the_next_agent_mends_it(
 
 
 def test_a_leftover_that_cannot_be_removed_is_no_refusal(
-    dirs: TicketDirs, root: Path, monkeypatch: pytest.MonkeyPatch
+    dirs: ContainerDirs, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dirs.make(IDS, A)
     with monkeypatch.context() as patch:
@@ -390,7 +390,7 @@ def test_a_leftover_that_cannot_be_removed_is_no_refusal(
 
 
 def test_an_owner_that_cannot_be_read_is_not_taken_for_nobody(
-    dirs: TicketDirs, monkeypatch: pytest.MonkeyPatch
+    dirs: ContainerDirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = dirs.make(IDS, A)
 

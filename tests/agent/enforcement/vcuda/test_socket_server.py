@@ -1,0 +1,284 @@
+"""The server at the containers' sockets, between real sockets and real processes."""
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from agent.enforcement.vcuda.socket_server import ConnectionBudget
+from agent.errors import EnforcementError
+from agent.runtime.cgroups import ContainerCgroup
+from tests.agent.enforcement.vcuda.socket_site import T1, T2, SocketSite, ended, hear, of_pid
+from tests.agent.fakes import eventually
+
+
+def test_nobody_is_known_by_a_name_that_is_not_the_servers(socket_site: SocketSite) -> None:
+    for name in ("", "unix:", "unix:/x", "unix-abstract:gpu-turnstile-1", "ipv4:127.0.0.1:5"):
+        assert socket_site.server.peer(name) is None
+
+
+def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(
+    socket_site: SocketSite,
+) -> None:
+    old = socket_site.listen(T1)
+    (at,) = socket_site.server.sockets()
+    with socket_site.connect(T1) as lingering:
+        socket_site.peer(lingering)
+        old.rename(socket_site.folder / "old")
+        socket_site.listen(T1)
+        assert ended(lingering)
+    (other,) = socket_site.server.sockets()
+    assert other is not at
+    with pytest.raises(EnforcementError, match="ticket has ended"), at.folder():
+        pytest.fail("it is closed")
+    with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as late:
+        late.connect(str(socket_site.folder / "old" / "vcuda.sock"))
+
+
+def test_a_closed_socket_is_not_listened_at(socket_site: SocketSite) -> None:
+    socket_site.listen(T1)
+    socket_site.listen(T2)
+    with socket_site.connect(T1) as connection:
+        name = socket_site.peer(connection)
+        assert socket_site.server.peer(name) is not None
+        (at,) = [each for each in socket_site.server.sockets() if each.digest == T1]
+        socket_site.server.close(T1)
+        assert at.closed  # at once: nobody writes there what another's directory should have
+        socket_site.server.close("there is none")
+        assert ended(connection)
+        eventually(lambda: socket_site.server.peer(name) is None, "the name is forgotten")
+    with pytest.raises(ConnectionRefusedError):
+        socket_site.connect(T1)
+    with socket_site.connect(T2) as connection:
+        assert socket_site.peer(connection)
+
+
+# --- what is passed on -------------------------------------------------------------------
+
+
+def test_a_peer_that_stops_talking_still_hears_the_answer(socket_site: SocketSite) -> None:
+    socket_site.listen(T1)
+    socket_site.upstream.hold.clear()
+    with socket_site.connect(T1) as connection:
+        connection.sendall(b"question")
+        connection.shutdown(socket.SHUT_WR)
+        socket_site.upstream.hold.set()
+        assert hear(connection, 100) == b"question"
+
+
+def test_a_peer_that_talks_too_much_is_let_go(make: Callable[..., SocketSite]) -> None:
+    socket_site = make(ConnectionBudget(bytes=100_000, seconds=60))
+    socket_site.listen(T1)
+    with (
+        socket_site.connect(T1) as talker,
+        contextlib.suppress(BrokenPipeError, ConnectionResetError),
+    ):
+        for _ in range(1000):
+            talker.sendall(b"x" * 1000)
+            talker.settimeout(0)
+            with contextlib.suppress(BlockingIOError):
+                talker.recv(65536)
+            talker.settimeout(20)
+        pytest.fail("it may talk without end")
+
+
+def test_a_peer_that_does_not_listen_holds_nobody_up(make: Callable[..., SocketSite]) -> None:
+    """What it is sent stays with the sender: the server keeps one piece of it."""
+    socket_site = make(ConnectionBudget(bytes=64 << 20, seconds=60))
+    socket_site.listen(T1)
+    socket_site.listen(T2)
+    with socket_site.connect(T1) as deaf:
+        deaf.settimeout(0.2)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                deaf.send(b"x" * 65536)
+        with socket_site.connect(T2) as other:
+            assert socket_site.peer(other)
+
+
+# --- what peers may use up ---------------------------------------------------------------
+
+
+def test_a_flooding_container_is_refused_and_hurts_no_other(
+    make: Callable[..., SocketSite], caplog: pytest.LogCaptureFixture
+) -> None:
+    socket_site = make(ConnectionBudget(container=2, seconds=60))
+    socket_site.listen(T1)
+    socket_site.listen(T2)
+    served = [socket_site.connect(T1) for _ in range(2)]
+    for each in served:
+        assert socket_site.peer(each)
+    for _ in range(3):
+        with socket_site.connect(T1) as refused:
+            assert ended(refused)
+    with socket_site.connect(T2) as other:
+        assert socket_site.peer(other)
+    for each in served:  # nor does it lose what it has
+        assert socket_site.peer(each)
+    (line,) = [each for each in caplog.records if each.getMessage() == "too many connections"]
+    assert (vars(line)["ticket"], vars(line)["reason"]) == (T1, "2 of this container, 2 of all")
+    served.pop().close()
+    eventually(lambda: is_served(socket_site, T1), "it is served once one has closed")
+    served.pop().close()
+
+
+def test_all_containers_together_have_a_bound_and_are_served_again_below_it(
+    make: Callable[..., SocketSite], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pod may have many containers, each with a socket of its own."""
+    socket_site = make(ConnectionBudget(container=4, overall=8, seconds=60))
+    greedy = [f"{number:020}" for number in range(5)]
+    for digest in (*greedy, T1):
+        socket_site.listen(digest)
+    idle = [socket_site.connect(digest) for digest in greedy for _ in range(4)]
+    try:
+        eventually(lambda: socket_site.upstream.open == 8, "the bound for all is reached")
+        with socket_site.connect(T1) as refused:
+            assert ended(refused)
+        assert socket_site.upstream.open == 8
+        reasons = {str(vars(each).get("reason")) for each in caplog.records}
+        assert "0 of this container, 8 of all" in reasons
+    finally:
+        for each in idle:
+            each.close()
+    eventually(lambda: is_served(socket_site, T1), "it is served once they have closed")
+
+
+def test_who_holds_all_connections_without_a_word_loses_them_in_time(
+    make: Callable[..., SocketSite],
+) -> None:
+    socket_site = make(ConnectionBudget(container=4, overall=4, seconds=0.5))
+    for digest in (T1, T2):
+        socket_site.listen(digest)
+    idle = [socket_site.connect(T1) for _ in range(4)]
+    eventually(lambda: is_served(socket_site, T2), "the others are served")
+    for each in idle:
+        assert ended(each)
+        each.close()
+
+
+def test_connections_that_come_too_fast_wait_in_their_own_queue(
+    make: Callable[..., SocketSite],
+) -> None:
+    """Opened and closed at once they cost no more than so many a second."""
+    socket_site = make(ConnectionBudget(burst=3, per_second=0.001, seconds=60))
+    socket_site.listen(T1)
+    socket_site.listen(T2)
+    for _ in range(3):
+        with socket_site.connect(T1) as connection:
+            assert socket_site.peer(connection)
+    with socket_site.connect(T1) as waiting, socket_site.connect(T2) as other:
+        assert socket_site.peer(other)
+        waiting.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            socket_site.peer(waiting)
+
+
+@pytest.mark.parametrize(("files", "overall"), [(-1, 256), (1 << 20, 256), (1024, 128), (4, 1)])
+def test_connections_leave_descriptors_to_the_rest_of_the_agent(files: int, overall: int) -> None:
+    budget = ConnectionBudget.affordable(files)
+    assert budget == ConnectionBudget(overall=overall)
+
+
+def test_a_peer_that_says_nothing_is_let_go(make: Callable[..., SocketSite]) -> None:
+    socket_site = make(ConnectionBudget(seconds=0.2))
+    socket_site.listen(T1)
+    with socket_site.connect(T1) as slow:
+        assert ended(slow)
+    eventually(lambda: socket_site.upstream.open == 0, "the far side is told")
+    (socket_site.folder / "up.sock").unlink()  # nor is anybody kept where there is no server
+    with socket_site.connect(T1) as connection:
+        assert ended(connection)
+
+
+def test_stopping_ends_connections_and_sockets(make: Callable[..., SocketSite]) -> None:
+    socket_site = make(ConnectionBudget(seconds=60, last_seconds=0))
+    socket_site.listen(T1)
+    with socket_site.connect(T1) as connection:
+        socket_site.peer(connection)
+        socket_site.server.stop()
+        assert ended(connection)
+    with pytest.raises(ConnectionRefusedError):
+        socket_site.connect(T1)
+    folder = os.open(socket_site.folder, os.O_RDONLY)
+    socket_site.server.open(T2, folder)  # too late: nothing is listened at
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(folder)
+    socket_site.server.stop()
+
+
+def test_a_peer_that_is_being_answered_hears_the_answer_before_the_server_stops(
+    make: Callable[..., SocketSite],
+) -> None:
+    """vcuda-controller's client asks once: without an answer it ends its program."""
+    socket_site = make(ConnectionBudget(seconds=60, last_seconds=60))
+    socket_site.listen(T1)
+    connection = socket_site.connect(T1)
+    socket_site.peer(connection)
+    socket_site.upstream.hold.clear()
+    connection.sendall(b"hello again")
+    stopping = threading.Thread(target=socket_site.server.stop)
+    stopping.start()
+
+    def refused() -> bool:
+        try:
+            socket_site.connect(T1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    eventually(refused, "nobody else is let in")
+    socket_site.upstream.hold.set()
+    assert hear(connection, 11) == b"hello again"
+    connection.close()
+    stopping.join()
+    assert not socket_site.server.alive
+
+
+def test_an_error_that_nobody_foresaw_ends_that_connection_alone(
+    make: Callable[..., SocketSite],
+) -> None:
+    """A container that brings one about must not end the agent."""
+    pids = []
+
+    def identify(pid: int) -> ContainerCgroup | None:
+        pids.append(pid)
+        if len(pids) == 1:
+            raise RuntimeError("unforeseen")
+        return of_pid(pid)
+
+    socket_site = make(identify=identify)
+    socket_site.listen(T1)
+    with socket_site.connect(T1) as connection:
+        assert ended(connection)
+    assert is_served(socket_site, T1)
+
+
+def test_a_server_out_of_descriptors_serves_once_it_has_some(
+    make: Callable[..., SocketSite], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket_site = make(ConnectionBudget(per_second=100, seconds=60))
+    real, failed = socket.socket.accept, threading.Event()
+
+    def accept(listener: socket.socket) -> object:
+        if threading.current_thread().name != "vcuda-sockets" or failed.is_set():
+            return real(listener)
+        failed.set()
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    socket_site.listen(T1)
+    with socket_site.connect(T1) as connection:
+        assert socket_site.peer(connection)
+    assert failed.is_set()
+
+
+def is_served(socket_site: SocketSite, digest: str) -> bool:
+    with socket_site.connect(digest) as connection, contextlib.suppress(OSError):
+        connection.sendall(b"x")
+        return hear(connection, 1) == b"x"
+    return False

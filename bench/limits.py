@@ -156,10 +156,10 @@ def hami(
     )
     enforcer.open()
     held = container.entitlement
-    answer = enforcer.answer(held.ref, held.core_ids, held.cores).merged_with(
-        enforcer.answer(held.ref, frozenset(), container.memory)
+    answer = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores).merged_with(
+        enforcer.prepare_allocation(held.ref, frozenset(), container.memory)
     )
-    enforcer.start(held.core_ids, held)
+    enforcer.prepare_start(held.core_ids, held)
     return container.run(answer, {"LIBCUDA_LOG_LEVEL": "3"} | dict(variables))
 
 
@@ -183,8 +183,8 @@ def vcuda(
     )
     enforcer.open()
     with contextlib.closing(enforcer):
-        answer = enforcer.answer(held.ref, held.core_ids, held.cores)
-        enforcer.start(held.core_ids, held)
+        answer = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores)
+        enforcer.prepare_start(held.core_ids, held)
         # The library asks the kernel for the driver's version.
         proc = "/proc/driver/nvidia"
         tell = (

@@ -63,7 +63,9 @@ class AllocationPublisher:
 class Enforcer(Protocol):
     """What holds containers to their limits; one module of :mod:`agent.enforcement` each."""
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:
+    def prepare_allocation(
+        self, ref: ContainerRef, ids: frozenset[str], grant: Grant
+    ) -> ContainerEdits:
         """Return what an ``Allocate`` response must carry, and make on disk what it names.
 
         The response follows from the IDs alone; *ref* is for whom it is made as far as is
@@ -74,11 +76,11 @@ class Enforcer(Protocol):
         """
         ...
 
-    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Make ready for the container that is about to start with the core slots *ids*.
 
-        What ``answer`` made is made again where it is missing (a wiped disk). Comes before
-        every start, restarts included; several may come at once.
+        What ``prepare_allocation`` made is made again where it is missing (a wiped disk). Comes
+        before every start, restarts included; several may come at once.
 
         Args:
             ids: core slots.
@@ -89,7 +91,7 @@ class Enforcer(Protocol):
         """
         ...
 
-    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
         """Of several containers that hold the same core slots, return the one about to start.
 
         Ordinary init containers hand on theirs (fact K7), and ``PreStartContainer`` says no more
@@ -100,7 +102,7 @@ class Enforcer(Protocol):
         """
         ...
 
-    def keep(self, pods: Collection[PodId]) -> None:
+    def prune(self, pods: Collection[PodId]) -> None:
         """Remove what was made for pods other than these: they are gone."""
         ...
 
@@ -142,7 +144,7 @@ class EnforcementCoordinator:
             yield ContainerEdits()
             return
         with self._making:
-            yield self._enforcer.answer(ref, ids, grant)
+            yield self._enforcer.prepare_allocation(ref, ids, grant)
 
     def start(
         self, pod: PodId, info: PodView | None, held: Containers, ids: frozenset[str]
@@ -165,8 +167,8 @@ class EnforcementCoordinator:
             if held.get(name, {}).get(Resource.CORE) == ids
         ]
         candidates = [each for each in found if each is not None]
-        about = self._enforcer.which(candidates) if len(candidates) > 1 else None
-        self._enforcer.start(ids, about or next(iter(candidates), None))
+        about = self._enforcer.identify_starting(candidates) if len(candidates) > 1 else None
+        self._enforcer.prepare_start(ids, about or next(iter(candidates), None))
 
     def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
         """Return what a running container may use; ``None`` when it holds nothing here.
@@ -202,4 +204,4 @@ class EnforcementCoordinator:
             with self._state as state:
                 known = {each.id for each in state.known.shown}
                 holders = {each.id for each in state.snapshot.pods if each.held}
-            self._enforcer.keep(known | holders | listed)
+            self._enforcer.prune(known | holders | listed)

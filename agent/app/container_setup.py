@@ -41,7 +41,7 @@ class Injector:
         if settings.inject is Injection.CDI:
             self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self._locate)
 
-    def answer(self, grant: Grant) -> ContainerEdits:
+    def edits_for(self, grant: Grant) -> ContainerEdits:
         """Return what the ``Allocate`` answer says of the cards.
 
         Raises:

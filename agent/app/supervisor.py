@@ -315,7 +315,7 @@ class Agent:
             kubelet=KubeletLife(settings.kubelet_dir).current,
             writer=writer,
             decision_log=decision_log,
-            inject=injector.answer,
+            inject=injector.edits_for,
             enforcer=enforcer,
             unhealthy=self._watch.unhealthy,
             policy=settings.policy,

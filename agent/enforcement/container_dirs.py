@@ -101,7 +101,7 @@ class ContainerDirs:
         with self._lock, self._opened("read") as root:
             return self._list(root)
 
-    def keep(self, pods: Collection[PodId]) -> tuple[ContainerDir, ...]:
+    def prune(self, pods: Collection[PodId]) -> tuple[ContainerDir, ...]:
         """Remove the directories of other pods than these; return those that stay.
 
         An owner whose UID is not known is among them by its namespace and name.

@@ -103,7 +103,9 @@ class HamiCore:
         self._dirs.clean()
         self._library.present()
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:
+    def prepare_allocation(
+        self, ref: ContainerRef, ids: frozenset[str], grant: Grant
+    ) -> ContainerEdits:
         """Return the compute limit of a share, or the memory limit."""
         if grant.resource is Resource.MEMORY:
             return self._loaded().merged_with(ContainerEdits(self._memory(grant)))
@@ -117,7 +119,7 @@ class HamiCore:
         }
         return shared.merged_with(self._loaded()).merged_with(ContainerEdits(limits))
 
-    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Make a shared file of its own for the container that starts."""
         if entitlement is not None:
             self._renew(self._dirs.ensure(ids, entitlement.ref.pod))
@@ -133,13 +135,13 @@ class HamiCore:
         else:
             self._write_preload()  # no limit, or one that is not known: nothing to insist on
 
-    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
         """Take the last: limits are in each container's own variables."""
         return candidates[-1]
 
-    def keep(self, pods: Collection[PodId]) -> None:
+    def prune(self, pods: Collection[PodId]) -> None:
         """Remove the directories of other pods."""
-        self._dirs.keep(pods)
+        self._dirs.prune(pods)
 
     # --- steps -------------------------------------------------------------------------
 

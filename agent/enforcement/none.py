@@ -10,16 +10,21 @@ from agent.allocator.model.pod_view import PodId
 class NoEnforcement:
     """Sets no limits."""
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:  # noqa: ARG002 -- Enforcer's
+    def prepare_allocation(
+        self,
+        ref: ContainerRef,  # noqa: ARG002 -- Enforcer's
+        ids: frozenset[str],  # noqa: ARG002
+        grant: Grant,  # noqa: ARG002
+    ) -> ContainerEdits:
         """Add nothing."""
         return ContainerEdits()
 
-    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Do nothing: no container needs preparing."""
 
-    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
         """Take the last: what is answered is the same for all."""
         return candidates[-1]
 
-    def keep(self, pods: Collection[PodId]) -> None:
+    def prune(self, pods: Collection[PodId]) -> None:
         """Do nothing: nothing was made."""

@@ -315,21 +315,23 @@ class FakeEnforcer:
         self.chosen = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:
+    def prepare_allocation(
+        self, ref: ContainerRef, ids: frozenset[str], grant: Grant
+    ) -> ContainerEdits:
         self._fail()
         self.made.append((ref, ids, grant))
         self.meanwhile()
         return ContainerEdits({"LIMIT": str(grant.slots)}, mounts=(Mount("/etc/limit", "/host"),))
 
-    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         self._fail()
         self.started.append((ids, entitlement))
 
-    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
         self.asked.append([each.ref.container for each in candidates])
         return candidates[self.chosen]
 
-    def keep(self, pods: Collection[PodId]) -> None:
+    def prune(self, pods: Collection[PodId]) -> None:
         self.kept.append(set(pods))
 
     def _fail(self) -> None:

@@ -142,7 +142,9 @@ class Vcuda:
 
     # --- the Enforcer ----------------------------------------------------------------------
 
-    def answer(self, ref: ContainerRef, ids: frozenset[str], grant: Grant) -> ContainerEdits:
+    def prepare_allocation(
+        self, ref: ContainerRef, ids: frozenset[str], grant: Grant
+    ) -> ContainerEdits:
         """ContainerEdits with the directory of core places; memory places carry nothing."""
         if grant.resource is not Resource.CORE:
             return ContainerEdits()
@@ -150,7 +152,7 @@ class Vcuda:
             made = self._dirs.make(ids, ref.pod)
         return ContainerEdits(mounts=(Mount(MOUNT_PATH, str(made.files)),))
 
-    def start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
         """Fill the directory of core places for the container that starts."""
         with self._lock:
             if entitlement is not None:
@@ -162,7 +164,7 @@ class Vcuda:
                 )
             self._listen(digest_of(ids), lambda folder: self._manager.prepare(folder, entitlement))
 
-    def which(self, candidates: Sequence[Entitlement]) -> Entitlement:
+    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
         """Take the first that has not yet ended well, by the container runtime's word.
 
         Where that cannot be had, the last: it is the one that stays.
@@ -176,11 +178,11 @@ class Vcuda:
         left = [each for each in candidates if each.ref.container not in ended]
         return left[0] if left else candidates[-1]
 
-    def keep(self, pods: Collection[PodId]) -> None:
+    def prune(self, pods: Collection[PodId]) -> None:
         """Remove the directories of other pods than these; what cannot be is left for later."""
         with self._lock:
             try:
-                kept = {each.digest for each in self._dirs.keep(pods)}
+                kept = {each.digest for each in self._dirs.prune(pods)}
             except EnforcementError as error:
                 log.warning("directories stay", extra={"reason": str(error)})
                 return

@@ -55,7 +55,7 @@ def test_a_card_is_injected_with_what_the_settings_add(tmp_path: Path) -> None:
     chosen = replace(
         settings(tmp_path), extra_devices=("/dev/full",), driver_dir=DriverFiles("/opt/driver")
     )
-    answer = Injector(chosen, CARDS).answer(SHARE)
+    answer = Injector(chosen, CARDS).edits_for(SHARE)
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
     assert answer.envs["LD_LIBRARY_PATH"].startswith("/usr/local/nvidia/lib")
     assert (answer.devices[0], answer.devices[-1]) == ("/dev/zero", "/dev/full")
@@ -66,7 +66,7 @@ def test_with_cdi_a_spec_is_there_before_its_names_are_given_out_and_when_it_was
     tmp_path: Path,
 ) -> None:
     injector = Injector(replace(settings(tmp_path), inject=Injection.CDI), CARDS)
-    (name,) = injector.answer(SHARE).cdi
+    (name,) = injector.edits_for(SHARE).cdi
     kind, _, device = name.partition("=")
     (path,) = (tmp_path / "cdi").glob("*.json")
     spec = json.loads(path.read_text())
@@ -88,7 +88,7 @@ def test_our_spec_brings_the_files_and_nodes_of_a_driver_in_a_container(tmp_path
         driver_dir=DriverFiles("auto"),
         host_root=tmp_path / "host",
     )
-    assert Injector(chosen, CARDS).answer(SHARE).cdi == ("gpu-turnstile.io/gpu=GPU-1",)
+    assert Injector(chosen, CARDS).edits_for(SHARE).cdi == ("gpu-turnstile.io/gpu=GPU-1",)
     spec = json.loads((tmp_path / "cdi" / "gpu-turnstile.json").read_text())
     assert [each["containerEdits"]["deviceNodes"][0]["path"] for each in spec["devices"]] == [
         "/dev/null",
@@ -107,7 +107,7 @@ def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_ot
     (tmp_path / "cdi").write_text("a file in the way")
     injector = Injector(replace(settings(tmp_path), inject=Injection.CDI), CARDS)
     with pytest.raises(EnforcementError, match="cdi-dir"):
-        injector.answer(SHARE)
+        injector.edits_for(SHARE)
     injector.refresh()
     assert "no CDI spec" in caplog.messages
 
@@ -121,7 +121,7 @@ def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
     )
     lifecycle.open()
     assert lifecycle.alive()
-    assert enforcer.answer(CLAIM, IDS, SHARE) == ContainerEdits()
+    assert enforcer.prepare_allocation(CLAIM, IDS, SHARE) == ContainerEdits()
     lifecycle.close()
 
 
@@ -134,7 +134,9 @@ def test_hami_core_finds_its_library_where_the_settings_say(tmp_path: Path) -> N
     library.parent.mkdir()
     library.touch()
     lifecycle.open()
-    assert str(library) in {each.host for each in enforcer.answer(CLAIM, IDS, SHARE).mounts}
+    assert str(library) in {
+        each.host for each in enforcer.prepare_allocation(CLAIM, IDS, SHARE).mounts
+    }
 
 
 def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
@@ -151,8 +153,8 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
         assert upkeep.problem
         upkeep.tick()
         assert (upkeep.problem, upkeep.alive) == ("", True)
-        (mount,) = enforcer.answer(CLAIM, IDS, SHARE).mounts
-        enforcer.start(IDS, ABOUT)
+        (mount,) = enforcer.prepare_allocation(CLAIM, IDS, SHARE).mounts
+        enforcer.prepare_start(IDS, ABOUT)
         upkeep.close()
         limits = decode((Path(mount.host) / "vcuda.config").read_bytes())
     assert mount.container == "/etc/vcuda"

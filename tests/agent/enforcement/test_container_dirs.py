@@ -128,7 +128,7 @@ def test_a_directory_is_kept_for_whom_it_may_have_been_made(
     dirs: ContainerDirs, owner: PodId, pod: PodId, kept: bool
 ) -> None:
     made = dirs.make(IDS, owner)
-    assert dirs.keep([pod, B._replace(name="c")]) == ((made,) if kept else ())
+    assert dirs.prune([pod, B._replace(name="c")]) == ((made,) if kept else ())
     assert dirs.all() == ((made,) if kept else ())
 
 
@@ -325,7 +325,7 @@ def _correct_owner(dirs: ContainerDirs) -> None:
 
 
 def _keep(dirs: ContainerDirs) -> None:
-    dirs.keep([B])
+    dirs.prune([B])
 
 
 @pytest.mark.parametrize("act", [_make, _write, _correct_owner, _keep])
@@ -399,7 +399,7 @@ def test_an_owner_that_cannot_be_read_is_not_taken_for_nobody(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "read", fails)
-        for call in (dirs.clean, dirs.all, lambda: dirs.keep([]), lambda: dirs.make(IDS, B)):
+        for call in (dirs.clean, dirs.all, lambda: dirs.prune([]), lambda: dirs.make(IDS, B)):
             with pytest.raises(EnforcementError, match="Input/output error"):
                 call()
     assert dirs.all() == (made,)

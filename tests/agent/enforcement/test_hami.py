@@ -71,7 +71,7 @@ class Node:
         return Mount("/usr/local/vgpu/shared.cache", str(self.shared(places)), read_only=False)
 
     def core(self, ref: ContainerRef = CLAIM) -> ContainerEdits:
-        return self.hami.answer(ref, SHARE_IDS, SHARE)
+        return self.hami.prepare_allocation(ref, SHARE_IDS, SHARE)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_the_core_answer_of_a_share_limits_compute(node: Node) -> None:
 
 
 def test_the_memory_of_several_cards_is_limited_card_by_card_in_one_order(node: Node) -> None:
-    envs = node.hami.answer(CLAIM, frozenset(), memory(3, 2)).envs
+    envs = node.hami.prepare_allocation(CLAIM, frozenset(), memory(3, 2)).envs
     assert envs == {
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
         "CUDA_DEVICE_MEMORY_LIMIT_0": "768m",
@@ -128,7 +128,9 @@ def test_limits_are_numbered_as_cuda_does_by_pci_address(
     bus_ids: tuple[str, ...], limits: str, node: Node
 ) -> None:
     """Of the container's cards, not of the node's; by index where an address is not known."""
-    answer = node.agent(*bus_ids, "0000:01:00.0").answer(CLAIM, frozenset(), memory(3, 2, 1))
+    answer = node.agent(*bus_ids, "0000:01:00.0").prepare_allocation(
+        CLAIM, frozenset(), memory(3, 2, 1)
+    )
     assert " ".join(answer.envs[f"CUDA_DEVICE_MEMORY_LIMIT_{at}"] for at in range(3)) == limits
     assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT"] == "256m"
     assert answer.envs["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
@@ -155,13 +157,13 @@ def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
 
 def test_whole_cards_without_memory_have_no_cap(node: Node) -> None:
     """Only a file that nothing reads: whether memory is asked for the core IDs do not tell."""
-    answer = node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)
+    answer = node.hami.prepare_allocation(CLAIM, WHOLE_IDS, WHOLE)
     assert answer == ContainerEdits(mounts=(node.shared_mount(WHOLE_IDS),))
 
 
 def test_what_both_answers_say_they_say_alike(node: Node) -> None:
     """The kubelet takes from either, in the order of a Go map."""
-    core, held = node.core(), node.hami.answer(CLAIM, frozenset(), memory(4))
+    core, held = node.core(), node.hami.prepare_allocation(CLAIM, frozenset(), memory(4))
     assert core.merged_with(held).envs == held.merged_with(core).envs
     assert set(core.merged_with(held).mounts) == set(held.merged_with(core).mounts)
     assert len(core.merged_with(held).mounts) == 3
@@ -170,10 +172,10 @@ def test_what_both_answers_say_they_say_alike(node: Node) -> None:
 def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: Node) -> None:
     assert (
         "CUDA_DEVICE_MEMORY_LIMIT_15"
-        in node.hami.answer(CLAIM, frozenset(), memory(*[1] * 16)).envs
+        in node.hami.prepare_allocation(CLAIM, frozenset(), memory(*[1] * 16)).envs
     )
     with pytest.raises(EnforcementError) as refused:
-        node.hami.answer(CLAIM, frozenset(), memory(*[1] * 17))
+        node.hami.prepare_allocation(CLAIM, frozenset(), memory(*[1] * 17))
     assert str(refused.value) == (
         "memory on 17 cards, but HAMi-core limits at most 16: ask for whole cards without memory"
     )
@@ -208,7 +210,7 @@ def test_every_start_gets_a_new_shared_file_and_a_lingering_container_keeps_its_
     with path.open("r+b") as lingering:
         lingering.write(b"limits of old")
         lingering.flush()
-        node.hami.start(SHARE_IDS, entitled())
+        node.hami.prepare_start(SHARE_IDS, entitled())
         assert path.read_bytes() == b""
         lingering.write(b", and more")
         lingering.flush()
@@ -221,11 +223,11 @@ def test_a_start_of_nobody_known_goes_on_with_what_is_there_and_else_is_tried_ag
 ) -> None:
     node.core()
     node.shared(SHARE_IDS).write_bytes(b"old")
-    node.hami.start(SHARE_IDS, None)
+    node.hami.prepare_start(SHARE_IDS, None)
     assert node.shared(SHARE_IDS).read_bytes() == b""
-    node.hami.keep([])
+    node.hami.prune([])
     with pytest.raises(EnforcementError) as refused:
-        node.hami.start(SHARE_IDS, None)
+        node.hami.prepare_start(SHARE_IDS, None)
     assert str(refused.value) == (
         "what this container finds mounted is gone from the node's disk, and it is not known yet "
         "whose it is: the start is tried again"
@@ -235,13 +237,13 @@ def test_a_start_of_nobody_known_goes_on_with_what_is_there_and_else_is_tried_ag
 def test_the_directories_of_pods_that_are_gone_are_removed_and_no_others(node: Node) -> None:
     node.core()
     other = pod_id("q")
-    node.hami.answer(ContainerRef(other, "c0"), WHOLE_IDS, WHOLE)
+    node.hami.prepare_allocation(ContainerRef(other, "c0"), WHOLE_IDS, WHOLE)
     (node.state / "tickets" / f".new-{'0' * 20}").mkdir()
     node.agent().open()
     assert len(list((node.state / "tickets").iterdir())) == 2  # what a killed agent left is gone
-    node.hami.keep([POD, other])
+    node.hami.prune([POD, other])
     assert node.shared(SHARE_IDS).exists()
-    node.hami.keep([other])
+    node.hami.prune([other])
     assert not node.shared(SHARE_IDS).exists()
     assert node.shared(WHOLE_IDS).exists()
 
@@ -263,16 +265,16 @@ def test_without_the_library_nothing_limited_is_promised_or_started(node: Node, 
         node.library.mkdir()
     acts: tuple[Callable[[], object], ...] = (
         node.core,
-        lambda: node.hami.answer(CLAIM, frozenset(), memory(4)),
-        lambda: node.hami.start(SHARE_IDS, entitled()),
-        lambda: node.hami.start(SHARE_IDS, None),
+        lambda: node.hami.prepare_allocation(CLAIM, frozenset(), memory(4)),
+        lambda: node.hami.prepare_start(SHARE_IDS, entitled()),
+        lambda: node.hami.prepare_start(SHARE_IDS, None),
     )
     for act in acts:
         with pytest.raises(EnforcementError) as refused:
             act()
         assert str(refused.value) == MISSING
-    uncapped = node.hami.answer(CLAIM, WHOLE_IDS, WHOLE)  # nothing is limited
-    node.hami.start(WHOLE_IDS, entitled(places=WHOLE_IDS, cores=WHOLE))
+    uncapped = node.hami.prepare_allocation(CLAIM, WHOLE_IDS, WHOLE)  # nothing is limited
+    node.hami.prepare_start(WHOLE_IDS, entitled(places=WHOLE_IDS, cores=WHOLE))
     assert uncapped.envs == {}
     assert Path(uncapped.mounts[0].host).is_file()
 
@@ -292,7 +294,7 @@ def test_a_state_directory_that_cannot_be_is_a_refusal(node: Node) -> None:
     with pytest.raises(EnforcementError, match=r"^state-dir: cannot "):
         node.core()
     with pytest.raises(EnforcementError) as refused:
-        node.hami.answer(CLAIM, frozenset(), memory(4))
+        node.hami.prepare_allocation(CLAIM, frozenset(), memory(4))
     assert str(refused.value) == (
         "state-dir: cannot make what limits this container: Not a directory: "
         "the agent's log tells more"
@@ -311,11 +313,11 @@ def test_a_disk_that_does_not_let_us_is_a_refusal_and_what_is_there_stays(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fchmod", fail)
         with pytest.raises(EnforcementError) as refused:
-            node.hami.start(SHARE_IDS, entitled())
+            node.hami.prepare_start(SHARE_IDS, entitled())
     assert str(refused.value) == (
         "state-dir: cannot write the limits of this container: No space left on device: "
         "the node's admin must free space there"
     )
     assert node.shared(SHARE_IDS).read_bytes() == b"limits"
-    node.hami.start(SHARE_IDS, entitled())
+    node.hami.prepare_start(SHARE_IDS, entitled())
     assert stat.S_IMODE(node.shared(SHARE_IDS).stat().st_mode) == 0o666

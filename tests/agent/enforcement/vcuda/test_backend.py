@@ -37,20 +37,22 @@ def names(folder: Path) -> list[str]:
 
 def test_cores_promise_a_directory_that_is_made_and_memory_carries_nothing(site: Site) -> None:
     given = entitlement()
-    answer = site.vcuda.answer(given.ref, IDS_A, given.cores)
+    answer = site.vcuda.prepare_allocation(given.ref, IDS_A, given.cores)
     directory = site.directory(IDS_A)
     assert answer == ContainerEdits(mounts=(Mount("/etc/vcuda", str(directory), read_only=True),))
     assert names(directory) == []
     memory = Grant(MEMORY, (CardGrant("GPU-0", 4),))
-    assert site.vcuda.answer(given.ref, ids("GPU-0", range(4)), memory) == ContainerEdits()
+    assert (
+        site.vcuda.prepare_allocation(given.ref, ids("GPU-0", range(4)), memory) == ContainerEdits()
+    )
     assert names(site.state / "tickets") == [directory.parent.name]
-    site.vcuda.start(IDS_A, given)
+    site.vcuda.prepare_start(IDS_A, given)
     assert names(directory) == ["pids.config", "vcuda.config", "vcuda.sock"]
 
 
 def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: Site) -> None:
     ticket_dir = site.admit(entitlement())
-    site.vcuda.start(IDS_A, None)
+    site.vcuda.prepare_start(IDS_A, None)
     assert names(ticket_dir) == ["vcuda.sock"]
     site.run()
     site.put(ID_A, POD_A, ME)
@@ -59,7 +61,7 @@ def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: 
 
 def test_where_nobody_knows_who_starts_no_directory_can_be_made(site: Site) -> None:
     with pytest.raises(EnforcementError) as error:
-        site.vcuda.start(IDS_A, None)
+        site.vcuda.prepare_start(IDS_A, None)
     assert str(error.value) == (
         "state-dir: the directory of this container's limits is gone, and it is not known yet "
         "whose it is: it is tried again"
@@ -77,19 +79,19 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
 
     with monkeypatch.context() as patch:
         patch.setattr(ContainerDirs, "keep", fails)
-        site.vcuda.keep([POD_B])  # what cannot be removed now is left for later
+        site.vcuda.prune([POD_B])  # what cannot be removed now is left for later
     assert gone.exists()
-    site.vcuda.keep([POD_B])
+    site.vcuda.prune([POD_B])
     assert not gone.exists()
     assert names(kept) == ["pids.config", "vcuda.config", "vcuda.sock"]
-    site.vcuda.keep([])
+    site.vcuda.prune([])
     assert names(site.state / "tickets") == []
 
 
 def test_a_ticket_whose_directory_others_have_removed_is_listened_at_no_more(site: Site) -> None:
     ticket_dir = site.admit(entitlement())
     shutil.rmtree(ticket_dir.parent)
-    site.vcuda.keep([POD_A])
+    site.vcuda.prune([POD_A])
     assert site.vcuda._sockets.sockets() == ()
 
 
@@ -128,14 +130,14 @@ def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
         site.restart()
         failed.clear()
         with pytest.raises(EnforcementError) as error:  # at a start it is a veto
-            site.vcuda.start(IDS_A, entitlement())
+            site.vcuda.prepare_start(IDS_A, entitlement())
     assert str(error.value) == (
         "state-dir: cannot listen for this container: No space left on device"
     )
     site.run()
     site.put(ID_A, POD_A, ME)
     for given in (entitlement(), entitlement(POD_B, core_ids=IDS_B)):
-        site.vcuda.start(given.core_ids, given)
+        site.vcuda.prepare_start(given.core_ids, given)
     site.register(first)
     assert (second / "vcuda.sock").exists()
 
@@ -197,12 +199,12 @@ def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
     several = [entitlement(name=name) for name in ("init-a", "init-b", "main")]
     ended = site.runtime.ended[POD_A.uid] = set()
     for starts in ("init-a", "init-b", "main"):
-        assert site.vcuda.which(several).ref.container == starts
+        assert site.vcuda.identify_starting(several).ref.container == starts
         ended.add(starts)
-    assert site.vcuda.which(several).ref.container == "main"  # which is started again
+    assert site.vcuda.identify_starting(several).ref.container == "main"  # which is started again
     ended.clear()
     site.runtime.down = True  # then it is the one that stays
-    assert site.vcuda.which(several).ref.container == "main"
+    assert site.vcuda.identify_starting(several).ref.container == "main"
     assert "who starts is guessed" in caplog.messages
 
 
@@ -216,5 +218,5 @@ def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> No
     site.put(ID_A, POD_A, ME)
     site.entitled[POD_A.uid, "main"] = given
     site.register(ticket_dir)
-    site.vcuda.keep([mirror])
+    site.vcuda.prune([mirror])
     assert (ticket_dir / ID_A / "vcuda.config").exists()

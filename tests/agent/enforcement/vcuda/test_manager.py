@@ -70,13 +70,13 @@ def test_an_init_container_and_its_successor_share_the_ticket_one_after_the_othe
     init = entitlement(name="init", blocks=2)
     site.entitled[UID_A, "init"] = init
     site.run(ID_A2, POD_A, "init")
-    site.vcuda.start(IDS_A, init)
+    site.vcuda.prepare_start(IDS_A, init)
     site.put(ID_A2, POD_A, ME)
     site.register(ticket_dir, container_name="init")
     assert limits(ticket_dir).memory == 2 * BLOCK
     assert limits(ticket_dir / "init").container_name == "init"
     site.run(ID_A2, POD_A, "init", ended=True)
-    site.vcuda.start(IDS_A, entitlement())
+    site.vcuda.prepare_start(IDS_A, entitlement())
     assert limits(ticket_dir) == CONFIG
     assert pids(ticket_dir) == ()
     site.put(ID_A, POD_A, ME, 9)
@@ -249,7 +249,7 @@ def test_a_pod_whose_uid_is_not_known_has_no_limits_before_it_registers(
     site: Site, ticket_dir: Path
 ) -> None:
     nameless = entitlement(PodId("default", "a", ""))
-    site.vcuda.start(IDS_A, nameless)
+    site.vcuda.prepare_start(IDS_A, nameless)
     assert sorted(each.name for each in ticket_dir.iterdir()) == ["vcuda.sock"]
     site.entitled[UID_A, "main"] = nameless
     site.register(ticket_dir, container_name="main")

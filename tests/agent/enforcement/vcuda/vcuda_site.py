@@ -198,9 +198,9 @@ class Site:
 
     def admit(self, given: Entitlement) -> Path:
         """The kubelet admits and starts a container; gives its directory on the host."""
-        answer = self.vcuda.answer(given.ref, given.core_ids, given.cores)
+        answer = self.vcuda.prepare_allocation(given.ref, given.core_ids, given.cores)
         self.entitled[given.ref.pod.uid, given.ref.container] = given
-        self.vcuda.start(given.core_ids, given)
+        self.vcuda.prepare_start(given.core_ids, given)
         return Path(answer.mounts[0].host)
 
     def directory(self, core_ids: frozenset[str]) -> Path:

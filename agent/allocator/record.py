@@ -27,6 +27,7 @@ from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.recorded_pod import NOT_WRITTEN, RecordedPod, Settled, Shape, all_places
 from contract.resource import Resource
+from contract.reusable import reusable_ids
 
 _NOTHING: frozenset[str] = frozenset()
 _NO_PLACES: Places = {}
@@ -124,11 +125,12 @@ class Record:
     def reusable(self, pod: PodId, resource: Resource) -> frozenset[str]:
         """Return what the ordinary init containers of a pod have left over (K7)."""
         found = self.pod(pod)
-        left, kept = set[str](), set[str]()
-        for name, places in self.containers(pod).items():
-            if found is not None:
-                (left if found.is_init(name) else kept).update(places.get(resource, _NOTHING))
-        return frozenset(left - kept)
+        if found is None:
+            return _NOTHING
+        return reusable_ids(
+            (found.is_init(name), places.get(resource, _NOTHING))
+            for name, places in found.held.items()
+        )
 
     def doubtful(self, resource: Resource) -> frozenset[str]:
         """Return what pods hold that are not listed: they may be over, and nobody has told."""

@@ -5,10 +5,11 @@ from datetime import datetime
 from typing import Any
 
 from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
-from contract.demand import ContainerKind, PodDemand, read_pod_demand
+from contract.demand import ContainerKind, PodDemand
 from contract.errors import ContractError
 from contract.names import Names
 from contract.pod_annotations import read_allocations, read_choice, valid_allocations
+from contract.requests import read_pod_demand
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import read_wishes
 

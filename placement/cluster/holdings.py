@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import add
 from typing import TypeAlias
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
 from contract.resource import RESOURCES, Counts, count_of
+from contract.reusable import held_on_cards
 from placement.capacity import CardState, need_of
 from placement.cluster.nodes import Node
 from placement.cluster.pods import Pod
@@ -21,7 +23,6 @@ Taken: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 _NOTHING = (0,) * len(RESOURCES)
-_SLOT = {resource: slot for slot, resource in enumerate(RESOURCES)}
 
 
 class View:
@@ -105,24 +106,8 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
             cores, *others = [count_of(only.demand, each) for each in RESOURCES]
             return ((on[0], min(cores, CORES_PER_CARD), *others),)
     taken: dict[int, list[int]] = {}
-    reusable: dict[int, list[int]] = {}
-    for container in demand.containers:
-        on = cards.get(container.name, ())
-        asked = container.demand
-        cores = asked.cores if asked.is_share else CORES_PER_CARD
-        for slot, resource in enumerate(RESOURCES):
-            quotas = asked.per_card(resource, len(on)) if slot else (cores,) * len(on)
-            count = sum(quotas)
-            handed = min(count, sum(reusable.get(place, _NOTHING)[slot] for place in on))
-            missing = count - handed
-            for place, quota in zip(on, quotas, strict=False):
-                left = reusable.setdefault(place, [*_NOTHING])
-                reused = min(left[slot], handed)
-                handed -= reused
-                fresh = min(max(quota - reused, 0), missing)
-                missing -= fresh
-                taken.setdefault(place, [*_NOTHING])[slot] += fresh
-                left[slot] += fresh if container.kind is ContainerKind.INIT else -reused
+    for (_, place), counts in held_on_cards(demand, cards).items():
+        taken[place] = list(map(add, taken.get(place, _NOTHING), counts))
     return tuple((place, *counts) for place, counts in sorted(taken.items()))
 
 
@@ -145,11 +130,12 @@ def simulate_cards(
     except NoPlacement:
         plan = None
     if plan is not None:
-        return cards_of(plan, node), taken_by(plan, node)
-    cards: dict[str, Sequence[int]] = dict(known)
+        cards = cards_of(plan, node)
+        return cards, taken_on(pod.demand, cards)
+    cards = dict(known)
     emptiest = sorted(range(len(free)), key=lambda place: (*(-each for each in free[place]), place))
     for container in pod.demand.containers:
-        cards.setdefault(container.name, sorted(emptiest[: max(container.demand.cards, 1)]))
+        cards.setdefault(container.name, tuple(sorted(emptiest[: max(container.demand.cards, 1)])))
     return cards, taken_on(pod.demand, cards)
 
 
@@ -272,15 +258,3 @@ def cards_of(plan: Plan, node: Node) -> dict[str, tuple[int, ...]]:
         name: tuple(sorted(by_name[each] for each in assignment.cards))
         for name, assignment in plan.items()
     }
-
-
-def taken_by(plan: Plan, node: Node) -> Taken:
-    """Add up what a plan takes of each card."""
-    by_name = {str(card.index): place for place, card in enumerate(node.cards)}
-    taken: dict[int, list[int]] = {}
-    for assignment in plan.values():
-        for resource, fresh in assignment.fresh.items():
-            for name, count in fresh.items():
-                row = taken.setdefault(by_name[name], [*_NOTHING])
-                row[_SLOT[resource]] += count
-    return tuple((place, *counts) for place, counts in sorted(taken.items()))

@@ -1,23 +1,18 @@
 """A pod as the scheduler sees it: what it asks for, where it is, which cards it has. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from sys import intern
 from typing import Any, NamedTuple
 
 from contract.allocation import Allocation
-from contract.demand import (
-    NO_ROOM,
-    ContainerKind,
-    Demand,
-    PodDemand,
-    find_misfits,
-    read_pod_demand,
-)
+from contract.demand import ContainerKind, Demand, PodDemand
 from contract.names import Names
 from contract.pod_annotations import read_allocations, read_choice, valid_allocations
-from contract.resource import RESOURCES, Counts, count_of
+from contract.requests import read_pod_demand
+from contract.resource import RESOURCES, Counts
+from contract.reusable import NO_ROOM, find_leftover_conflicts, most_at_once
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 from placement.capacity import need_of
 from placement.errors import NoPlacement
@@ -184,9 +179,9 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
             return Shape((), wishes, str(error))
         counts = tuple(need.per_card[each] for each in RESOURCES)
         needs.append(Need(container.kind, container.demand, container.demand.cards, counts))
-    for container, misfit in find_misfits(demand):
-        if misfit.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
-            return Shape((), wishes, f"container {container.name}: {misfit.detail}")
+    for container, conflict in find_leftover_conflicts(demand.containers):
+        if conflict.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
+            return Shape((), wishes, f"container {container.name}: {conflict.detail}")
     shares = [need.counts for need in needs if need.demand.is_share]
     whole = [need for need in needs if not need.demand.is_share]
     return Shape(
@@ -196,26 +191,9 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
         tuple(sorted(shares, reverse=True)),
         tuple(sorted(whole, key=lambda need: -need.blocks)),
         max(needs, key=lambda need: need.cards),
-        _most_at_once(needs),
+        tuple(most_at_once(demand, each) for each in RESOURCES),
         any(need.kind is ContainerKind.INIT for need in needs),
     )
-
-
-def _most_at_once(needs: Sequence[Need]) -> Counts:
-    """Return what a pod has when it has most.
-
-    An ordinary init container runs beside the sidecars before it, and hands on what it had.
-    """
-    found = []
-    for resource in RESOURCES:
-        kept = most = 0
-        for need in needs:
-            count = count_of(need.demand, resource)
-            most = max(most, kept + count)
-            if need.kind is not ContainerKind.INIT:
-                kept += count
-        found.append(most)
-    return tuple(found)
 
 
 _shape_of_many = lru_cache(maxsize=4)(shape_of.__wrapped__)

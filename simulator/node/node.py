@@ -26,8 +26,8 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import Calls, DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
-from contract.demand import parse_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from placement.cards import Inventory
 from simulator.cards import cards_file
@@ -387,7 +387,7 @@ class Node:
             manifest = self.manifests.get(uid)
             if manifest is None:
                 continue
-            container = parse_pod_demand(manifest["spec"], self._names).of(name)
+            container = read_pod_demand(manifest["spec"], self._names)[0].of(name)
             if container is not None:
                 found.append(Running(uid, container, self.kubelet.received(uid, name)))
         return wrong_limits(found, block=BLOCK)

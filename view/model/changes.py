@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand, find_misfits
+from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
 from contract.names import Names
+from contract.reusable import find_leftover_conflicts
 from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
@@ -88,7 +89,7 @@ class _Search:
                 yield each.view.node.name
 
     def _fits(self, pod: Pod) -> bool:
-        return not any(find_misfits(pod.demand)) and any(self._where(pod))
+        return not any(find_leftover_conflicts(pod.demand.containers)) and any(self._where(pod))
 
     # --- ask for less -----------------------------------------------------------------
 

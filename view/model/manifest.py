@@ -6,7 +6,7 @@ from typing import Any
 
 from contract.names import Names
 from contract.resource import Counts
-from placement.cluster.holdings import View, taken_by
+from placement.cluster.holdings import View, cards_of, taken_on
 from placement.cluster.pods import Pod
 from placement.scoring import Policy
 from view.model.changes import find_changes, no_change
@@ -156,7 +156,7 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
             free = list(view.free)
-            for place, *counts in taken_by(plan, view.node):
+            for place, *counts in taken_on(pod.demand, cards_of(plan, view.node)):
                 free[place] = tuple(map(sub, free[place], counts))
                 taken[place] = tuple(map(add, taken.get(place, (0,) * len(counts)), counts))
             view = View(view.node, tuple(free))

@@ -90,7 +90,7 @@ def _holders(
     found: dict[int, list[Holder]] = {}
     for held in occupancy.held:
         pod = held.pod
-        for container, place, cores, blocks in held.parts():
+        for container, place, cores, blocks in held.parts:
             source = held.sources.get(container, Source.EXPECTED)
             by = evidence.get((pod.uid, container), "") if source is Source.RECORDED else ""
             found.setdefault(place, []).append(

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from contract.demand import ContainerDemand, PodDemand, read_pod_demand
+from contract.demand import ContainerDemand, PodDemand
 from contract.errors import FieldError, InvalidStamp
 from contract.names import Names
 from contract.pod_annotations import read_allocations
+from contract.requests import read_pod_demand
 from contract.stamps import OrderStamp
 from contract.wishes import read_wishes
 from placement.cluster.pods import Pod, has_ended, parse_pod

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.demand import read_pod_demand
+from contract.requests import read_pod_demand
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json
 from view.model.pods import read_pod

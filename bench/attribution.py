@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.pods import Pods
 from agent.allocator.record import Seen, read_record
 from agent.allocator.resolver import Request as ResolverRequest
@@ -23,6 +22,7 @@ from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.names import Names
 from contract.resource import Resource
+from placement.pods import AdmissionRank, PodId, PodInfo
 from simulator.attribution import Candidate, Named, Request, gpu_manager, score
 from simulator.node.judge import Verdict
 
@@ -88,10 +88,10 @@ def replay_resolver(
     return answers
 
 
-def _view(pod: Candidate) -> PodView:
+def _view(pod: Candidate) -> PodInfo:
     namespace, _, name = pod.pod.partition("/")
-    position = QueuePosition(pod.stamp_ns, "", "", 0, pod.uid)
-    return PodView(PodId(namespace, name, pod.uid), PodDemand(pod.containers), position)
+    position = AdmissionRank(pod.stamp_ns, "", "", 0, pod.uid)
+    return PodInfo(PodId(namespace, name, pod.uid), PodDemand(pod.containers), position)
 
 
 def _recorded(burst: Burst) -> tuple[Table, int]:

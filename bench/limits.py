@@ -20,7 +20,6 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.pod_view import PodId
 from agent.driver.folder import DriverFolder
 from agent.driver.layout import CLIENT, CONTROL, Found, Source, choose
 from agent.enforcement.hami import HamiCore
@@ -34,6 +33,7 @@ from bench import confined
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 from placement.cards import Card
+from placement.pods import PodId
 
 _MIB = 1 << 20
 _BLOCK = 256

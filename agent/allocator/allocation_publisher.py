@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from agent.allocator.model.allocations import allocations_of, is_news
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import AnnotationWriter
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
 from agent.allocator.pods import kubelet_uid
 from agent.errors import GrantError
+from placement.pods import PodInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +25,7 @@ class AllocationPublisher:
             if view.demand and not view.terminal:
                 self.publish(view)
 
-    def publish(self, view: PodView | None) -> None:
+    def publish(self, view: PodInfo | None) -> None:
         """Hand on what a pod got, once that is complete and its annotation does not show it."""
         if view is None or not self.state.pods.is_shown(kubelet_uid(view)):
             return  # nobody is there to be written to

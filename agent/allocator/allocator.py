@@ -15,7 +15,6 @@ from agent.allocator.free_places import free_places
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import (
     AnnotationWriter,
     CheckpointSource,
@@ -34,6 +33,7 @@ from agent.allocator.record import Record
 from agent.allocator.saved_state import Store
 from agent.allocator.settler import Settler
 from contract.resource import Resource
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.topology import Links
 
@@ -177,7 +177,7 @@ class Allocator:
             self._publisher.publish_all()
             return any(before[each] - state.record.held(each) for each in Resource)
 
-    def catch_up(self, view: PodView) -> None:
+    def catch_up(self, view: PodInfo) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""
         if view.terminal or not view.demand:
             return

@@ -10,7 +10,6 @@ from dataclasses import replace
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Correction
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.record import Offered, Record
@@ -18,6 +17,7 @@ from agent.allocator.recorded_pod import RecordedPod
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import count_of
+from placement.pods import PodId, PodInfo
 
 
 def by_checkpoint(
@@ -118,7 +118,7 @@ def without_guesses(service: InService) -> InService:
     return service
 
 
-def _is_init(view: PodView | None, container: str) -> bool:
+def _is_init(view: PodInfo | None, container: str) -> bool:
     asked = view.demand.of(container) if view is not None else None
     return asked is not None and asked.kind is ContainerKind.INIT
 

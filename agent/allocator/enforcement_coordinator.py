@@ -12,13 +12,13 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.containers import ContainerRef, Containers
 from agent.allocator.model.entitlement import Entitlement, entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.ports import Enforcer, RecordSource
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import LIST_WITHIN, Observer
 from agent.errors import Unavailable
 from contract.resource import Resource
+from placement.pods import PodId, PodInfo
 
 
 class EnforcementCoordinator:
@@ -63,7 +63,7 @@ class EnforcementCoordinator:
             yield self._enforcer.answer(ref, ids, grant)
 
     def start(
-        self, pod: PodId, view: PodView | None, held: Containers, ids: frozenset[str]
+        self, pod: PodId, view: PodInfo | None, held: Containers, ids: frozenset[str]
     ) -> None:
         """Make ready for the container that is about to start with these core places.
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.record import Record
 from contract.resource import Resource, count_of
+from placement.pods import PodId
 
 
 def free_places(record: Record, table: DeviceTable, resource: Resource) -> dict[str, int]:

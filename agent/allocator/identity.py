@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from agent.allocator.in_service import InService
 from agent.allocator.model.checkpoint import Checkpoint
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
+from placement.pods import AdmissionRank, PodId, PodInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Identified:
 
     entry: ListedPod
     uid: str
-    view: PodView | None
+    view: PodInfo | None
     sure: bool
 
     @property
@@ -128,8 +128,8 @@ def _by_places(
 
 
 def _rank(
-    entry: ListedPod, view: PodView, written: Checkpoint, pods: Pods, asker: PodId | None
-) -> tuple[bool, bool, bool, QueuePosition, str]:
+    entry: ListedPod, view: PodInfo, written: Checkpoint, pods: Pods, asker: PodId | None
+) -> tuple[bool, bool, bool, AdmissionRank, str]:
     """Sort the likeliest pod of a name first, for an entry that shows nothing.
 
     One that had something by the checkpoint is over, and another of its name has come. One that has
@@ -139,7 +139,7 @@ def _rank(
     names = {one.name for one in entry.containers}
     spent = any(name in names for name in written.pods.get(uid, {}))
     departed = not pods.is_shown(uid) and asker != PodId(*view.id.key, uid)
-    return spent, departed, view.terminal, view.position, uid
+    return spent, departed, view.terminal, view.rank, uid
 
 
 def _nameless(

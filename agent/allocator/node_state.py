@@ -18,7 +18,6 @@ from agent.allocator.in_service import Answered, InService
 from agent.allocator.kubelet_history import KubeletHistory
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Correction
-from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.record import Offered, Record, Seen, read_record
@@ -28,6 +27,7 @@ from agent.allocator.saved_state import Store, decode, encode, encode_turn
 from agent.allocator.turn import Turn
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import Key, PodId, PodInfo
 from placement.search import Plan
 
 _MOST_UNADVISED = 64
@@ -99,7 +99,7 @@ class NodeState:
             self._plan = None
         self._kubelet = life
 
-    def update(self, views: Sequence[PodView], *, synced: bool) -> None:
+    def update(self, views: Sequence[PodInfo], *, synced: bool) -> None:
         """Apply what the API shows."""
         self.pods.update(views)
         self._synced = synced

@@ -9,7 +9,6 @@ from collections.abc import Set as AbstractSet
 
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.pod_view import Key
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.model.ports import CheckpointSource, DecisionLog, PodSource, RecordSource
 from agent.allocator.node_state import NodeState
@@ -18,6 +17,7 @@ from agent.allocator.pods import kubelet_uid
 from agent.allocator.record import Offered
 from agent.errors import Unavailable
 from contract.resource import Resource
+from placement.pods import Key
 
 _MOST_FETCHES = 6
 _MOST_ROUNDS = 3

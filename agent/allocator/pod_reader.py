@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable, Iterable
 
-from agent.allocator.model.pod_view import Key
 from agent.allocator.model.ports import PodSource
 from agent.errors import Unavailable
+from placement.pods import Key
 
 _PAUSES = (0.05, 0.2)
 # After so many failures in a row the API server is away, and another try is a waste of time.

@@ -3,12 +3,12 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from agent.allocator.model.pod_view import Key, PodId, PodView
+from placement.pods import Key, PodId, PodInfo
 
 _MOST_DEPARTED = 512
 
 
-def kubelet_uid(view: PodView) -> str:
+def kubelet_uid(view: PodInfo) -> str:
     """Return the UID by which the kubelet knows a pod: a static one has another there (K34)."""
     return view.runtime_uid or view.id.uid
 
@@ -18,13 +18,13 @@ class Pods:
 
     def __init__(self) -> None:
         """Know nobody."""
-        self._views: Sequence[PodView] = ()
-        self._by_uid: dict[str, PodView] = {}
-        self._by_key: dict[Key, list[PodView]] = {}
+        self._views: Sequence[PodInfo] = ()
+        self._by_uid: dict[str, PodInfo] = {}
+        self._by_key: dict[Key, list[PodInfo]] = {}
         # A pod deleted by force leaves the API before it leaves List (K20).
-        self._departed: OrderedDict[str, PodView] = OrderedDict()
+        self._departed: OrderedDict[str, PodInfo] = OrderedDict()
 
-    def update(self, views: Sequence[PodView]) -> None:
+    def update(self, views: Sequence[PodInfo]) -> None:
         """Apply the pods known from the API."""
         if views is self._views:
             return
@@ -42,15 +42,15 @@ class Pods:
             self._by_key.setdefault(view.id.key, []).append(view)
 
     @property
-    def shown(self) -> Sequence[PodView]:
+    def shown(self) -> Sequence[PodInfo]:
         """The pods that the API shows now."""
         return self._views
 
-    def of_name(self, key: Key) -> Sequence[PodView]:
+    def of_name(self, key: Key) -> Sequence[PodInfo]:
         """Return the pods of a name: those that the API shows, then those that have left it."""
         return self._by_key.get(key, ())
 
-    def by_uid(self, uid: str) -> PodView | None:
+    def by_uid(self, uid: str) -> PodInfo | None:
         """Return the pod that the kubelet knows by a UID."""
         return self._by_uid.get(uid) or self._departed.get(uid)
 
@@ -58,6 +58,6 @@ class Pods:
         """Return whether the API shows the pod that the kubelet knows by a UID."""
         return uid in self._by_uid
 
-    def view(self, pod: PodId) -> PodView | None:
+    def view(self, pod: PodId) -> PodInfo | None:
         """Return what is known of *pod*."""
         return next((each for each in self.of_name(pod.key) if each.id == pod), None)

@@ -10,7 +10,6 @@ from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Containers
 from agent.allocator.model.grant import check_request, check_together, translate
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.node_state import NodeState
@@ -19,6 +18,7 @@ from agent.errors import GrantError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
+from placement.pods import PodId, PodInfo
 from placement.topology import Links
 
 # How often the checkpoint is read until it has these places, and the pause between in seconds: it
@@ -43,7 +43,7 @@ class _Proof:
 
     uid: str
     ref: ContainerRef
-    view: PodView | None
+    view: PodInfo | None
     held: Containers
 
 
@@ -176,7 +176,7 @@ class PreStartCall:
                     "when it admitted the pod; delete the pod, and its successor has both"
                 )
 
-    def _check_wishes(self, resource: Resource, ids: frozenset[str], view: PodView) -> None:
+    def _check_wishes(self, resource: Resource, ids: frozenset[str], view: PodInfo) -> None:
         """Veto a container whose cards are not what its pod's author wishes.
 
         They were not known when the card was chosen: neither watch nor API had shown the pod.

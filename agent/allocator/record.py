@@ -22,12 +22,12 @@ from agent.allocator.identity import Identified, identify
 from agent.allocator.in_service import InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Containers, Places
-from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.recorded_pod import NOT_WRITTEN, RecordedPod, Settled, Shape, all_places
 from contract.resource import Resource
 from contract.reusable import reusable_ids
+from placement.pods import Key, PodId, PodInfo
 
 _NOTHING: frozenset[str] = frozenset()
 _NO_PLACES: Places = {}
@@ -323,7 +323,7 @@ class _Reading:
             return RecordedPod(pod, uid, view, None, {}, held, over=True)
         return RecordedPod(pod, uid, view, None, held)
 
-    def _is_over(self, me: PodId, view: PodView | None, held: Containers, shown: Record) -> bool:
+    def _is_over(self, me: PodId, view: PodInfo | None, held: Containers, shown: Record) -> bool:
         """Return whether what is written of a pod that ``List`` does not show is free (R2)."""
         # Without List: a pod deleted by force may run on, and its places be offered (K15).
         if self.listed is None:
@@ -337,7 +337,7 @@ class _Reading:
         handed_on = _meet(held, others) or _meet(held, self.seen.offered)
         return handed_on and me != self.seen.asker
 
-    def _has_ended(self, view: PodView) -> bool:
+    def _has_ended(self, view: PodInfo) -> bool:
         return view.terminal or not self.pods.is_shown(kubelet_uid(view))
 
 

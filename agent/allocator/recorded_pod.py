@@ -10,11 +10,11 @@ from typing import TypeAlias
 from agent.allocator.in_service import InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import Containers, Places
-from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.pods import Pods
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
+from placement.pods import AdmissionRank, Key, PodId, PodInfo
 
 Shape: TypeAlias = str
 """Namespace and name of a listed pod, and the names of its containers, as one text."""
@@ -22,7 +22,7 @@ Shape: TypeAlias = str
 _NOTHING: frozenset[str] = frozenset()
 _NO_PLACES: Places = {}
 NOT_WRITTEN: Containers = {}
-_UNKNOWN = QueuePosition(0, "", "", 0, "")
+_UNKNOWN = AdmissionRank(0, "", "", 0, "")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RecordedPod:
 
     id: PodId
     uid: str
-    view: PodView | None
+    view: PodInfo | None
     listed: ListedPod | None
     held: Containers
     outdated: Containers = field(default_factory=dict)
@@ -102,9 +102,9 @@ class RecordedPod:
         return None
 
     @property
-    def position(self) -> QueuePosition:
+    def rank(self) -> AdmissionRank:
         """Its place in the order of admission, as far as the API tells."""
-        return self.view.position if self.view is not None else _UNKNOWN
+        return self.view.rank if self.view is not None else _UNKNOWN
 
     @property
     def may_ask(self) -> bool:

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 
 from agent.allocator.model.containers import ContainerRef
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
 from agent.allocator.turn import Turn
@@ -23,6 +22,7 @@ from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource, count_of
+from placement.pods import PodId, PodInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Resolution:
 
     pod: PodId
     container: ContainerDemand
-    view: PodView | None
+    view: PodInfo | None
     evidence: Evidence
     rivals: tuple["Resolution", ...] = field(default=(), compare=False)
 
@@ -158,8 +158,8 @@ def _order(pod: RecordedPod, record: Record, turn: Turn) -> tuple[object, ...]:
     Without it that is the last asker, then who has something, then the oldest.
     """
     if record.listing:
-        return turn.is_asker(pod) and bool(pod.held), pod.position, pod.id
-    return not turn.is_asker(pod), not pod.held, pod.position, pod.id
+        return turn.is_asker(pod) and bool(pod.held), pod.rank, pod.id
+    return not turn.is_asker(pod), not pod.held, pod.rank, pod.id
 
 
 def next_container(request: Request, pod: RecordedPod) -> ContainerDemand | None:

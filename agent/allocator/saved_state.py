@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from agent.allocator.in_service import Answered, InService
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.turn import Turn
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import PodId
 
 
 class Store(Protocol):

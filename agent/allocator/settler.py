@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent.allocator.model.grant import check_free
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import Observer
@@ -16,6 +15,7 @@ from agent.allocator.resolver import Request, Resolution, resolve
 from agent.errors import GrantError, Refusal, ResolutionError
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import PodId
 
 _Answer = TypeVar("_Answer")
 Attempt = Callable[[Resolution], _Answer]

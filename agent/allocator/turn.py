@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod, Shape
+from placement.pods import PodId
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,5 +105,5 @@ class Turn:
         # Of several that show nothing it is the newest: the others were there before.
         alike = (each for each in record.listed_unsettled if each.shape == pod.shape)
         known = [each for each in alike if not each.shows and each.view is not None]
-        known.sort(key=lambda each: (each.sure, each.position), reverse=True)
+        known.sort(key=lambda each: (each.sure, each.rank), reverse=True)
         return pod.view is None or pod in known[:grown]

@@ -59,7 +59,6 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.pod_view import PodId
 from agent.cards.pci import parse_address
 from agent.enforcement.hami_library import LIBRARY, HamiLibrary
 from agent.enforcement.ticket_dirs import TicketDir, TicketDirs
@@ -69,6 +68,7 @@ from agent.host import directories
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 from placement.cards import Card
+from placement.pods import PodId
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from agent.allocator.model.answer import Answer
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import PodId
+from placement.pods import PodId
 
 
 class NoEnforcement:

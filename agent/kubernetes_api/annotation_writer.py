@@ -3,18 +3,18 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from agent.kubernetes_api.pod_parser import is_complete
 from common.backoff import pause_after
 from contract.allocation import Allocation, encode_allocations
+from contract.demand import ContainerKind, PodDemand
 from contract.names import Names
 from contract.pod_annotations import write_choice
+from placement.pods import PodId, PodInfo
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class PatchApi(Protocol):
 
 
 def allocation_patch(
-    view: PodView,
+    view: PodInfo,
     allocations: Mapping[str, Allocation],
     *,
     names: Names,
@@ -105,7 +105,7 @@ class PatchQueue:
         self._written: dict[PodId, tuple[Json, float]] = {}
         self._told: dict[PodId, dict[str, Allocation]] = {}
 
-    def put(self, view: PodView, allocations: Mapping[str, Allocation]) -> None:
+    def put(self, view: PodInfo, allocations: Mapping[str, Allocation]) -> None:
         """Queue a pod's allocation; the same one again is ignored.
 
         A container that was told of before stays in the annotation. The kubelet frees what an
@@ -206,3 +206,16 @@ class PatchQueue:
             tries = waiting.tries + 1
             due = self._clock() + pause_after(tries, *_BACKOFF_SECONDS)
             self._waiting[pod] = replace(waiting, due=due, tries=tries)
+
+
+def is_complete(demand: PodDemand, allocations: Container[str]) -> bool:
+    """Return whether these are all of a pod's containers.
+
+    An ordinary init container may be missing once a later container is there: nobody can
+    tell any more what it got (fact K4). A pod that asks for nothing has no allocation.
+    """
+    missing = [each for each in demand.containers if each.name not in allocations]
+    if not missing:
+        return bool(demand)
+    others = any(each.kind is not ContainerKind.INIT for each in demand.containers)
+    return others and all(each.kind is ContainerKind.INIT for each in missing)

@@ -1,6 +1,7 @@
 """What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from operator import add
 from typing import TypeAlias
@@ -10,8 +11,8 @@ from contract.resource import RESOURCES, Counts, count_of
 from contract.reusable import held_on_cards
 from placement.capacity import CardState, need_of
 from placement.cluster.nodes import Node
-from placement.cluster.pods import Pod
 from placement.errors import NoPlacement
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.search import Capacity, Plan, Step, make_plan
 
@@ -50,7 +51,7 @@ class View:
         ]
 
 
-def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
+def known_cards(pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]] | None:
     """Return the cards of each container, by place; ``None`` when one is not known.
 
     As the agent counts it: an ordinary init container without a record, beside containers that
@@ -58,18 +59,17 @@ def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
     """
     places, by_index = _places(node)
     recorded = {
-        name: tuple(sorted(places[uuid] for uuid in uuids))
-        for name, uuids in pod.recorded
-        if all(uuid in places for uuid in uuids)
+        name: tuple(sorted(places[uuid] for uuid in each.cards))
+        for name, each in pod.annotated.items()
+        if all(uuid in places for uuid in each.cards)
     }
-    chosen = dict(pod.chosen)
     found: dict[str, tuple[int, ...]] = {}
     for container in pod.demand.containers:
         cards = recorded.get(container.name)
         if cards is None:
             if recorded and container.kind is ContainerKind.INIT:
                 continue
-            cards = _chosen(container, chosen.get(container.name, ()), by_index)
+            cards = _chosen(container, pod.chosen.get(container.name, ()), by_index)
             if cards is None:
                 return None
         found[container.name] = cards
@@ -111,7 +111,7 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
     return tuple((place, *counts) for place, counts in sorted(taken.items()))
 
 
-def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
+def simulate(pod: PodInfo, node: Node, free: Free, policy: Policy) -> Taken:
     """Place a pod of which nobody has said where it is, as the agent would.
 
     One that fits nowhere will be refused by the agent, or the agent knows more: it counts on the
@@ -121,7 +121,7 @@ def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
 
 
 def simulate_cards(
-    pod: Pod, node: Node, free: Free, policy: Policy
+    pod: PodInfo, node: Node, free: Free, policy: Policy
 ) -> tuple[Mapping[str, Sequence[int]], Taken]:
     """Place a pod as :func:`simulate` does; return the cards of each container too, by place."""
     known = _part_known(pod, node)
@@ -139,24 +139,17 @@ def simulate_cards(
     return cards, taken_on(pod.demand, cards)
 
 
-def _part_known(pod: Pod, node: Node) -> dict[str, tuple[int, ...]]:
+def _part_known(pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for container in pod.demand.containers:
-        alone = Pod(
-            pod.namespace,
-            pod.name,
-            pod.uid,
-            pod.node,
-            PodDemand((container,)),
-            recorded=tuple(each for each in pod.recorded if each[0] == container.name),
-            chosen=pod.chosen,
-        )
+        mine = {name: each for name, each in pod.annotated.items() if name == container.name}
+        alone = replace(pod, demand=PodDemand((container,)), annotated=mine)
         found |= known_cards(alone, node) or {}
     return found
 
 
 def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
-    pod: Pod,
+    pod: PodInfo,
     node: Node,
     free: Free,
     policy: Policy,

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.ports import Enforcer
 from agent.allocator.model.tickets import DeviceTable
 from agent.app.container_setup import Lifecycle
@@ -30,6 +29,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from placement.cards import Inventory
+from placement.pods import PodInfo
 from simulator.cards import cards_file
 from simulator.kubelet import checkpoint as kubelet_checkpoint
 from simulator.kubelet.node import Kubelet
@@ -128,7 +128,7 @@ class Node:
         self.kubelet.stop()
         self._folder.cleanup()
 
-    def views(self) -> Sequence[PodView]:
+    def views(self) -> Sequence[PodInfo]:
         """Return the pods that the agent knows."""
         return self.pods.views()
 

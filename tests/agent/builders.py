@@ -8,7 +8,6 @@ from hypothesis import settings
 
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import Places
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.podresources import ListedContainer, ListedPod
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.pods import Pods, kubelet_uid
@@ -17,6 +16,7 @@ from agent.allocator.recorded_pod import RecordedPod
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from placement.cards import Card, Inventory
+from placement.pods import AdmissionRank, PodId, PodInfo
 from tests.examples import share
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY
@@ -55,14 +55,14 @@ def view(
     uid: str | None = None,
     at: int = 0,
     terminal: bool = False,
-) -> PodView:
+) -> PodInfo:
     """A pod as the API shows it; one container of 50 cores and 4 blocks unless told.
 
     *at* is its place in the queue.
     """
     identity = pod_id(name, uid)
-    position = QueuePosition(at, "", "", 0, identity.uid)
-    return PodView(identity, PodDemand(containers or (container(),)), position, terminal=terminal)
+    position = AdmissionRank(at, "", "", 0, identity.uid)
+    return PodInfo(identity, PodDemand(containers or (container(),)), position, terminal=terminal)
 
 
 def ids(card: str, places: Iterable[int]) -> frozenset[str]:
@@ -79,7 +79,7 @@ def listed(name: str = "p", /, **held: Mapping[Resource, frozenset[str]] | None)
     )
 
 
-def pods_of(*views: PodView, departed: Iterable[PodView] = ()) -> Pods:
+def pods_of(*views: PodInfo, departed: Iterable[PodInfo] = ()) -> Pods:
     """What the API shows of pods, and what it showed of those that have left it."""
     pods = Pods()
     pods.update([*views, *departed])
@@ -92,7 +92,7 @@ def written(**pods: Mapping[str, Places]) -> Checkpoint:
     return Checkpoint({f"u-{name}": containers for name, containers in pods.items()})
 
 
-def recorded(pod: PodView, /, **held: Places) -> RecordedPod:
+def recorded(pod: PodInfo, /, **held: Places) -> RecordedPod:
     """A listed pod of the record: container name -> what it holds."""
     shown = {
         each.name: held.get(each.name, {})

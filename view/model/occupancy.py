@@ -10,8 +10,8 @@ from contract.resource import Counts, Resource
 from contract.reusable import amounts_per_card, held_on_cards
 from placement.cluster.holdings import Taken, View, known_cards
 from placement.cluster.nodes import NodeCard, Problem
-from placement.cluster.pods import Pod
 from placement.cluster.room import Room, less
+from placement.pods import PodInfo
 from view.model.nodes import NodeFacts
 from view.model.reports import Source
 
@@ -32,7 +32,7 @@ class Held:
         taken: of each card the sum of these.
     """
 
-    pod: Pod
+    pod: PodInfo
     cards: Mapping[str, Sequence[int]]
     sources: Mapping[str, Source]
     parts: Sequence[tuple[str, int, int, int]]
@@ -40,7 +40,7 @@ class Held:
 
 
 def _parts(
-    pod: Pod, cards: Mapping[str, Sequence[int]], sizes: Sequence[NodeCard]
+    pod: PodInfo, cards: Mapping[str, Sequence[int]], sizes: Sequence[NodeCard]
 ) -> list[tuple[str, int, int, int]]:
     """Divide what a pod holds among its containers, those that keep it first."""
     held = held_on_cards(pod.demand, cards)
@@ -96,7 +96,7 @@ class Occupancy:
 
     def view_without(self, uids: AbstractSet[str]) -> View:
         """Return the node with what would be free if some pods held nothing."""
-        held = [each for each in self.held if each.pod.uid not in uids]
+        held = [each for each in self.held if each.pod.id.uid not in uids]
         return self.view if len(held) == len(self.held) else _view(self.facts, held, self.unseen)
 
     def view_as_if(
@@ -127,14 +127,14 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """
     node, simulated = room.node, room.simulated()
     held = []
-    for pod in sorted(room.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)):
-        if room.holding(pod.uid) is not None:
+    for pod in sorted(room.pods.values(), key=lambda pod: pod.id):
+        if room.holding(pod.id.uid) is not None:
             cards: Mapping[str, Sequence[int]] = known_cards(pod, node) or {}
-        elif pod.uid in simulated:
-            cards = simulated[pod.uid][0]
+        elif pod.id.uid in simulated:
+            cards = simulated[pod.id.uid][0]
         else:
             continue
-        sources = _sources(pod, cards, sure=pod.uid not in simulated)
+        sources = _sources(pod, cards, sure=pod.id.uid not in simulated)
         parts = _parts(pod, cards, node.cards)
         held.append(Held(pod, cards, sources, parts, _sum(parts)))
     unseen: tuple[Counts, ...] = ()
@@ -169,8 +169,8 @@ def _view(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> V
     return View(facts.placed, tuple(less(card.places, row) for card, row in rows))
 
 
-def _sources(pod: Pod, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dict[str, Source]:
-    recorded, chosen = dict(pod.recorded), dict(pod.chosen)
+def _sources(pod: PodInfo, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dict[str, Source]:
+    recorded, chosen = pod.annotated, pod.chosen
     found = {}
     for container in pod.demand.containers:
         if container.name not in cards:

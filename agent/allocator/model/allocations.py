@@ -6,11 +6,11 @@ from typing import Protocol, TypeAlias
 
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.grant import Grant, translate
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.model.tickets import DeviceTable
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
+from placement.pods import PodId, PodInfo
 
 
 class Holdings(Protocol):
@@ -34,7 +34,7 @@ EvidenceOf: TypeAlias = Callable[[ContainerRef, Resource], Evidence]
 
 
 def allocations_of(
-    record: Holdings, table: DeviceTable, view: PodView, *, evidence: EvidenceOf
+    record: Holdings, table: DeviceTable, view: PodInfo, *, evidence: EvidenceOf
 ) -> dict[str, Allocation] | None:
     """Return what each container of a pod got, once all of them have all they ask for.
 
@@ -69,7 +69,7 @@ def is_news(found: Mapping[str, Allocation], annotated: Mapping[str, Allocation]
     return False
 
 
-def _is_followed(record: Holdings, view: PodView, init: ContainerDemand) -> bool:
+def _is_followed(record: Holdings, view: PodInfo, init: ContainerDemand) -> bool:
     """Return whether a container after *init* holds something."""
     after = view.demand.containers[view.demand.containers.index(init) + 1 :]
     return any(

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from agent.allocator.model.pod_view import PodId
 from contract.resource import Resource
+from placement.pods import PodId
 
 Places: TypeAlias = Mapping[Resource, frozenset[str]]
 """Device IDs, by resource."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from agent.allocator.model.allocations import grant_of
 from agent.allocator.model.containers import ContainerRef, Places
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import DeviceTable
 from agent.errors import GrantError
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
+from placement.pods import PodInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Entitlement:
 
 
 def entitlement(
-    places: Places, table: DeviceTable, ref: ContainerRef, view: PodView | None
+    places: Places, table: DeviceTable, ref: ContainerRef, view: PodInfo | None
 ) -> Entitlement | None:
     """Return what a container may use; ``None`` when it holds no cores.
 

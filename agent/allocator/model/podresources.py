@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.allocator.model.pod_view import Key, PodView
 from contract.demand import ContainerKind
 from contract.resource import Resource, count_of
+from placement.pods import Key, PodInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ListedPod:
         """The names of its containers."""
         return frozenset(each.name for each in self.containers)
 
-    def may_be(self, view: PodView) -> bool:
+    def may_be(self, view: PodInfo) -> bool:
         """Return whether the entry has just the containers that it must have if it is *view*.
 
         Restartable init containers are listed by newer kubelets only.
@@ -48,7 +48,7 @@ class ListedPod:
             if each.kind is not ContainerKind.INIT
         )
 
-    def contradicts(self, view: PodView) -> bool:
+    def contradicts(self, view: PodInfo) -> bool:
         """Return whether a container holds another count of a resource than it asks for."""
         return any(
             len(ids) != count_of(each.demand, resource)

@@ -8,16 +8,16 @@ from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Correction
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.model.podresources import ListedPod
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
+from placement.pods import Key, PodId, PodInfo
 
 
 class PodSource(Protocol):
     """The pods of this node, as the API knows them."""
 
-    def views(self) -> Sequence[PodView]:
+    def views(self) -> Sequence[PodInfo]:
         """Return all known pods, without asking anybody."""
         ...
 
@@ -32,7 +32,7 @@ class PodSource(Protocol):
         """
         ...
 
-    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
+    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodInfo | None:
         """Ask for one pod, within so many seconds; ``None`` when there is none on this node.
 
         Raises:
@@ -76,7 +76,7 @@ class RecordSource(Protocol):
 class AnnotationWriter(Protocol):
     """Where finished allocations are written to, later and elsewhere."""
 
-    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Write what a pod's containers got into its allocation annotation."""
         ...
 

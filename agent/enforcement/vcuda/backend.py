@@ -20,7 +20,6 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
 from agent.enforcement.vcuda.limits import Limits
@@ -31,6 +30,7 @@ from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError, Unavailable
 from agent.host.stale_sockets import remove_dead
 from contract.resource import Resource
+from placement.pods import PodId
 
 log = logging.getLogger(__name__)
 

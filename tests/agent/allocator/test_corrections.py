@@ -8,9 +8,9 @@ from agent.allocator.corrections import by_checkpoint, by_list, by_offer, identi
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Correction
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.recorded_pod import RecordedPod
 from contract.allocation import Evidence
+from placement.pods import PodId, PodInfo
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -161,7 +161,7 @@ ANSWERS = (GUESS, Answered("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=True)
 
 
 def _identified(
-    *views: PodView, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
+    *views: PodInfo, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
 ) -> InService:
     service = InService("life", pod_id("p", ""), "", answers=ANSWERS)
     entries = [listed("p", c0=None)]
@@ -204,5 +204,5 @@ def test_a_nameless_pod_is_the_one_that_the_api_has_told_of_since(
         "two of the name": [view("p", uid="one"), view("p", uid="two")],
     },
 )
-def test_a_nameless_pod_stays_so_while_nobody_has_told_which_it_is(views: list[PodView]) -> None:
+def test_a_nameless_pod_stays_so_while_nobody_has_told_which_it_is(views: list[PodInfo]) -> None:
     assert _identified(*views).uid == ""

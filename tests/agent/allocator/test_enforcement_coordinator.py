@@ -8,9 +8,9 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
 from contract.wishes import Wishes
+from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import DEADLINE_S, FakeEnforcer, Node, asks, init, make_pod
 

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from agent.allocator.model.containers import ContainerRef, Places
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.tickets import Ticket, summarize
 from agent.allocator.placement_request import Assumptions, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least, pick
@@ -12,6 +11,7 @@ from agent.allocator.record import Record
 from agent.errors import PlacementError
 from contract.demand import Demand
 from contract.resource import Resource
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.search import Assignment, Plan
 from placement.topology import Links
@@ -33,7 +33,7 @@ NODE = device_table(cards=3)
 
 
 def _placement(
-    pod: PodView,
+    pod: PodInfo,
     resource: Resource,
     *,
     name: str = "",
@@ -125,7 +125,7 @@ DOUBTFUL = {"record": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY
     },
 )
 def test_a_container_gets_places(
-    pod: PodView, resource: Resource, given: dict[str, Any], places: str
+    pod: PodInfo, resource: Resource, given: dict[str, Any], places: str
 ) -> None:
     placement = _placement(pod, resource, **given)
     assert summarize([str(ticket) for ticket in placement.tickets]) == places

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from agent.allocator.in_service import Answered, InService
 from agent.allocator.model.checkpoint import Checkpoint
 from agent.allocator.model.containers import ContainerRef, Containers, Places
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.model.podresources import ListedPod
 from agent.allocator.record import Record, Seen, read_record
 from agent.allocator.recorded_pod import settle
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -54,8 +54,8 @@ def _read(
     entries: Sequence[ListedPod] | None = (UNSEEN,),
     file: Checkpoint | None = None,
     *services: InService,
-    views: Sequence[PodView] = (POD,),
-    departed: Sequence[PodView] = (),
+    views: Sequence[PodInfo] = (POD,),
+    departed: Sequence[PodInfo] = (),
     **seen: Any,
 ) -> Record:
     return read_record(
@@ -126,7 +126,7 @@ def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_our_answers
     ids=["its mirror has another UID (K34)", "nobody but the kubelet knows it"],
 )
 def test_a_static_pod_is_one_pod_by_the_uid_that_the_file_has(
-    views: list[PodView], pod: object
+    views: list[PodInfo], pod: object
 ) -> None:
     record = _read([HAS_B], FILE, views=views)
     assert _held(record) == BOTH
@@ -322,7 +322,7 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     """What is seen at one moment; entries and files that say the same are the same objects."""
     entries: list[ListedPod] = []
     file: dict[str, Containers] = {}
-    views: list[PodView] = []
+    views: list[PodInfo] = []
     for name in NAMES:
         mine = PLACES[name]
         shown: Places | None = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
@@ -354,7 +354,7 @@ def _file_of(name: str, init: bool, right: bool) -> Containers:
 
 
 @cache
-def _view_of(name: str, *, terminal: bool) -> PodView:
+def _view_of(name: str, *, terminal: bool) -> PodInfo:
     return replace(VIEWS[name], terminal=terminal)
 
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.model.containers import Places
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
 from agent.allocator.resolver import Request, Resolution, assumed_container, resolve
@@ -15,6 +14,7 @@ from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import Demand
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -64,7 +64,7 @@ def _record(*pods: RecordedPod) -> Record:
     return Record(pods, listing=any(each.listed is not None for each in pods))
 
 
-def _turn(*pods: RecordedPod, asker: PodView | None = None, guessed: bool = False) -> Turn:
+def _turn(*pods: RecordedPod, asker: PodInfo | None = None, guessed: bool = False) -> Turn:
     """What a call of *asker* has left, when ``List`` showed *pods*."""
     if asker is None:
         return Turn(None, Counter(each.shape for each in pods), guessed=False)

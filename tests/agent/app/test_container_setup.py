@@ -10,13 +10,13 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.pod_view import PodId
 from agent.app.container_setup import Injector, Lifecycle, Upkeep, set_up_containers
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
 from placement.cards import Inventory
+from placement.pods import PodId
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.agent.fakes import make_settings, make_table, short_dir
 

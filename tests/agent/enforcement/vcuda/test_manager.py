@@ -9,13 +9,13 @@ import grpc
 import pytest
 
 from agent.allocator.model.entitlement import Entitlement
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import TicketDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.errors import EnforcementError
+from placement.pods import PodId
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,

@@ -15,7 +15,6 @@ import grpc
 from agent.allocator.model.containers import ContainerRef
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant, Share
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.ticket_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
@@ -26,6 +25,7 @@ from agent.enforcement.vcuda.ports import Hardware
 from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo
+from placement.pods import PodId
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids
 
 UID_A = "aaaaaaaa-0000-4000-8000-000000000001"

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import Checkpoint
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.resolver import LastCall, resolve
 from agent.allocator.resolver import Request as ResolverRequest
 from agent.allocator.snapshot import SnapshotContext, build_snapshot
@@ -22,6 +21,7 @@ from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.names import Names
 from contract.resource import Resource
+from placement.pods import AdmissionRank, PodId, PodInfo
 from simulator.attribution import Candidate, Named, Request, gpu_manager, score
 from simulator.node.judge import Verdict
 
@@ -87,10 +87,10 @@ def replay_resolver(
     return answers
 
 
-def _view(pod: Candidate) -> PodView:
+def _view(pod: Candidate) -> PodInfo:
     namespace, _, name = pod.pod.partition("/")
-    position = QueuePosition(pod.stamp_ns, "", "", 0, pod.uid)
-    return PodView(PodId(namespace, name, pod.uid), PodDemand(pod.containers), position)
+    position = AdmissionRank(pod.stamp_ns, "", "", 0, pod.uid)
+    return PodInfo(PodId(namespace, name, pod.uid), PodDemand(pod.containers), position)
 
 
 def _recorded(burst: Burst) -> tuple[Table, int]:

@@ -14,7 +14,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.allocator.model.pod_view import PodView
 from bench.kubelet import Kubelet, KubeletRecord, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.onenode import NODE, api_settings, running_agent
@@ -22,6 +21,7 @@ from bench.process import Process, cpu_percent, cpu_us, resident_mib, wait
 from bench.result import Goal, Result, Table
 from contract.names import Names
 from contract.resource import Resource, count_of
+from placement.pods import PodInfo
 from simulator.api.server import ApiServer
 from simulator.burst import container, pod
 from simulator.client import ApiClient
@@ -176,7 +176,7 @@ def measure(load: Load, idle_seconds: float) -> Footprint:
         return Footprint(load.settled, started, resident, cpu_percent(process.pid, idle_seconds))
 
 
-def _manifest(view: PodView, names: Names) -> Json:
+def _manifest(view: PodInfo, names: Names) -> Json:
     demand = view.demand.containers[0].demand
     made = pod(view.id.name, [container("main", demand.cores, demand.memory, names)])
     made["spec"]["nodeName"] = NODE

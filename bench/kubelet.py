@@ -18,7 +18,6 @@ from typing import Self
 
 import grpc
 
-from agent.allocator.model.pod_view import PodView
 from bench.load import Load
 from bench.process import WITHIN_S
 from common.kubelet_api import deviceplugin_pb2 as api
@@ -26,6 +25,7 @@ from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from common.kubelet_api import podresources_pb2
 from contract.names import Names
 from contract.resource import Resource
+from placement.pods import PodInfo
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.checkpoint import Checkpoint, CheckpointFile
 from simulator.kubelet.devices import PodHoldings
@@ -87,13 +87,13 @@ class KubeletRecord:
     def __exit__(self, *_: object) -> None:
         self._server.stop(0).wait(5)
 
-    def show(self, view: PodView, held: Mapping[Resource, Sequence[str]]) -> None:
+    def show(self, view: PodInfo, held: Mapping[Resource, Sequence[str]]) -> None:
         """Show what a pod's container holds; the file has it once it has everything (K28)."""
         self._enter(view, held)
         if len(held) == len(Resource):
             self._write()
 
-    def _enter(self, view: PodView, held: Mapping[Resource, Sequence[str]]) -> None:
+    def _enter(self, view: PodInfo, held: Mapping[Resource, Sequence[str]]) -> None:
         """Record it in both, one entry a device in ``List`` (K16)."""
         entry = podresources_pb2.PodResources(
             name=view.id.name,

@@ -23,7 +23,6 @@ from agent.allocator.grants import (
     Grant,
 )
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.driver.folder import DriverFolder
 from agent.driver.layout import CLIENT, CONTROL, Found, Source, choose
 from agent.enforcement.hami import HamiCore
@@ -37,6 +36,7 @@ from bench import confined
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 from placement.cards import Card
+from placement.pods import PodId
 
 _MIB = 1 << 20
 _BLOCK = 256

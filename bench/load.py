@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.slots import DeviceTable
 from agent.cards.inventory import parse_inventory
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from placement.cards import Inventory
+from placement.pods import AdmissionRank, PodId, PodInfo
 from simulator.cards import cards_file
 
 BLOCK = 256 << 20
@@ -48,7 +48,7 @@ class Load:
         """How many live containers really fit: at least one core each."""
         return min(self.live, int(self.cards * CORES_PER_CARD * _FILLED))
 
-    def views(self) -> tuple[PodView, ...]:
+    def views(self) -> tuple[PodInfo, ...]:
         """Return the pods as the API shows them: the live ones, then those to come."""
         demand = self._live_demand()
         live = [_view(f"live-{number:04}", number, demand) for number in range(self.settled)]
@@ -58,7 +58,7 @@ class Load:
         ]
         return (*live, *more)
 
-    def held(self) -> Iterator[tuple[PodView, dict[Resource, tuple[str, ...]]]]:
+    def held(self) -> Iterator[tuple[PodInfo, dict[Resource, tuple[str, ...]]]]:
         """Return what each live pod holds: places of one card, cards in turn."""
         table, demand = self.table(), self._live_demand()
         free = {
@@ -86,9 +86,9 @@ class Load:
         return Demand(int(CORES_PER_CARD * _FILLED) // a_card or 1, int(memory * _FILLED) // a_card)
 
 
-def _view(name: str, number: int, demand: Demand) -> PodView:
+def _view(name: str, number: int, demand: Demand) -> PodInfo:
     uid = f"uid-{name}"
     container = ContainerDemand("main", ContainerKind.MAIN, 0, demand)
-    return PodView(
-        PodId("default", name, uid), PodDemand((container,)), QueuePosition(number, "", "", 0, uid)
+    return PodInfo(
+        PodId("default", name, uid), PodDemand((container,)), AdmissionRank(number, "", "", 0, uid)
     )

@@ -17,7 +17,6 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from agent.allocator.model.pod_view import PodView
 from bench.kubelet import Calls, KubeletRecord, shuffled
 from bench.load import ARRIVING, Load
 from bench.process import WITHIN_S, running, wait
@@ -25,6 +24,7 @@ from bench.result import Cell, Goal, Result, Table
 from contract.demand import CORES_PER_CARD
 from contract.names import Names
 from contract.resource import Resource, count_of
+from placement.pods import PodInfo
 
 NAME = "nodepath"
 
@@ -206,7 +206,7 @@ def measure(load: Load, *, seed: int) -> Measured:
 
 def _admit(
     plugin: Plugin,
-    view: PodView,
+    view: PodInfo,
     order: Sequence[Resource],
     record: KubeletRecord,
     times: Times,

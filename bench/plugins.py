@@ -13,7 +13,6 @@ from pathlib import Path
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.grants import ContainerEdits
-from agent.allocator.model.pod_view import Key, PodView
 from agent.allocator.slots import DeviceTable
 from agent.app.supervisor import IN_SERVICE
 from agent.enforcement.none import NoEnforcement
@@ -31,17 +30,18 @@ from common.logs import configure
 from contract.allocation import Allocation
 from contract.names import Names
 from contract.resource import Resource
+from placement.pods import Key, PodInfo
 
 
 class LoadedPods:
     """A pod source that knows all pods of a load, and counts what is read from the API."""
 
-    def __init__(self, views: Sequence[PodView]) -> None:
+    def __init__(self, views: Sequence[PodInfo]) -> None:
         self._views = tuple(views)
         self._by_name = {view.id.key: view for view in views}
         self.reads = 0
 
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodInfo]:
         """Return all."""
         return self._views
 
@@ -59,7 +59,7 @@ class LoadedPods:
         name: str,
         *,
         within: float = 1.0,  # noqa: ARG002 -- the Protocol's
-    ) -> PodView | None:
+    ) -> PodInfo | None:
         """Return a pod, at once."""
         self.reads += 1
         return self._by_name.get((namespace, name))
@@ -72,7 +72,7 @@ class LoadedPods:
 class NoOutbox:
     """Takes what would be written to the API, which happens off the path."""
 
-    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Do nothing."""
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.allocator.interfaces import ListedContainer, ListedPod
-from contract.demand import parse_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from simulator.attribution import Candidate, Request
 
@@ -88,7 +88,7 @@ def _candidate(pod: Mapping[str, Any], names: Names) -> Candidate:
         pod["uid"],
         pod["bind_ns"],
         pod["bind_ns"],
-        parse_pod_demand(spec, names).containers,
+        read_pod_demand(spec, names)[0].containers,
     )
 
 

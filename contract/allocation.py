@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from sys import intern
 
 from contract.errors import InvalidRecord
 from contract.text import is_text
@@ -92,4 +93,4 @@ def _decode_one(name: str, value: object) -> Allocation:
             f"gpu-allocation[{name}].evidence: must be one of "
             + ", ".join(each.value for each in Evidence)
         ) from error
-    return Allocation(tuple(cards), value["cores"], value["memoryBlocks"], evidence)
+    return Allocation(tuple(map(intern, cards)), value["cores"], value["memoryBlocks"], evidence)

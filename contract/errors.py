@@ -6,15 +6,12 @@
     └── ContractError
         ├── InvalidName      a setting (the domain) cannot be used
         ├── InvalidStamp     an order stamp or a time does not parse
-        ├── InvalidRecord    an allocation record or an inventory does not parse
-        └── InvalidDemand    a pod asks for what can never be served
+        └── InvalidRecord    an allocation record or an inventory does not parse
 
-A :class:`FieldError` is one finding; :class:`InvalidDemand` carries all the
-findings of an object at once.
+A :class:`FieldError` is one finding in a user's object.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -84,15 +81,3 @@ class FieldError:
         """Render as the API server renders a ``field.Error``."""
         found = f"{self.value}: " if self.fault is Fault.INVALID else ""
         return f"{self.path}: {self.fault.value}: {found}{self.detail}"
-
-
-class InvalidDemand(ContractError):
-    """A pod asks for what can never be served.
-
-    Attributes:
-        errors: every finding, in the order of the fields in the object.
-    """
-
-    def __init__(self, errors: Iterable[FieldError]) -> None:
-        self.errors: tuple[FieldError, ...] = tuple(errors)
-        super().__init__("; ".join(str(error) for error in self.errors))

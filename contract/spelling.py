@@ -9,9 +9,9 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from contract.demand import listings_of, walk_containers
 from contract.errors import Fault, FieldError, quote
 from contract.names import Names
+from contract.requests import listings_of, walk_containers
 
 _MARK = "vcuda"
 """What a name must have in it: the webhook is asked about no others (``deploy/base/webhook``)."""

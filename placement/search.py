@@ -11,8 +11,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import groupby, repeat
 
-from contract.demand import ContainerDemand, ContainerKind
+from contract.demand import ContainerDemand
 from contract.resource import RESOURCES, Resource, count_of
+from contract.reusable import serve_on_cards
 from placement.capacity import CardState, Need, explain, fitting_cards
 from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
@@ -367,31 +368,24 @@ class _Search:
         self, step: Step, state: _State, cards: tuple[str, ...]
     ) -> tuple[_State, Mapping[Resource, Mapping[str, int]]] | None:
         """Place one container on *cards*: the cards after that, and what was taken afresh."""
-        demand = step.container.demand
+        kind, demand = step.container.kind, step.container.demand
         rows = {uuid: list(state[self._place[uuid]]) for uuid in cards}
         fresh: dict[Resource, Mapping[str, int]] = {}
         for resource in sorted(step.lacking):
-            count, slot = count_of(demand, resource), _SLOT[resource]
-            handed = min(count, sum(places[slot + _LEFT] for places in state))
-            missing, taken = count - handed, dict.fromkeys(cards, 0)
-            for uuid, quota in zip(cards, demand.per_card(resource), strict=True):
-                row = rows[uuid]
-                reused = min(row[slot + _LEFT], handed)
-                handed -= reused
-                taken[uuid] = min(max(quota - reused, 0), missing)
-                missing -= taken[uuid]
-                # What the kubelet offers for this call counts, also where records say otherwise.
-                offered = step.offer is not None and step.offer[0] is resource
-                if row[slot] < taken[uuid] and not offered:
+            slot = _SLOT[resource]
+            reusable = [row[slot + _LEFT] for row in rows.values()]
+            everywhere = sum(places[slot + _LEFT] for places in state)
+            if min(count_of(demand, resource), everywhere) > sum(reusable):
+                return None  # the kubelet will hand on places of other cards
+            served = serve_on_cards(kind, demand.per_card(resource), reusable)
+            # What the kubelet offers for this call counts, also where records say otherwise.
+            offered = step.offer is not None and step.offer[0] is resource
+            for row, each in zip(rows.values(), served, strict=True):
+                if row[slot] < each.fresh and not offered:
                     return None
-                row[slot] = max(row[slot] - taken[uuid], 0)
-                if step.container.kind is ContainerKind.INIT:
-                    row[slot + _LEFT] += taken[uuid]
-                else:
-                    row[slot + _LEFT] -= reused
-            if handed or missing:
-                return None
-            fresh[resource] = taken
+                row[slot] = max(row[slot] - each.fresh, 0)
+                row[slot + _LEFT] = each.reusable
+            fresh[resource] = {uuid: each.fresh for uuid, each in zip(cards, served, strict=True)}
         after = list(state)
         for uuid, row in rows.items():
             after[self._place[uuid]] = tuple(row)

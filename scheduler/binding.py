@@ -16,8 +16,8 @@ from contract.names import Names
 from contract.pod_annotations import write_choice
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import plan_pod
-from placement.cluster.pods import Pod, has_ended, parse_pod
 from placement.errors import NoPlacement
+from placement.pods import PodInfo, read_pod
 from placement.scoring import Policy
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
@@ -119,7 +119,7 @@ class Binder:
             self.on_result("bound")
         return ", ".join(f"{name}: {write_choice(cards)}" for name, cards in chosen.items())
 
-    async def _fetch(self, args: BindingArgs) -> Pod | str | None:
+    async def _fetch(self, args: BindingArgs) -> PodInfo | str | None:
         """Ask for a pod that the watch has not shown.
 
         Returns:
@@ -131,24 +131,24 @@ class Binder:
             raise self._error("unavailable", f"the pod cannot be read: {error}") from error
         if obj is None or obj["metadata"].get("uid") != args.uid:
             raise self._error("gone", f"the pod with UID {args.uid} is gone")
-        if has_ended(obj):
+        pod = read_pod(obj, self.names)
+        if pod.terminal:
             raise self._error("gone", "the pod has ended")
-        node = (obj.get("spec") or {}).get("nodeName") or ""
-        if node == args.node:
+        if pod.node == args.node:
             self.on_result("found")
             return "bound there already"
-        if node:
-            raise self._error("elsewhere", f"the pod is bound to {node} already")
-        return parse_pod(obj, self.names)
+        if pod.node:
+            raise self._error("elsewhere", f"the pod is bound to {pod.node} already")
+        return pod if pod.demand else None
 
-    def _assume(self, pod: Pod, node: str) -> dict[str, tuple[int, ...]]:
+    def _assume(self, pod: PodInfo, node: str) -> dict[str, tuple[int, ...]]:
         """Choose the cards, count the pod on its node, and return them by container name."""
         with self.state.lock:
             room = self.state.room(node)
             if room is None:
                 raise self._error("refused", f"node {node} is not known")
-            view = room.view_without(pod.uid)
-            fit = check(pod.shape, view)
+            view = room.view_without(pod.id.uid)
+            fit = check(pod.pod_class, view)
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
             try:
@@ -158,9 +158,7 @@ class Binder:
             if plan is None:
                 raise self._error("refused", f"node {node}: no place was found in time")
             chosen = {name: tuple(sorted(map(int, each.cards))) for name, each in plan.items()}
-            self.state.assume(
-                replace(pod, node=room.node.name, chosen=tuple(chosen.items()), recorded=())
-            )
+            self.state.assume(replace(pod, node=room.node.name, chosen=chosen, annotated={}))
         return chosen
 
     async def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:

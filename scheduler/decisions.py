@@ -13,7 +13,7 @@ from contract.names import Names
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import View
 from placement.cluster.nodes import parse_node
-from placement.cluster.pods import Pod, Shape
+from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from scheduler.score import score
 from scheduler.state import State
@@ -82,47 +82,47 @@ class Decisions:
         self._state = state
         self._names = names
         self._node_policy = node_policy
-        self._tables: OrderedDict[Shape, _Table] = OrderedDict()
+        self._tables: OrderedDict[PodClass, _Table] = OrderedDict()
 
-    def filter(self, pod: Pod | None, nodes: Sequence[str]) -> Filtered:
+    def filter(self, pod: PodInfo | None, nodes: Sequence[str]) -> Filtered:
         """Decide on which of *nodes* a pod fits; without a pod that asks for GPUs, on all."""
         return Filtered(tuple(nodes)) if pod is None else _sorted(nodes, self._decide(pod, nodes))
 
-    def scores(self, pod: Pod | None, nodes: Sequence[str]) -> Sequence[int]:
+    def scores(self, pod: PodInfo | None, nodes: Sequence[str]) -> Sequence[int]:
         """Return the score of each of *nodes*; 0 where the pod does not fit."""
         if pod is None:
             return [0] * len(nodes)
         return [verdict.score or 0 for verdict in self._decide(pod, nodes)]
 
-    def filter_objects(self, pod: Pod | None, nodes: Sequence[Mapping[str, Any]]) -> Filtered:
+    def filter_objects(self, pod: PodInfo | None, nodes: Sequence[Mapping[str, Any]]) -> Filtered:
         """Decide on which of some nodes a pod fits, by the objects that were sent."""
         names = [obj["metadata"]["name"] for obj in nodes]
         if pod is None:
             return Filtered(tuple(names))
         return _sorted(names, self._decide_by_objects(pod, nodes))
 
-    def score_objects(self, pod: Pod | None, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
+    def score_objects(self, pod: PodInfo | None, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
         """Return the score of each of some nodes, by the objects that were sent."""
         if pod is None:
             return [0] * len(nodes)
         return [verdict.score or 0 for verdict in self._decide_by_objects(pod, nodes)]
 
-    def _decide(self, pod: Pod, nodes: Sequence[str]) -> list[Verdict]:
+    def _decide(self, pod: PodInfo, nodes: Sequence[str]) -> list[Verdict]:
         with self._state.lock:
-            known = self._known(pod.shape)
-            in_doubt = self._state.assumed_on(pod.uid)
+            known = self._known(pod.pod_class)
+            in_doubt = self._state.assumed_on(pod.id.uid)
             return [
                 self._judge_for_itself(pod, name)
                 if name in in_doubt
-                else known.get(name) or self._judge(pod.shape, name, known)
+                else known.get(name) or self._judge(pod.pod_class, name, known)
                 for name in nodes
             ]
 
-    def _decide_by_objects(self, pod: Pod, nodes: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    def _decide_by_objects(self, pod: PodInfo, nodes: Sequence[Mapping[str, Any]]) -> list[Verdict]:
         with self._state.lock:
             return [self._judge_object(pod, obj) for obj in nodes]
 
-    def _known(self, shape: Shape) -> dict[str, Verdict]:
+    def _known(self, shape: PodClass) -> dict[str, Verdict]:
         """Return what was decided for pods of one shape and still holds."""
         table = self._tables.setdefault(shape, _Table(self._state.version))
         self._tables.move_to_end(shape)
@@ -133,29 +133,29 @@ class Decisions:
         table.version = self._state.version
         return table.verdicts
 
-    def _judge(self, shape: Shape, name: str, known: dict[str, Verdict]) -> Verdict:
+    def _judge(self, shape: PodClass, name: str, known: dict[str, Verdict]) -> Verdict:
         room = self._state.room(name)
         if room is None:
             return Verdict(None, UNKNOWN)  # not remembered: a sender may make up any number
         known[name] = self.judge(shape, room.view())
         return known[name]
 
-    def _judge_for_itself(self, pod: Pod, name: str) -> Verdict:
+    def _judge_for_itself(self, pod: PodInfo, name: str) -> Verdict:
         """Decide about the node where a pod counts already: its earlier Binding is in doubt."""
         room = self._state.room(name)
         if room is None:
             return Verdict(None, UNKNOWN)
-        return self.judge(pod.shape, room.view_without(pod.uid))
+        return self.judge(pod.pod_class, room.view_without(pod.id.uid))
 
-    def _judge_object(self, pod: Pod, obj: Mapping[str, Any]) -> Verdict:
+    def _judge_object(self, pod: PodInfo, obj: Mapping[str, Any]) -> Verdict:
         """Decide by an object: the pods that are known there count on the cards that it names."""
         node = parse_node(obj, self._names)
         room = self._state.room(node.name)
         if room is None or node.cards != room.node.cards:
-            return self.judge(pod.shape, View(node, node.all_free()))
-        return self.judge(pod.shape, View(node, room.view_without(pod.uid).free))
+            return self.judge(pod.pod_class, View(node, node.all_free()))
+        return self.judge(pod.pod_class, View(node, room.view_without(pod.id.uid).free))
 
-    def judge(self, shape: Shape, view: View) -> Verdict:
+    def judge(self, shape: PodClass, view: View) -> Verdict:
         """Decide about one node."""
         fit = check(shape, view)
         if isinstance(fit, Unschedulable):

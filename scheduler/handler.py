@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 from common.serving.answer import JSON, TEXT, Answer
 from contract.names import Names
-from placement.cluster.pods import parse_pod
+from placement.pods import read_gpu_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.errors import BadRequest, BindError
@@ -105,7 +105,7 @@ class Handler:
 
     def _filter(self, body: bytes) -> bytes:
         args = decode_args(body)
-        pod = parse_pod(args.pod, self.names)
+        pod = read_gpu_pod(args.pod, self.names)
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
         if args.names is not None:
@@ -117,7 +117,7 @@ class Handler:
 
     def _prioritize(self, body: bytes) -> bytes:
         args = decode_args(body)
-        pod = parse_pod(args.pod, self.names)
+        pod = read_gpu_pod(args.pod, self.names)
         if args.names is not None:
             return encode_scores(args.names, self.decisions.scores(pod, args.names))
         nodes = args.nodes or ()

@@ -12,7 +12,7 @@ from operator import ge
 
 from placement.cluster.fit import Fit, usable_cards
 from placement.cluster.holdings import View
-from placement.cluster.pods import Need, Shape
+from placement.pods import ContainerNeed, PodClass
 from placement.scoring import Policy
 from placement.topology import Links
 
@@ -23,7 +23,7 @@ HIGHEST = 10
 _LINKS = ((100, 1.0), (50, 0.8), (40, 0.6), (30, 0.4), (20, 0.2))
 
 
-def score(shape: Shape, view: View, fit: Fit, policy: Policy) -> int:
+def score(shape: PodClass, view: View, fit: Fit, policy: Policy) -> int:
     """Return the score of a node.
 
     Args:
@@ -44,13 +44,13 @@ def score(shape: Shape, view: View, fit: Fit, policy: Policy) -> int:
     return min(max(int(HIGHEST * sum(parts) / len(parts) + 0.5), 0), HIGHEST)
 
 
-def _fullness(shape: Shape, view: View) -> float:
+def _fullness(shape: PodClass, view: View) -> float:
     """Return how much of the healthy cards would be taken: of that resource of which it is most."""
     totals = zip(shape.asked, view.totals, strict=True)
     return min(max([(used + asked) / max(places, 1) for asked, (places, used) in totals]), 1.0)
 
 
-def _connection(need: Need, shape: Shape, view: View) -> float:
+def _connection(need: ContainerNeed, shape: PodClass, view: View) -> float:
     """Return how well the best set would be connected, 0 to 1."""
     node, free = view.node, view.free
     if node.links is None:

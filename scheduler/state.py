@@ -13,8 +13,8 @@ from typing import Any
 
 from contract.names import Names
 from placement.cluster.nodes import parse_node
-from placement.cluster.pods import Pod, has_ended, parse_pod
 from placement.cluster.room import Room
+from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
 
 
@@ -37,7 +37,7 @@ class State:
         self._policy = policy
         self._rooms: dict[str, Room] = {}
         self._where: dict[str, str] = {}
-        self._unbound: dict[str, Pod] = {}
+        self._unbound: dict[str, PodInfo] = {}
         # Pod -> nodes to which this process has bound it, or tries to, and no watch shows it yet:
         # a Binding in doubt may be followed by one to another node.
         self._assumed: dict[str, set[str]] = {}
@@ -69,7 +69,7 @@ class State:
         """Return the room of a node; ``None`` where there is no such node."""
         return self._rooms.get(name) if name in self._nodes else None
 
-    def find(self, uid: str) -> Pod | None:
+    def find(self, uid: str) -> PodInfo | None:
         """Return a pod that waits for a node."""
         with self.lock:
             return self._unbound.get(uid)
@@ -116,9 +116,9 @@ class State:
     def put_pod(self, obj: Mapping[str, Any]) -> None:
         """Take in a pod as the API shows it."""
         uid = obj["metadata"].get("uid", "")
-        pod = None if has_ended(obj) else parse_pod(obj, self._names)
+        pod = read_gpu_pod(obj, self._names)
         with self.lock:
-            if pod is None:
+            if pod is None or pod.terminal:
                 self.drop_pod(uid)
             elif pod.node:
                 self._put_bound(pod)
@@ -150,10 +150,10 @@ class State:
 
     # --- what this process binds ------------------------------------------------------
 
-    def assume(self, pod: Pod) -> None:
+    def assume(self, pod: PodInfo) -> None:
         """Count a pod, as it will be, on the node that it is about to be bound to."""
         with self.lock:
-            self._assumed.setdefault(pod.uid, set()).add(pod.node)
+            self._assumed.setdefault(pod.id.uid, set()).add(pod.node)
             self._room(pod.node).put(pod)
             self._touch(pod.node)
 
@@ -176,8 +176,8 @@ class State:
                     self._forget_empty(node)
                     self._touch(node)
 
-    def _put_bound(self, pod: Pod) -> None:
-        uid = pod.uid
+    def _put_bound(self, pod: PodInfo) -> None:
+        uid = pod.id.uid
         self._unbound.pop(uid, None)
         self.settle(uid, pod.node)
         self._assumed.pop(uid, None)

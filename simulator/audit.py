@@ -5,8 +5,8 @@ from typing import Any
 
 from agent.allocator.slots import Slot
 from contract.allocation import decode_allocations
-from contract.demand import parse_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
 from simulator.attribution import Call, Who
 
 Json = dict[str, Any]
@@ -58,7 +58,7 @@ def unequal_records(pods: Sequence[Json], held: Holdings, names: Names) -> list[
         metadata = pod["metadata"]
         text = (metadata.get("annotations") or {}).get(names.gpu_allocation, "{}")
         recorded = decode_allocations(text)
-        for container in parse_pod_demand(pod["spec"], names).containers:
+        for container in read_pod_demand(pod["spec"], names)[0].containers:
             who = (metadata["namespace"], metadata["name"], container.name)
             resources = held.get(who, {})
             truth = (

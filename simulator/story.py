@@ -8,7 +8,8 @@ from pathlib import Path
 
 from agent.allocator.slots import summarize
 from contract.allocation import decode_allocations
-from contract.demand import ContainerKind, parse_pod_demand
+from contract.demand import ContainerKind
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.stamps import OrderStamp
 from placement.cards import Inventory
@@ -109,7 +110,7 @@ class Story:
 
     def burst(self, pods: Sequence[Json], clients: int) -> None:
         """Create many pods at once, and tell who named the right container how often."""
-        containers = sum(len(parse_pod_demand(each["spec"], NAMES).containers) for each in pods)
+        containers = sum(len(read_pod_demand(each["spec"], NAMES)[0].containers) for each in pods)
         self._report.heading(
             f"A burst: {len(pods)} pods with {containers} GPU containers from {clients} clients, "
             "and what another rule would have done"
@@ -196,7 +197,7 @@ class Story:
         for each in pods:
             name = each["metadata"]["name"]
             recorded = decode_allocations(annotations(each).get(NAMES.gpu_allocation, "{}"))
-            for one in parse_pod_demand(each["spec"], NAMES).containers:
+            for one in read_pod_demand(each["spec"], NAMES)[0].containers:
                 who = (each["metadata"]["namespace"], name, one.name)
                 got = {self._index[card]: got for card, got in per_card(held.get(who, {})).items()}
                 record = recorded.get(one.name)
@@ -231,7 +232,7 @@ def _candidate(pod: Json) -> Candidate:
     )
     # Such a plugin knows a pod's age by its creation: the time of the binding, which our webhook
     # writes since, is more than anybody else stamps.
-    containers = parse_pod_demand(pod["spec"], NAMES).containers
+    containers = read_pod_demand(pod["spec"], NAMES)[0].containers
     name = f"{metadata['namespace']}/{metadata['name']}"
     return Candidate(name, metadata["uid"], bound, created, containers)
 

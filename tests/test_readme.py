@@ -10,9 +10,9 @@ import yaml
 
 from agent.cards.inventory import parse_inventory
 from agent.cards.xids import APPLICATION_XIDS, RESET_XIDS, describe
-from contract.demand import read_pod_demand
 from contract.errors import FieldError
 from contract.names import Names
+from contract.requests import read_pod_demand
 from contract.wishes import read_wishes
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,6 @@ from agent.allocator.interfaces import (
     PodSource,
     Store,
 )
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
 from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator, Enforcer
@@ -27,6 +26,7 @@ from agent.allocator.prestart import Pause, PreStartCall
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
 from contract.resource import RESOURCES, Resource
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.topology import Links
 
@@ -169,7 +169,7 @@ class Allocator:
             self._publisher.publish_all()
             return any(before[each] - state.snapshot.held[each] for each in RESOURCES)
 
-    def catch_up(self, info: PodView) -> None:
+    def catch_up(self, info: PodInfo) -> None:
         """Write the allocation of a pod that has one and does not show it yet."""
         if info.terminal or not info.demand:
             return

@@ -21,7 +21,6 @@ from agent.allocator.grants import (
     translate,
 )
 from agent.allocator.interfaces import DecisionLog
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
 from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
@@ -34,6 +33,7 @@ from agent.errors import GrantError, Refusal, ResolutionError
 from contract.allocation import Evidence
 from contract.demand import ContainerKind, PodDemand
 from contract.resource import Resource, count_of
+from placement.pods import PodId
 from placement.scoring import Policy
 
 _Result = TypeVar("_Result")

@@ -16,11 +16,11 @@ from agent.allocator.interfaces import (
     ListedContainer,
     ListedPod,
 )
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.snapshot import AllocationSnapshot, Offered
 from agent.allocator.snapshot_pod import SnapshotPod
 from contract.demand import ContainerKind
 from contract.resource import count_of
+from placement.pods import PodId, PodInfo
 
 
 def by_checkpoint(
@@ -117,7 +117,7 @@ def _walk_listed(pods: Iterable[SnapshotPod]) -> Iterator[tuple[SnapshotPod, Lis
                 yield pod, one
 
 
-def _is_init(info: PodView | None, container: str) -> bool:
+def _is_init(info: PodInfo | None, container: str) -> bool:
     asked = info.demand.of(container) if info is not None else None
     return asked is not None and asked.kind is ContainerKind.INIT
 

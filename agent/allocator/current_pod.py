@@ -9,9 +9,9 @@ this is the one record of our own. It survives the agent, in the file of
 from dataclasses import dataclass, replace
 
 from agent.allocator.interfaces import Containers
-from agent.allocator.model.pod_view import PodId
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import PodId
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
 from contract.resource import Resource, count_of
+from placement.pods import PodId
 
 
 def free_places(

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from agent.allocator.interfaces import ContainerRef, Containers, HeldSlots
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.slots import DeviceTable, Slot, per_card
 from agent.errors import GrantError
 from contract.allocation import Allocation, Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource, count_of
+from placement.pods import PodInfo
 
 _NOTHING: HeldSlots = {}
 
@@ -161,7 +161,7 @@ class Entitlement:
 
 
 def entitlement(
-    held: HeldSlots, table: DeviceTable, ref: ContainerRef, info: PodView | None
+    held: HeldSlots, table: DeviceTable, ref: ContainerRef, info: PodInfo | None
 ) -> Entitlement | None:
     """Return what a container may use; ``None`` when it holds no cores.
 
@@ -238,7 +238,7 @@ EvidenceOf: TypeAlias = Callable[[str, Resource], Evidence]
 
 
 def allocations_of(
-    held: Containers, table: DeviceTable, info: PodView, *, evidence: EvidenceOf
+    held: Containers, table: DeviceTable, info: PodInfo, *, evidence: EvidenceOf
 ) -> dict[str, Allocation] | None:
     """Return what each container of a pod got, once all of them have all they ask for.
 

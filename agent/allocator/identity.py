@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from agent.allocator.current_pod import CurrentPod
 from agent.allocator.interfaces import Checkpoint, ListedPod
-from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
+from placement.pods import AdmissionRank, Key, PodId, PodInfo
 
 _MOST_DEPARTED = 512
 
 
-def kubelet_uid(info: PodView) -> str:
+def kubelet_uid(info: PodInfo) -> str:
     """Return the UID by which the kubelet knows a pod: a static one has another there (K34)."""
     return info.runtime_uid or info.id.uid
 
@@ -31,17 +31,17 @@ class KnownPods:
 
     __slots__ = ("_by_key", "_by_uid", "_departed", "shown")
 
-    def __init__(self, shown: Sequence[PodView] = (), departed: Iterable[PodView] = ()) -> None:
+    def __init__(self, shown: Sequence[PodInfo] = (), departed: Iterable[PodInfo] = ()) -> None:
         """Know the pods that the API shows, and *departed* ones, the last that left last (K20)."""
         self.shown = shown
         self._by_uid = {kubelet_uid(each): each for each in shown}
         left = {uid: each for each in departed if (uid := kubelet_uid(each)) not in self._by_uid}
         self._departed = dict(list(left.items())[-_MOST_DEPARTED:])
-        self._by_key: dict[Key, list[PodView]] = {}
+        self._by_key: dict[Key, list[PodInfo]] = {}
         for each in (*shown, *reversed(self._departed.values())):
             self._by_key.setdefault(each.id.key, []).append(each)
 
-    def updated(self, shown: Sequence[PodView]) -> "KnownPods":
+    def updated(self, shown: Sequence[PodInfo]) -> "KnownPods":
         """Return this with the pods that the API shows now; itself where they are the same."""
         if shown is self.shown or shown == self.shown:
             return self
@@ -52,11 +52,11 @@ class KnownPods:
         """The kubelet's UIDs of the pods that the API shows."""
         return self._by_uid.keys()
 
-    def of_name(self, key: Key) -> Sequence[PodView]:
+    def of_name(self, key: Key) -> Sequence[PodInfo]:
         """Return the pods of a name: those that the API shows, then those that have left it."""
         return self._by_key.get(key, ())
 
-    def by_uid(self, uid: str) -> PodView | None:
+    def by_uid(self, uid: str) -> PodInfo | None:
         """Return the pod that the kubelet knows by a UID."""
         return self._by_uid.get(uid) or self._departed.get(uid)
 
@@ -64,11 +64,11 @@ class KnownPods:
         """Return whether the API shows the pod that the kubelet knows by a UID."""
         return uid in self._by_uid
 
-    def has_ended(self, info: PodView) -> bool:
+    def has_ended(self, info: PodInfo) -> bool:
         """Return whether a pod has ended, or has left the API."""
         return info.terminal or kubelet_uid(info) not in self._by_uid
 
-    def find(self, pod: PodId) -> PodView | None:
+    def find(self, pod: PodId) -> PodInfo | None:
         """Return what is known of *pod*."""
         return next((each for each in self.of_name(pod.key) if each.id == pod), None)
 
@@ -87,7 +87,7 @@ class Identified:
 
     entry: ListedPod
     uid: str
-    info: PodView | None
+    info: PodInfo | None
     sure: bool
     sole: bool = True
 
@@ -191,25 +191,25 @@ class _Rank(NamedTuple):
         departed: it has left the API, and is not the pod of the last call, which may still be
             admitted (K20).
         terminal: it has succeeded or failed.
-        position: its rank in the order of admission.
+        rank: where it stands in the order of admission.
         uid: the kubelet's UID of it.
     """
 
     spent: bool
     departed: bool
     terminal: bool
-    position: QueuePosition
+    rank: AdmissionRank
     uid: str
 
 
 def _rank(
-    entry: ListedPod, info: PodView, checkpoint: Checkpoint, pods: KnownPods, target: PodId | None
+    entry: ListedPod, info: PodInfo, checkpoint: Checkpoint, pods: KnownPods, target: PodId | None
 ) -> _Rank:
     uid = kubelet_uid(info)
     names = {one.name for one in entry.containers}
     spent = any(name in names for name in checkpoint.pods.get(uid, {}))
     departed = not pods.is_shown(uid) and target != PodId(*info.id.key, uid)
-    return _Rank(spent, departed, info.terminal, info.position, uid)
+    return _Rank(spent, departed, info.terminal, info.rank, uid)
 
 
 def _find_nameless(entry: ListedPod, served: Sequence[CurrentPod], used: AbstractSet[str]) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, TypeAlias
 
-from agent.allocator.model.pod_view import Key, PodId, PodView
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource, count_of
+from placement.pods import Key, PodId, PodInfo
 
 HeldSlots: TypeAlias = Mapping[Resource, frozenset[str]]
 """Device IDs, by resource."""
@@ -110,7 +110,7 @@ class ListedPod:
         """The names of its containers."""
         return frozenset(each.name for each in self.containers)
 
-    def may_be(self, info: PodView) -> bool:
+    def may_be(self, info: PodInfo) -> bool:
         """Return whether the entry has just the containers that it must have if it is *info*.
 
         Restartable init containers are listed by newer kubelets only.
@@ -124,7 +124,7 @@ class ListedPod:
             if each.kind is not ContainerKind.INIT
         )
 
-    def contradicts(self, info: PodView) -> bool:
+    def contradicts(self, info: PodInfo) -> bool:
         """Return whether a container holds another count of a resource than it asks for."""
         held = {each.name: each.held for each in self.containers}
         return any(
@@ -140,7 +140,7 @@ class ListedPod:
 class PodSource(Protocol):
     """The pods of this node, as the API shows them."""
 
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodInfo]:
         """Return all known pods, without asking anybody; the same object until one changes."""
         ...
 
@@ -155,7 +155,7 @@ class PodSource(Protocol):
         """
         ...
 
-    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
+    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodInfo | None:
         """Ask for one pod, within so many seconds; ``None`` when there is none on this node.
 
         Raises:
@@ -211,7 +211,7 @@ class Store(Protocol):
 class AnnotationWriter(Protocol):
     """Writes finished allocations, later and elsewhere."""
 
-    def put(self, info: PodView, allocations: dict[str, Allocation]) -> None:
+    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Write what a pod's containers got into its allocation annotation."""
         ...
 

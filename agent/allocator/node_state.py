@@ -22,7 +22,6 @@ from agent.allocator.corrections import (
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import KnownPods, kubelet_uid
 from agent.allocator.interfaces import Checkpoint, Correction, ListedPod, Store
-from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.resolver import LastCall, Resolution
 from agent.allocator.snapshot import (
     AllocationSnapshot,
@@ -34,6 +33,7 @@ from agent.allocator.snapshot import (
 from agent.allocator.snapshot_pod import StablePods, find_stable
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import Key, PodId, PodInfo
 from placement.search import Plan
 
 _MOST_UNADVISED = 64
@@ -123,7 +123,7 @@ class NodeState:
             self._plan = None
         self._kubelet = instance
 
-    def set_pods(self, pods: Sequence[PodView], *, synced: bool) -> None:
+    def set_pods(self, pods: Sequence[PodInfo], *, synced: bool) -> None:
         """Apply what the API shows; the next snapshot has it."""
         self.known = self.known.updated(pods)
         self._synced = synced

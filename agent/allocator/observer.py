@@ -19,11 +19,11 @@ from agent.allocator.interfaces import (
     PodResourcesSource,
     PodSource,
 )
-from agent.allocator.model.pod_view import Key
 from agent.allocator.node_state import NodeState
 from agent.allocator.resolver import LastCall
 from agent.allocator.snapshot import AllocationSnapshot, Offered
 from agent.errors import Unavailable
+from placement.pods import Key
 
 _MOST_FETCHES = 6
 _MOST_ROUNDS = 3

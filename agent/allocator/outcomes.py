@@ -21,12 +21,12 @@ from agent.allocator.grants import (
 )
 from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import AnnotationWriter, ContainerRef, Containers
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
 from agent.allocator.slots import DeviceTable
 from agent.errors import GrantError
 from contract.resource import Resource
+from placement.pods import PodId, PodInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class AllocationPublisher:
             if info.demand and not info.terminal:
                 self.publish(info)
 
-    def publish(self, info: PodView | None) -> None:
+    def publish(self, info: PodInfo | None) -> None:
         """Hand on what a pod got, once that is complete and its annotation does not show it."""
         if info is None or not self.state.known.is_shown(kubelet_uid(info)):
             return  # there is no pod to write to
@@ -147,7 +147,7 @@ class EnforcementCoordinator:
             yield self._enforcer.prepare_allocation(ref, ids, grant)
 
     def start(
-        self, pod: PodId, info: PodView | None, held: Containers, ids: frozenset[str]
+        self, pod: PodId, info: PodInfo | None, held: Containers, ids: frozenset[str]
     ) -> None:
         """Make ready for the container that is about to start with these core slots.
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from agent.allocator.grants import check_request, check_together, grant_of, translate
 from agent.allocator.interfaces import Checkpoint, ContainerRef, Containers, DecisionLog
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
 from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
@@ -15,6 +14,7 @@ from agent.errors import GrantError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
+from placement.pods import PodId, PodInfo
 from placement.topology import Links
 
 # How often the checkpoint is read until it has these places, and the pause between in seconds: it
@@ -39,7 +39,7 @@ class _Proof:
 
     uid: str
     ref: ContainerRef
-    info: PodView | None
+    info: PodInfo | None
     held: Containers
 
 
@@ -174,7 +174,7 @@ class PreStartCall:
                     "when it admitted the pod; delete the pod, and its successor has both"
                 )
 
-    def _check_wishes(self, resource: Resource, ids: frozenset[str], info: PodView) -> None:
+    def _check_wishes(self, resource: Resource, ids: frozenset[str], info: PodInfo) -> None:
         """Veto a container whose cards are not what its pod's author wishes.
 
         They were not known when the card was chosen: neither watch nor API had shown the pod.

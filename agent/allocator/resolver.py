@@ -16,13 +16,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import Signature, SnapshotPod
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource, count_of
+from placement.pods import PodId, PodInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class LastCall:
         # Of several that show nothing it is the newest: the others were there before.
         alike = (each for each in snapshot.listed_changing if each.signature == pod.signature)
         known = [each for each in alike if not each.shows and each.info is not None]
-        known.sort(key=lambda each: (each.sure, each.position), reverse=True)
+        known.sort(key=lambda each: (each.sure, each.rank), reverse=True)
         return pod.info is None or pod in known[:grown]
 
 
@@ -152,7 +152,7 @@ class Resolution:
 
     pod: PodId
     container: ContainerDemand
-    info: PodView | None
+    info: PodInfo | None
     evidence: Evidence
     rivals: tuple["Resolution", ...] = field(default=(), compare=False)
 
@@ -260,8 +260,8 @@ def _order(
     Without it that is the pod of the last call, then pods that have something, then the oldest.
     """
     if snapshot.listing:
-        return last_call.is_target(pod) and bool(pod.held), pod.position, pod.id
-    return not last_call.is_target(pod), not pod.held, pod.position, pod.id
+        return last_call.is_target(pod) and bool(pod.held), pod.rank, pod.id
+    return not last_call.is_target(pod), not pod.held, pod.rank, pod.id
 
 
 def next_container(request: Request, pod: SnapshotPod) -> ContainerDemand | None:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent.allocator.current_pod import Assignment, CurrentPod
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.resolver import LastCall
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import PodId
 
 
 class Encoder:

@@ -20,7 +20,6 @@ from typing import TypeAlias
 from agent.allocator.current_pod import CurrentPod
 from agent.allocator.identity import Identified, KnownPods, identify, kubelet_uid
 from agent.allocator.interfaces import Checkpoint, ContainerRef, Containers, ListedPod
-from agent.allocator.model.pod_view import Key, PodId, PodView
 from agent.allocator.snapshot_pod import (
     NO_SLOTS,
     NOT_CHECKPOINTED,
@@ -31,6 +30,7 @@ from agent.allocator.snapshot_pod import (
     all_slots,
 )
 from contract.resource import RESOURCES, Resource
+from placement.pods import Key, PodId, PodInfo
 
 Offered: TypeAlias = Mapping[Resource, AbstractSet[str]]
 """Slots that the kubelet offers to any container in a preferred call, by resource."""
@@ -363,7 +363,7 @@ class _SnapshotBuilder:
             return SnapshotPod(pod, uid, info, None, {}, held, ended=True)
         return SnapshotPod(pod, uid, info, None, held)
 
-    def _has_ended(self, me: PodId, info: PodView | None, held: Containers, shown: Offered) -> bool:
+    def _has_ended(self, me: PodId, info: PodInfo | None, held: Containers, shown: Offered) -> bool:
         """Return whether the entry of a pod that ``List`` does not show is stale (R2)."""
         # Without List: a pod deleted by force may run on, and its slots be offered (K15).
         if self.listed is None:

@@ -11,9 +11,10 @@ from typing import TypeAlias
 from agent.allocator.current_pod import CurrentPod
 from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import Checkpoint, Containers, HeldSlots, ListedPod
-from agent.allocator.model.pod_view import Key, PodId, PodView, QueuePosition
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import RESOURCES, Resource, count_of
+from contract.reusable import reusable_ids
+from placement.pods import UNKNOWN_RANK, AdmissionRank, Key, PodId, PodInfo
 
 Signature: TypeAlias = str
 """Namespace and name of a listed pod, and the names of its containers, as one text."""
@@ -21,7 +22,6 @@ Signature: TypeAlias = str
 NOTHING: frozenset[str] = frozenset()
 NO_SLOTS: HeldSlots = {}
 NOT_CHECKPOINTED: Containers = {}
-_UNKNOWN = QueuePosition(0, "", "", 0, "")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SnapshotPod:
 
     id: PodId
     uid: str
-    info: PodView | None
+    info: PodInfo | None
     listed: ListedPod | None
     held: Containers
     stale: Containers = field(default_factory=dict)
@@ -106,10 +106,9 @@ class SnapshotPod:
 
     def reusable(self, resource: Resource) -> frozenset[str]:
         """Return what its ordinary init containers have left over (K7)."""
-        left, kept = set[str](), set[str]()
-        for name, slots in self.held.items():
-            (left if self.is_init(name) else kept).update(slots.get(resource, NOTHING))
-        return frozenset(left - kept)
+        return reusable_ids(
+            (self.is_init(name), slots.get(resource, NOTHING)) for name, slots in self.held.items()
+        )
 
     def shows_exactly(self, resource: Resource, ids: frozenset[str]) -> bool:
         """Return whether ``List`` shows a container of it with exactly *ids*."""
@@ -125,9 +124,9 @@ class SnapshotPod:
         return None
 
     @property
-    def position(self) -> QueuePosition:
+    def rank(self) -> AdmissionRank:
         """Its rank in the order of admission, as far as the API shows it."""
-        return self.info.position if self.info is not None else _UNKNOWN
+        return self.info.rank if self.info is not None else UNKNOWN_RANK
 
     @property
     def may_ask(self) -> bool:

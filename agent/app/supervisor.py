@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from agent.allocator.allocator import Allocator
 from agent.allocator.grants import Entitlement
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.slots import DeviceTable
 from agent.app.card_report import CardReport
 from agent.app.card_updates import CardNews
@@ -56,6 +55,7 @@ from contract.demand import CORES_PER_CARD
 from contract.inventory import NodeCards
 from contract.resource import Resource
 from placement.cards import Inventory
+from placement.pods import PodInfo
 
 log = logging.getLogger(__name__)
 
@@ -362,7 +362,7 @@ class Agent:
 
     # --- what the parts ask of each other ----------------------------------------------
 
-    def _catch_up(self, view: PodView) -> None:
+    def _catch_up(self, view: PodInfo) -> None:
         # Before there is a session nothing is assigned: the first look at the kubelet's record
         # finds every pod that is known by then.
         if self._session is not None:

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement import container_disk as disk
 from agent.errors import EnforcementError
 from agent.host import directories as folders
+from placement.pods import PodId
 
 log = logging.getLogger(__name__)
 

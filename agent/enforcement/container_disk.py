@@ -19,10 +19,10 @@ import os
 import re
 from collections.abc import Iterator
 
-from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
 from agent.host import directories as folders
 from agent.host.disk_errors import explain
+from placement.pods import PodId
 
 log = logging.getLogger(__name__)
 

@@ -57,7 +57,6 @@ from pathlib import Path
 
 from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.cards.pci import parse_address
 from agent.enforcement.container_dirs import ContainerDir, ContainerDirs
 from agent.enforcement.container_disk import translated
@@ -67,6 +66,7 @@ from agent.host import directories
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 from placement.cards import Card
+from placement.pods import PodId
 
 log = logging.getLogger(__name__)
 

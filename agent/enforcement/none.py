@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from agent.allocator.grants import ContainerEdits, Entitlement, Grant
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId
+from placement.pods import PodId
 
 
 class NoEnforcement:

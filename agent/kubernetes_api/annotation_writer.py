@@ -4,18 +4,18 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from agent.kubernetes_api.pod_parser import is_complete
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
 from contract.allocation import Allocation, encode_allocations
+from contract.demand import ContainerKind, PodDemand
 from contract.names import Names
 from contract.pod_annotations import write_choice
+from placement.pods import PodId, PodInfo
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class PatchApi(Protocol):
 
 
 def allocation_patch(
-    view: PodView,
+    view: PodInfo,
     allocations: Mapping[str, Allocation],
     *,
     names: Names,
@@ -78,7 +78,7 @@ class PatchQueue(WriteQueue[PodId, Json]):
         self._indices = indices
         self._put: OrderedDict[PodId, tuple[dict[str, Allocation], float]] = OrderedDict()
 
-    def put(self, view: PodView, allocations: Mapping[str, Allocation]) -> None:
+    def put(self, view: PodInfo, allocations: Mapping[str, Allocation]) -> None:
         """Queue a pod's allocation; the same one again is ignored for a while.
 
         A container that was put before stays in the annotation. The kubelet frees what an
@@ -126,3 +126,16 @@ class PatchQueue(WriteQueue[PodId, Json]):
         except Unavailable:
             return False
         return found is None or found["metadata"].get("uid") != pod.uid
+
+
+def is_complete(demand: PodDemand, allocations: Container[str]) -> bool:
+    """Return whether these are all of a pod's containers.
+
+    An ordinary init container may be missing once a later container is there: nobody can
+    tell any more what it got (fact K4). A pod that asks for nothing has no allocation.
+    """
+    missing = [each for each in demand.containers if each.name not in allocations]
+    if not missing:
+        return bool(demand)
+    others = any(each.kind is not ContainerKind.INIT for each in demand.containers)
+    return others and all(each.kind is ContainerKind.INIT for each in missing)

@@ -7,13 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from agent.allocator.model.pod_view import Key, PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
-from agent.kubernetes_api.pod_parser import parse_pod
 from common.apiserver.follower import Follower, passing_over
 from common.backoff import Jitter, by_chance
 from contract.names import Names
+from placement.pods import Key, PodInfo, read_pod
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ _GAP_SECONDS = 5.0
 
 
 class PodCache:
-    """Keeps a :class:`PodView` of every pod on one node.
+    """Keeps a :class:`PodInfo` of every pod on one node.
 
     :meth:`run` belongs to one thread; everything else may be called from any.
     """
@@ -59,12 +58,12 @@ class PodCache:
         self._api = api
         self._node = node
         self._names = names
-        self._on_change: Callable[[PodView], None] = lambda _view: None
+        self._on_change: Callable[[PodInfo], None] = lambda _view: None
         self._clock = clock
         self._jitter = jitter
         self._lock = threading.Lock()
-        self._views: dict[str, PodView] = {}
-        self._tuple: tuple[PodView, ...] = ()
+        self._views: dict[str, PodInfo] = {}
+        self._tuple: tuple[PodInfo, ...] = ()
         # UIDs whose names the API has shown to belong to others, until the watch says so too.
         self._replaced: set[str] = set()
         self._gone: OrderedDict[str, None] = OrderedDict()
@@ -74,7 +73,7 @@ class PodCache:
         self.synced = threading.Event()
         """Set once the first list has been read."""
 
-    def subscribe(self, on_change: Callable[[PodView], None]) -> None:
+    def subscribe(self, on_change: Callable[[PodInfo], None]) -> None:
         """Set *on_change*: called, without a lock, for every new or changed pod."""
         self._on_change = on_change
 
@@ -82,7 +81,7 @@ class PodCache:
         """Return whether the first list has been read."""
         return self.synced.is_set()
 
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodInfo]:
         """Return all known pods; the same object for as long as nothing has changed."""
         return self._tuple
 
@@ -96,7 +95,7 @@ class PodCache:
             gap = self._clock() < self._listed_at + _GAP_SECONDS
             return [*self._told.get(key, ()), *([""] if gap else [])]
 
-    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
+    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodInfo | None:
         """Ask the API for one pod, within so many seconds, and remember it.
 
         A name belongs to one pod at a time: others of it that are remembered are gone, which
@@ -134,7 +133,7 @@ class PodCache:
     def list(self) -> str:
         """List the pods, and forget those that are gone; for :class:`Follower`."""
         items, version = self._api.list_pods(self._node)
-        fresh: dict[str, PodView] = {}
+        fresh: dict[str, PodInfo] = {}
         for item in items:
             with passing_over("pod", item):
                 view = self._parse(item)
@@ -174,7 +173,7 @@ class PodCache:
                     while len(self._told) > _MOST_GONE:
                         self._told.popitem(last=False)
 
-    def _remember(self, obj: Json, *, alone: bool = False) -> PodView:
+    def _remember(self, obj: Json, *, alone: bool = False) -> PodInfo:
         view = self._parse(obj)
         with self._lock:
             uid = view.id.uid
@@ -199,8 +198,8 @@ class PodCache:
             self._views.pop(uid, None)
             self._tuple = tuple(self._views.values())
 
-    def _parse(self, obj: Json) -> PodView:
-        view = parse_pod(obj, self._names)
+    def _parse(self, obj: Json) -> PodInfo:
+        view = read_pod(obj, self._names)
         for fault in view.faults:
             log.warning("annotation ignored", extra={"pod": str(view.id), "reason": fault})
         return view

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.annotation_writer import allocation_patch
 from agent.kubernetes_api.client import Gone, Rejected
 from bench.adversary.pods import NAMES, Json, Pod
 from contract.allocation import Allocation
+from placement.pods import PodInfo
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Api:
 
     # --- what the agent writes (agent.allocator.model.ports.Outbox) ------------------
 
-    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Queue what a pod's containers got."""
         patch = allocation_patch(view, allocations, names=NAMES, indices=self.indices)
         patch["metadata"] |= {"namespace": view.id.namespace, "name": view.id.name}

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from agent.allocator.allocator import Allocator
 from agent.allocator.grants import ContainerEdits
 from agent.allocator.interfaces import Checkpoint
-from agent.allocator.model.pod_view import PodView
 from agent.enforcement.none import NoEnforcement
 from agent.kubernetes_api.pods import PodCache
 from bench.adversary.api import Api
 from bench.adversary.devices import Devices
 from bench.adversary.pods import NAMES, NODE
+from placement.pods import PodInfo
 
 if TYPE_CHECKING:
     from bench.adversary.world import World
@@ -105,7 +105,7 @@ class Host:
         watch.deliver(0)  # before there is a session nothing is assigned, and nobody is told
         self._shown = {each.id.uid for each in watch.cache.pods()}
 
-        def changed(view: PodView) -> None:
+        def changed(view: PodInfo) -> None:
             self._shown.add(view.id.uid)
             world.guarded("catch up", lambda: allocator.catch_up(view))
 

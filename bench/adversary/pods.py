@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from contract.demand import ContainerKind, read_pod_demand
+from contract.demand import ContainerKind
 from contract.names import Names
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.stamps import OrderStamp
 from simulator.kubelet import pods as simulated

@@ -23,8 +23,8 @@ from placement.capacity import CardState, need_of
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import View, taken_on
 from placement.cluster.nodes import Node, parse_node
-from placement.cluster.pods import Pod, has_ended, parse_pod
 from placement.errors import NoPlacement
+from placement.pods import PodInfo, read_gpu_pod, read_pod
 from placement.scoring import Policy
 from placement.search import Capacity, Step, make_plan
 from placement.topology import Links
@@ -88,10 +88,12 @@ def pod_object(
     }
 
 
-def read_pod(containers: Sequence[str], annotations: Mapping[str, str], largest: int) -> Pod | None:
+def admitted_pod(
+    containers: Sequence[str], annotations: Mapping[str, str], largest: int
+) -> PodInfo | None:
     """Read a pod as the webhook leaves it, where the largest card has so many blocks."""
     written = pod_object(containers, annotations)
-    return parse_pod(adjust_memory(written, names=NAMES, options=Options(largest)).pod, NAMES)
+    return read_gpu_pod(adjust_memory(written, names=NAMES, options=Options(largest)).pod, NAMES)
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class Placing:
     def answer(self, wants: str) -> Answer:
         """Place the pod as the agent does; the scheduler's view has to agree."""
         node = parse_node(self.box.object(), NAMES)
-        pod = read_pod(self.pod, self.wishes, max(self.box.blocks, default=0))
+        pod = admitted_pod(self.pod, self.wishes, max(self.box.blocks, default=0))
         if pod is None:
             return Answer(FITS)
         try:
@@ -180,7 +182,7 @@ class Placing:
         else:
             why = ""
         if not self.must:
-            fit = check(pod.shape, View(node, self.box.free))
+            fit = check(pod.pod_class, View(node, self.box.free))
             if bool(found) == isinstance(fit, Unschedulable):
                 return Answer("the extender decides otherwise", (str(fit),))
         if not found:
@@ -193,7 +195,7 @@ class Placing:
             return Answer(COUNTS + ",".join(map(str, counts)))
         return Answer(" | ".join(",".join(map(str, cards)) for cards in found.values()))
 
-    def _plan(self, pod: Pod, node: Node) -> dict[str, tuple[int, ...]]:
+    def _plan(self, pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]]:
         policy = Policy(pod.wishes.policy or self.policy)
         capacities = [
             Capacity(
@@ -311,11 +313,11 @@ class Footprint:
 
     def answer(self, _wants: str) -> Answer:
         """Answer ``110/5000``, or ``0:50/1000 1:100/2000`` by card."""
-        pod = parse_pod(pod_object(self.pod), NAMES)
+        pod = read_gpu_pod(pod_object(self.pod), NAMES)
         if pod is None:
             return Answer("0/0")
         if not self.cards:
-            return Answer("{}/{}".format(*pod.shape.asked))
+            return Answer("{}/{}".format(*pod.pod_class.asked))
         names = [each.name for each in pod.demand.containers]
         taken = taken_on(pod.demand, dict(zip(names, self.cards, strict=True)))
         return Answer(" ".join(f"{card}:{cores}/{blocks}" for card, cores, blocks in taken))
@@ -329,7 +331,11 @@ class Counted:
 
     def answer(self, _wants: str) -> Answer:
         """Answer ``yes`` or ``no``, as the extender counts."""
-        return Answer("no" if has_ended({"status": {"phase": self.phase}}) else "yes")
+        return Answer(
+            "no"
+            if read_pod({"metadata": {}, "status": {"phase": self.phase}}, NAMES).terminal
+            else "yes"
+        )
 
 
 @dataclass(frozen=True)
@@ -351,7 +357,7 @@ class Choice:
     def answer(self, wants: str) -> Answer:
         """Decide about each node as filter and prioritize do."""
         largest = max((blocks for box in self.boxes for blocks in box.blocks), default=0)
-        pod = read_pod(self.pod, self.wishes, largest)
+        pod = admitted_pod(self.pod, self.wishes, largest)
         if pod is None:
             return Answer(",".join(map(str, range(len(self.boxes)))))
         decisions = Decisions(State(NAMES), NAMES)
@@ -364,7 +370,7 @@ class Choice:
                     del obj["metadata"]["annotations"]
             node = parse_node(obj, NAMES)
             view = View(node, box.free[: len(node.cards)])
-            verdict = decisions.judge(pod.shape, view)
+            verdict = decisions.judge(pod.pod_class, view)
             if verdict.score is not None:
                 scores[number] = verdict.score
             elif verdict.refusal:

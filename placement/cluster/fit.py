@@ -17,8 +17,8 @@ from contract.wishes import Wishes
 from placement.capacity import HOW
 from placement.cluster.holdings import Free, View, plan_pod
 from placement.cluster.nodes import Node, NodeCard
-from placement.cluster.pods import MOST_REMEMBERED, Need, Pod, Shape
 from placement.errors import NoPlacement
+from placement.pods import MOST_REMEMBERED, ContainerNeed, PodClass, PodId, PodInfo
 from placement.scoring import Policy
 
 _MOST_TRIES = 2000
@@ -50,7 +50,7 @@ class Unschedulable(NamedTuple):
     for_good: bool
 
 
-def check(shape: Shape, view: View) -> Fit | Unschedulable:
+def check(shape: PodClass, view: View) -> Fit | Unschedulable:
     """Decide whether a pod fits on a node.
 
     Args:
@@ -76,7 +76,7 @@ def check(shape: Shape, view: View) -> Fit | Unschedulable:
     return fit or explain(shape, node, rows)
 
 
-def _must_hold_together(shape: Shape) -> bool:
+def _must_hold_together(shape: PodClass) -> bool:
     """Return whether it matters which cards a container gets, and not only how many."""
     most = shape.most_cards
     return bool(shape.wishes.link) and most is not None and most.cards > 1
@@ -99,7 +99,7 @@ def usable_cards(node: Node, wishes: Wishes) -> tuple[int, ...]:
     )
 
 
-def _alone(need: Need, free: Free) -> Fit | None:
+def _alone(need: ContainerNeed, free: Free) -> Fit | None:
     """Decide about one container as if its pod had no other."""
     wanted = need.counts
     cores = wanted[0]  # asked first: most cards that do not fit lack these
@@ -118,7 +118,7 @@ def _alone(need: Need, free: Free) -> Fit | None:
 _KEPT, _BEGUN = Fit(0), Fit(1)
 
 
-def _together(shape: Shape, view: View, rows: Free) -> Fit | None:
+def _together(shape: PodClass, view: View, rows: Free) -> Fit | None:
     """Decide about several containers, each of which would fit alone."""
     if any(count > sum([row[at] for row in rows]) for at, count in enumerate(shape.asked)):
         return None  # what a search that gives up would not find
@@ -134,7 +134,7 @@ def _together(shape: Shape, view: View, rows: Free) -> Fit | None:
     return (_planned if few else _planned_of_many)(shape, view.node, tuple(view.free))
 
 
-def _without_whole(needs: Sequence[Need], rows: Free) -> tuple[Counts, ...] | None:
+def _without_whole(needs: Sequence[ContainerNeed], rows: Free) -> tuple[Counts, ...] | None:
     """Take whole cards away, of those with memory enough the smallest; ``None`` if too few.
 
     The containers with the most memory come first, in *needs*.
@@ -191,13 +191,13 @@ class _Shares:
 
 
 @lru_cache(maxsize=65536)
-def _planned(shape: Shape, node: Node, free: tuple[Counts, ...]) -> Fit | None:
+def _planned(shape: PodClass, node: Node, free: tuple[Counts, ...]) -> Fit | None:
     """Decide by a whole plan: containers hand places on, or the quick search gave up."""
     containers = tuple(
         ContainerDemand(str(number), need.kind, number, need.demand)
         for number, need in enumerate(shape.needs)
     )
-    pod = Pod("", "", "", "", PodDemand(containers), shape.wishes)
+    pod = PodInfo(PodId("", "", ""), PodDemand(containers), wishes=shape.wishes)
     try:
         plan = plan_pod(pod, node, free, Policy.BINPACK)
     except NoPlacement:
@@ -219,7 +219,7 @@ _planned_of_many = lru_cache(maxsize=1024)(_planned.__wrapped__)
 # --- in words -------------------------------------------------------------------------
 
 
-def explain(shape: Shape, node: Node, rows: Free) -> Unschedulable:
+def explain(shape: PodClass, node: Node, rows: Free) -> Unschedulable:
     """Return why a pod does not fit on a node of which it is known that it does not."""
     wishes = shape.wishes
     wished: Sequence[NodeCard] = node.cards
@@ -261,7 +261,7 @@ def _no_card_wished(node: Node, wishes: Wishes) -> str:
     return f"no card that {min(reasons)} leaves"
 
 
-def _no_room(need: Need, kind: str, kinds: str) -> str:
+def _no_room(need: ContainerNeed, kind: str, kinds: str) -> str:
     counts = zip(RESOURCES, need.counts, strict=True)
     much = " and ".join(_amount(each, count) for each, count in counts if count)
     if need.demand.is_share or need.cards == 1:

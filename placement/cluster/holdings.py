@@ -1,15 +1,18 @@
 """What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from operator import add
 from typing import TypeAlias
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
 from contract.resource import RESOURCES, Counts, count_of
+from contract.reusable import held_on_cards
 from placement.capacity import CardState, need_of
 from placement.cluster.nodes import Node
-from placement.cluster.pods import Pod
 from placement.errors import NoPlacement
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.search import Capacity, Plan, Step, make_plan
 
@@ -21,7 +24,6 @@ Taken: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 _NOTHING = (0,) * len(RESOURCES)
-_SLOT = {resource: slot for slot, resource in enumerate(RESOURCES)}
 
 
 class View:
@@ -49,7 +51,7 @@ class View:
         ]
 
 
-def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
+def known_cards(pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]] | None:
     """Return the cards of each container, by place; ``None`` when one is not known.
 
     As the agent counts it: an ordinary init container without a record, beside containers that
@@ -57,18 +59,17 @@ def known_cards(pod: Pod, node: Node) -> dict[str, tuple[int, ...]] | None:
     """
     places, by_index = _places(node)
     recorded = {
-        name: tuple(sorted(places[uuid] for uuid in uuids))
-        for name, uuids in pod.recorded
-        if all(uuid in places for uuid in uuids)
+        name: tuple(sorted(places[uuid] for uuid in each.cards))
+        for name, each in pod.annotated.items()
+        if all(uuid in places for uuid in each.cards)
     }
-    chosen = dict(pod.chosen)
     found: dict[str, tuple[int, ...]] = {}
     for container in pod.demand.containers:
         cards = recorded.get(container.name)
         if cards is None:
             if recorded and container.kind is ContainerKind.INIT:
                 continue
-            cards = _chosen(container, chosen.get(container.name, ()), by_index)
+            cards = _chosen(container, pod.chosen.get(container.name, ()), by_index)
             if cards is None:
                 return None
         found[container.name] = cards
@@ -105,28 +106,12 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
             cores, *others = [count_of(only.demand, each) for each in RESOURCES]
             return ((on[0], min(cores, CORES_PER_CARD), *others),)
     taken: dict[int, list[int]] = {}
-    reusable: dict[int, list[int]] = {}
-    for container in demand.containers:
-        on = cards.get(container.name, ())
-        asked = container.demand
-        cores = asked.cores if asked.is_share else CORES_PER_CARD
-        for slot, resource in enumerate(RESOURCES):
-            quotas = asked.per_card(resource, len(on)) if slot else (cores,) * len(on)
-            count = sum(quotas)
-            handed = min(count, sum(reusable.get(place, _NOTHING)[slot] for place in on))
-            missing = count - handed
-            for place, quota in zip(on, quotas, strict=False):
-                left = reusable.setdefault(place, [*_NOTHING])
-                reused = min(left[slot], handed)
-                handed -= reused
-                fresh = min(max(quota - reused, 0), missing)
-                missing -= fresh
-                taken.setdefault(place, [*_NOTHING])[slot] += fresh
-                left[slot] += fresh if container.kind is ContainerKind.INIT else -reused
+    for (_, place), counts in held_on_cards(demand, cards).items():
+        taken[place] = list(map(add, taken.get(place, _NOTHING), counts))
     return tuple((place, *counts) for place, counts in sorted(taken.items()))
 
 
-def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
+def simulate(pod: PodInfo, node: Node, free: Free, policy: Policy) -> Taken:
     """Place a pod of which nobody has said where it is, as the agent would.
 
     One that fits nowhere will be refused by the agent, or the agent knows more: it counts on the
@@ -136,7 +121,7 @@ def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
 
 
 def simulate_cards(
-    pod: Pod, node: Node, free: Free, policy: Policy
+    pod: PodInfo, node: Node, free: Free, policy: Policy
 ) -> tuple[Mapping[str, Sequence[int]], Taken]:
     """Place a pod as :func:`simulate` does; return the cards of each container too, by place."""
     known = _part_known(pod, node)
@@ -145,32 +130,26 @@ def simulate_cards(
     except NoPlacement:
         plan = None
     if plan is not None:
-        return cards_of(plan, node), taken_by(plan, node)
-    cards: dict[str, Sequence[int]] = dict(known)
+        cards = cards_of(plan, node)
+        return cards, taken_on(pod.demand, cards)
+    cards = dict(known)
     emptiest = sorted(range(len(free)), key=lambda place: (*(-each for each in free[place]), place))
     for container in pod.demand.containers:
-        cards.setdefault(container.name, sorted(emptiest[: max(container.demand.cards, 1)]))
+        cards.setdefault(container.name, tuple(sorted(emptiest[: max(container.demand.cards, 1)])))
     return cards, taken_on(pod.demand, cards)
 
 
-def _part_known(pod: Pod, node: Node) -> dict[str, tuple[int, ...]]:
+def _part_known(pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for container in pod.demand.containers:
-        alone = Pod(
-            pod.namespace,
-            pod.name,
-            pod.uid,
-            pod.node,
-            PodDemand((container,)),
-            recorded=tuple(each for each in pod.recorded if each[0] == container.name),
-            chosen=pod.chosen,
-        )
+        mine = {name: each for name, each in pod.annotated.items() if name == container.name}
+        alone = replace(pod, demand=PodDemand((container,)), annotated=mine)
         found |= known_cards(alone, node) or {}
     return found
 
 
 def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
-    pod: Pod,
+    pod: PodInfo,
     node: Node,
     free: Free,
     policy: Policy,
@@ -272,15 +251,3 @@ def cards_of(plan: Plan, node: Node) -> dict[str, tuple[int, ...]]:
         name: tuple(sorted(by_name[each] for each in assignment.cards))
         for name, assignment in plan.items()
     }
-
-
-def taken_by(plan: Plan, node: Node) -> Taken:
-    """Add up what a plan takes of each card."""
-    by_name = {str(card.index): place for place, card in enumerate(node.cards)}
-    taken: dict[int, list[int]] = {}
-    for assignment in plan.values():
-        for resource, fresh in assignment.fresh.items():
-            for name, count in fresh.items():
-                row = taken.setdefault(by_name[name], [*_NOTHING])
-                row[_SLOT[resource]] += count
-    return tuple((place, *counts) for place, counts in sorted(taken.items()))

@@ -19,7 +19,7 @@ from placement.cluster.holdings import (
     taken_on,
 )
 from placement.cluster.nodes import Node
-from placement.cluster.pods import Pod
+from placement.pods import PodInfo
 from placement.scoring import Policy
 
 
@@ -36,7 +36,7 @@ class Room:
             policy: which card a share prefers, to simulate as the agent does.
         """
         self.node = Node(name)
-        self.pods: dict[str, Pod] = {}
+        self.pods: dict[str, PodInfo] = {}
         self._policy = policy
         self._held: dict[str, Taken] = {}
         self._unknown: set[str] = set()
@@ -53,10 +53,10 @@ class Room:
         for pod in self.pods.values():
             self._count(pod)
 
-    def put(self, pod: Pod) -> None:
+    def put(self, pod: PodInfo) -> None:
         """Count a pod, instead of what was known of it before."""
-        self._uncount(pod.uid)
-        self.pods[pod.uid] = pod
+        self._uncount(pod.id.uid)
+        self.pods[pod.id.uid] = pod
         self._count(pod)
 
     def drop(self, uid: str) -> None:
@@ -88,28 +88,28 @@ class Room:
         free = list(self._left(self._used, []).free)
         found = {}
         unknown = [self.pods[uid] for uid in self._unknown]
-        for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
-            found[pod.uid] = simulate_cards(pod, self.node, free, self._policy)
-            _take(free, found[pod.uid][1])
+        for pod in sorted(unknown, key=lambda pod: pod.rank):
+            found[pod.id.uid] = simulate_cards(pod, self.node, free, self._policy)
+            _take(free, found[pod.id.uid][1])
         return found
 
-    def _left(self, used: list[list[int]], unknown: list[Pod]) -> View:
+    def _left(self, used: list[list[int]], unknown: list[PodInfo]) -> View:
         cards = self.node.cards
         free = [less(card.places, row) for card, row in zip(cards, used, strict=True)]
-        for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
+        for pod in sorted(unknown, key=lambda pod: pod.rank):
             _take(free, simulate(pod, self.node, free, self._policy))
         return View(self.node, tuple(free))
 
-    def _count(self, pod: Pod) -> None:
+    def _count(self, pod: PodInfo) -> None:
         self._view = None
         if not self.node.cards:
             return
         cards = known_cards(pod, self.node)
         if cards is None:
-            self._unknown.add(pod.uid)
+            self._unknown.add(pod.id.uid)
             return
-        self._held[pod.uid] = taken_on(pod.demand, cards)
-        for place, *counts in self._held[pod.uid]:
+        self._held[pod.id.uid] = taken_on(pod.demand, cards)
+        for place, *counts in self._held[pod.id.uid]:
             self._used[place] = list(map(add, self._used[place], counts))
 
     def _uncount(self, uid: str) -> None:

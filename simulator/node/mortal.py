@@ -13,12 +13,12 @@ from typing import Any, TypeVar, cast
 import grpc
 
 from agent.allocator.interfaces import AnnotationWriter, DecisionLog
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.slots import DeviceTable
 from agent.kubelet.server import Calls, DevicePluginService
 from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation
 from contract.resource import Resource
+from placement.pods import PodInfo
 
 CUT = "error reading from server: EOF"
 """What a kubelet says of a plugin that dies during a call."""
@@ -109,9 +109,9 @@ class MortalOutbox:
         self._death = death
         self._waits = waits
         self._lock = threading.Lock()
-        self._waiting: dict[str, tuple[PodView, dict[str, Allocation]]] = {}
+        self._waiting: dict[str, tuple[PodInfo, dict[str, Allocation]]] = {}
 
-    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Record what a pod's containers got, now or later."""
         if self._death.dead.is_set():
             return

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import Lifecycle
@@ -26,10 +25,11 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import Calls, DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
-from contract.demand import parse_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from placement.cards import Inventory
+from placement.pods import PodInfo
 from simulator.cards import cards_file
 from simulator.kubelet import checkpoint as kubelet_checkpoint
 from simulator.kubelet.node import Kubelet
@@ -128,7 +128,7 @@ class Node:
         self.kubelet.stop()
         self._folder.cleanup()
 
-    def views(self) -> Sequence[PodView]:
+    def views(self) -> Sequence[PodInfo]:
         """Return the pods that the agent knows."""
         return self.pods.pods()
 
@@ -387,7 +387,7 @@ class Node:
             manifest = self.manifests.get(uid)
             if manifest is None:
                 continue
-            container = parse_pod_demand(manifest["spec"], self._names).of(name)
+            container = read_pod_demand(manifest["spec"], self._names)[0].of(name)
             if container is not None:
                 found.append(Running(uid, container, self.kubelet.received(uid, name)))
         return wrong_limits(found, block=BLOCK)

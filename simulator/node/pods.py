@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.allocator.model.pod_view import Key, PodView
 from agent.errors import Unavailable
-from agent.kubernetes_api.pod_parser import parse_pod
 from contract.allocation import Allocation
 from contract.names import Names
+from placement.pods import Key, PodInfo, read_pod
 
 Json = dict[str, Any]
 
@@ -23,14 +22,14 @@ class PodsInMemory:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._lock = threading.Lock()
-        self._truth: dict[str, PodView] = {}
-        self._told: dict[str, PodView] = {}
+        self._truth: dict[str, PodInfo] = {}
+        self._told: dict[str, PodInfo] = {}
         self._hanging = False
-        self._on_change: Callable[[PodView], None] = lambda _view: None
+        self._on_change: Callable[[PodInfo], None] = lambda _view: None
         self.fetched = 0
         self._failing = 0
 
-    def subscribe(self, on_change: Callable[[PodView], None]) -> None:
+    def subscribe(self, on_change: Callable[[PodInfo], None]) -> None:
         """Set *on_change*: called, without a lock, for every pod of the watch."""
         self._on_change = on_change
 
@@ -38,7 +37,7 @@ class PodsInMemory:
 
     def bind(self, manifest: Json, *, seen: bool = True) -> None:
         """Add a pod to the API server; *seen*: the agent's watch knows it already."""
-        view = parse_pod(manifest, self._names)
+        view = read_pod(manifest, self._names)
         with self._lock:
             self._truth[view.id.uid] = view
             told = seen and not self._hanging
@@ -54,7 +53,7 @@ class PodsInMemory:
             if not self._hanging:
                 self._told.pop(uid, None)
 
-    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Be the annotation writer: what is recorded on a pod shows in it from now on."""
         self._change(view.id.uid, annotated=allocations)
 
@@ -110,7 +109,7 @@ class PodsInMemory:
         """Return whether all pods are known."""
         return True
 
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodInfo]:
         """Return what the watch has told."""
         with self._lock:
             return tuple(self._told.values())
@@ -140,7 +139,7 @@ class PodsInMemory:
         name: str,
         *,
         within: float = 1.0,  # noqa: ARG002 -- the Protocol's
-    ) -> PodView | None:
+    ) -> PodInfo | None:
         """Ask for one pod; a name has one, so others that the watch has told of are gone."""
         with self._lock:
             self.fetched += 1

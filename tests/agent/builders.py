@@ -13,13 +13,13 @@ from agent.allocator.interfaces import (
     ListedContainer,
     ListedPod,
 )
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from placement.cards import Card, Inventory
+from placement.pods import AdmissionRank, PodId, PodInfo
 from tests.examples import share
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY
@@ -58,14 +58,14 @@ def view(
     uid: str | None = None,
     at: int = 0,
     terminal: bool = False,
-) -> PodView:
+) -> PodInfo:
     """A pod as the API shows it; one container of 50 cores and 4 blocks unless told.
 
     *at* is its place in the queue.
     """
     identity = pod_id(name, uid)
-    position = QueuePosition(at, "", "", 0, identity.uid)
-    return PodView(identity, PodDemand(containers or (container(),)), position, terminal=terminal)
+    position = AdmissionRank(at, "", "", 0, identity.uid)
+    return PodInfo(identity, PodDemand(containers or (container(),)), position, terminal=terminal)
 
 
 def ids(card: str, places: Iterable[int]) -> frozenset[str]:
@@ -82,7 +82,7 @@ def listed(name: str = "p", /, **held: Mapping[Resource, frozenset[str]] | None)
     )
 
 
-def pods_of(*views: PodView, departed: Iterable[PodView] = ()) -> KnownPods:
+def pods_of(*views: PodInfo, departed: Iterable[PodInfo] = ()) -> KnownPods:
     """What the API shows of pods, and what it showed of those that have left it."""
     return KnownPods().updated([*views, *departed]).updated(list(views))
 
@@ -92,7 +92,7 @@ def written(**pods: Mapping[str, HeldSlots]) -> Checkpoint:
     return Checkpoint({f"u-{name}": containers for name, containers in pods.items()})
 
 
-def recorded(pod: PodView, /, **held: HeldSlots) -> SnapshotPod:
+def recorded(pod: PodInfo, /, **held: HeldSlots) -> SnapshotPod:
     """A listed pod of the record: container name -> what it holds."""
     shown = {
         each.name: held.get(each.name, {})

@@ -32,12 +32,6 @@ from agent.allocator.interfaces import (
     ListedContainer,
     ListedPod,
 )
-from agent.allocator.model.pod_view import (
-    Key,
-    PodId,
-    PodView,
-    QueuePosition,
-)
 from agent.allocator.slots import DeviceTable
 from agent.enforcement.none import NoEnforcement
 from agent.errors import CheckpointError, Unavailable
@@ -52,6 +46,12 @@ from contract.demand import ContainerDemand, ContainerKind, PodDemand
 from contract.names import Names
 from contract.resource import Resource, count_of
 from placement.cards import Inventory
+from placement.pods import (
+    AdmissionRank,
+    Key,
+    PodId,
+    PodInfo,
+)
 from placement.scoring import Policy
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.agent.builders import card as make_card
@@ -124,7 +124,7 @@ def sidecar(cores: int, memory: int, name: str = "side") -> ContainerDemand:
     return asks(cores, memory, name, ContainerKind.SIDECAR)
 
 
-def make_pod(name: str, *containers: ContainerDemand, at: int = 0, **changes: Any) -> PodView:
+def make_pod(name: str, *containers: ContainerDemand, at: int = 0, **changes: Any) -> PodInfo:
     """A pod of ``default``; *at* is its time in the queue, by default after all others."""
     indices = {True: itertools.count(), False: itertools.count()}
     numbered = tuple(
@@ -132,10 +132,10 @@ def make_pod(name: str, *containers: ContainerDemand, at: int = 0, **changes: An
     )
     number = next(_uids)
     uid = f"uid-{number:06}"
-    view = PodView(
+    view = PodInfo(
         PodId("default", name, uid),
         PodDemand(numbered),
-        QueuePosition(at or number, "", "", 0, uid),
+        AdmissionRank(at or number, "", "", 0, uid),
     )
     return replace(view, **changes)
 
@@ -157,17 +157,17 @@ class FakePods:
     """A ``PodSource``: what the watch has told, and what a GET would tell."""
 
     def __init__(self) -> None:
-        self.cached: dict[PodId, PodView] = {}
-        self.on_server: dict[tuple[str, str], PodView] = {}
+        self.cached: dict[PodId, PodInfo] = {}
+        self.on_server: dict[tuple[str, str], PodInfo] = {}
         self.fetched: list[tuple[str, str]] = []
         self.away = False
-        self._views: tuple[PodView, ...] = ()
+        self._views: tuple[PodInfo, ...] = ()
 
-    def add(self, view: PodView) -> None:
+    def add(self, view: PodInfo) -> None:
         self.cached[view.id] = view
         self.on_server[view.id.key] = view
 
-    def remove(self, view: PodView) -> None:
+    def remove(self, view: PodInfo) -> None:
         self.cached.pop(view.id, None)
         self.on_server.pop(view.id.key, None)
 
@@ -177,13 +177,13 @@ class FakePods:
     def is_synced(self) -> bool:
         return True
 
-    def pods(self) -> Sequence[PodView]:
+    def pods(self) -> Sequence[PodInfo]:
         views = tuple(self.cached.values())
         if views != self._views:
             self._views = views
         return self._views  # the same object while nothing has changed, as of the real one
 
-    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodView | None:
+    def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodInfo | None:
         self.fetched.append((namespace, name))
         self._answer()
         view = self.on_server.get((namespace, name))
@@ -217,12 +217,12 @@ class FakeCheckpoint:
         self.asked = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def give(self, view: PodView, container: str, resource: Resource, held: Iterable[str]) -> None:
+    def give(self, view: PodInfo, container: str, resource: Resource, held: Iterable[str]) -> None:
         """Have the kubelet remember what a container got; the file does not show it yet."""
         owner = CheckpointOwner(kubelet_uid(view), container)
         self.memory.setdefault(owner, {})[resource] = frozenset(held)
 
-    def forget(self, view: PodView) -> None:
+    def forget(self, view: PodInfo) -> None:
         """Have the kubelet forget a pod; the file shows it until it is written again (K29)."""
         uid = kubelet_uid(view)
         self.memory = {owner: held for owner, held in self.memory.items() if owner.pod_uid != uid}
@@ -275,17 +275,17 @@ class FakeRecord:
         self.away = ""
         self.asked = 0
 
-    def show(self, view: PodView) -> None:
+    def show(self, view: PodInfo) -> None:
         self.entries[view.id] = {
             each.name: {}
             for each in view.demand.containers
             if each.kind is not ContainerKind.INIT  # fact K4
         }
 
-    def hide(self, view: PodView) -> None:
+    def hide(self, view: PodInfo) -> None:
         self.entries.pop(view.id, None)
 
-    def give(self, view: PodView, container: str, resource: Resource, held: Iterable[str]) -> None:
+    def give(self, view: PodInfo, container: str, resource: Resource, held: Iterable[str]) -> None:
         containers = self.entries.setdefault(view.id, {})
         containers.setdefault(container, {})[resource] = frozenset(held)
 
@@ -343,12 +343,12 @@ class FakeAnnotationWriter:
     """A :class:`agent.allocator.interfaces.AnnotationWriter` that remembers."""
 
     def __init__(self) -> None:
-        self.puts: list[tuple[PodView, dict[str, Allocation]]] = []
+        self.puts: list[tuple[PodInfo, dict[str, Allocation]]] = []
 
-    def put(self, view: PodView, allocations: dict[str, Allocation]) -> None:
+    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
         self.puts.append((view, allocations))
 
-    def of(self, view: PodView) -> dict[str, Allocation]:
+    def of(self, view: PodInfo) -> dict[str, Allocation]:
         """The newest allocation of a pod."""
         return [found for put, found in self.puts if put.id == view.id][-1]
 
@@ -486,30 +486,30 @@ class Node:
         }
         self._free()
 
-    def bind(self, *views: PodView) -> None:
+    def bind(self, *views: PodInfo) -> None:
         """Have pods bound here: the watch knows them, the kubelet does not list them yet."""
         for view in views:
             self.pods.add(view)
 
-    def begin(self, view: PodView) -> PodView:
+    def begin(self, view: PodInfo) -> PodInfo:
         """Have the kubelet come to a pod: it is bound, and listed with nothing."""
         self.bind(view)
         self.record.show(view)
         return view
 
-    def admitted(self, view: PodView, order: Sequence[Resource] = CORE_FIRST) -> PodView:
+    def admitted(self, view: PodInfo, order: Sequence[Resource] = CORE_FIRST) -> PodInfo:
         """Have a pod bound and admitted."""
         self.bind(view)
         self.admit(view, order)
         return view
 
-    def forget(self, view: PodView) -> None:
+    def forget(self, view: PodInfo) -> None:
         """Have a pod gone: from the API, from ``List``, its devices free again."""
         self.pods.remove(view)
         self.record.hide(view)
         self.release(view)
 
-    def release(self, view: PodView) -> None:
+    def release(self, view: PodInfo) -> None:
         """Free the devices of a pod; the checkpoint shows them until its next write (K29)."""
         self.checkpoint.forget(view)
         self.got = {key: held for key, held in self.got.items() if key[0] != view.id}
@@ -532,7 +532,7 @@ class Node:
         return self.allocator.prefer(resource, available, must, size)
 
     def choose(
-        self, view: PodView, container: ContainerDemand, resource: Resource
+        self, view: PodInfo, container: ContainerDemand, resource: Resource
     ) -> tuple[list[str], bool]:
         """Choose devices as the kubelet does; return whether it asks for no preference (K2, K7)."""
         size = count_of(container.demand, resource)
@@ -543,7 +543,7 @@ class Node:
             return [*reusable, *self.free[resource]], True
         return reusable, False
 
-    def serve(self, view: PodView, container: ContainerDemand, resource: Resource) -> list[str]:
+    def serve(self, view: PodInfo, container: ContainerDemand, resource: Resource) -> list[str]:
         """Make the calls for one resource of one container, and take note of what was answered."""
         chosen, settled = self.choose(view, container, resource)
         if not settled:
@@ -553,7 +553,7 @@ class Node:
         return chosen
 
     def took(
-        self, view: PodView, container: ContainerDemand, resource: Resource, chosen: Sequence[str]
+        self, view: PodInfo, container: ContainerDemand, resource: Resource, chosen: Sequence[str]
     ) -> None:
         """Note that a container got devices, as the kubelet does after ``Allocate``."""
         self.free[resource] = [each for each in self.free[resource] if each not in chosen]
@@ -566,18 +566,18 @@ class Node:
         if all(self._has(view, container, each) for each in Resource):
             self.checkpoint.write()
 
-    def _has(self, view: PodView, container: ContainerDemand, resource: Resource) -> bool:
+    def _has(self, view: PodInfo, container: ContainerDemand, resource: Resource) -> bool:
         asked = count_of(container.demand, resource)
         return not asked or (view.id, container.name, resource) in self.got
 
     def _hand_on(
-        self, view: PodView, container: ContainerDemand, resource: Resource, held: Sequence[str]
+        self, view: PodInfo, container: ContainerDemand, resource: Resource, held: Sequence[str]
     ) -> None:
         left = [each for each in self.reusable.get((view.id, resource), []) if each not in held]
         left += held if container.kind is ContainerKind.INIT else ()
         self.reusable[view.id, resource] = left
 
-    def admit(self, view: PodView, order: Sequence[Resource] = CORE_FIRST) -> None:
+    def admit(self, view: PodInfo, order: Sequence[Resource] = CORE_FIRST) -> None:
         """Admit a pod: list it, then serve its containers in order, but for what they have."""
         self.show(view)
         for container in view.demand.containers:
@@ -587,27 +587,27 @@ class Node:
                 elif held := self.got.get((view.id, container.name, resource)):
                     self._hand_on(view, container, resource, held)
 
-    def show(self, view: PodView) -> None:
+    def show(self, view: PodInfo) -> None:
         """List a pod with what its containers have."""
         self.record.show(view)
         for (pod, name, resource), held in self.got.items():
             if pod == view.id and name in self.record.entries[pod]:
                 self.record.give(view, name, resource, held)
 
-    def refuse(self, view: PodView) -> None:
+    def refuse(self, view: PodInfo) -> None:
         """Reject a pod after a refusal: it leaves ``List`` and has nothing (K8)."""
         self.pods.add(replace(view, terminal=True))
         self.record.hide(view)
         self.release(view)
 
-    def start(self, view: PodView, container: str = "main") -> None:
+    def start(self, view: PodInfo, container: str = "main") -> None:
         """Start a container: PreStartContainer once per resource (fact K10)."""
         for resource in Resource:
             held = self.got.get((view.id, container, resource))
             if held:
                 self.allocator.prestart(resource, held)
 
-    def cards(self, view: PodView, container: str = "main") -> list[str]:
+    def cards(self, view: PodInfo, container: str = "main") -> list[str]:
         """The cards a container got, by both resources, each once."""
         return cards_of(
             each

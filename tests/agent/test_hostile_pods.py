@@ -15,16 +15,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.interfaces import DecisionLog
-from agent.allocator.model.pod_view import PodView
 from agent.errors import Refusal
 from agent.kubernetes_api.annotation_writer import PatchQueue
-from agent.kubernetes_api.pod_parser import parse_pod
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from common.logs import JsonFormatter
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.resource import Resource
 from contract.stamps import OrderStamp
+from placement.pods import PodInfo, read_pod
 from tests.agent.builders import patient
 from tests.agent.fakes import NAMES, Node, make_manifest
 from tests.agent.kubernetes_api.test_annotation_writer import FakePatchApi
@@ -46,7 +45,7 @@ class WholeNode(Node):
     def decides_to(self) -> DecisionLog:
         return LoggedDecisions(Metrics())
 
-    def live(self, view: PodView) -> None:
+    def live(self, view: PodInfo) -> None:
         """Bind a pod, admit it, start it, and look after it, as the agent's threads do."""
         self.bind(view)
         self.allocator.catch_up(view)
@@ -68,7 +67,7 @@ def test_an_allocation_of_a_card_that_this_node_lacks_is_not_valid() -> None:
     annotations = {NAMES.gpu_allocation: written, NAMES.gpu_assigned: "true"}
     manifest = make_manifest("a", (30, 8), (30, 8), annotations=annotations, uid="uid-a")
     node = Node()
-    view = node.admitted(parse_pod(manifest, NAMES))
+    view = node.admitted(read_pod(manifest, NAMES))
     node.allocator.refresh()
     node.allocator.catch_up(view)
     told = {name: list(each.cards) for name, each in node.writer.of(view).items()}
@@ -208,10 +207,10 @@ def test_whatever_a_pod_brings_its_calls_are_served_or_refused(
 ) -> None:
     node = WholeNode(strict=strict)
     for number, each in enumerate(drawn):
-        node.live(parse_pod(_pod(number, each), NAMES))
+        node.live(read_pod(_pod(number, each), NAMES))
     if restarted:
         node.restart_agent()
         node.allocator.refresh()
         for view in node.pods.pods():
             node.allocator.catch_up(view)
-        node.live(parse_pod(make_manifest("last", (30, 8), uid="uid-last"), NAMES))
+        node.live(read_pod(make_manifest("last", (30, 8), uid="uid-last"), NAMES))

@@ -6,13 +6,13 @@ the same calls with all that an agent remembers between them.
 """
 
 from agent.allocator.interfaces import Checkpoint
-from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.resolver import LastCall, Request, resolve
 from agent.allocator.snapshot import SnapshotContext, build_snapshot
 from bench.recording import RECORDING, load_burst
 from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.resource import count_of
+from placement.pods import AdmissionRank, PodId, PodInfo
 from tests.agent.builders import pods_of
 from tests.agent.fakes import NAMES
 
@@ -21,10 +21,10 @@ def test_a_call_with_a_witness_is_resolved_to_the_container_the_kubelet_was_admi
     """Each as the first call of an agent, to which the API shows all pods."""
     burst = load_burst(RECORDING, NAMES)
     views = {
-        each.pod: PodView(
+        each.pod: PodInfo(
             PodId(*each.pod.partition("/")[::2], each.uid),
             PodDemand(each.containers),
-            QueuePosition(each.bound_ns, "", "", 0, each.uid),
+            AdmissionRank(each.bound_ns, "", "", 0, each.uid),
         )
         for each in burst.pods
     }

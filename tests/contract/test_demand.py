@@ -12,12 +12,10 @@ from contract.demand import (
     ContainerKind,
     Demand,
     PodDemand,
-    asks_for_gpus,
-    parse_pod_demand,
-    read_pod_demand,
 )
-from contract.errors import Fault, InvalidDemand
+from contract.errors import Fault
 from contract.names import Names
+from contract.requests import asks_for_gpus, read_pod_demand
 from contract.resource import Resource
 
 Json = dict[str, Any]
@@ -56,22 +54,21 @@ def _limits(cores: object = None, memory: object = None) -> Json:
 
 
 def _one(spec: Json) -> Demand:
-    (container,) = parse_pod_demand(spec, NAMES).containers
+    (container,) = read_pod_demand(spec, NAMES)[0].containers
     return container.demand
 
 
 def _refusals(spec: Json) -> list[str]:
-    with pytest.raises(InvalidDemand) as caught:
-        parse_pod_demand(spec, NAMES)
-    assert str(caught.value) == "; ".join(map(str, caught.value.errors))
-    return [str(error) for error in caught.value.errors]
+    errors = read_pod_demand(spec, NAMES)[1]
+    assert errors
+    return [str(error) for error in errors]
 
 
 # --- good ----------------------------------------------------------------------------
 
 
 def test_containers_stand_in_the_order_in_which_the_kubelet_admits_them() -> None:
-    assert parse_pod_demand(SPEC, NAMES) == PodDemand(
+    assert read_pod_demand(SPEC, NAMES)[0] == PodDemand(
         (
             ContainerDemand("init", INIT, 1, Demand(100, 0)),
             ContainerDemand("sidecar", SIDECAR, 2, Demand(10, 2)),
@@ -84,11 +81,11 @@ def test_containers_stand_in_the_order_in_which_the_kubelet_admits_them() -> Non
 def test_only_a_restart_policy_of_always_makes_a_sidecar(policy: object) -> None:
     spec = copy.deepcopy(SPEC)
     spec["initContainers"][2]["restartPolicy"] = policy
-    found = parse_pod_demand(spec, NAMES).of("sidecar")
+    found = read_pod_demand(spec, NAMES)[0].of("sidecar")
     assert found is not None
     assert (found.name, found.kind) == ("sidecar", INIT)
     spec["containers"][1]["restartPolicy"] = "Always"
-    assert parse_pod_demand(spec, NAMES).containers[-1].kind is MAIN
+    assert read_pod_demand(spec, NAMES)[0].containers[-1].kind is MAIN
 
 
 @pytest.mark.parametrize(

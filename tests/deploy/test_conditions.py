@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.demand import asks_for_gpus
 from contract.names import Names
+from contract.requests import asks_for_gpus
 from contract.stamps import OrderStamp
 from tests.deploy.cel import condition_holds
 from tests.deploy.manifests import Json, base, find

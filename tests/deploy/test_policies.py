@@ -6,8 +6,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from contract.demand import NO_ROOM, read_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
+from contract.reusable import NO_ROOM
 from contract.stamps import OrderStamp
 from simulator.api.patching import apply_json_patch
 from tests.deploy.creation_examples import BINDINGS, CREATIONS, Bound, Creation

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from contract.demand import parse_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
 from tests.e2e.cluster import Json
 from tests.e2e.manifests import BLOCKS, Maker
 
@@ -107,6 +107,6 @@ def strangers(burst: list[Adverse], named: set[tuple[str, str]], names: Names) -
     asking = {
         (each.name, container.name)
         for each in burst
-        for container in parse_pod_demand(each.manifest["spec"], names).containers
+        for container in read_pod_demand(each.manifest["spec"], names)[0].containers
     }
     return {f"{pod} {container}" for pod, container in named - asking}

@@ -9,8 +9,9 @@ from agent.allocator.interfaces import ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
 from contract.allocation import Allocation, decode_allocations
-from contract.demand import ContainerDemand, ContainerKind, parse_pod_demand
+from contract.demand import ContainerDemand, ContainerKind
 from contract.names import Names
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from tests.e2e.audit import Seen, findings
 from tests.e2e.cluster import Cluster, Json
@@ -173,7 +174,7 @@ class Ground:
         )
 
     def _asking(self, pod: Json) -> tuple[ContainerDemand, ...]:
-        return parse_pod_demand(pod["spec"], self.names).containers
+        return read_pod_demand(pod["spec"], self.names)[0].containers
 
     def _unsettled(self, wanted: Sequence[str], found: dict[str, Json]) -> str:
         late = [n for n in wanted if n not in found or not self._is_settled(found[n])]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contract.demand import read_pod_demand
+from contract.requests import read_pod_demand
 from contract.stamps import OrderStamp, decode_time
 from tests.e2e.cluster import ApiError, Json
 from tests.e2e.ground import phase, wait

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from contract.demand import read_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
 from tests.e2e.cluster import Json
 from tests.e2e.deployed import Deployed, installing, ready
 from tests.e2e.ground import Ground, is_ready, phase, wait

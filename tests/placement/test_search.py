@@ -6,16 +6,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from contract.demand import (
-    NO_ROOM,
-    SPLIT,
-    ContainerDemand,
-    ContainerKind,
-    Demand,
-    PodDemand,
-    find_misfits,
-)
+from contract.demand import ContainerDemand, ContainerKind, Demand
 from contract.resource import Resource
+from contract.reusable import NO_ROOM, SPLIT, find_leftover_conflicts
 from placement.capacity import CardState, need_of
 from placement.cards import Inventory, Link
 from placement.errors import NoPlacement
@@ -412,9 +405,7 @@ def test_a_pod_finds_no_place_on_empty_cards_if_and_only_if_the_webhook_refuses_
     containers: list[tuple[Any, ...]], guaranteed: bool
 ) -> None:
     steps = pod(*containers)
-    rules = {
-        rule for _, (rule, _) in find_misfits(PodDemand(tuple(each.container for each in steps)))
-    }
+    rules = {rule for _, (rule, _) in find_leftover_conflicts([each.container for each in steps])}
     assume(SPLIT not in rules)
     empty = [
         room(index, memory=10**6) for index in range(sum(each.need.demand.cards for each in steps))

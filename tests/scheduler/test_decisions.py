@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.cluster.holdings import View
-from placement.cluster.pods import Shape
+from placement.pods import PodClass
 from placement.scoring import Policy
 from scheduler import decisions as module
 from scheduler.decisions import Decisions, Filtered
@@ -41,7 +41,7 @@ def test_a_decision_lasts_as_long_as_the_room(
     judged: list[str] = []
     judge = Decisions.judge
 
-    def counted(self: Decisions, shape: Shape, view: View) -> module.Verdict:
+    def counted(self: Decisions, shape: PodClass, view: View) -> module.Verdict:
         judged.append(view.node.name)
         return judge(self, shape, view)
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.kubernetes_api.annotation_writer import allocation_patch
-from agent.kubernetes_api.pod_parser import parse_pod
+from placement.pods import read_pod
 from placement.scoring import Policy
 from scheduler.binding import Binder
 from scheduler.errors import BindError
@@ -59,7 +59,7 @@ class Cluster:
     def admit(self, name: str) -> None:
         """Have the kubelet admit a bound pod; each container gets what the extender chose."""
         obj = self.api.pods[name]
-        view = parse_pod(obj, NAMES)
+        view = read_pod(obj, NAMES)
         self.node.bind(view)
         self.node.admit(view)
         got = {each.name: self.node.cards(view, each.name) for each in view.demand.containers}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from placement.cluster.fit import Fit, check
 from placement.cluster.holdings import View
 from placement.cluster.nodes import Node
-from placement.cluster.pods import Pod
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from scheduler.score import score
 from tests.placement.cluster.builders import a_node, a_pod
@@ -15,11 +15,11 @@ from tests.placement.cluster.builders import a_node, a_pod
 BINPACK, SPREAD = Policy.BINPACK, Policy.SPREAD
 
 
-def scored(pod: Pod, node: Node, *free: tuple[int, int], policy: Policy = BINPACK) -> int:
+def scored(pod: PodInfo, node: Node, *free: tuple[int, int], policy: Policy = BINPACK) -> int:
     view = View(node, free)
-    fit = check(pod.shape, view)
+    fit = check(pod.pod_class, view)
     assert isinstance(fit, Fit)
-    return score(pod.shape, view, fit, policy)
+    return score(pod.pod_class, view, fit, policy)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,6 @@ def test_scores_are_within_what_kube_scheduler_takes(
 ) -> None:
     node, pod = a_node("n1", 2), a_pod("a", limit)
     view = View(node, free)
-    fit = check(pod.shape, view)
+    fit = check(pod.pod_class, view)
     if isinstance(fit, Fit):
-        assert 0 <= score(pod.shape, view, fit, policy) <= 10
+        assert 0 <= score(pod.pod_class, view, fit, policy) <= 10

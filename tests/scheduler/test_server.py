@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.kubernetes_api.pod_parser import parse_pod as parse_for_the_agent
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
+from placement.pods import read_pod as read_for_the_agent
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod
@@ -164,7 +164,7 @@ def test_a_pod_is_bound_with_cards_that_the_agent_reads(
         bound = admin.get(f"{PODS}/one-a")
         assert bound["spec"]["nodeName"] == "one-1"
         assert {**bound["metadata"]["annotations"]} == hint("0", "1,2")
-        assert parse_for_the_agent(bound, NAMES).chosen == {"c0": (0,), "c1": (1, 2)}
+        assert read_for_the_agent(bound, NAMES).chosen == {"c0": (0,), "c1": (1, 2)}
         assert replica.ask("/readyz")[0] == 200
         assert replica.ask("/healthz") == (200, "ok\n")
     lines = [json.loads(each) for each in replica.log.read_text().splitlines()]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from placement.cluster.pods import Pod
+from contract.stamps import OrderStamp
+from placement.pods import PodInfo
 from scheduler.state import State
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import (
@@ -37,7 +38,7 @@ def free(state: State, name: str = "n1") -> list[tuple[int, ...]]:
 FULL = [(100, 32), (100, 32)]
 
 
-def planned(name: str, node: str, *cards: int, limit: tuple[int, int] = (30, 4)) -> Pod:
+def planned(name: str, node: str, *cards: int, limit: tuple[int, int] = (30, 4)) -> PodInfo:
     """A pod as bind assumes it."""
     return a_pod(name, limit, node=node, annotations=hint(",".join(map(str, cards))))
 
@@ -47,8 +48,12 @@ def planned(name: str, node: str, *cards: int, limit: tuple[int, int] = (30, 4))
 
 def test_pods_of_which_nothing_is_told_are_simulated_in_the_order_of_their_binding() -> None:
     pods = [
-        make_pod("a", (60, 4), node="n1", annotations={NAMES.bind_order: "2"}),
-        make_pod("b", (30, 4), node="n1", annotations={NAMES.bind_order: "1"}),
+        make_pod(
+            "a", (60, 4), node="n1", annotations={NAMES.bind_order: OrderStamp(2, "w", 0).encode()}
+        ),
+        make_pod(
+            "b", (30, 4), node="n1", annotations={NAMES.bind_order: OrderStamp(1, "w", 0).encode()}
+        ),
         make_pod("c", (50, 4), node="n1", annotations=hint("1")),
     ]
     seen = []
@@ -155,7 +160,7 @@ class Events(RuleBasedStateMachine):
         self.state = State(NAMES)
         self.nodes: dict[str, Any] = {}
         self.pods: dict[str, Any] = {}
-        self.assumed: dict[str, Pod] = {}
+        self.assumed: dict[str, PodInfo] = {}
 
     @rule(name=st.sampled_from(_NODES), sick=st.sampled_from([(), (0,)]), cards=st.integers(1, 2))
     def node(self, name: str, sick: Sequence[int], cards: int) -> None:
@@ -200,7 +205,7 @@ class Events(RuleBasedStateMachine):
     def retracts(self, name: str) -> None:
         pod = self.assumed.pop(name, None)
         if pod is not None:
-            self.state.retract(pod.uid, pod.node)
+            self.state.retract(pod.id.uid, pod.node)
 
     @rule()
     def lists(self) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand, find_misfits
+from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
 from contract.names import Names
+from contract.reusable import find_leftover_conflicts
 from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
-from placement.cluster.pods import Pod, Shape
+from placement.pods import PodClass, PodInfo
 from view.model.occupancy import Held, Occupancy
 from view.model.pods import PodFacts
 from view.model.stories import Change
@@ -43,16 +44,16 @@ _Ranked = tuple[float, Change]
 
 def find_changes(facts: PodFacts, nodes: Sequence[Occupancy], names: Names) -> tuple[Change, ...]:
     """Return what would let a pod run that fits nowhere, the smallest first."""
-    if facts.placed.shape.problem:
+    if facts.placed.pod_class.problem:
         return ()
     search = _Search(facts, nodes, names)
     found = (*search.less(), *search.fewer_wishes(), *search.other_nodes())
     author = [change for _, change in sorted(found, key=lambda each: each[0])]
-    endings = find_endings(facts.placed.shape, search.open)
+    endings = find_endings(facts.placed.pod_class, search.open)
     return (*author, *search.opened(), *search.healed(), *endings)
 
 
-def no_change(pod: Pod, nodes: Sequence[Occupancy]) -> str:
+def no_change(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     """Return what is said where nothing was found that would let a pod run."""
     found = "No single change that gpu-turnstile knows of would let it run"
     return f"{': '.join(filter(None, (found, exceeds(pod, nodes))))}."
@@ -80,15 +81,15 @@ class _Search:
             if not each.view.node.problem and not facts.constraints.keep_from(each.facts.traits)
         ]
 
-    def _where(self, pod: Pod) -> Iterator[str]:
+    def _where(self, pod: PodInfo) -> Iterator[str]:
         """Yield the nodes where a pod would fit."""
-        shape = pod.shape
+        shape = pod.pod_class
         for each in () if shape.problem else self.open:
             if isinstance(check(shape, each.view), Fit):
                 yield each.view.node.name
 
-    def _fits(self, pod: Pod) -> bool:
-        return not any(find_misfits(pod.demand)) and any(self._where(pod))
+    def _fits(self, pod: PodInfo) -> bool:
+        return not any(find_leftover_conflicts(pod.demand.containers)) and any(self._where(pod))
 
     # --- ask for less -----------------------------------------------------------------
 
@@ -181,7 +182,7 @@ class _Search:
                 text = f"drop the {noun} {' and '.join(named)}"
                 yield _LOSS_OF_A_WISH * len(keys), Change("drop-wish", text, "author", nodes)
 
-    def _without(self, keys: Sequence[str]) -> Pod:
+    def _without(self, keys: Sequence[str]) -> PodInfo:
         gone = {_WISHES[key]: getattr(NO_WISHES, _WISHES[key]) for key in keys}
         return replace(self._pod, wishes=replace(self._pod.wishes, **gone))
 
@@ -240,7 +241,7 @@ class _Search:
             for each in self.open
             for place, card in enumerate(each.view.node.cards)
             if not card.healthy
-            and isinstance(check(self._pod.shape, each.view_as_if(healthy={place})), Fit)
+            and isinstance(check(self._pod.pod_class, each.view_as_if(healthy={place})), Fit)
         ]
         if not found:
             return ()
@@ -263,7 +264,7 @@ def _most_first(by_reason: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple
     return [(reason, tuple(nodes)) for reason, nodes in ranked]
 
 
-def _with(pod: Pod, container: ContainerDemand, demand: Demand) -> Pod:
+def _with(pod: PodInfo, container: ContainerDemand, demand: Demand) -> PodInfo:
     containers = tuple(
         replace(each, demand=demand) if each is container else each
         for each in pod.demand.containers
@@ -303,7 +304,7 @@ class _Way(NamedTuple):
         return len(self.pods), sum(map(_size, self.pods)), self.occupancy.view.node.name
 
 
-def find_endings(shape: Shape, nodes: Sequence[Occupancy]) -> tuple[Change, ...]:
+def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Change, ...]:
     """Return pods that would have to end, the fewest and smallest first, one set a node."""
     found = sorted((way for each in nodes if (way := _way(shape, each))), key=lambda way: way.rank)
     ways = [way for way in found if len(way.pods) == len(found[0].pods)]
@@ -323,14 +324,14 @@ def find_endings(shape: Shape, nodes: Sequence[Occupancy]) -> tuple[Change, ...]
             "admin",
             (way.occupancy.view.node.name,),
             needs="the right to delete pods in "
-            + " and ".join(sorted({held.pod.namespace for held in way.pods})),
+            + " and ".join(sorted({held.pod.id.namespace for held in way.pods})),
             besides=besides if more and way is told[-1] else "",
         )
         for way in told
     )
 
 
-def _way(shape: Shape, occupancy: Occupancy) -> _Way | None:
+def _way(shape: PodClass, occupancy: Occupancy) -> _Way | None:
     """Return the smallest set of pods of a node that have to end; ``None`` if none would do."""
     if not occupancy.held or not _fits_without(shape, occupancy, occupancy.held):
         return None
@@ -346,8 +347,8 @@ def _way(shape: Shape, occupancy: Occupancy) -> _Way | None:
     return _Way(occupancy, tuple(chosen), 0) if len(chosen) <= _MOST_PODS else None
 
 
-def _fits_without(shape: Shape, occupancy: Occupancy, pods: Iterable[Held]) -> bool:
-    return isinstance(check(shape, occupancy.view_without({each.pod.uid for each in pods})), Fit)
+def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[Held]) -> bool:
+    return isinstance(check(shape, occupancy.view_without({each.pod.id.uid for each in pods})), Fit)
 
 
 def _size(held: Held) -> int:

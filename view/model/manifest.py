@@ -6,13 +6,13 @@ from typing import Any
 
 from contract.names import Names
 from contract.resource import Counts
-from placement.cluster.holdings import View, taken_by
-from placement.cluster.pods import Pod
+from placement.cluster.holdings import View, cards_of, taken_on
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from view.model.changes import find_changes, no_change
 from view.model.constraints import mapping, text
 from view.model.occupancy import Occupancy
-from view.model.pods import PodFacts, read_pod
+from view.model.pods import PodFacts, read_pod_facts
 from view.model.reports import Gap
 from view.model.stories import Answer, FitReport, Placed
 from view.model.verdicts import fits_first, judge, plan_on, why_not_on
@@ -51,28 +51,28 @@ def fit_manifests(
     found = []
     for kind, replicas, facts in [_read(each, names) for each in manifests]:
         verdicts = [judge(facts, each, policy) for each in nodes]
-        fitting = {verdict.node for verdict in verdicts if verdict.fits and not facts.errors}
+        fitting = {verdict.node for verdict in verdicts if verdict.fits and not facts.placed.errors}
         most_each = replicas
         if kind == "DaemonSet":
             wanted = [each for each in nodes if not facts.constraints.keep_from(each.facts.traits)]
             replicas, most_each = max(len(wanted), 1), 1  # noqa: PLW2901 -- by its nodes
         placed, after = _place(facts.placed, nodes, fitting, replicas, most_each, policy)
         room = sum(placed.values())
-        stuck = bool(nodes) and not fitting and not facts.errors
+        stuck = bool(nodes) and not fitting and not facts.placed.errors
         changes = find_changes(facts, nodes, names) if stuck else ()
         found.append(
             FitReport(
                 kind=kind,
-                namespace=facts.placed.namespace,
-                name=facts.placed.name,
+                namespace=facts.placed.id.namespace,
+                name=facts.placed.id.name,
                 answer=_answer(facts, replicas, room, gaps),
                 replicas=replicas,
                 room=room,
                 placed=tuple(Placed(node, pods) for node, pods in placed.items()),
-                short=_short(facts, after) if room < replicas and not facts.errors else "",
+                short=_short(facts, after) if room < replicas and not facts.placed.errors else "",
                 containers=facts.report.containers,
-                errors=facts.errors,
-                nodes=() if facts.errors else tuple(sorted(verdicts, key=fits_first)),
+                errors=facts.placed.errors,
+                nodes=() if facts.placed.errors else tuple(sorted(verdicts, key=fits_first)),
                 changes=changes,
                 no_change=no_change(facts.placed, nodes) if stuck and not changes else "",
                 gaps=gaps,
@@ -89,7 +89,7 @@ def _short(facts: PodFacts, nodes: Sequence[Occupancy]) -> str:
 
 
 def _answer(facts: PodFacts, replicas: int, room: int, gaps: Sequence[Gap]) -> Answer:
-    if facts.errors:
+    if facts.placed.errors:
         return Answer.INVALID
     if room >= replicas and (room or not any(gap.what == "nodes" for gap in gaps)):
         return Answer.FITS
@@ -123,7 +123,7 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
     of = mapping(manifest.get("metadata"))
     name = text(of.get("name")) or text(of.get("generateName"))
     metadata = {"name": name, "namespace": text(of.get("namespace")), "annotations": annotations}
-    facts = read_pod({"metadata": metadata, "spec": spec}, names)
+    facts = read_pod_facts({"metadata": metadata, "spec": spec}, names)
     if facts is None:
         raise InvalidManifest(
             f'{kind} "{name}" asks for no GPU: no container has {names.core} in its limits'
@@ -133,7 +133,7 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
 
 
 def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
-    pod: Pod,
+    pod: PodInfo,
     nodes: Sequence[Occupancy],
     fitting: set[str],
     most: int,
@@ -156,7 +156,7 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
             free = list(view.free)
-            for place, *counts in taken_by(plan, view.node):
+            for place, *counts in taken_on(pod.demand, cards_of(plan, view.node)):
                 free[place] = tuple(map(sub, free[place], counts))
                 taken[place] = tuple(map(add, taken.get(place, (0,) * len(counts)), counts))
             view = View(view.node, tuple(free))

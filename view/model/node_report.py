@@ -1,6 +1,6 @@
 """The report on one node: its cards with what is held and free of them, and by whom."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from contract.demand import CORES_PER_CARD
 from placement.cluster.nodes import Problem
@@ -20,12 +20,11 @@ POOL_LABELS = (
 
 def report_node(
     occupancy: Occupancy,
-    evidence: Mapping[tuple[str, str], str],
     pool_labels: Sequence[str] = POOL_LABELS,
 ) -> NodeReport:
     """Make the report."""
     node, facts = occupancy.view.node, occupancy.facts
-    cards = _cards(occupancy, evidence)
+    cards = _cards(occupancy)
     healthy = [card for card in cards if not card.unhealthy]
     usable = [] if node.problem else healthy
     labels = dict(facts.traits.labels)
@@ -56,8 +55,8 @@ def report_node(
     )
 
 
-def _cards(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -> tuple[CardReport, ...]:
-    view, holders = occupancy.view, _holders(occupancy, evidence)
+def _cards(occupancy: Occupancy) -> tuple[CardReport, ...]:
+    view, holders = occupancy.view, _holders(occupancy)
     rows = zip(
         view.node.cards, occupancy.facts.inventory.cards, view.free, occupancy.used(), strict=True
     )
@@ -84,17 +83,16 @@ def _cards(occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]) -> tup
     )
 
 
-def _holders(
-    occupancy: Occupancy, evidence: Mapping[tuple[str, str], str]
-) -> dict[int, list[Holder]]:
+def _holders(occupancy: Occupancy) -> dict[int, list[Holder]]:
     found: dict[int, list[Holder]] = {}
     for held in occupancy.held:
         pod = held.pod
-        for container, place, cores, blocks in held.parts():
+        for container, place, cores, blocks in held.parts:
             source = held.sources.get(container, Source.EXPECTED)
-            by = evidence.get((pod.uid, container), "") if source is Source.RECORDED else ""
+            recorded = source is Source.RECORDED
+            by = pod.annotated[container].evidence.value if recorded else ""
             found.setdefault(place, []).append(
-                Holder(pod.namespace, pod.name, container, cores, blocks, source, by)
+                Holder(pod.id.namespace, pod.id.name, container, cores, blocks, source, by)
             )
     for place, (cores, blocks, *_) in enumerate(occupancy.unseen):
         if cores or blocks:

@@ -1,16 +1,17 @@
 """One node at one moment: its cards, which pods hold what of them, and what is free. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from operator import add
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.resource import Counts, Resource
+from contract.reusable import amounts_per_card, held_on_cards
 from placement.cluster.holdings import Taken, View, known_cards
 from placement.cluster.nodes import NodeCard, Problem
-from placement.cluster.pods import Pod
 from placement.cluster.room import Room, less
+from placement.pods import PodInfo
 from view.model.nodes import NodeFacts
 from view.model.reports import Source
 
@@ -25,40 +26,39 @@ class Held:
         pod: the pod.
         cards: container and its cards, by their places.
         sources: container and how its cards are known.
-        taken: places of each card; all blocks of whole cards, of which the kubelet may
-            count fewer, and yet nobody else can have one.
+        parts: container, place of the card, cores and blocks. What an ordinary init container has
+            left counts with who has taken it since (fact K7). Of whole cards all blocks count: the
+            kubelet may count fewer, and yet nobody else can have one.
+        taken: of each card the sum of these.
     """
 
-    pod: Pod
+    pod: PodInfo
     cards: Mapping[str, Sequence[int]]
     sources: Mapping[str, Source]
+    parts: Sequence[tuple[str, int, int, int]]
     taken: Taken
 
-    def parts(self) -> list[tuple[str, int, int, int]]:
-        """Divide what the pod holds among its containers.
 
-        What an ordinary init container has handed on (fact K7) is counted where it is now.
-
-        Returns:
-            Container, place of the card, cores, blocks; the sums are those of :attr:`taken`.
-        """
-        containers = self.pod.demand.containers
-        if len(containers) == len(self.taken) == 1:  # nearly all
-            place, cores, blocks, *_ = self.taken[0]
-            return [(containers[0].name, place, cores, blocks)]
-        left = {place: [cores, blocks] for place, cores, blocks, *_ in self.taken}
-        last_first = sorted(containers, key=lambda each: each.kind is ContainerKind.INIT)
-        found: dict[tuple[str, int], list[int]] = {}
-        for container in last_first:
-            places = self.cards.get(container.name, ())
-            sizes = [left.get(place, (0, 0))[1] for place in places]
-            for place, *quota in quotas(container, places, sizes):
-                row = left.get(place, [0, 0])
-                given = [min(wanted, there) for wanted, there in zip(quota, row, strict=True)]
-                left[place] = [there - part for there, part in zip(row, given, strict=True)]
-                if any(given):
-                    found[container.name, place] = given
-        return [(name, place, *given) for (name, place), given in found.items()]  # type: ignore[misc]  # two counts
+def _parts(
+    pod: PodInfo, cards: Mapping[str, Sequence[int]], sizes: Sequence[NodeCard]
+) -> list[tuple[str, int, int, int]]:
+    """Divide what a pod holds among its containers, those that keep it first."""
+    held = held_on_cards(pod.demand, cards)
+    rows: dict[int, list[list[int]]] = {}
+    for (_, place), row in held.items():
+        rows.setdefault(place, []).append(row)
+    found = []
+    for container in sorted(
+        pod.demand.containers, key=lambda each: each.kind is ContainerKind.INIT
+    ):
+        for place in cards.get(container.name, ()):
+            row = held[container.name, place]
+            cores, blocks = map(sum, zip(*rows[place], strict=True))
+            if not container.demand.is_share and cores >= CORES_PER_CARD:
+                row[1] += max(sizes[place].blocks - blocks, 0)
+            if any(row):
+                found.append((container.name, place, row[0], row[1]))
+    return found
 
 
 def quotas(
@@ -68,10 +68,10 @@ def quotas(
 
     Of whole cards it has all memory: their *sizes* in blocks.
     """
-    asked = container.demand
-    cores = asked.cores if asked.is_share else CORES_PER_CARD
-    memory = asked.per_card(Resource.MEMORY, len(places)) if asked.is_share else tuple(sizes)
-    return [(place, cores, blocks) for place, blocks in zip(places, memory, strict=False)]
+    asked, count = container.demand, len(places)
+    cores = amounts_per_card(asked, Resource.CORE, count)
+    blocks = amounts_per_card(asked, Resource.MEMORY, count) if asked.is_share else sizes
+    return list(zip(places, cores, blocks, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Occupancy:
 
     def view_without(self, uids: AbstractSet[str]) -> View:
         """Return the node with what would be free if some pods held nothing."""
-        held = [each for each in self.held if each.pod.uid not in uids]
+        held = [each for each in self.held if each.pod.id.uid not in uids]
         return self.view if len(held) == len(self.held) else _view(self.facts, held, self.unseen)
 
     def view_as_if(
@@ -127,16 +127,16 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """
     node, simulated = room.node, room.simulated()
     held = []
-    for pod in sorted(room.pods.values(), key=lambda pod: (pod.namespace, pod.name, pod.uid)):
-        taken = room.holding(pod.uid)
-        if taken is not None:
+    for pod in sorted(room.pods.values(), key=lambda pod: pod.id):
+        if room.holding(pod.id.uid) is not None:
             cards: Mapping[str, Sequence[int]] = known_cards(pod, node) or {}
-        elif pod.uid in simulated:
-            cards, taken = simulated[pod.uid]
+        elif pod.id.uid in simulated:
+            cards = simulated[pod.id.uid][0]
         else:
             continue
-        sources = _sources(pod, cards, sure=pod.uid not in simulated)
-        held.append(Held(pod, cards, sources, _with_memory(taken, pod, cards, node.cards)))
+        sources = _sources(pod, cards, sure=pod.id.uid not in simulated)
+        parts = _parts(pod, cards, node.cards)
+        held.append(Held(pod, cards, sources, parts, _sum(parts)))
     unseen: tuple[Counts, ...] = ()
     if partial:
         rows = zip(node.cards, facts.inventory.cards, _used(facts, held, ()), strict=True)
@@ -146,6 +146,13 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
             for card, told, row in rows
         )
     return Occupancy(facts, tuple(held), unseen, _view(facts, held, unseen))
+
+
+def _sum(parts: Iterable[tuple[str, int, int, int]]) -> Taken:
+    taken: dict[int, Counts] = {}
+    for _, place, *counts in parts:
+        taken[place] = tuple(map(add, taken.get(place, _NOTHING), counts))
+    return tuple((place, *counts) for place, counts in sorted(taken.items()))
 
 
 def _used(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> list[Counts]:
@@ -162,26 +169,8 @@ def _view(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> V
     return View(facts.placed, tuple(less(card.places, row) for card, row in rows))
 
 
-def _with_memory(
-    taken: Taken, pod: Pod, cards: Mapping[str, Sequence[int]], sizes: Sequence[NodeCard]
-) -> Taken:
-    """Count all memory of whole cards."""
-    whole = {
-        place
-        for container in pod.demand.containers
-        if not container.demand.is_share
-        for place in cards.get(container.name, ())
-    }
-    return tuple(
-        (place, cores, sizes[place].blocks, *more)
-        if place in whole and cores >= CORES_PER_CARD
-        else (place, cores, blocks, *more)
-        for place, cores, blocks, *more in taken
-    )
-
-
-def _sources(pod: Pod, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dict[str, Source]:
-    recorded, chosen = dict(pod.recorded), dict(pod.chosen)
+def _sources(pod: PodInfo, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dict[str, Source]:
+    recorded, chosen = pod.annotated, pod.chosen
     found = {}
     for container in pod.demand.containers:
         if container.name not in cards:

@@ -127,7 +127,8 @@ def _container(
     held: Held | None,
 ) -> ContainerReport:
     parts, source = _parts(container, facts, node, held)
-    evidence = dict(facts.evidence).get(container.name, "") if source is Source.RECORDED else ""
+    recorded = source is Source.RECORDED
+    evidence = facts.placed.annotated[container.name].evidence.value if recorded else ""
     return replace(report, parts=parts, source=source, evidence=evidence)
 
 
@@ -137,7 +138,7 @@ def _parts(
     """Return the parts of cards that a container has or had, and how that is known."""
     name, placed = container.name, facts.placed
     cards = node.placed.cards if node is not None else ()
-    recorded, chosen = dict(placed.recorded).get(name), dict(placed.chosen).get(name)
+    recorded, chosen = placed.annotated.get(name), placed.chosen.get(name)
     rows: list[tuple[str, int | None, str, int]]  # as a part begins, and the size of the card
     if held is not None:
         on = [cards[place] for place in held.cards.get(name, ())]
@@ -145,7 +146,7 @@ def _parts(
         source = held.sources.get(name)
     elif recorded is not None:
         known = {card.uuid: (card.index, card.model, card.blocks) for card in cards}
-        rows = [(uuid, *known.get(uuid, (None, "", 0))) for uuid in recorded]
+        rows = [(uuid, *known.get(uuid, (None, "", 0))) for uuid in recorded.cards]
         source = Source.RECORDED
     elif chosen is not None and placed.node and not facts.ended:
         sizes = {card.index: card.blocks for card in cards}

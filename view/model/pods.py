@@ -1,26 +1,22 @@
-"""A pod object as the view needs it: the scheduler's view of it, and what only people ask."""
+"""What only people ask of a pod, beside what agent and extender know of it too."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
-from contract.demand import ContainerDemand, PodDemand, read_pod_demand
-from contract.errors import FieldError, InvalidStamp
+from contract.demand import ContainerDemand
+from contract.errors import InvalidStamp
 from contract.names import Names
-from contract.pod_annotations import read_allocations
 from contract.stamps import OrderStamp
-from contract.wishes import read_wishes
-from placement.cluster.pods import Pod, has_ended, parse_pod
+from placement.pods import PodInfo, read_gpu_pod
 from view.model.constraints import Constraints, read_constraints
 from view.model.reports import ContainerReport, ContainerStatus, Ending, PodReport, Stage
 from view.model.words import clamp
 
 # What the kubelet writes around our text (fact K9).
 _REFUSAL = re.compile(r"\bdesc = (?P<text>.*?)(?:, which is unexpected\.?)?\Z", re.DOTALL)
-_PLAIN = frozenset({str, type(None)})
 _EMPTY: Mapping[str, Any] = {}
 _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 """For these reasons containers wait of which nothing is wrong."""
@@ -37,44 +33,28 @@ class PodFacts:
         placed: the pod as placing sees it.
         report: the same for people, as far as the pod itself tells it.
         owner_uid: of the controller that made it.
-        evidence: container and evidence, by the agent's record.
-        stamps: ``admission-order`` and ``bind-order`` of the webhook; empty where there is none.
-        core_limit: hundredths that a share may use in all; ``None`` where nothing is said.
-        errors: what is wrong with the request itself.
         unscheduled: reason and message of the condition ``PodScheduled`` while it is false.
         constraints: by what it chooses nodes besides GPUs.
     """
 
-    placed: Pod
+    placed: PodInfo
     report: PodReport
     owner_uid: str
-    evidence: tuple[tuple[str, str], ...]
-    stamps: tuple[str, str]
-    core_limit: int | None
-    errors: tuple[str, ...]
     unscheduled: tuple[str, str]
     constraints: Constraints
 
     @property
     def ended(self) -> bool:
         """Whether it has succeeded or failed."""
-        return self.report.stage in (Stage.SUCCEEDED, Stage.REFUSED, Stage.FAILED)
+        return self.placed.terminal
 
 
-def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
+def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
     """Read a pod object, annotations possibly hostile; ``None`` for one that asks for no GPU."""
-    spec = obj.get("spec") or {}
-    demand, errors = _demand(spec, names)
-    if not demand:
-        return None
-    metadata, status = obj["metadata"], obj.get("status") or {}
-    annotations = metadata.get("annotations") or {}
-    written = read_allocations(annotations, names, [])
-    placed = parse_pod(obj, names, demand, written)
+    placed = read_gpu_pod(obj, names)
     if placed is None:
         return None
-    wishes, wrong = read_wishes(annotations, names)
-    recorded = dict(placed.recorded)
+    metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     owner, owner_uid = _owner(metadata)
     phase, reason = status.get("phase") or "Pending", clamp(status.get("reason"))
     statuses = tuple(
@@ -83,39 +63,26 @@ def read_pod(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         for each in status.get(field) or ()
     )
     report = PodReport(
-        namespace=placed.namespace,
-        name=placed.name,
-        uid=placed.uid,
+        namespace=placed.id.namespace,
+        name=placed.id.name,
+        uid=placed.id.uid,
         owner=owner,
         node=placed.node,
         phase=phase,
         reason=reason,
         message=clamp(status.get("message")),
-        stage=_stage(placed, phase, reason, statuses, ended=has_ended(obj)),
+        stage=_stage(placed, phase, reason, statuses),
         deleting="deletionTimestamp" in metadata,
         created=metadata.get("creationTimestamp") or "",
         scheduler=spec.get("schedulerName") or "default-scheduler",
-        containers=tuple(map(container_report, demand.containers)),
-        wishes=_wishes(annotations, names),
+        containers=tuple(map(container_report, placed.demand.containers)),
+        wishes=_wishes(metadata.get("annotations") or _EMPTY, names),
         statuses=statuses,
         why="",
         replaced=False,
         events=(),
     )
-    return PodFacts(
-        placed,
-        report,
-        owner_uid,
-        tuple((name, each.evidence.value) for name, each in written.items() if name in recorded),
-        (
-            str(annotations.get(names.admission_order, "")),
-            str(annotations.get(names.bind_order, "")),
-        ),
-        wishes.core_limit,
-        tuple(str(each) for each in (*errors, *wrong)),
-        _unscheduled(status),
-        read_constraints(spec),
-    )
+    return PodFacts(placed, report, owner_uid, _unscheduled(status), read_constraints(spec))
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:
@@ -135,10 +102,8 @@ def failing(statuses: Iterable[ContainerStatus]) -> ContainerStatus | None:
     return None
 
 
-def _stage(
-    placed: Pod, phase: str, reason: str, statuses: Sequence[ContainerStatus], *, ended: bool
-) -> Stage:
-    if ended:
+def _stage(placed: PodInfo, phase: str, reason: str, statuses: Sequence[ContainerStatus]) -> Stage:
+    if placed.terminal:
         if phase == "Succeeded":
             return Stage.SUCCEEDED
         refused = phase == "Failed" and reason.startswith(_REJECTED)
@@ -148,38 +113,6 @@ def _stage(
     if failing(statuses) is not None:
         return Stage.FAILING
     return Stage.RUNNING if phase == "Running" else Stage.STARTING
-
-
-def _demand(spec: Mapping[str, Any], names: Names) -> tuple[PodDemand, tuple[FieldError, ...]]:
-    """Read what a pod asks for; most have one container, and ask for what others ask for."""
-    listed = spec.get("containers")
-    if not isinstance(listed, list) or len(listed) != 1 or spec.get("initContainers"):
-        return read_pod_demand(spec, names)
-    container = listed[0]
-    resources = container.get("resources") if isinstance(container, dict) else None
-    if not isinstance(resources, dict):
-        return read_pod_demand(spec, names)
-    limits, requests = resources.get("limits") or _EMPTY, resources.get("requests") or _EMPTY
-    if not isinstance(limits, dict) or not isinstance(requests, dict):
-        return read_pod_demand(spec, names)
-    core, memory, name = names.core, names.memory, container.get("name")
-    counts = limits.get(core), limits.get(memory), requests.get(core), requests.get(memory)
-    if type(name) is str and _PLAIN.issuperset(map(type, counts)):
-        return _demand_of(name, counts, names)
-    return read_pod_demand(spec, names)
-
-
-@lru_cache(maxsize=4096)
-def _demand_of(
-    name: str, counts: tuple[str | None, ...], names: Names
-) -> tuple[PodDemand, tuple[FieldError, ...]]:
-    keys = (names.core, names.memory)
-    limits, requests = (
-        {key: count for key, count in zip(keys, pair, strict=True) if count is not None}
-        for pair in (counts[:2], counts[2:])
-    )
-    container = {"name": name, "resources": {"limits": limits, "requests": requests}}
-    return read_pod_demand({"containers": [container]}, names)
 
 
 def refusal_text(message: str) -> str:

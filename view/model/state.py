@@ -13,7 +13,7 @@ from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
 from view.model.occupancy import Held, Occupancy, observe
 from view.model.pod_report import report_pod
-from view.model.pods import PodFacts, read_pod
+from view.model.pods import PodFacts, read_pod_facts
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
@@ -95,20 +95,20 @@ class ClusterState:
 
     def put_pod(self, obj: Mapping[str, Any]) -> None:
         """Take in a pod as the API shows it; those that ask for no GPU are passed over."""
-        facts = read_pod(obj, self._names)
+        facts = read_pod_facts(obj, self._names)
         if facts is None:
             self.drop_pod(obj["metadata"].get("uid", ""))
             return
         pod = facts.placed
-        before = self._pods.get(pod.uid)
+        before = self._pods.get(pod.id.uid)
         if before == facts:
             return
-        self._pods[pod.uid] = facts
-        self._by_name[pod.namespace, pod.name] = pod.uid
-        self._departed.pop((pod.namespace, pod.name), None)
-        self._pod_reports.pop(pod.uid, None)
+        self._pods[pod.id.uid] = facts
+        self._by_name[pod.id.key] = pod.id.uid
+        self._departed.pop(pod.id.key, None)
+        self._pod_reports.pop(pod.id.uid, None)
         if before is None and facts.owner_uid:
-            self._owned.setdefault(facts.owner_uid, {})[pod.uid] = facts.report.created
+            self._owned.setdefault(facts.owner_uid, {})[pod.id.uid] = facts.report.created
             for uid in self._owned[facts.owner_uid]:
                 self._pod_reports.pop(uid, None)  # which this one may replace
         if before is not None and before.placed == pod and before.ended == facts.ended:
@@ -125,8 +125,8 @@ class ClusterState:
         if facts is None:
             return
         pod, at = facts.placed, self._now()
-        if self._by_name.get((pod.namespace, pod.name)) == uid:
-            del self._by_name[pod.namespace, pod.name]
+        if self._by_name.get(pod.id.key) == uid:
+            del self._by_name[pod.id.key]
             self._remember(at, facts)
         del self._pods[uid]
         self._owned.get(facts.owner_uid, {}).pop(uid, None)
@@ -235,7 +235,7 @@ class ClusterState:
                 break
             del self._departed[oldest]
         pod = facts.placed
-        self._departed[pod.namespace, pod.name] = at, facts, self._report_pod(facts)
+        self._departed[pod.id.key] = at, facts, self._report_pod(facts)
 
     def _for_gpus(self) -> list[Occupancy]:
         return [self._occupancy(name) for name in sorted(self._gpu_nodes())]
@@ -252,17 +252,12 @@ class ClusterState:
         found = self._node_reports.get(name)
         if found is None:
             occupancy = self._occupancy(name)
-            evidence = {
-                (each.pod.uid, container): word
-                for each in occupancy.held
-                for container, word in self._pods[each.pod.uid].evidence
-            }
-            found = self._node_reports[name] = report_node(occupancy, evidence, self._pool_labels)
+            found = self._node_reports[name] = report_node(occupancy, self._pool_labels)
         return found
 
     def _report_pod(self, facts: PodFacts) -> PodReport:
         pod = facts.placed
-        found = self._pod_reports.get(pod.uid)
+        found = self._pod_reports.get(pod.id.uid)
         if found is not None:
             return found
         stage, node = facts.report.stage, self._nodes.get(pod.node)
@@ -271,11 +266,11 @@ class ClusterState:
             node=node,
             held=self._held(facts) if node is not None else None,
             why=self._why(facts) if stage is Stage.WAITING else "",
-            events=self._told.get(pod.uid, {}).values(),
+            events=self._told.get(pod.id.uid, {}).values(),
             replaced=facts.ended and self._replaced(facts),
         )
         if stage is not Stage.WAITING:  # why one waits depends on all nodes
-            self._pod_reports[pod.uid] = found
+            self._pod_reports[pod.id.uid] = found
         return found
 
     def _why(self, facts: PodFacts) -> str:
@@ -291,14 +286,14 @@ class ClusterState:
         if facts.ended:
             return None
         for each in self._occupancy(facts.placed.node).held:
-            if each.pod.uid == facts.placed.uid:
+            if each.pod.id.uid == facts.placed.id.uid:
                 return each
         return None
 
     def _leave(self, facts: PodFacts) -> None:
         pod = facts.placed
         room = self._room(pod.node)
-        room.drop(pod.uid)
+        room.drop(pod.id.uid)
         if not room.pods and pod.node not in self._nodes:
             del self._rooms[pod.node]
         self._touch(pod.node)

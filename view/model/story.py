@@ -46,7 +46,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     fitting = [each.node for each in considered if each.fits]
     changes: tuple[Change, ...] = ()
     nothing = ""
-    if looking and nodes and not fitting and not facts.errors:
+    if looking and nodes and not fitting and not facts.placed.errors:
         changes = find_changes(facts, nodes, names)
         nothing = "" if changes else no_change(facts.placed, nodes)
     return PodStory(
@@ -55,7 +55,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
         + _summary(report, considered, changes),
         steps=tuple(_steps(facts, report)),
         limits=tuple(_limits(facts, report, nodes)),
-        errors=facts.errors,
+        errors=facts.placed.errors,
         nodes=considered,
         changes=changes,
         no_change=nothing,
@@ -78,7 +78,7 @@ def _considered(
 ) -> tuple[NodeVerdict, ...]:
     pod = facts.placed
     verdicts = [
-        judge(facts, each, policy, each.view_without({pod.uid}))
+        judge(facts, each, policy, each.view_without({pod.id.uid}))
         for each in nodes
         if everywhere or each.view.node.name == pod.node
     ]
@@ -136,7 +136,7 @@ def _steps(facts: PodFacts, report: PodReport) -> list[Step]:
 
 
 def _admitted(facts: PodFacts) -> Step:
-    stamp = facts.stamps[0]
+    stamp = facts.placed.rank.admitted
     at = time_of(stamp)
     if not at:
         text = "no stamp of the webhook: the pod did not pass it"
@@ -156,10 +156,10 @@ def _bound(facts: PodFacts, report: PodReport) -> Step:
             text += " (a node may be counted under several of its reasons)"
         return Step("bound", "", text, _MISSING)
     text = f"to {report.node} by {report.scheduler}"
-    chosen = [f"{name}: {cards_in_words(indices)}" for name, indices in facts.placed.chosen]
+    chosen = [f"{name}: {cards_in_words(indices)}" for name, indices in facts.placed.chosen.items()]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
-    stamp = facts.stamps[1]
+    stamp = facts.placed.rank.bound
     at = time_of(stamp)
     if not at:
         text += "; no stamp: the binding did not pass the webhook"
@@ -219,9 +219,9 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> l
             hold = "" if asked.memory else ", no limit of memory"
             found.append(f"{container.name}: {count_of(asked.cards, 'whole card')}{memory}{hold}")
             continue
-        more = ""
-        if facts.core_limit is not None and facts.core_limit > asked.cores:
-            more = f", up to {facts.core_limit} while others leave them idle (vcuda-core-limit)"
+        more, limit = "", facts.placed.wishes.core_limit
+        if limit is not None and limit > asked.cores:
+            more = f", up to {limit} while others leave them idle (vcuda-core-limit)"
         found.append(f"{container.name}: {count_of(asked.cores, 'core')}{memory} of one card{more}")
     if found:
         found.append(

@@ -6,8 +6,8 @@ from contract.resource import Resource
 from placement.capacity import CardState, need_of, why_not
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import View, cards_of, plan_pod
-from placement.cluster.pods import Need, Pod
 from placement.errors import NoPlacement
+from placement.pods import ContainerNeed, PodInfo
 from placement.scoring import Policy
 from placement.search import Plan
 from view.model.occupancy import Occupancy
@@ -23,7 +23,7 @@ def why_not_on(
     kept = facts.constraints.keep_from(occupancy.facts.traits)
     if kept:
         return Unschedulable(kept, for_good=True)
-    answer = check(facts.placed.shape, view or occupancy.view)
+    answer = check(facts.placed.pod_class, view or occupancy.view)
     return answer if isinstance(answer, Unschedulable) else None
 
 
@@ -48,7 +48,7 @@ def fits_first(verdict: NodeVerdict) -> tuple[bool, bool, str]:
     return not verdict.fits, verdict.for_good, verdict.node
 
 
-def plan_on(pod: Pod, view: View, policy: Policy) -> Plan | None:
+def plan_on(pod: PodInfo, view: View, policy: Policy) -> Plan | None:
     """Place a pod on a node; ``None`` where it does not fit, or no placing was found in time."""
     try:
         return plan_pod(pod, view.node, view.free, policy)
@@ -56,16 +56,16 @@ def plan_on(pod: Pod, view: View, policy: Policy) -> Plan | None:
         return None
 
 
-def _placing(pod: Pod, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _placing(pod: PodInfo, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
     plan = plan_on(pod, view, policy)
     cards = {} if plan is None else cards_of(plan, view.node)
     index = [card.index for card in view.node.cards]
     return tuple((name, tuple(index[each] for each in on)) for name, on in cards.items())
 
 
-def _cards(pod: Pod, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...]:
+def _cards(pod: PodInfo, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...]:
     """Return a verdict on each card, for the container that finds the fewest."""
-    shape = pod.shape
+    shape = pod.pod_class
     if not shape.needs:
         return ()
     states = [
@@ -91,7 +91,7 @@ def _cards(pod: Pod, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...
     )
 
 
-def _why_not(need: Need, state: CardState) -> str:
+def _why_not(need: ContainerNeed, state: CardState) -> str:
     """Return why a card does not fit, with all that it lacks; empty where it fits.
 
     Not in the agent's words: its "40 of 60 cores free" reads like a card that has 60.
@@ -108,7 +108,7 @@ def _why_not(need: Need, state: CardState) -> str:
     return "; ".join(lacks)
 
 
-def exceeds(pod: Pod, nodes: Sequence[Occupancy]) -> str:
+def exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     """Return what a pod asks for that no node has at all, and the most there is; else empty."""
     demands = [each.demand for each in pod.demand.containers]
     cards = max((each.cards for each in demands), default=0)

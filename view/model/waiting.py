@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from placement.cluster.fit import Unschedulable
 from placement.cluster.nodes import Problem
-from placement.cluster.pods import Shape
+from placement.pods import PodClass
 from view.model.constraints import Constraints
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts
@@ -55,22 +55,22 @@ class Waiting:
         """Take the cluster as it is."""
         self._nodes = nodes
         self._gaps = gaps
-        self._known: dict[tuple[Shape, Constraints], tuple[tuple[str, ...], str]] = {}
+        self._known: dict[tuple[PodClass, Constraints], tuple[tuple[str, ...], str]] = {}
 
     def why(self, facts: PodFacts) -> str:
         """Return why a pod that is bound to no node is not."""
         reason, message = facts.unscheduled
         if facts.report.deleting:
             return "it is being deleted"
-        if facts.errors:
-            return facts.errors[0]
+        if facts.placed.errors:
+            return facts.placed.errors[0]
         if reason == GATED:
             return f"{GATED}: {message}"
         return self._by_nodes(facts, message)
 
     def answers(self, facts: PodFacts) -> tuple[tuple[str, ...], str]:
         """Return the nodes where a pod fits, and why it does not on the others."""
-        key = facts.placed.shape, facts.constraints  # equal for equal pods
+        key = facts.placed.pod_class, facts.constraints  # equal for equal pods
         found = self._known.get(key)
         if found is None:
             refusals = [(each.view.node.name, why_not_on(facts, each)) for each in self._nodes]

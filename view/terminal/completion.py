@@ -9,8 +9,8 @@ from click.shell_completion import CompletionItem
 from common.apiserver.client import Json, object_path
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
-from contract.demand import asks_for_gpus
 from contract.names import DEFAULT_DOMAIN, Names
+from contract.requests import asks_for_gpus
 from view.cluster.connection import connect, contexts
 
 _SECONDS = 2.0

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from contract.demand import CORES_PER_CARD, ContainerKind, Demand, read_pod_demand
+from contract.demand import CORES_PER_CARD, ContainerKind, Demand
 from contract.names import Names
 from contract.quantity import parse_quantity
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.patches import set_value

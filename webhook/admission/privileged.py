@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from enum import StrEnum
 
-from contract.demand import walk_containers
 from contract.errors import Fault, FieldError
+from contract.requests import walk_containers
 from webhook.admission.verdicts import short
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from contract.demand import PodDemand, read_pod_demand
+from contract.demand import PodDemand
 from contract.errors import Fault, FieldError, quote
 from contract.names import Names
+from contract.requests import read_pod_demand
 from contract.spelling import find_misspelt
 from contract.wishes import read_wishes
 from webhook.admission.annotations import annotations_of

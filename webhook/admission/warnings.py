@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand, walk_containers
+from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.names import Names
+from contract.requests import walk_containers
 from contract.wishes import read_wishes
 from webhook.admission.verdicts import short
 

@@ -23,7 +23,6 @@ from agent.allocator.grants import (
     Mount,
 )
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.container_dirs import ContainerDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
 from agent.enforcement.vcuda.manager import VirtualManager
@@ -33,6 +32,7 @@ from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSoc
 from agent.errors import EnforcementError, Unavailable
 from agent.host.stale_sockets import remove_dead
 from contract.resource import Resource
+from placement.pods import PodId
 
 log = logging.getLogger(__name__)
 

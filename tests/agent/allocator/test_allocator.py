@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.model.pod_view import PodView
 from agent.errors import GrantError
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import (
     CORE_FIRST,
@@ -229,7 +229,7 @@ def test_a_call_that_comes_before_the_watch_waits_for_what_that_tells(
     assert (node.paused, node.decision_log.evidence("prefer")[2:]) == (paused, [evidence])
 
 
-def _named(uid: str) -> PodView:
+def _named(uid: str) -> PodInfo:
     pod = make_pod("a", asks(30, 8))
     return replace(pod, id=pod.id._replace(uid=uid), runtime_uid=uid)
 

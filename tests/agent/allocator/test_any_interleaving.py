@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodView
 from agent.errors import Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
+from placement.pods import PodInfo
 from tests.agent.builders import INIT, MAIN, SIDECAR
 from tests.agent.fakes import Node, asks, make_pod
 from tests.examples import share
@@ -35,10 +35,10 @@ class Admissions(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.node = Node(3)
-        self.admitting: PodView | None = None
+        self.admitting: PodInfo | None = None
         self.left: list[tuple[ContainerDemand, Resource]] = []
         self.chosen: list[str] | None = None  # by a preferred call that was answered
-        self.served: list[PodView] = []
+        self.served: list[PodInfo] = []
         self.judged = 0
 
     # --- what is checked ----------------------------------------------------------------
@@ -169,7 +169,7 @@ class Admissions(RuleBasedStateMachine):
             self.served.append(view)
             self.admitting = None
 
-    def _rejected(self, view: PodView) -> None:
+    def _rejected(self, view: PodInfo) -> None:
         self.node.refuse(view)
         self.node.pods.remove(view)
         self.admitting, self.left, self.chosen = None, [], None
@@ -209,7 +209,7 @@ class Admissions(RuleBasedStateMachine):
         view = data.draw(st.sampled_from(self.served))
         self._start(view, data.draw(st.sampled_from(view.demand.containers)))
 
-    def _start(self, view: PodView, container: ContainerDemand) -> None:
+    def _start(self, view: PodInfo, container: ContainerDemand) -> None:
         """Start a container; which of those that handed the same places on nobody can tell (K7)."""
         before = len(self.node.decision_log.decisions)
         self.node.start(view, container.name)

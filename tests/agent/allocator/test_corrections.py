@@ -12,9 +12,9 @@ from agent.allocator.corrections import (
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import Checkpoint, ContainerRef, Correction
-from agent.allocator.model.pod_view import PodId, PodView
 from agent.allocator.snapshot_pod import SnapshotPod
 from contract.allocation import Evidence
+from placement.pods import PodId, PodInfo
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -165,7 +165,7 @@ ANSWERS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=Tru
 
 
 def _identified(
-    *views: PodView, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
+    *views: PodInfo, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
 ) -> CurrentPod:
     service = CurrentPod("life", pod_id("p", ""), "", assignments=ANSWERS)
     entries = [listed("p", c0=None)]
@@ -208,5 +208,5 @@ def test_a_nameless_pod_is_the_one_that_the_api_has_told_of_since(
         "two of the name": [view("p", uid="one"), view("p", uid="two")],
     },
 )
-def test_a_nameless_pod_stays_so_while_nobody_has_told_which_it_is(views: list[PodView]) -> None:
+def test_a_nameless_pod_stays_so_while_nobody_has_told_which_it_is(views: list[PodInfo]) -> None:
     assert _identified(*views).uid == ""

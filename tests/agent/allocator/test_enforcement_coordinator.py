@@ -12,9 +12,9 @@ from agent.allocator.grants import (
     Mount,
 )
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.errors import EnforcementError
 from contract.wishes import Wishes
+from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import DEADLINE_S, FakeEnforcer, Node, asks, init, make_pod
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import identify, kubelet_uid
 from agent.allocator.interfaces import Checkpoint, ListedPod
-from agent.allocator.model.pod_view import PodId, PodView
 from contract.allocation import Evidence
+from placement.pods import PodId, PodInfo
 from tests.agent.builders import CORE, cases, container, ids, listed, patient, pod_id, pods_of, view
 
 A, B = ids("GPU-0", range(3)), ids("GPU-0", range(3, 6))
@@ -39,8 +39,8 @@ def _found(
     *,
     file: Checkpoint | None = None,
     service: CurrentPod | None = None,
-    views: Sequence[PodView] = (OLD, NEW),
-    departed: Sequence[PodView] = (),
+    views: Sequence[PodInfo] = (OLD, NEW),
+    departed: Sequence[PodInfo] = (),
     confirmed: Collection[str] = (),
     asker: PodId | None = None,
 ) -> list[tuple[str, ListedPod, bool]]:
@@ -156,7 +156,7 @@ _files = st.dictionaries(_UIDS | st.just("unknown"), st.sampled_from([A, B])).ma
 @patient
 @given(_entries, _views, _files, st.data())
 def test_every_entry_is_one_pod_whatever_the_order_and_no_pod_is_two(
-    entries: list[ListedPod], views: list[PodView], file: Checkpoint, data: st.DataObject
+    entries: list[ListedPod], views: list[PodInfo], file: Checkpoint, data: st.DataObject
 ) -> None:
     found = identify(entries, file, (), pods_of(*views), confirmed=frozenset(), target=None)
     assert sorted(repr(each.entry) for each in found) == sorted(map(repr, entries))

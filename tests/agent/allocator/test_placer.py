@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from agent.allocator.interfaces import ContainerRef, HeldSlots
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.placement_request import Assumptions, PlacementRequest
 from agent.allocator.placer import (
     Placement,
@@ -17,6 +16,7 @@ from agent.allocator.snapshot import AllocationSnapshot
 from agent.errors import PlacementError
 from contract.demand import Demand
 from contract.resource import Resource
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.search import Assignment, Plan
 from placement.topology import Links
@@ -38,7 +38,7 @@ NODE = device_table(cards=3)
 
 
 def _placement(
-    pod: PodView,
+    pod: PodInfo,
     resource: Resource,
     *,
     name: str = "",
@@ -130,7 +130,7 @@ DOUBTFUL = {"record": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY
     },
 )
 def test_a_container_gets_places(
-    pod: PodView, resource: Resource, given: dict[str, Any], places: str
+    pod: PodInfo, resource: Resource, given: dict[str, Any], places: str
 ) -> None:
     placement = _placement(pod, resource, **given)
     assert summarize([str(ticket) for ticket in placement.slots]) == places

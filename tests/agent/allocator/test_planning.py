@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.slots import per_card
 from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
 from contract.demand import ContainerDemand
 from contract.resource import Resource, count_of
 from contract.wishes import Wishes
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient
@@ -29,7 +29,7 @@ from tests.agent.fakes import (
 from tests.examples import share
 
 
-def refusal(node: Node, view: PodView) -> str:
+def refusal(node: Node, view: PodInfo) -> str:
     with pytest.raises(PlacementError) as caught:
         node.admitted(view)
     return str(caught.value)

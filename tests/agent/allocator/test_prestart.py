@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from agent.allocator.model.pod_view import PodView
 from agent.errors import GrantError
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from contract.wishes import Wishes
+from placement.pods import PodInfo
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import Node, asks, ids, init, make_pod, sidecar
 
@@ -20,7 +20,7 @@ def node() -> Node:
     return Node()
 
 
-def veto(node: Node, view: PodView, container: str = "main") -> str:
+def veto(node: Node, view: PodInfo, container: str = "main") -> str:
     with pytest.raises(GrantError) as caught:
         node.start(view, container)
     assert node.decision_log.refusals[-1][-1] == str(caught.value)
@@ -29,12 +29,12 @@ def veto(node: Node, view: PodView, container: str = "main") -> str:
 
 def _has(
     node: Node,
-    view: PodView,
+    view: PodInfo,
     cores: list[str] | None = None,
     memory: list[str] | None = None,
     *,
     known: bool = True,
-) -> PodView:
+) -> PodInfo:
     """Have the kubelet show a container with these places, or with 30 and 8 of GPU-0."""
     for resource, held in (
         (CORE, cores or ids(0, range(30))),

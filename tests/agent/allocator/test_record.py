@@ -17,7 +17,6 @@ from agent.allocator.interfaces import (
     HeldSlots,
     ListedPod,
 )
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.snapshot import (
     AllocationSnapshot,
     KubeletHistory,
@@ -27,6 +26,7 @@ from agent.allocator.snapshot import (
 from agent.allocator.snapshot_pod import StablePods, find_stable
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -63,8 +63,8 @@ def _read(
     entries: Sequence[ListedPod] | None = (UNSEEN,),
     file: Checkpoint | None = None,
     *services: CurrentPod,
-    views: Sequence[PodView] = (POD,),
-    departed: Sequence[PodView] = (),
+    views: Sequence[PodInfo] = (POD,),
+    departed: Sequence[PodInfo] = (),
     **seen: Any,
 ) -> AllocationSnapshot:
     return build_snapshot(
@@ -148,7 +148,7 @@ def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_our_answers
     ids=["its mirror has another UID (K34)", "nobody but the kubelet knows it"],
 )
 def test_a_static_pod_is_one_pod_by_the_uid_that_the_file_has(
-    views: list[PodView], pod: object
+    views: list[PodInfo], pod: object
 ) -> None:
     record = _read([HAS_B], FILE, views=views)
     assert _held(record) == BOTH
@@ -344,7 +344,7 @@ def _looks(draw: st.DrawFn) -> dict[str, Any]:
     """What is seen at one moment; entries and files that say the same are the same objects."""
     entries: list[ListedPod] = []
     file: dict[str, Containers] = {}
-    views: list[PodView] = []
+    views: list[PodInfo] = []
     for name in NAMES:
         mine = PLACES[name]
         shown: HeldSlots | None = draw(st.sampled_from([None, {}, {CORE: mine[CORE]}, mine]))
@@ -376,7 +376,7 @@ def _file_of(name: str, init: bool, right: bool) -> Containers:
 
 
 @cache
-def _view_of(name: str, *, terminal: bool) -> PodView:
+def _view_of(name: str, *, terminal: bool) -> PodInfo:
     return replace(VIEWS[name], terminal=terminal)
 
 

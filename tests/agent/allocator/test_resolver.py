@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.resolver import (
     LastCall,
     Request,
@@ -20,6 +19,7 @@ from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.demand import Demand
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -69,7 +69,7 @@ def _record(*pods: SnapshotPod) -> AllocationSnapshot:
     return AllocationSnapshot(pods, listing=any(each.listed is not None for each in pods))
 
 
-def _turn(*pods: SnapshotPod, asker: PodView | None = None, guessed: bool = False) -> LastCall:
+def _turn(*pods: SnapshotPod, asker: PodInfo | None = None, guessed: bool = False) -> LastCall:
     """What a call of *asker* has left, when ``List`` showed *pods*."""
     if asker is None:
         return LastCall(None, Counter(each.signature for each in pods), guessed=False)

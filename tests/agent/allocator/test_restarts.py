@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.allocator.model.pod_view import PodView
 from agent.errors import ResolutionError
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import CORE_FIRST, MEMORY_FIRST, Node, asks, init, make_pod
 
@@ -48,7 +48,7 @@ ANY = pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_d
 AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
 
 
-def serve(node: Node, pod: PodView, name: str, *resources: Resource) -> None:
+def serve(node: Node, pod: PodInfo, name: str, *resources: Resource) -> None:
     """Make the calls for a container, of both resources unless told."""
     for each in resources or (CORE, MEMORY):
         node.serve(pod, next(one for one in pod.demand.containers if one.name == name), each)

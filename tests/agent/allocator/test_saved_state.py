@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.allocator.current_pod import Assignment, CurrentPod
-from agent.allocator.model.pod_view import PodId
 from agent.allocator.resolver import LastCall
 from agent.allocator.saved_state import Encoder, decode
 from contract.allocation import Evidence
 from contract.resource import Resource
+from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY, ids, patient, pod_id
 
 _texts = st.text(max_size=5)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.allocator.model.pod_view import PodView
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import Node, asks, make_pod
 
@@ -26,7 +26,7 @@ def call(node: Node, resource: Resource, size: int) -> list[str]:
     return chosen
 
 
-def without_list(node: Node, *pods: PodView) -> None:
+def without_list(node: Node, *pods: PodInfo) -> None:
     node.bind(*pods)
     node.record.away = "rate limited"
 

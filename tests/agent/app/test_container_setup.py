@@ -14,13 +14,13 @@ from agent.allocator.grants import (
     Mount,
 )
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.app.container_setup import Injector, Lifecycle, Upkeep, set_up_containers
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
 from placement.cards import Inventory
+from placement.pods import PodId
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.agent.fakes import make_settings, make_table, short_dir
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.container_dirs import ContainerDir, ContainerDirs, digest_of
 from agent.enforcement.container_disk import decode_owner
 from agent.errors import EnforcementError
+from placement.pods import PodId
 from tests.agent.builders import ids, pod_id
 
 IDS, OTHER_IDS = ids("GPU-0", range(25)), ids("GPU-0", range(25, 50))

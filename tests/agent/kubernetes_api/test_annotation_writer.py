@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api import annotation_writer as module
 from agent.kubernetes_api import write_queue
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from contract.allocation import Allocation, Evidence
+from placement.pods import PodInfo
 from tests.agent.builders import patient
 from tests.agent.fakes import DEADLINE_S, NAMES, FakeClock, asks, eventually, init, make_pod
 from tests.agent.threads import running
@@ -74,7 +74,7 @@ class Writing:
         eventually(lambda: self.results == list(results), f"{results}, not {self.results}")
 
 
-def of(name: str = "a") -> PodView:
+def of(name: str = "a") -> PodInfo:
     return make_pod(name, asks(30, 8))
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from agent.allocator.model.pod_view import PodView
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation, Evidence, encode_allocations
+from placement.pods import PodInfo
 from tests.agent.fakes import NAMES, FakeClock, make_manifest
 
 RECORD = encode_allocations({"c0": Allocation(("GPU-0",), 30, 8, Evidence.WITNESS)})
@@ -179,7 +179,7 @@ def test_a_malformed_annotation_is_logged_and_not_read_as_zero(
     obj["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
     api = FakePodApi(([obj], "3"))
     (view,) = followed(api).pods()
-    assert view.position[0] == 1_767_225_600_000_000_000  # it stands where it was created
+    assert view.rank[0] == 1_767_225_600_000_000_000  # it stands where it was created
     assert {(each.msg, vars(each)["pod"], vars(each)["reason"]) for each in caplog.records[:2]} == {
         (
             "annotation ignored",
@@ -295,7 +295,7 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_being_known(
     )
     cache = cache_of(api)
 
-    def take(view: PodView) -> None:
+    def take(view: PodInfo) -> None:
         if view.id.name in {"a", "c"}:
             raise KeyError("GPU-LOST")
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from agent.allocator.interfaces import ContainerRef, Correction
-from agent.allocator.model.pod_view import PodId
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence
+from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import FakeClock
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.model.pod_view import PodView
 from agent.allocator.node_state import NodeState
 from agent.usage.holdings import CardRoom, HeldShare, Holdings, count_holdings
+from placement.pods import PodInfo
 from tests.agent.builders import (
     BLOCK,
     CORE,
@@ -26,7 +26,7 @@ SHARE = {CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(4))}
 WHOLE = {CORE: ids("GPU-1", range(100))}
 
 
-def _holdings(*pods: tuple[PodView, dict[str, HeldSlots]]) -> Holdings:
+def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> Holdings:
     """Count what these pods hold on two cards of ten blocks; the file shows it, and ``List``."""
     state, table = NodeState(FakeStore()), device_table()
     state.set_pods([pod for pod, _ in pods], synced=True)

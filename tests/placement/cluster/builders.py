@@ -7,7 +7,7 @@ from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
 from contract.names import Names
 from placement.cluster.nodes import Node, parse_node
-from placement.cluster.pods import Pod, parse_pod
+from placement.pods import PodInfo, read_gpu_pod
 
 Json = dict[str, Any]
 NAMES = Names()
@@ -126,8 +126,8 @@ def a_node(*args: Any, **kwargs: Any) -> Node:
     return parse_node(make_node(*args, **kwargs), NAMES)
 
 
-def a_pod(*args: Any, **kwargs: Any) -> Pod:
+def a_pod(*args: Any, **kwargs: Any) -> PodInfo:
     """A parsed pod."""
-    found = parse_pod(make_pod(*args, **kwargs), NAMES)
+    found = read_gpu_pod(make_pod(*args, **kwargs), NAMES)
     assert found is not None
     return found

@@ -12,8 +12,8 @@ from contract.wishes import LINKS
 from placement.cluster.fit import Fit, Unschedulable, check
 from placement.cluster.holdings import View, plan_pod
 from placement.cluster.nodes import Node
-from placement.cluster.pods import Pod
 from placement.errors import NoPlacement
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import patient
@@ -49,9 +49,9 @@ def wish(**wishes: str) -> dict[str, str]:
     ],
 )
 def test_a_refusal_says_why_and_whether_freeing_cards_would_help(
-    pod: Pod, free: list[tuple[int, int]], reason: str, for_good: int
+    pod: PodInfo, free: list[tuple[int, int]], reason: str, for_good: int
 ) -> None:
-    found = check(pod.shape, View(a_node("n1", 2), free))
+    found = check(pod.pod_class, View(a_node("n1", 2), free))
     assert isinstance(found, Unschedulable)
     assert found.reason.startswith(reason)
     assert len(found.reason) == len(reason) or for_good
@@ -79,7 +79,7 @@ def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(
 ) -> None:
     node = a_node("n1", 3, models=MIXED)
     free = [(100, 32), (20, 32), (20, 32)]
-    found = check(a_pod("a", (cores, 4), annotations=wishes).shape, View(node, free))
+    found = check(a_pod("a", (cores, 4), annotations=wishes).pod_class, View(node, free))
     assert found == Unschedulable(reason, for_good)
 
 
@@ -88,13 +88,13 @@ def test_cards_that_must_hold_together_are_asked_for_as_a_set() -> None:
     pair = a_pod("a", (200, 4), annotations=wish(gpu_link="nvlink"))
     plain = a_pod("b", (200, 4))
     split = View(node, [(100, 32), (50, 32), (100, 32), (50, 32)])
-    assert check(plain.shape, split) == Fit()
-    assert check(pair.shape, split) == Unschedulable(
+    assert check(plain.pod_class, split) == Fit()
+    assert check(pair.pod_class, split) == Unschedulable(
         "no 2 cards connected by NVLink are free", for_good=False
     )
-    assert check(pair.shape, View(node, [(50, 32), (50, 32), (100, 32), (100, 32)])) == Fit()
+    assert check(pair.pod_class, View(node, [(50, 32), (50, 32), (100, 32), (100, 32)])) == Fit()
     one = a_pod("c", (100, 4), annotations=wish(gpu_link="nvlink"))
-    assert check(one.shape, split) == Fit()
+    assert check(one.pod_class, split) == Fit()
 
 
 @patient
@@ -111,7 +111,7 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
     assert node.links is not None
     whole = [str(place) for place, (cores, _) in enumerate(free) if cores == 100]
     possible = any(node.links.hold_together(each, link) for each in combinations(whole, size))
-    assert isinstance(check(pod.shape, View(node, free)), Fit) == possible
+    assert isinstance(check(pod.pod_class, View(node, free)), Fit) == possible
     try:
         planned = plan_pod(pod, node, free, Policy.BINPACK)
     except NoPlacement:
@@ -125,23 +125,23 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
 )
 def test_sick_cards_are_given_to_nobody(sick: list[int], cores: int, reason: str) -> None:
     node = a_node("n1", 2, sick=sick)
-    found = check(a_pod("a", (cores, 4)).shape, View(node, node.all_free()))
+    found = check(a_pod("a", (cores, 4)).pod_class, View(node, node.all_free()))
     assert found == Unschedulable(reason, for_good=True)
 
 
 def test_a_share_tells_whether_it_would_begin_a_whole_card() -> None:
     node, pod = a_node("n1", 2), a_pod("a", (30, 4))
-    assert check(pod.shape, View(node, [(100, 32), (50, 32)])) == Fit(0)
-    assert check(pod.shape, View(node, [(100, 32), (20, 32)])) == Fit(1)
+    assert check(pod.pod_class, View(node, [(100, 32), (50, 32)])) == Fit(0)
+    assert check(pod.pod_class, View(node, [(100, 32), (20, 32)])) == Fit(1)
     two = a_pod("b", (60, 4), (60, 4))
-    assert check(two.shape, View(node, [(100, 32), (60, 32)])) == Fit(1)
+    assert check(two.pod_class, View(node, [(100, 32), (60, 32)])) == Fit(1)
 
 
 def test_what_an_init_container_leaves_is_used_again() -> None:
     node = a_node("n1", 1)
     pod = a_pod("a", (60, 4), inits=[(80, 8)])
-    assert isinstance(check(pod.shape, View(node, [(80, 8)])), Fit)
-    assert isinstance(check(pod.shape, View(node, [(79, 8)])), Unschedulable)
+    assert isinstance(check(pod.pod_class, View(node, [(80, 8)])), Fit)
+    assert isinstance(check(pod.pod_class, View(node, [(79, 8)])), Unschedulable)
 
 
 @pytest.mark.parametrize("inits", [[], [(1, 1)]])
@@ -150,7 +150,7 @@ def test_more_in_all_than_is_free_does_not_fit_however_long_the_search(
 ) -> None:
     node = a_node("n1", 2, blocks=1000)
     pod = a_pod("a", *[(1, 1)] * 700, inits=inits)
-    assert check(pod.shape, View(node, node.all_free())) == Unschedulable(
+    assert check(pod.pod_class, View(node, node.all_free())) == Unschedulable(
         f"no card is left for one of {len(inits) + 700} containers", for_good=False
     )
 
@@ -159,9 +159,9 @@ def test_a_search_that_gives_up_is_left_to_the_placement(monkeypatch: pytest.Mon
     monkeypatch.setattr("placement.cluster.fit._MOST_TRIES", 0)
     node = a_node("n1", 2)
     pod = a_pod("a", (60, 4), (60, 4))
-    assert isinstance(check(pod.shape, View(node, [(60, 8), (60, 8)])), Fit)
-    assert isinstance(check(pod.shape, View(node, [(60, 8), (61, 4)])), Fit)
-    assert isinstance(check(pod.shape, View(node, [(100, 8), (0, 4)])), Unschedulable)
+    assert isinstance(check(pod.pod_class, View(node, [(60, 8), (60, 8)])), Fit)
+    assert isinstance(check(pod.pod_class, View(node, [(60, 8), (61, 4)])), Fit)
+    assert isinstance(check(pod.pod_class, View(node, [(100, 8), (0, 4)])), Unschedulable)
 
 
 # --- held against the agent -------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_what_fits_has_a_place_and_what_does_not_has_none(
     """Against a plan of all containers by the agent's own search, and against every combination."""
     pod = a_pod("a", *limits, inits=inits, sidecars=sidecars)
     node = a_node("n1", len(free), blocks=16)
-    fits = isinstance(check(pod.shape, View(node, free)), Fit)
+    fits = isinstance(check(pod.pod_class, View(node, free)), Fit)
     try:
         planned = plan_pod(pod, node, free, Policy.BINPACK, most_tries=100_000)
     except NoPlacement:
@@ -198,7 +198,7 @@ def test_what_fits_has_a_place_and_what_does_not_has_none(
         assert fits == _by_trying(pod, node, free)
 
 
-def _by_trying(pod: Pod, node: Node, free: Sequence[tuple[int, int]]) -> bool:
+def _by_trying(pod: PodInfo, node: Node, free: Sequence[tuple[int, int]]) -> bool:
     places = {
         card.uuid: {Resource.CORE: cores, Resource.MEMORY: blocks}
         for card, (cores, blocks) in zip(node.cards, free, strict=True)

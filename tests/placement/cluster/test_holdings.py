@@ -77,7 +77,7 @@ def test_a_pod_that_asks_for_millions_of_cards_costs_no_more_than_another() -> N
     tracemalloc.start()
     try:
         pod = a_pod("a", (2_147_483_600, 5), node="n1")
-        assert pod.shape.problem == ""
+        assert pod.pod_class.problem == ""
         assert simulate(pod, a_node("n1"), FREE, Policy.BINPACK) == ((0, 100, 1), (1, 100, 1))
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:

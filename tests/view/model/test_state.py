@@ -13,8 +13,8 @@ from contract.demand import CORES_PER_CARD
 from contract.inventory import decode_inventory, encode_inventory
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import parse_node
-from placement.cluster.pods import parse_pod
 from placement.cluster.room import Room
+from placement.pods import read_gpu_pod
 from placement.scoring import Policy
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
@@ -357,7 +357,7 @@ def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
     room = Room("n1", Policy.BINPACK)
     room.set_node(parse_node(make_node("n1", 3, blocks=16), NAMES))
     for obj in objects:
-        pod = parse_pod(obj, NAMES)
+        pod = read_gpu_pod(obj, NAMES)
         assert pod is not None
         room.put(pod)
     report = state.report().nodes[0]
@@ -371,10 +371,10 @@ def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
             assert sum(each.cores for each in card.holders) == card.cores_held
             assert sum(each.blocks for each in card.holders) == card.blocks_held
     new = make_pod("new", *asked)
-    parsed = parse_pod(new, NAMES)
+    parsed = read_gpu_pod(new, NAMES)
     assert parsed is not None
     (fit,) = state.fit(new)
-    assert fit.fits == isinstance(check(parsed.shape, room.view()), Fit)
+    assert fit.fits == isinstance(check(parsed.pod_class, room.view()), Fit)
     if fit.fits:
         assert fit.nodes[0].placing
     for change in fit.changes:

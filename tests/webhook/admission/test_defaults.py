@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.demand import read_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
 from contract.resource import Resource
 from tests.deploy.creation_examples import Creation
 from tests.deploy.manifests import base, find

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.demand import read_pod_demand
 from contract.names import Names
+from contract.requests import read_pod_demand
 from webhook.admission.verdicts import bounded
 from webhook.admission.warnings import about_environment
 

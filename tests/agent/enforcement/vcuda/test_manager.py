@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from agent.allocator.grants import Entitlement
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
@@ -19,6 +18,7 @@ from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import EnforcementError
+from placement.pods import PodId
 from tests.agent.builders import BLOCK
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,

@@ -14,7 +14,6 @@ import grpc
 
 from agent.allocator.grants import CardGrant, Entitlement, Grant
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.model.pod_view import PodId
 from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
@@ -25,6 +24,7 @@ from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import ContainerInfo
+from placement.pods import PodId
 from tests.agent.builders import BLOCK, CORE, MEMORY, ids
 
 UID_A = "aaaaaaaa-0000-4000-8000-000000000001"

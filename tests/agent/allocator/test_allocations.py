@@ -8,9 +8,9 @@ from agent.allocator.grants import (
     is_news,
 )
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.model.pod_view import PodView
 from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import (
     CORE,
     INIT,
@@ -29,7 +29,7 @@ GOT = Allocation(("GPU-0",), 50, 4, Evidence.WITNESS)
 
 
 def _allocations(
-    pod: PodView,
+    pod: PodInfo,
     held: dict[str, HeldSlots],
     *,
     cores: Evidence = Evidence.WITNESS,
@@ -100,7 +100,7 @@ INIT_BEFORE = view("p", container("init", 10, 1, kind=INIT), container("c0"))
     },
 )
 def test_a_pod_is_not_complete_while_something_is_missing_but_an_init_container_that_is_done(
-    pod: PodView, held: dict[str, HeldSlots], found: dict[str, Allocation] | None
+    pod: PodInfo, held: dict[str, HeldSlots], found: dict[str, Allocation] | None
 ) -> None:
     assert _allocations(pod, held) == found
 

@@ -1,17 +1,22 @@
+"""The one reader of pods, for agent, extender and view; and the classes of pods."""
+
 import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from agent.allocator.model.pod_view import PodId
-from agent.kubernetes_api.pod_parser import parse_pod
 from contract.allocation import Allocation, Evidence, encode_allocations
-from contract.demand import Demand
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.requests import read_pod_demand
 from contract.stamps import OrderStamp
-from contract.wishes import Wishes
-from tests.agent.builders import cases, container
+from contract.wishes import NO_WISHES, Wishes
+from placement.pods import PodId, class_of, read_gpu_pod, read_pod
+from tests.agent.builders import cases, container, patient
 from tests.agent.fakes import NAMES, make_manifest
+from tests.placement.cluster.builders import Json, a_pod, hint
 
 TIME = 1_700_000_000_000_000_000
 CREATED = 1_700_000_100_000_000_000
@@ -55,10 +60,10 @@ def _pod(**annotations: str | None) -> dict[str, Any]:
 
 
 def test_a_stamped_pod_is_read() -> None:
-    view = parse_pod(POD, NAMES)
+    view = read_pod(POD, NAMES)
     assert view.id == PodId("default", "p", "u-1")
     assert view.demand.containers == (container("c0", 50, 4),)
-    assert view.position == (TIME + 5, BOUND.encode(), ADMITTED.encode(), CREATED, "u-1")
+    assert view.rank == (TIME + 5, BOUND.encode(), ADMITTED.encode(), CREATED, "u-1")
     assert (view.terminal, view.running, view.annotated, view.faults) == (False, False, {}, ())
 
 
@@ -76,7 +81,7 @@ def test_a_stamped_pod_is_read() -> None:
 def test_its_phase_tells_whether_a_pod_runs_or_has_ended(
     status: object, terminal: bool, running: bool
 ) -> None:
-    view = parse_pod(POD | {"status": status}, NAMES)
+    view = read_pod(POD | {"status": status}, NAMES)
     assert (view.terminal, view.running) == (terminal, running)
 
 
@@ -105,7 +110,7 @@ def test_an_allocation_that_the_spec_contradicts_is_a_fault_and_none(
     pod = _pod(gpu_allocation=encode_allocations(written))
     asked = dict(zip((NAMES.core, NAMES.memory), map(str, limits or ()), strict=False))
     pod["spec"]["containers"][0]["resources"] = {"limits": asked} if asked else {}
-    view = parse_pod(pod, NAMES)
+    view = read_pod(pod, NAMES)
     assert view.annotated == {name: written[name] for name in valid}
     assert view.faults == tuple(
         f'metadata.annotations[tencent.com/gpu-allocation]: Invalid value: "{name}": '
@@ -131,31 +136,31 @@ def test_an_allocation_that_the_spec_contradicts_is_a_fault_and_none(
 def test_a_missing_stamp_is_stood_in_for_by_the_best_time_known(
     missing: tuple[str, ...], time_ns: int
 ) -> None:
-    view = parse_pod(_pod(**dict.fromkeys(missing)), NAMES)
-    assert (view.position.time_ns, view.faults) == (time_ns, ())
+    view = read_pod(_pod(**dict.fromkeys(missing)), NAMES)
+    assert (view.rank.time_ns, view.faults) == (time_ns, ())
 
 
 @pytest.mark.parametrize("annotations", [None, {}])
 def test_a_pod_without_stamps_stands_in_line_by_its_creation(annotations: object) -> None:
     pod = copy.deepcopy(POD)
     pod["metadata"]["annotations"] = annotations
-    assert parse_pod(pod, NAMES).position == (CREATED, "", "", CREATED, "u-1")
+    assert read_pod(pod, NAMES).rank == (CREATED, "", "", CREATED, "u-1")
 
 
 def test_a_pod_without_a_creation_time_is_read_all_the_same() -> None:
-    view = parse_pod({"metadata": {"name": "p", "namespace": "default"}}, NAMES)
-    assert (view.id, view.position) == (PodId("default", "p", ""), (0, "", "", 0, ""))
+    view = read_pod({"metadata": {"name": "p", "namespace": "default"}}, NAMES)
+    assert (view.id, view.rank) == (PodId("default", "p", ""), (0, "", "", 0, ""))
     assert not view.demand
 
 
 def test_pods_stand_in_line_by_bind_admission_creation_and_uid_in_that_order() -> None:
     later = OrderStamp(TIME + 5, "bind", 2).encode()
     last = OrderStamp(TIME + 9, "bind", 0).encode()
-    bound = parse_pod(_pod(), NAMES)
-    same_ns = parse_pod(_pod(bind_order=later), NAMES)
-    later_ns = parse_pod(_pod(bind_order=last), NAMES)
-    admitted = parse_pod(_pod(admission_order=OrderStamp(TIME + 2, "a", 0).encode()), NAMES)
-    lines = [each.position for each in (later_ns, same_ns, admitted, bound)]
+    bound = read_pod(_pod(), NAMES)
+    same_ns = read_pod(_pod(bind_order=later), NAMES)
+    later_ns = read_pod(_pod(bind_order=last), NAMES)
+    admitted = read_pod(_pod(admission_order=OrderStamp(TIME + 2, "a", 0).encode()), NAMES)
+    lines = [each.rank for each in (later_ns, same_ns, admitted, bound)]
     assert sorted(lines) == lines[::-1]
 
 
@@ -218,8 +223,8 @@ _INDICES = (
 def test_what_does_not_parse_is_a_fault_and_never_a_zero(
     changed: dict[str, str | None], faults: list[str], time_ns: int
 ) -> None:
-    view = parse_pod(_pod(**changed), NAMES)
-    assert (view.faults, view.position.time_ns) == (tuple(faults), time_ns)
+    view = read_pod(_pod(**changed), NAMES)
+    assert (view.faults, view.rank.time_ns) == (tuple(faults), time_ns)
     assert (view.annotated, view.wishes) == ({}, Wishes())
 
 
@@ -235,18 +240,18 @@ def test_what_a_scheduler_chose_is_read_or_told(
 ) -> None:
     pod = _pod()
     pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = text
-    view = parse_pod(pod, NAMES)
+    view = read_pod(pod, NAMES)
     assert (view.chosen, view.faults) == (chosen, () if chosen else (_INDICES.format(text),))
 
 
 def test_what_the_agent_wrote_with_its_record_is_no_choice() -> None:
     pod = _pod(gpu_allocation=encode_allocations(RECORD))
     pod["metadata"]["annotations"][NAMES.predicate_gpu_idx(0)] = "1"
-    assert parse_pod(pod, NAMES).chosen == {}
+    assert read_pod(pod, NAMES).chosen == {}
 
 
 def test_what_its_author_wishes_is_read() -> None:
-    assert parse_pod(_pod(use_gpu_type="A100, H100"), NAMES).wishes == Wishes(
+    assert read_pod(_pod(use_gpu_type="A100, H100"), NAMES).wishes == Wishes(
         use_types=("a100", "h100")
     )
 
@@ -255,7 +260,7 @@ def test_a_demand_that_breaks_a_rule_is_read_as_far_as_it_goes() -> None:
     pod = copy.deepcopy(POD)
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     limits[NAMES.core], limits[NAMES.memory] = "150", "x"
-    assert parse_pod(pod, NAMES).demand.containers[0].demand == Demand(150, 0)
+    assert read_pod(pod, NAMES).demand.containers[0].demand == Demand(150, 0)
 
 
 def test_all_containers_are_known_by_name_those_without_gpus_too() -> None:
@@ -265,7 +270,7 @@ def test_all_containers_are_known_by_name_those_without_gpus_too() -> None:
         {"name": "proxy", "restartPolicy": "Always"},
         {"name": "setup"},
     ]
-    view = parse_pod(obj, NAMES)
+    view = read_pod(obj, NAMES)
     assert view.mains == {"c0", "plain"}
     assert view.sidecars == {"proxy"}
 
@@ -277,4 +282,120 @@ def test_the_kubelet_knows_a_static_pod_by_the_hash_of_its_manifest(mirror: bool
     pod["metadata"]["annotations"]["kubernetes.io/config.hash"] = "hash"
     if mirror:
         pod["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "x"
-    assert parse_pod(pod, NAMES).runtime_uid == uid
+    assert read_pod(pod, NAMES).runtime_uid == uid
+
+
+def test_a_pod_without_gpus_is_read_for_the_agent_alone() -> None:
+    """Its name may be another pod's, and nobody else asks."""
+    plain = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "n1"}}
+    assert read_gpu_pod(plain, NAMES) is None
+    assert read_pod(plain, NAMES).node == "n1"
+    assert read_gpu_pod(POD, NAMES) == read_pod(POD, NAMES)
+
+
+def test_what_is_wrong_with_limits_and_wishes_is_wrong_with_the_request() -> None:
+    pod = _pod(gpu_policy="fair")
+    pod["spec"]["containers"][0]["resources"]["limits"][NAMES.core] = "150"
+    (limit, wish) = read_pod(pod, NAMES).errors
+    assert limit.startswith("spec.containers[0].resources.limits[tencent.com/vcuda-core]: ")
+    assert wish == _POLICY
+
+
+@pytest.mark.parametrize("name", [1, None, ["c"], {}])
+def test_a_manifest_whose_containers_have_no_readable_names_is_read(name: object) -> None:
+    """The API server refuses it; ``kubectl gpu fit -f`` reads what nobody has checked."""
+    pod = copy.deepcopy(POD)
+    pod["spec"]["containers"][0]["name"] = name
+    assert read_pod(pod, NAMES).mains == {""}
+
+
+# --- whatever comes -------------------------------------------------------------------
+
+_COUNT: st.SearchStrategy[object] = st.sampled_from(
+    ["30", "150", "100", "4", "", "x", 30, 0, None, [], True, "1e2"]
+)
+_LISTED = st.dictionaries(st.sampled_from([NAMES.core, NAMES.memory, "cpu"]), _COUNT, max_size=3)
+_RESOURCES: st.SearchStrategy[object] = st.fixed_dictionaries(
+    {},
+    optional={each: _LISTED | st.sampled_from([None, "x", []]) for each in ("limits", "requests")},
+)
+_CONTAINER = st.fixed_dictionaries(
+    {}, optional={"name": st.sampled_from(["a", "b", 1]), "resources": _RESOURCES | st.none()}
+)
+_SPEC = st.fixed_dictionaries(
+    {"containers": st.lists(_CONTAINER | st.none(), max_size=2)},
+    optional={"initContainers": st.lists(_CONTAINER, max_size=1)},
+)
+
+
+@patient
+@given(_SPEC)
+def test_a_pod_asks_for_what_the_contract_reads(spec: Json) -> None:
+    """Most pods are read by a short way: it must not be seen."""
+    demand, errors = read_pod_demand(spec, NAMES)
+    found = read_gpu_pod({"metadata": {"name": "a", "uid": "u"}, "spec": spec}, NAMES)
+    read = (found.demand, found.errors) if found is not None else None
+    assert read == ((demand, tuple(map(str, errors))) if demand else None)
+
+
+# --- classes --------------------------------------------------------------------------
+
+
+def test_equal_pods_have_one_class_whatever_they_are_called() -> None:
+    one, other = a_pod("a", (30, 4)), a_pod("b", (30, 4), node="n1", annotations=hint("0"))
+    assert one.pod_class == other.pod_class
+    limit = {NAMES.core_limit: "50"}
+    assert a_pod("c", (30, 4), annotations=limit).pod_class == one.pod_class
+    assert a_pod("d", (30, 5)).pod_class != one.pod_class
+    assert a_pod("e", (30, 4), annotations={NAMES.use_gpu_type: "a100"}).pod_class != one.pod_class
+
+
+def test_nothing_is_remembered_of_pods_with_very_many_containers() -> None:
+    """Of thousands, each of them megabytes, the extender would be killed."""
+    remembered = class_of.cache_info().currsize
+    many = a_pod("a", *[(1, 1)] * 400)
+    assert len(many.pod_class.needs) == 400
+    assert class_of.cache_info().currsize == remembered
+    assert many.demand is not a_pod("b", *[(1, 1)] * 400).demand
+    few = a_pod("a", *[(1, 1)] * 4)
+    assert few.pod_class is a_pod("b", *[(1, 1)] * 4).pod_class
+
+
+def test_a_class_knows_what_the_whole_pod_asks_for() -> None:
+    found = a_pod("a", (30, 4), (200, 8), inits=[(300, 0)], sidecars=[(10, 1)]).pod_class
+    assert [need.kind for need in found.needs] == [
+        ContainerKind.INIT,
+        ContainerKind.SIDECAR,
+        ContainerKind.MAIN,
+        ContainerKind.MAIN,
+    ]
+    assert found.asked == (300, 13)
+    assert found.has_inits
+    assert found.most_cards is not None
+    assert found.most_cards.cards == 3
+
+
+def test_an_init_container_runs_beside_the_sidecars_that_stand_before_it() -> None:
+    side, init, main = ContainerKind.SIDECAR, ContainerKind.INIT, ContainerKind.MAIN
+    demand = PodDemand(
+        (
+            ContainerDemand("side", side, 0, Demand(20, 1000)),
+            ContainerDemand("init", init, 1, Demand(90, 4000)),
+            ContainerDemand("main", main, 0, Demand(10, 1)),
+        )
+    )
+    assert class_of(demand, NO_WISHES).asked == (110, 5000)
+
+
+def test_what_the_webhook_refuses_is_a_problem_of_the_pod() -> None:
+    """Of a pod that was created while there was no webhook."""
+    assert a_pod("a", (150, 4)).pod_class.problem == (
+        "150 cores and 4 memory blocks fit no card: a share of one card is 1 to 99 cores, whole "
+        "cards are a multiple of 100"
+    )
+    assert a_pod("a", (60, 4), (60, 4), inits=[(100, 0)]).pod_class.problem == (
+        "container c1: init containers before it leave 40 cores over, the kubelet would hand it "
+        "these first, and their card has only 40 cores for it: ask for at most 40 here, or for so "
+        "little there that nothing is left over"
+    )
+    assert a_pod("a", (50, 4), inits=[(200, 0)]).pod_class.problem == ""  # it may have luck

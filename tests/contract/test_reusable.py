@@ -9,17 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.demand import (
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.names import Names
+from contract.requests import read_pod_demand
+from contract.resource import Resource
+from contract.reusable import (
     NO_ROOM,
     SPLIT,
-    ContainerDemand,
-    ContainerKind,
-    Demand,
-    PodDemand,
-    find_misfits,
-    read_pod_demand,
+    Served,
+    find_leftover_conflicts,
+    held_on_cards,
+    most_at_once,
+    reusable_ids,
+    serve,
+    serve_on_cards,
 )
-from contract.names import Names
 from tests.examples import share
 
 NAMES = Names()
@@ -46,6 +50,50 @@ def told(*containers: Asked) -> list[str]:
         field = "containers" if kind is MAIN else "initContainers"
         spec[field].append({"resources": {"limits": limits}} | policy)
     return [str(error) for error in read_pod_demand(spec, NAMES)[1]]
+
+
+# --- what is held ---------------------------------------------------------------------
+
+
+def test_what_init_containers_leave_is_given_before_other_devices() -> None:
+    assert serve(INIT, 50, 20) == Served(reused=20, fresh=30, reusable=50)
+    assert serve(MAIN, 50, 20) == Served(reused=20, fresh=30, reusable=0)
+    assert serve(SIDECAR, 5, 20) == Served(reused=5, fresh=0, reusable=15)
+
+
+def test_a_card_gives_more_than_its_part_of_a_request_where_more_is_reusable() -> None:
+    assert serve_on_cards(MAIN, (4, 4), (7, 0)) == [Served(7, 0, 0), Served(0, 1, 0)]
+
+
+def test_what_is_left_stays_with_the_init_container_and_the_rest_counts_where_it_is_now() -> None:
+    demand = pod((INIT, 50, 8), (SIDECAR, 10, 1), (MAIN, 30, 9))
+    assert held_on_cards(demand, dict.fromkeys(("c0", "c1", "c2"), ("a",))) == {
+        ("c0", "a"): [10, 0],
+        ("c1", "a"): [10, 1],
+        ("c2", "a"): [30, 9],
+    }
+
+
+def test_device_ids_that_a_later_container_holds_are_not_reusable() -> None:
+    held = [(True, {"a", "b"}), (True, {"b", "c"}), (False, {"c", "d"})]
+    assert reusable_ids(held) == {"a", "b"}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(ContainerKind), st.integers(1, 99), st.integers(0, 9)), max_size=6
+    )
+)
+def test_what_is_held_of_one_card_is_what_is_held_at_most(containers: list[Asked]) -> None:
+    """An init container runs beside the sidecars before it, and all others beside each other."""
+    demand = pod(*containers)
+    held = held_on_cards(demand, {each.name: ("a",) for each in demand.containers})
+    for at, resource in enumerate(Resource):
+        kept = most = 0
+        for kind, *counts in containers:
+            most = max(most, kept + counts[at])
+            kept += counts[at] if kind is not INIT else 0
+        assert most_at_once(demand, resource) == sum(row[at] for row in held.values()) == most
 
 
 # --- bad -----------------------------------------------------------------------------
@@ -210,7 +258,7 @@ _containers = st.lists(
 def _rules(containers: Sequence[Asked]) -> set[str]:
     """The rules that a pod breaks; its cores are in fifths of a card."""
     demand = pod(*((kind, cores * 20, memory) for kind, cores, memory in containers))
-    return {misfit.rule for _, misfit in find_misfits(demand)}
+    return {misfit.rule for _, misfit in find_leftover_conflicts(demand.containers)}
 
 
 @settings(max_examples=share(400), deadline=None)
@@ -237,12 +285,12 @@ def test_what_a_refusal_advises_is_the_most_that_helps(last: ContainerKind) -> N
     advised = 0
     for (init, init_memory), (kept, kept_memory), (cores, memory) in product(asked, repeat=3):
         before = ((INIT, init, init_memory), (SIDECAR, kept, kept_memory))
-        for _, misfit in find_misfits(pod(*before, (last, cores, memory))):
+        for _, misfit in find_leftover_conflicts(pod(*before, (last, cores, memory)).containers):
             _, _, advice = misfit.detail.partition("ask for at most ")
             if not advice:
                 continue
             most = int(advice.split()[0])
-            assert not list(find_misfits(pod(*before, (last, most, memory))))
-            assert list(find_misfits(pod(*before, (last, most + 1, memory))))
+            assert not list(find_leftover_conflicts(pod(*before, (last, most, memory)).containers))
+            assert list(find_leftover_conflicts(pod(*before, (last, most + 1, memory)).containers))
             advised += 1
     assert advised > 100

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from agent.allocator.interfaces import HeldSlots
-from agent.allocator.model.pod_view import PodView
+from placement.pods import PodInfo
 from tests.agent.builders import CORE, INIT, MEMORY, SIDECAR, container, ids, listed, view
 
 NOTHING: HeldSlots = {}
@@ -33,7 +33,7 @@ WITHOUT_NAMES = view(
     ],
 )
 def test_an_entry_may_be_a_pod_if_it_has_the_containers_that_are_known_of_that(
-    pod: PodView, names: str, may_be: bool
+    pod: PodInfo, names: str, may_be: bool
 ) -> None:
     """Those that ask for no GPU too; ordinary init containers are never among them (K4)."""
     assert listed("p", **dict.fromkeys(names.split(), NOTHING)).may_be(pod) is may_be

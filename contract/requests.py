@@ -1,0 +1,260 @@
+"""What the containers of a pod request, read from its spec, with everything that is wrong with it.
+
+Counts are read from ``limits``: Kubernetes makes ``requests`` equal for extended
+resources (``ValidateResourceRequirements``), and the kubelet loops over ``limits``
+when it allocates devices. A limit of 0 asks for nothing, as if it was left out: the kubelet
+makes no call for it, and charts write it for a container without a GPU.
+"""
+
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import chain
+from typing import Any
+
+from contract.demand import (
+    CORES_PER_CARD,
+    LARGEST_COUNT,
+    ContainerDemand,
+    ContainerKind,
+    Demand,
+    PodDemand,
+)
+from contract.errors import Fault, FieldError, quote
+from contract.names import Names
+from contract.quantity import parse_quantity
+from contract.resource import Resource, count_of
+from contract.reusable import find_leftover_conflicts
+
+_MOST_BLOCKS = 2**24
+"""More memory than any container is given: 16 TiB in the smallest blocks there are, of 1 MiB."""
+
+_USUAL_BLOCK = 2**28  # bytes: gpu-manager's, and the agent's unless --memory-block is set
+
+
+# A dict is the answer nearly always, and an abstract class is slow to ask.
+_MAPPINGS = (dict, Mapping)
+
+
+def asks_for_gpus(spec: object, names: Names) -> bool:
+    """Return whether any container of *spec* asks for one of our resources, validly or not.
+
+    Args:
+        spec: a pod spec as decoded JSON; anything else simply asks for nothing.
+        names: the names to look for.
+    """
+    return any(_asks(each, names) for *_, each in walk_containers(spec))
+
+
+def read_pod_demand(
+    spec: object, names: Names, *, path: str = "spec"
+) -> tuple[PodDemand, tuple[FieldError, ...]]:
+    """Read everything readable and find everything wrong, without raising.
+
+    Args:
+        spec: a pod spec as decoded JSON, possibly hostile.
+        names: the resource names to read.
+        path: the spec's place in its object, for the paths of the findings.
+
+    Returns:
+        The demands as far as their counts can be read (a broken rule, such as 150
+        cores, does not hide the count), and all findings in field order.
+    """
+    found: list[ContainerDemand] = []
+    errors: dict[str, list[FieldError]] = {}  # by container, in their order
+    for field, index, container in walk_containers(spec):
+        if not _asks(container, names):
+            continue
+        where = f"{path}.{field}[{index}].resources"
+        demand, errors[where] = _read_container(container, names, where)
+        if any(count_of(demand, each) for each in Resource):
+            found.append(ContainerDemand(_name(container), _kind(field, container), index, demand))
+    for asked, (rule, detail) in find_leftover_conflicts(found):
+        field = "containers" if asked.kind is ContainerKind.MAIN else "initContainers"
+        where = f"{path}.{field}[{asked.index}].resources"
+        limit, value = f"{where}.limits[{names.core}]", str(asked.demand.cores)
+        errors[where].append(FieldError(limit, Fault.INVALID, detail, rule, value))
+    return PodDemand(tuple(found)), tuple(chain.from_iterable(errors.values()))
+
+
+def walk_containers(spec: object) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+    """Walk the containers in the kubelet's order of admission: init list first, then containers.
+
+    Yields:
+        The field, the place in it, and the container.
+    """
+    if not isinstance(spec, _MAPPINGS):
+        return
+    for field in ("initContainers", "containers"):
+        listed = spec.get(field)
+        for index, container in enumerate(listed if isinstance(listed, list) else ()):
+            if isinstance(container, _MAPPINGS):
+                yield field, index, container
+
+
+def _kind(field: str, container: Mapping[str, Any]) -> ContainerKind:
+    if field != "initContainers":
+        return ContainerKind.MAIN
+    restartable = container.get("restartPolicy") == "Always"
+    return ContainerKind.SIDECAR if restartable else ContainerKind.INIT
+
+
+def _asks(container: Mapping[str, Any], names: Names) -> bool:
+    """Return whether a container has one of our resources in its limits or requests, not as 0."""
+    if not isinstance(container.get("resources"), _MAPPINGS):
+        return False
+    resources = names.resources
+    return any(
+        name in listing and parse_quantity(listing[name]) != 0
+        for listing in listings_of(container)
+        for name in resources
+    )
+
+
+def listings_of(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return a container's limits and requests; what is no mapping counts as empty."""
+    resources = container.get("resources")
+    if not isinstance(resources, _MAPPINGS):
+        return {}, {}
+    limits, requests = resources.get("limits"), resources.get("requests")
+    return (
+        limits if isinstance(limits, _MAPPINGS) else {},
+        requests if isinstance(requests, _MAPPINGS) else {},
+    )
+
+
+def _name(container: Mapping[str, Any]) -> str:
+    name = container.get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _read_container(
+    container: Mapping[str, Any], names: Names, path: str
+) -> tuple[Demand, list[FieldError]]:
+    limits, requests = listings_of(container)
+    counts: list[int] = []
+    errors: list[FieldError] = []
+    readable = True
+    for name, resource in names.resources.items():
+        count, wrong = _read_resource(name, limits, requests, path, resource)
+        errors += wrong
+        if count is None:
+            readable = False
+        elif resource is Resource.CORE:
+            errors += _check_cores(count, limits, names, path)
+        counts.append(max(count or 0, 0))
+    demand = Demand(*counts)
+    if readable:  # a count that is no number is told already
+        errors += _check_together(demand, names, path)
+    return demand, errors
+
+
+def _read_resource(
+    name: str,
+    limits: Mapping[str, Any],
+    requests: Mapping[str, Any],
+    path: str,
+    resource: Resource,
+) -> tuple[int | None, list[FieldError]]:
+    """Read one count: 0 when absent or 0, ``None`` when present and unreadable."""
+    if name not in limits:
+        if name not in requests:
+            return 0, []
+        return None, [
+            FieldError(
+                f"{path}.limits[{name}]",
+                Fault.REQUIRED,
+                f"requests asks for {quote(requests[name])} but limits does not: "
+                "extended resources are asked for in limits, write it there",
+                "requests-without-limits",
+            )
+        ]
+    count, errors = _read_count(limits[name], name, path, resource)
+    if name in requests and not (count is not None and _same(requests, limits, name)):
+        asked = parse_quantity(requests[name])
+        if asked is None or (count is not None and asked != count):
+            errors.append(
+                FieldError(
+                    f"{path}.requests[{name}]",
+                    Fault.INVALID,
+                    f"must be equal to limits ({quote(limits[name])}), extended resources "
+                    "cannot be overcommitted: leave requests out",
+                    "requests-differ",
+                    quote(requests[name]),
+                )
+            )
+    return count, errors
+
+
+def _same(requests: Mapping[str, Any], limits: Mapping[str, Any], name: str) -> bool:
+    """Return whether both are written alike, as the API server writes what is left out."""
+    asked, limit = requests[name], limits[name]
+    return isinstance(asked, str) and isinstance(limit, str) and asked == limit
+
+
+def _read_count(
+    value: object, name: str, path: str, resource: Resource
+) -> tuple[int | None, list[FieldError]]:
+    number = parse_quantity(value)
+    if number is None:
+        detail, rule = 'must be a whole number such as "50"', "not-a-number"
+    elif number.denominator != 1:
+        detail, rule = "must be a whole number, it cannot be divided further", "not-whole"
+    elif number < 0:
+        detail, rule = "must not be negative: leave it out to ask for none", "negative"
+    elif resource is Resource.MEMORY and _are_bytes(value, number):
+        blocks = max(1, round(number / _USUAL_BLOCK))
+        detail = f"is counted in blocks, not in bytes: with blocks of 256 MiB write {blocks}"
+        rule = "memory-in-bytes"
+    elif number > LARGEST_COUNT:
+        detail, rule = f"must be at most {LARGEST_COUNT}", "too-large"
+    else:
+        return int(number), []
+    where = f"{path}.limits[{name}]"
+    return None, [FieldError(where, Fault.INVALID, detail, rule, quote(value))]
+
+
+def _are_bytes(value: object, number: Fraction | int) -> bool:
+    """Return whether a count of memory blocks was meant as bytes: so many, or with a binary unit.
+
+    Decimal units are no sign: the API server writes ``8k`` for 8000.
+    """
+    return _MOST_BLOCKS < number < 2**63 or (isinstance(value, str) and value.endswith("i"))
+
+
+def _check_cores(
+    cores: int, limits: Mapping[str, Any], names: Names, path: str
+) -> Iterator[FieldError]:
+    """Apply the rule that more than one card is whole cards."""
+    if cores > CORES_PER_CARD and cores % CORES_PER_CARD:
+        below = cores - cores % CORES_PER_CARD
+        above = below + CORES_PER_CARD
+        yield FieldError(
+            f"{path}.limits[{names.core}]",
+            Fault.INVALID,
+            f"more than one card must be a multiple of {CORES_PER_CARD} "
+            f"({CORES_PER_CARD} is one whole card): "
+            f"ask for {below}" + (f" or {above}" if above <= LARGEST_COUNT else ""),
+            "not-whole-cards",
+            quote(limits[names.core]),
+        )
+
+
+def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldError]:
+    """Apply the rules between the two counts of one container."""
+    core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
+    if demand.is_share and not demand.memory:
+        yield FieldError(
+            memory_path,
+            Fault.REQUIRED,
+            f"a shared card needs memory: {demand.cores} of {CORES_PER_CARD} cores share a "
+            "card with others, say how many memory blocks to take, at least 1",
+            "share-without-memory",
+        )
+    if demand.memory and not demand.cores:
+        yield FieldError(
+            core_path,
+            Fault.REQUIRED,
+            f"memory ({demand.memory}) without cores: add 1 to 99 cores for a share of one "
+            f"card, or a multiple of {CORES_PER_CARD} for whole cards",
+            "memory-without-cores",
+        )

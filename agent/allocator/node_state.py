@@ -210,8 +210,10 @@ class NodeState:
         The sources stay those of the last look: ``List``, which is older, would contradict the
         file.
         """
+        was = self.current
         found = self._correct(self.checkpoint or checkpoint, checkpoint)
-        self.update_snapshot()
+        if self.current is not was:
+            self.update_snapshot()
         return found
 
     def drop_unconfirmed_guesses(self) -> None:

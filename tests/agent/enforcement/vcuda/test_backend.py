@@ -78,7 +78,7 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
         raise EnforcementError("state-dir: cannot clean: Read-only file system")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ContainerDirs, "keep", fails)
+        patch.setattr(ContainerDirs, "prune", fails)
         site.vcuda.prune([POD_B])  # what cannot be removed now is left for later
     assert gone.exists()
     site.vcuda.prune([POD_B])

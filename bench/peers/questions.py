@@ -21,7 +21,7 @@ from contract.stamps import OrderStamp
 from contract.wishes import read_wishes
 from placement.capacity import CardState, need_of
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import View, taken_on
+from placement.cluster.holdings import ContainerCards, Provenance, View, taken_on
 from placement.cluster.nodes import Node, parse_node
 from placement.errors import NoPlacement
 from placement.pods import PodInfo, read_gpu_pod, read_pod
@@ -319,7 +319,8 @@ class Footprint:
         if not self.cards:
             return Answer("{}/{}".format(*pod.pod_class.asked))
         names = [each.name for each in pod.demand.containers]
-        taken = taken_on(pod.demand, dict(zip(names, self.cards, strict=True)))
+        cards = [ContainerCards(each, Provenance.RECORDED) for each in self.cards]
+        taken = taken_on(pod.demand, dict(zip(names, cards, strict=True)))
         return Answer(" ".join(f"{card}:{cores}/{blocks}" for card, cores, blocks in taken))
 
 

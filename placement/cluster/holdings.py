@@ -1,10 +1,12 @@
 """What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from enum import StrEnum
 from functools import lru_cache
-from operator import add
-from typing import TypeAlias
+from itertools import repeat
+from operator import add, sub
+from typing import NamedTuple, TypeAlias
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
 from contract.resource import RESOURCES, Counts, count_of
@@ -51,29 +53,72 @@ class View:
         ]
 
 
-def known_cards(pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]] | None:
-    """Return the cards of each container, by place; ``None`` when one is not known.
+class Provenance(StrEnum):
+    """How it is known that a container holds a card, surest first."""
+
+    RECORDED = "recorded"
+    """The agent's record, ``gpu-allocation``."""
+    CHOSEN = "chosen"
+    """A scheduler's choice, ``predicate-gpu-idx-<i>``; the agent has not confirmed it yet."""
+    EXPECTED = "expected"
+    """Nobody has said: placed as the agent would place it."""
+    UNSEEN = "unseen"
+    """The agent counts it as held; the pod that holds it cannot be read with these rights."""
+
+
+class ContainerCards(NamedTuple):
+    """The cards of one container.
+
+    A record may name a card that has gone since, or was swapped. Its container holds nothing of
+    any other card, and computes on nothing.
+
+    Attributes:
+        places: on the node, ascending.
+        source: how they are known.
+        lost: UUIDs of recorded cards that are not there.
+    """
+
+    places: tuple[int, ...]
+    source: Provenance
+    lost: tuple[str, ...] = ()
+
+
+PodCards: TypeAlias = Mapping[str, ContainerCards]
+"""By container name."""
+
+
+def known_cards(pod: PodInfo, node: Node) -> PodCards | None:
+    """Return the cards of each container, by record or choice; ``None`` when one is not known.
 
     As the agent counts it: an ordinary init container without a record, beside containers that
     have one, holds nothing that anybody knows of.
     """
-    places, by_index = _places(node)
-    recorded = {
-        name: tuple(sorted(places[uuid] for uuid in each.cards))
-        for name, each in pod.annotated.items()
-        if all(uuid in places for uuid in each.cards)
-    }
-    found: dict[str, tuple[int, ...]] = {}
+    found = {}
     for container in pod.demand.containers:
-        cards = recorded.get(container.name)
-        if cards is None:
-            if recorded and container.kind is ContainerKind.INIT:
-                continue
-            cards = _chosen(container, pod.chosen.get(container.name, ()), by_index)
+        if not _is_forgotten(container, pod):
+            cards = _known(container, pod, node)
             if cards is None:
                 return None
-        found[container.name] = cards
+            found[container.name] = cards
     return found
+
+
+def _is_forgotten(container: ContainerDemand, pod: PodInfo) -> bool:
+    is_init = container.kind is ContainerKind.INIT
+    return is_init and bool(pod.annotated) and container.name not in pod.annotated
+
+
+def _known(container: ContainerDemand, pod: PodInfo, node: Node) -> ContainerCards | None:
+    by_uuid, by_index = _places(node)
+    recorded = pod.annotated.get(container.name)
+    if recorded is not None:
+        here = sorted(by_uuid[uuid] for uuid in recorded.cards if uuid in by_uuid)
+        lost = tuple(uuid for uuid in recorded.cards if uuid not in by_uuid)
+        return ContainerCards(tuple(here), Provenance.RECORDED, lost)
+    chosen = pod.chosen.get(container.name, ())
+    if len(chosen) != container.demand.cards or not all(each in by_index for each in chosen):
+        return None
+    return ContainerCards(tuple(sorted(by_index[each] for each in chosen)), Provenance.CHOSEN)
 
 
 @lru_cache(maxsize=4096)
@@ -85,30 +130,44 @@ def _places(node: Node) -> tuple[Mapping[str, int], Mapping[int, int]]:
     )
 
 
-def _chosen(
-    container: ContainerDemand, indices: Sequence[int], by_index: Mapping[int, int]
-) -> tuple[int, ...] | None:
-    if len(indices) != container.demand.cards or not all(each in by_index for each in indices):
-        return None
-    return tuple(sorted(by_index[each] for each in indices))
+def parts_of(demand: PodDemand, cards: PodCards) -> dict[tuple[str, int], list[int]]:
+    """Return what each container holds of each card that is there, by name and place.
+
+    What init containers have left on a card that is lost is reusable there only (fact K7).
+    """
+    on: dict[str, tuple[int | str, ...]] = {
+        name: each.places + each.lost for name, each in cards.items()
+    }
+    held = held_on_cards(demand, on)
+    return {(name, card): row for (name, card), row in held.items() if isinstance(card, int)}
 
 
-def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
-    """Count what containers take of given cards.
+def taken_on(demand: PodDemand, cards: PodCards) -> Taken:
+    """Count what the containers of a pod take of the cards that are there.
 
     What an ordinary init container took is handed on to the containers after it, before anything
     is taken afresh (fact K7), and is the pod's until it has ended (K4).
     """
     if len(demand.containers) == 1:  # nobody to hand anything on to
         only = demand.containers[0]
-        on = cards.get(only.name, ())
+        on = cards[only.name].places if only.name in cards else ()
         if len(on) == 1 and only.demand.cards == 1:
             cores, *others = [count_of(only.demand, each) for each in RESOURCES]
             return ((on[0], min(cores, CORES_PER_CARD), *others),)
-    taken: dict[int, list[int]] = {}
-    for (_, place), counts in held_on_cards(demand, cards).items():
-        taken[place] = list(map(add, taken.get(place, _NOTHING), counts))
+    return add_up(parts_of(demand, cards))
+
+
+def add_up(parts: Mapping[tuple[str, int], Sequence[int]]) -> Taken:
+    """Return the sums by card of what :func:`parts_of` returns."""
+    taken: dict[int, Counts] = {}
+    for (_, place), counts in parts.items():
+        taken[place] = tuple(map(add, taken.get(place, _NOTHING), counts))
     return tuple((place, *counts) for place, counts in sorted(taken.items()))
+
+
+def less(free: Counts, counts: Sequence[int]) -> Counts:
+    """Return what is left of *free*, nothing where more is taken than there was."""
+    return tuple(map(max, map(sub, free, counts), repeat(0)))
 
 
 def simulate(pod: PodInfo, node: Node, free: Free, policy: Policy) -> Taken:
@@ -120,32 +179,34 @@ def simulate(pod: PodInfo, node: Node, free: Free, policy: Policy) -> Taken:
     return simulate_cards(pod, node, free, policy)[1]
 
 
-def simulate_cards(
-    pod: PodInfo, node: Node, free: Free, policy: Policy
-) -> tuple[Mapping[str, Sequence[int]], Taken]:
-    """Place a pod as :func:`simulate` does; return the cards of each container too, by place."""
-    known = _part_known(pod, node)
+def simulate_cards(pod: PodInfo, node: Node, free: Free, policy: Policy) -> tuple[PodCards, Taken]:
+    """Place a pod as :func:`simulate` does; return the cards of each container too."""
+    containers = pod.demand.containers
+    known = {each.name: mine for each in containers if (mine := _known(each, pod, node))}
+    # A container with a lost card is placed nowhere else, so it is no part of the plan.
+    lost = {name: each for name, each in known.items() if each.lost}
+    rest = replace(pod, demand=_without(pod.demand, lost)) if lost else pod
+    left = list(free)
+    for place, *counts in taken_on(pod.demand, lost) if lost else ():
+        left[place] = less(left[place], counts)
+    fixed = {name: each.places for name, each in known.items() if name not in lost}
     try:
-        plan = plan_pod(pod, node, free, policy, fixed=known)
+        plan = plan_pod(rest, node, left, policy, fixed=fixed)
     except NoPlacement:
         plan = None
     if plan is not None:
-        cards = cards_of(plan, node)
-        return cards, taken_on(pod.demand, cards)
-    cards = dict(known)
-    emptiest = sorted(range(len(free)), key=lambda place: (*(-each for each in free[place]), place))
-    for container in pod.demand.containers:
-        cards.setdefault(container.name, tuple(sorted(emptiest[: max(container.demand.cards, 1)])))
+        cards = {**cards_of(plan, node), **known}
+    else:
+        cards = {**known}
+        emptiest = sorted(range(len(left)), key=lambda at: (*(-each for each in left[at]), at))
+        for container in containers:
+            on = tuple(sorted(emptiest[: max(container.demand.cards, 1)]))
+            cards.setdefault(container.name, ContainerCards(on, Provenance.EXPECTED))
     return cards, taken_on(pod.demand, cards)
 
 
-def _part_known(pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
-    for container in pod.demand.containers:
-        mine = {name: each for name, each in pod.annotated.items() if name == container.name}
-        alone = replace(pod, demand=PodDemand((container,)), annotated=mine)
-        found |= known_cards(alone, node) or {}
-    return found
+def _without(demand: PodDemand, names: Container[str]) -> PodDemand:
+    return PodDemand(tuple(each for each in demand.containers if each.name not in names))
 
 
 def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
@@ -244,10 +305,12 @@ def _capacity(index: int, places: Counts, free: Counts, unhealthy: str, excluded
     )
 
 
-def cards_of(plan: Plan, node: Node) -> dict[str, tuple[int, ...]]:
-    """Return the cards of each container in a plan, by place."""
+def cards_of(plan: Plan, node: Node) -> PodCards:
+    """Return the cards of each container in a plan."""
     by_name = {str(card.index): place for place, card in enumerate(node.cards)}
     return {
-        name: tuple(sorted(by_name[each] for each in assignment.cards))
+        name: ContainerCards(
+            tuple(sorted(by_name[each] for each in assignment.cards)), Provenance.EXPECTED
+        )
         for name, assignment in plan.items()
     }

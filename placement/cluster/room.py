@@ -5,15 +5,16 @@ which neither tells are simulated, in the order in which the kubelet admits them
 others leave. So the same pods have the same room, in whatever order the events came.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import repeat
+from collections.abc import Mapping
 from operator import add, sub
 
 from contract.resource import RESOURCES, Counts
 from placement.cluster.holdings import (
+    PodCards,
     Taken,
     View,
     known_cards,
+    less,
     simulate,
     simulate_cards,
     taken_on,
@@ -83,7 +84,7 @@ class Room:
         """Return what a pod holds; ``None`` where that is simulated or the pod is not here."""
         return self._held.get(uid)
 
-    def simulated(self) -> Mapping[str, tuple[Mapping[str, Sequence[int]], Taken]]:
+    def simulated(self) -> Mapping[str, tuple[PodCards, Taken]]:
         """Return by UID what pods hold where that is simulated: cards of containers, and counts."""
         free = list(self._left(self._used, []).free)
         found = {}
@@ -122,8 +123,3 @@ class Room:
 def _take(free: list[Counts], taken: Taken) -> None:
     for place, *counts in taken:
         free[place] = less(free[place], counts)
-
-
-def less(free: Counts, counts: Sequence[int]) -> Counts:
-    """Return what is left of *free*, nothing where more is taken than there was."""
-    return tuple(map(max, map(sub, free, counts), repeat(0)))

@@ -15,7 +15,7 @@ from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
-from view.model.occupancy import Held, Occupancy
+from view.model.occupancy import Occupancy, PodHolding
 from view.model.pods import PodFacts
 from view.model.stories import Change
 from view.model.verdicts import exceeds, why_not_on
@@ -295,7 +295,7 @@ class _Way(NamedTuple):
     """The smallest set of pods of a node that would have to end."""
 
     occupancy: Occupancy
-    pods: tuple[Held, ...]
+    pods: tuple[PodHolding, ...]
     alone: int  # how many pods of the node would do each by itself
 
     @property
@@ -347,15 +347,15 @@ def _way(shape: PodClass, occupancy: Occupancy) -> _Way | None:
     return _Way(occupancy, tuple(chosen), 0) if len(chosen) <= _MOST_PODS else None
 
 
-def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[Held]) -> bool:
+def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[PodHolding]) -> bool:
     return isinstance(check(shape, occupancy.view_without({each.pod.id.uid for each in pods})), Fit)
 
 
-def _size(held: Held) -> int:
+def _size(held: PodHolding) -> int:
     return sum(cores for _, cores, *_ in held.taken)
 
 
-def _naming(held: Held, occupancy: Occupancy) -> str:
+def _naming(held: PodHolding, occupancy: Occupancy) -> str:
     cards = occupancy.view.node.cards
     on = sorted({cards[place].index for place, *_ in held.taken})
     cores, blocks = (sum(row[slot] for row in held.taken) for slot in (1, 2))

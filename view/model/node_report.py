@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from contract.demand import CORES_PER_CARD
+from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
 from view.model.occupancy import Occupancy
-from view.model.reports import CardReport, Holder, LinkReport, NodeReport, Share, Source
-from view.model.words import cards_in_words
+from view.model.reports import CardReport, Holder, LinkReport, NodeReport, Share
+from view.model.words import cards_in_words, lost_in_words
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
 POOL_LABELS = (
@@ -88,15 +89,15 @@ def _holders(occupancy: Occupancy) -> dict[int, list[Holder]]:
     for held in occupancy.held:
         pod = held.pod
         for container, place, cores, blocks in held.parts:
-            source = held.sources.get(container, Source.EXPECTED)
-            recorded = source is Source.RECORDED
+            source = held.cards[container].source
+            recorded = source is Provenance.RECORDED
             by = pod.annotated[container].evidence.value if recorded else ""
             found.setdefault(place, []).append(
                 Holder(pod.id.namespace, pod.id.name, container, cores, blocks, source, by)
             )
     for place, (cores, blocks, *_) in enumerate(occupancy.unseen):
         if cores or blocks:
-            unseen = Holder("", "", "", cores, blocks, Source.UNSEEN)
+            unseen = Holder("", "", "", cores, blocks, Provenance.UNSEEN)
             found.setdefault(place, []).append(unseen)
     return found
 
@@ -107,6 +108,10 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
         notes.append(f"the node is not ready: {facts.not_ready}")
     if facts.traits.cordoned:
         notes.append("the node is cordoned: no new pod is put on it")
+    for held in occupancy.held:
+        lost = sorted({uuid for each in held.cards.values() for uuid in each.lost})
+        if lost:
+            notes.append(f"pod {held.pod} is on {lost_in_words(lost)}")
     over = [card.index for card in cards if card.overbooked]
     if over:
         notes.append(f"{cards_in_words(over)}: pods hold, or will ask for, more than there is")

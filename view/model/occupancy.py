@@ -1,31 +1,29 @@
 """One node at one moment: its cards, which pods hold what of them, and what is free. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from operator import add
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.resource import Counts, Resource
-from contract.reusable import amounts_per_card, held_on_cards
-from placement.cluster.holdings import Taken, View, known_cards
+from contract.reusable import amounts_per_card
+from placement.cluster.holdings import PodCards, Taken, View, add_up, known_cards, less, parts_of
 from placement.cluster.nodes import NodeCard, Problem
-from placement.cluster.room import Room, less
+from placement.cluster.room import Room
 from placement.pods import PodInfo
 from view.model.nodes import NodeFacts
-from view.model.reports import Source
 
 _NOTHING = (0,) * len(Resource)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PodHolding:
     """What one pod holds.
 
     Attributes:
         pod: the pod.
-        cards: container and its cards, by their places.
-        sources: container and how its cards are known.
+        cards: of each container its cards, how they are known, and which are lost.
         parts: container, place of the card, cores and blocks. What an ordinary init container has
             left counts with who has taken it since (fact K7). Of whole cards all blocks count: the
             kubelet may count fewer, and yet nobody else can have one.
@@ -33,35 +31,29 @@ class Held:
     """
 
     pod: PodInfo
-    cards: Mapping[str, Sequence[int]]
-    sources: Mapping[str, Source]
+    cards: PodCards
     parts: Sequence[tuple[str, int, int, int]]
     taken: Taken
 
 
-def _parts(
-    pod: PodInfo, cards: Mapping[str, Sequence[int]], sizes: Sequence[NodeCard]
-) -> list[tuple[str, int, int, int]]:
+def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[NodeCard]) -> PodHolding:
     """Divide what a pod holds among its containers, those that keep it first."""
-    held = held_on_cards(pod.demand, cards)
-    rows: dict[int, list[list[int]]] = {}
-    for (_, place), row in held.items():
-        rows.setdefault(place, []).append(row)
+    held = parts_of(pod.demand, cards)
+    counted = {place: (cores, blocks) for place, cores, blocks in add_up(held)}
     found = []
-    for container in sorted(
-        pod.demand.containers, key=lambda each: each.kind is ContainerKind.INIT
-    ):
-        for place in cards.get(container.name, ()):
-            row = held[container.name, place]
-            cores, blocks = map(sum, zip(*rows[place], strict=True))
+    inits_last = sorted(pod.demand.containers, key=lambda each: each.kind is ContainerKind.INIT)
+    for container in inits_last:
+        for place in cards[container.name].places if container.name in cards else ():
+            row, (cores, blocks) = held[container.name, place], counted[place]
             if not container.demand.is_share and cores >= CORES_PER_CARD:
-                row[1] += max(sizes[place].blocks - blocks, 0)
+                more = max(sizes[place].blocks - blocks, 0)
+                row[1], counted[place] = row[1] + more, (cores, blocks + more)
             if any(row):
                 found.append((container.name, place, row[0], row[1]))
-    return found
+    return PodHolding(pod, cards, found, add_up(held))
 
 
-def quotas(
+def amounts_of(
     container: ContainerDemand, places: Sequence[int], sizes: Sequence[int]
 ) -> list[tuple[int, int, int]]:
     """Return what a container has of each of its cards: place, cores and blocks.
@@ -86,7 +78,7 @@ class Occupancy:
     """
 
     facts: NodeFacts
-    held: tuple[Held, ...]
+    held: tuple[PodHolding, ...]
     unseen: tuple[Counts, ...]
     view: View
 
@@ -120,7 +112,7 @@ class Occupancy:
         return replace(self, unseen=more, view=_view(self.facts, self.held, more))
 
 
-def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
+def occupancy_of(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """Work out who holds what of a node.
 
     Where the pods that are seen are *partial*, what the agent counts as held counts too.
@@ -128,15 +120,11 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
     node, simulated = room.node, room.simulated()
     held = []
     for pod in sorted(room.pods.values(), key=lambda pod: pod.id):
-        if room.holding(pod.id.uid) is not None:
-            cards: Mapping[str, Sequence[int]] = known_cards(pod, node) or {}
-        elif pod.id.uid in simulated:
+        cards = known_cards(pod, node) if room.holding(pod.id.uid) is not None else None
+        if cards is None and pod.id.uid in simulated:
             cards = simulated[pod.id.uid][0]
-        else:
-            continue
-        sources = _sources(pod, cards, sure=pod.id.uid not in simulated)
-        parts = _parts(pod, cards, node.cards)
-        held.append(Held(pod, cards, sources, parts, _sum(parts)))
+        if cards is not None:
+            held.append(_holding(pod, cards, node.cards))
     unseen: tuple[Counts, ...] = ()
     if partial:
         rows = zip(node.cards, facts.inventory.cards, _used(facts, held, ()), strict=True)
@@ -148,14 +136,7 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
     return Occupancy(facts, tuple(held), unseen, _view(facts, held, unseen))
 
 
-def _sum(parts: Iterable[tuple[str, int, int, int]]) -> Taken:
-    taken: dict[int, Counts] = {}
-    for _, place, *counts in parts:
-        taken[place] = tuple(map(add, taken.get(place, _NOTHING), counts))
-    return tuple((place, *counts) for place, counts in sorted(taken.items()))
-
-
-def _used(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> list[Counts]:
+def _used(facts: NodeFacts, held: Sequence[PodHolding], unseen: Sequence[Counts]) -> list[Counts]:
     """Add up what is held of each card."""
     used = dict(enumerate(unseen))
     for each in held:
@@ -164,23 +145,6 @@ def _used(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> l
     return [used.get(place, _NOTHING) for place in range(len(facts.placed.cards))]
 
 
-def _view(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> View:
+def _view(facts: NodeFacts, held: Sequence[PodHolding], unseen: Sequence[Counts]) -> View:
     rows = zip(facts.placed.cards, _used(facts, held, unseen), strict=True)
     return View(facts.placed, tuple(less(card.places, row) for card, row in rows))
-
-
-def _sources(pod: PodInfo, cards: Mapping[str, Sequence[int]], *, sure: bool) -> dict[str, Source]:
-    recorded, chosen = pod.annotated, pod.chosen
-    found = {}
-    for container in pod.demand.containers:
-        if container.name not in cards:
-            continue
-        if container.name in recorded:
-            found[container.name] = Source.RECORDED
-        elif container.name in chosen and (
-            sure or len(chosen[container.name]) == container.demand.cards
-        ):
-            found[container.name] = Source.CHOSEN
-        else:
-            found[container.name] = Source.EXPECTED
-    return found

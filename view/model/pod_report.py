@@ -5,9 +5,10 @@ from dataclasses import replace
 from signal import Signals
 
 from contract.demand import ContainerDemand
+from placement.cluster.holdings import Provenance
 from view.model.events import newest_first
 from view.model.nodes import NodeFacts
-from view.model.occupancy import Held, quotas
+from view.model.occupancy import PodHolding, amounts_of
 from view.model.pods import PodFacts, failing, refusal_text
 from view.model.reports import (
     ContainerReport,
@@ -16,17 +17,16 @@ from view.model.reports import (
     EventReport,
     Part,
     PodReport,
-    Source,
     Stage,
 )
-from view.model.words import count_of
+from view.model.words import count_of, lost_in_words
 
 _VETOED = "GPUStartVetoed"
 
 _BY = {
-    Source.RECORDED: "by the agent's record",
-    Source.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
-    Source.EXPECTED: "not told yet; the agent would place it so",
+    Provenance.RECORDED: "by the agent's record",
+    Provenance.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
+    Provenance.EXPECTED: "not told yet; the agent would place it so",
 }
 EVIDENCE = {
     "ticket": "its device IDs were reserved for it before",
@@ -41,7 +41,7 @@ def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     facts: PodFacts,
     *,
     node: NodeFacts | None,
-    held: Held | None,
+    held: PodHolding | None,
     why: str,
     events: Iterable[EventReport],
     replaced: bool = False,
@@ -52,18 +52,23 @@ def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     found out here. It is *replaced* where its owner has made another one since.
     """
     newest = newest_first(events)
+    asked = zip(facts.placed.demand.containers, facts.report.containers, strict=True)
+    containers = tuple(_container(demand, each, facts, node, held) for demand, each in asked)
+    if facts.report.stage is not Stage.WAITING:
+        on_lost = map(_on_lost_cards, containers)
+        why = "; ".join(filter(None, (*on_lost, _why(facts.report, newest))))
     return replace(
         facts.report,
-        containers=tuple(
-            _container(demand, report, facts, node, held)
-            for demand, report in zip(
-                facts.placed.demand.containers, facts.report.containers, strict=True
-            )
-        ),
+        containers=containers,
         replaced=replaced,
-        why=why if facts.report.stage is Stage.WAITING else _why(facts.report, newest),
+        why=why,
         events=newest,
     )
+
+
+def _on_lost_cards(container: ContainerReport) -> str:
+    lost = [part.uuid for part in container.parts if part.lost]
+    return f"container {container.name} is on {lost_in_words(lost)}" if lost else ""
 
 
 def _why(pod: PodReport, events: Sequence[EventReport]) -> str:
@@ -124,35 +129,42 @@ def _container(
     report: ContainerReport,
     facts: PodFacts,
     node: NodeFacts | None,
-    held: Held | None,
+    held: PodHolding | None,
 ) -> ContainerReport:
     parts, source = _parts(container, facts, node, held)
-    recorded = source is Source.RECORDED
+    recorded = source is Provenance.RECORDED
     evidence = facts.placed.annotated[container.name].evidence.value if recorded else ""
     return replace(report, parts=parts, source=source, evidence=evidence)
 
 
 def _parts(
-    container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: Held | None
-) -> tuple[tuple[Part, ...], Source | None]:
+    container: ContainerDemand, facts: PodFacts, node: NodeFacts | None, held: PodHolding | None
+) -> tuple[tuple[Part, ...], Provenance | None]:
     """Return the parts of cards that a container has or had, and how that is known."""
     name, placed = container.name, facts.placed
     cards = node.placed.cards if node is not None else ()
     recorded, chosen = placed.annotated.get(name), placed.chosen.get(name)
     rows: list[tuple[str, int | None, str, int]]  # as a part begins, and the size of the card
+    lost: tuple[str, ...] = ()
     if held is not None:
-        on = [cards[place] for place in held.cards.get(name, ())]
+        mine = held.cards.get(name)
+        if mine is None:
+            return (), None
+        on, lost, source = [cards[place] for place in mine.places], mine.lost, mine.source
         rows = [(card.uuid, card.index, card.model, card.blocks) for card in on]
-        source = held.sources.get(name)
+        rows += [(uuid, None, "", 0) for uuid in lost]
     elif recorded is not None:
         known = {card.uuid: (card.index, card.model, card.blocks) for card in cards}
         rows = [(uuid, *known.get(uuid, (None, "", 0))) for uuid in recorded.cards]
-        source = Source.RECORDED
+        source = Provenance.RECORDED
     elif chosen is not None and placed.node and not facts.ended:
         sizes = {card.index: card.blocks for card in cards}
         rows = [("", index, "", sizes.get(index, 0)) for index in chosen]
-        source = Source.CHOSEN
+        source = Provenance.CHOSEN
     else:
         return (), None
-    amounts = quotas(container, range(len(rows)), [size for *_, size in rows])
-    return tuple(Part(*rows[at][:3], cores, blocks) for at, cores, blocks in amounts), source
+    amounts = amounts_of(container, range(len(rows)), [size for *_, size in rows])
+    return tuple(
+        Part(*rows[at][:3], cores, blocks, lost=rows[at][0] in lost)
+        for at, cores, blocks in amounts
+    ), source

@@ -8,18 +8,7 @@ whoever shows them must escape them.
 from dataclasses import dataclass
 from enum import StrEnum
 
-
-class Source(StrEnum):
-    """How it is known that a container holds a card, surest first."""
-
-    RECORDED = "recorded"
-    """The agent's record, ``gpu-allocation``."""
-    CHOSEN = "chosen"
-    """A scheduler's choice, ``predicate-gpu-idx-<i>``; the agent has not confirmed it yet."""
-    EXPECTED = "expected"
-    """Nobody has said: placed as the agent would place it."""
-    UNSEEN = "unseen"
-    """The agent counts it as held; the pod that holds it cannot be read with these rights."""
+from placement.cluster.holdings import Provenance
 
 
 class Stage(StrEnum):
@@ -57,7 +46,7 @@ class Holder:
     container: str
     cores: int
     blocks: int
-    source: Source
+    source: Provenance
     evidence: str = ""
 
 
@@ -170,10 +159,11 @@ class Part:
 
     Attributes:
         uuid: the card; empty where the node's inventory is not known.
-        index: its index; ``None`` where the node's inventory is not known.
+        index: its index; ``None`` where the node's inventory is not known, or the card is lost.
         model: product name; empty where unknown.
         cores: hundredths of it.
         blocks: memory blocks of it.
+        lost: whether the card is not there any more.
     """
 
     uuid: str
@@ -181,6 +171,7 @@ class Part:
     model: str
     cores: int
     blocks: int
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +195,7 @@ class ContainerReport:
     cores: int
     blocks: int
     parts: tuple[Part, ...] = ()
-    source: Source | None = None
+    source: Provenance | None = None
     evidence: str = ""
     cores_used: int | None = None
     memory_used: int | None = None

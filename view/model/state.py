@@ -11,7 +11,7 @@ from view.model.events import ids_of, read_event
 from view.model.manifest import fit_manifests
 from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
-from view.model.occupancy import Held, Occupancy, observe
+from view.model.occupancy import Occupancy, PodHolding, occupancy_of
 from view.model.pod_report import report_pod
 from view.model.pods import PodFacts, read_pod_facts
 from view.model.reports import (
@@ -244,7 +244,7 @@ class ClusterState:
         found = self._occupancies.get(name)
         if found is None:
             partial = any(gap.what == "pods" for gap in self._gaps)
-            found = observe(self._room(name), self._nodes[name], partial=partial)
+            found = occupancy_of(self._room(name), self._nodes[name], partial=partial)
             self._occupancies[name] = found
         return found
 
@@ -282,7 +282,7 @@ class ClusterState:
         siblings = self._owned.get(facts.owner_uid, {})
         return any(created > facts.report.created for created in siblings.values())
 
-    def _held(self, facts: PodFacts) -> Held | None:
+    def _held(self, facts: PodFacts) -> PodHolding | None:
         if facts.ended:
             return None
         for each in self._occupancy(facts.placed.node).held:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from contract.names import Names
+from placement.cluster.holdings import Provenance
 from placement.scoring import Policy
 from view.model.changes import find_changes, no_change
 from view.model.occupancy import Occupancy
@@ -15,12 +16,11 @@ from view.model.reports import (
     Gap,
     NodeReport,
     PodReport,
-    Source,
     Stage,
 )
 from view.model.stories import Change, NodeVerdict, PodStory, Step
 from view.model.verdicts import fits_first, judge
-from view.model.words import cards_in_words, count_of, name_some, units
+from view.model.words import cards_in_words, count_of, lost_in_words, name_some, units
 
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 """So kube-scheduler begins; its numbers add up to more than there are nodes."""
@@ -99,7 +99,7 @@ def _summary(
                 text += f". A new pod would fit now on {name_some(fitting)}"
         case Stage.STARTING:
             text = f"is bound to {report.node} and not running yet"
-            recorded = any(each.source is Source.RECORDED for each in report.containers)
+            recorded = any(each.source is Provenance.RECORDED for each in report.containers)
             if report.why:
                 text += f": {report.why}"
             elif considered and not fitting and not recorded:
@@ -168,19 +168,27 @@ def _bound(facts: PodFacts, report: PodReport) -> Step:
 
 
 def _allocated(report: PodReport) -> Step:
-    recorded = [each for each in report.containers if each.source is Source.RECORDED]
+    recorded = [each for each in report.containers if each.source is Provenance.RECORDED]
     if not recorded:
         text = "no record of the agent"
         state = _WRONG if report.stage is Stage.REFUSED else _MISSING
         return Step("allocated", "", text, state)
-    return Step("allocated", "", "; ".join(map(_got, report.containers)), _DONE)
+    lost = any(part.lost for each in report.containers for part in each.parts)
+    text = "; ".join(map(_got, report.containers))
+    return Step("allocated", "", text, _WRONG if lost else _DONE)
 
 
 def _got(container: ContainerReport) -> str:
     if not container.parts or container.source is None:
         return f"{container.name}: nothing is recorded"
-    cards = cards_in_words(
-        [part.uuid if part.index is None else part.index for part in container.parts]
+    there, lost = list[str](), list[str]()
+    for part in container.parts:
+        if part.lost:
+            lost.append(part.uuid)
+        else:
+            there.append(part.uuid if part.index is None else str(part.index))
+    cards = " and ".join(
+        [*([cards_in_words(there)] if there else []), *([lost_in_words(lost)] if lost else [])]
     )
     memory = f" and {count_of(container.blocks, 'block')}" if container.blocks else ""
     return (

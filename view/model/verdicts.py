@@ -60,7 +60,7 @@ def _placing(pod: PodInfo, view: View, policy: Policy) -> tuple[tuple[str, tuple
     plan = plan_on(pod, view, policy)
     cards = {} if plan is None else cards_of(plan, view.node)
     index = [card.index for card in view.node.cards]
-    return tuple((name, tuple(index[each] for each in on)) for name, on in cards.items())
+    return tuple((name, tuple(index[each] for each in on.places)) for name, on in cards.items())
 
 
 def _cards(pod: PodInfo, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...]:

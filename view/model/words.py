@@ -90,6 +90,12 @@ def cards_in_words(indices: Sequence[object]) -> str:
     return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
 
 
+def lost_in_words(uuids: Sequence[str]) -> str:
+    """Write that a recorded card is not on its node any more."""
+    what = "a card that is not there" if len(uuids) == 1 else "cards that are not there"
+    return f"{what} ({', '.join(uuids)})"
+
+
 def name_some(names: Sequence[str], most: int = 3) -> str:
     """Write some of several names, and how many there are besides."""
     shown = ", ".join(names[:most])

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
+from placement.cluster.holdings import Provenance
 from view.model.pod_report import EVIDENCE
-from view.model.reports import ContainerReport, Freshness, Gap, Holder, Source, Stage
+from view.model.reports import ContainerReport, Freshness, Gap, Holder, Part, Stage
 from view.model.words import count_of, gaps_in_words
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, Line, cell, line
 
@@ -19,10 +20,10 @@ STAGES = {
 }
 
 HOW = {
-    Source.RECORDED: "",
-    Source.CHOSEN: "chosen",
-    Source.EXPECTED: "expected",
-    Source.UNSEEN: "",
+    Provenance.RECORDED: "",
+    Provenance.CHOSEN: "chosen",
+    Provenance.EXPECTED: "expected",
+    Provenance.UNSEEN: "",
 }
 """How surely it is known that a container holds a card; nothing is said where it is recorded."""
 
@@ -49,9 +50,13 @@ def amount(cores: int, blocks: int) -> str:
 
 def cards_of(container: ContainerReport) -> str:
     """Write the cards that a container has got: their indices, or else their UUIDs."""
-    return ",".join(
-        part.uuid if part.index is None else str(part.index) for part in container.parts
-    )
+    return ",".join(map(_card_of, container.parts))
+
+
+def _card_of(part: Part) -> str:
+    if part.lost:
+        return f"{part.uuid} (not there)"
+    return part.uuid if part.index is None else str(part.index)
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -83,7 +88,7 @@ def show_evidence(words: Iterable[str]) -> list[Line]:
 def holder_of(holder: Holder, *, evidence: bool = False) -> Cell:
     """Write who holds how much of a card."""
     much = f"{holder.cores}+{holder.blocks}"
-    if holder.source is Source.UNSEEN:
+    if holder.source is Provenance.UNSEEN:
         return cell(f"not visible to you {much}", DIM)
     how = HOW[holder.source] or (holder.evidence if evidence else "")
     text = f"{holder.namespace}/{holder.pod}/{holder.container} {much}"

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from placement.cluster.holdings import Provenance
 from view.model.reports import (
     CardReport,
     Holder,
     NodeReport,
     PodReport,
-    Source,
 )
 from view.model.stories import NodeVerdict, PodStory
 from view.model.waiting import Group
@@ -118,5 +118,5 @@ def blocks_text(blocks: int, size: int) -> str:
 def shade(holder: Holder, namespace: str) -> str:
     """Return further classes of a holder: whose namespace was not chosen, and who is uncertain."""
     other = " other" if namespace and holder.namespace != namespace else ""
-    sure = holder.source in {Source.RECORDED, Source.UNSEEN}
+    sure = holder.source in {Provenance.RECORDED, Provenance.UNSEEN}
     return other + ("" if sure else " unsure") + (" unseen" if not holder.pod else "")

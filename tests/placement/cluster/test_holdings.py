@@ -4,18 +4,34 @@ import tracemalloc
 
 import pytest
 
-from placement.cluster.holdings import View, known_cards, simulate, taken_on
+from placement.cluster.holdings import (
+    ContainerCards,
+    Provenance,
+    View,
+    known_cards,
+    simulate,
+    taken_on,
+)
 from placement.scoring import Policy
 from tests.placement.cluster.builders import a_node, a_pod, hint, record
 
 ONE, TWO = "GPU-n1-0", "GPU-n1-1"
+
+
+def on(*places: int) -> ContainerCards:
+    return ContainerCards(places, Provenance.RECORDED)
+
+
 FREE = [(100, 32), (100, 32)]
 
 
 def test_the_record_tells_before_the_choice() -> None:
     annotations = record(c0=([TWO], 30, 4)) | hint("0", "0")
     pod = a_pod("a", (30, 4), (40, 4), annotations=annotations)
-    assert known_cards(pod, a_node("n1")) == {"c0": (1,), "c1": (0,)}
+    assert known_cards(pod, a_node("n1")) == {
+        "c0": ContainerCards((1,), Provenance.RECORDED),
+        "c1": ContainerCards((0,), Provenance.CHOSEN),
+    }
 
 
 def test_what_is_free_must_be_told_of_each_card() -> None:
@@ -23,9 +39,13 @@ def test_what_is_free_must_be_told_of_each_card() -> None:
         View(a_node("n1"), FREE[:1])
 
 
-def test_cards_that_the_node_does_not_have_tell_nothing() -> None:
+def test_a_recorded_card_that_the_node_does_not_have_is_lost_and_a_chosen_one_tells_nothing() -> (
+    None
+):
     node = a_node("n1")
-    assert known_cards(a_pod("a", (30, 4), annotations=record(c0=(["X"], 30, 4))), node) is None
+    assert known_cards(a_pod("a", (30, 4), annotations=record(c0=(["X"], 30, 4))), node) == {
+        "c0": ContainerCards((), Provenance.RECORDED, ("X",))
+    }
     assert known_cards(a_pod("a", (30, 4), annotations=hint("7")), node) is None
     assert known_cards(a_pod("a", (200, 4), annotations=hint("0")), node) is None
 
@@ -33,23 +53,23 @@ def test_cards_that_the_node_does_not_have_tell_nothing() -> None:
 def test_an_init_container_without_a_record_beside_others_holds_nothing_known() -> None:
     node = a_node("n1")
     pod = a_pod("a", (30, 4), inits=[(50, 4)], annotations=record(c0=([TWO], 30, 4)))
-    assert known_cards(pod, node) == {"c0": (1,)}
+    assert known_cards(pod, node) == {"c0": ContainerCards((1,), Provenance.RECORDED)}
     assert known_cards(a_pod("a", (30, 4), inits=[(50, 4)], annotations=hint("1")), node) is None
 
 
 def test_what_init_containers_took_is_handed_on_and_kept() -> None:
     """Facts K4 and K7; sidecars and containers keep theirs beside each other."""
     pod = a_pod("a", (30, 4), (20, 2), inits=[(40, 8)], sidecars=[(10, 1)])
-    on_one = dict.fromkeys(("i0", "s0", "c0", "c1"), (0,))
+    on_one = dict.fromkeys(("i0", "s0", "c0", "c1"), on(0))
     assert taken_on(pod.demand, on_one) == ((0, 60, 8),)
-    elsewhere = on_one | {"i0": (1,)}
+    elsewhere = on_one | {"i0": on(1)}
     assert taken_on(pod.demand, elsewhere) == ((0, 60, 7), (1, 40, 8))
 
 
 def test_places_that_are_handed_on_are_used_before_others_on_other_cards() -> None:
     """The kubelet prefers them (K7): no block of the second card is taken."""
     pod = a_pod("a", (200, 8), inits=[(100, 9)])
-    assert taken_on(pod.demand, {"i0": (0,), "c0": (0, 1)}) == ((0, 100, 9), (1, 100, 0))
+    assert taken_on(pod.demand, {"i0": on(0), "c0": on(0, 1)}) == ((0, 100, 9), (1, 100, 0))
 
 
 def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() -> None:

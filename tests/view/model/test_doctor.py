@@ -368,6 +368,17 @@ def without(*components: str) -> list[Program]:
             ("records", "warning", "allocations are not written to their pods yet"),
         ),
         (
+            {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)]},
+            (
+                "records",
+                "warning",
+                (
+                    "pod default/share: container main is on a card that is not there (GPU-9) and "
+                    "computes on nothing there: delete the pod"
+                ),
+            ),
+        ),
+        (
             {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-1"}), 50)]},
             (
                 "records",

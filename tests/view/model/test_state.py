@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from contract.demand import CORES_PER_CARD
 from contract.inventory import decode_inventory, encode_inventory
 from placement.cluster.fit import Fit, check
+from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import parse_node
 from placement.cluster.room import Room
 from placement.pods import read_gpu_pod
@@ -19,7 +20,7 @@ from placement.scoring import Policy
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
 from tests.view import scenes
-from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Source, Stage
+from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Stage
 from view.model.state import ClusterState
 from view.model.stories import PodStory
 
@@ -144,8 +145,8 @@ def test_what_pods_hold_that_may_not_be_seen_is_known_from_the_agent() -> None:
     state = state_of([node], [seen], ALL_PODS)
     card = state.report().nodes[0].cards[0]
     assert [(each.cores, each.blocks, each.source) for each in card.holders] == [
-        (30, 4, Source.RECORDED),
-        (40, 18, Source.UNSEEN),
+        (30, 4, Provenance.RECORDED),
+        (40, 18, Provenance.UNSEEN),
     ]
     assert (card.cores_free, card.blocks_free) == (30, 10)
     assert not state.fit(make_pod("b", (40, 4)))[0].fits

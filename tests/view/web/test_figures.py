@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from placement.cluster.holdings import Provenance
 from tests.placement.cluster.builders import NAMES, make_pod
-from view.model.reports import CardReport, Holder, Source
+from view.model.reports import CardReport, Holder
 from view.model.state import ClusterState
 from view.web import figures, pages
 from view.web.figures import COLOURS, tenants
@@ -18,7 +19,7 @@ HOLDERS = st.lists(
         container=st.just("main"),
         cores=st.integers(0, 100),
         blocks=st.integers(0, 64),
-        source=st.sampled_from(Source),
+        source=st.sampled_from(Provenance),
     ),
     max_size=12,
 )

@@ -20,6 +20,7 @@ from view.model.doctor.facts import (
     Unread,
     value,
 )
+from view.model.words import lost_in_words
 
 NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 """What NVIDIA's device plugin serves whole cards as, the second with replicas of them."""
@@ -256,7 +257,19 @@ def check_records(facts: Facts) -> Iterator[Finding]:
         yield Finding(check, Level.UNKNOWN, facts.held.why)
         return
     compared = 0
+    nodes = () if isinstance(facts.nodes, Unread) else facts.nodes
+    there = {each.name: {card.uuid for card in each.cards.cards} for each in nodes if each.cards}
     for each in facts.held:
+        pod = f"{each.namespace}/{each.pod}"
+        explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
+        lost = sorted(each.cards - there.get(each.node, each.cards))
+        if lost:
+            text = (
+                f"pod {pod}: container {each.container} is on {lost_in_words(lost)} and computes "
+                "on nothing there: delete the pod"
+            )
+            found.add(Level.WARNING, each.node, text, explain)
+            continue
         samples = facts.agents.get(each.node, Unread(""))
         if isinstance(samples, Unread):
             text = "its agent's metrics cannot be read: what pods hold was not compared"
@@ -265,12 +278,10 @@ def check_records(facts: Facts) -> Iterator[Finding]:
         compared += 1
         if value(samples, f"{_PREFIX}cards", state="served") and not _agrees(each, samples):
             text = (
-                f"pod {each.namespace}/{each.pod}: container {each.container} holds something "
-                "else by the kubelet than its annotation gpu-allocation says"
+                f"pod {pod}: container {each.container} holds something else by the kubelet than "
+                "its annotation gpu-allocation says"
             )
-            found.add(
-                Level.ERROR, each.node, text, f"kubectl gpu explain -n {each.namespace} {each.pod}"
-            )
+            found.add(Level.ERROR, each.node, text, explain)
     count = f"{compared} container{'s' * (compared != 1)}"
     yield from found.findings(f"of {count}, all hold what their annotation says")
 

@@ -1,0 +1,100 @@
+"""A pod whose recorded card is not on its node any more: it holds nothing of any other card."""
+
+from typing import Any
+
+import pytest
+
+from placement.scoring import Policy
+from scheduler.decisions import Decisions
+from scheduler.state import State
+from tests.placement.cluster.builders import NAMES, a_pod, hint, make_node, make_pod, record
+
+ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
+ALL, HALF = (100, 32), (50, 24)
+
+
+def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    """What the extender counts as free on a node of two cards, of 100 cores and 32 blocks."""
+    state = State(NAMES)
+    state.put_node(make_node("n1", 2))
+    for pod in pods:
+        state.put_pod(pod)
+    room = state.room("n1")
+    assert room is not None
+    return tuple(room.view().free)
+
+
+@pytest.mark.parametrize(
+    ("asked", "annotations", "free"),
+    [
+        pytest.param(
+            {"limits": [(50, 8)]}, record(c0=([GONE], 50, 8)), (ALL, ALL), id="its only card"
+        ),
+        pytest.param(
+            {"limits": [(50, 8)]},
+            record(c0=([GONE], 50, 8)) | hint("0"),
+            (ALL, ALL),
+            id="swapped: its index is another card's now",
+        ),
+        pytest.param(
+            {"limits": [(200, 8)]},
+            record(c0=([GONE, TWO], 200, 8)),
+            (ALL, (0, 28)),
+            id="one of two cards",
+        ),
+        pytest.param(
+            {"limits": [(200, 8)]}, record(c0=([GONE, "GPU-gone-1"], 200, 8)), (ALL, ALL), id="both"
+        ),
+        pytest.param(
+            {"limits": [(50, 8), (50, 8)]},
+            record(c0=([GONE], 50, 8), c1=([TWO], 50, 8)),
+            (ALL, HALF),
+            id="one of two containers",
+        ),
+        pytest.param(
+            {"limits": [(50, 8)], "inits": [(60, 9)]},
+            record(c0=([GONE], 50, 8), i0=([GONE], 60, 9)),
+            (ALL, ALL),
+            id="with an init container",
+        ),
+        pytest.param(
+            {"limits": [(50, 8)], "inits": [(60, 9)]},
+            record(c0=([GONE], 50, 8)),
+            (ALL, ALL),
+            id="with one of which nobody knows what it had (K4)",
+        ),
+        pytest.param(
+            {"limits": [(50, 8)], "inits": [(60, 9)]},
+            record(c0=([TWO], 50, 8), i0=([GONE], 60, 9)),
+            (ALL, HALF),
+            id="an init container's alone",
+        ),
+        pytest.param(
+            {"limits": [(50, 8)]},
+            hint("7"),
+            (HALF, ALL),
+            id="chosen, and never there",
+        ),
+    ],
+)
+def test_a_pod_on_a_card_that_is_not_there_counts_on_no_other(
+    asked: dict[str, Any], annotations: dict[str, str], free: tuple[tuple[int, int], ...]
+) -> None:
+    limits = asked.pop("limits")
+    pod = make_pod("a", *limits, node="n1", annotations=annotations, **asked)
+    assert free_beside(pod) == free
+
+
+def test_a_pod_that_fits_beside_it_is_let_in() -> None:
+    """It was refused while the other counted on a card that it never had."""
+    state = State(NAMES)
+    state.put_node(make_node("n1", 1))
+    state.put_pod(make_pod("a", (50, 8), node="n1", annotations=record(c0=([GONE], 50, 8))))
+    decisions = Decisions(state, NAMES, Policy.BINPACK)
+    assert decisions.filter(a_pod("new", (60, 8)), ["n1"]).fitting == ("n1",)
+
+
+def test_what_is_not_told_yet_of_such_a_pod_is_expected_on_the_cards_that_are_there() -> None:
+    """The agent writes all containers at once; a manifest may bring a part of a record."""
+    pod = make_pod("a", (50, 8), (50, 8), node="n1", annotations=record(c0=([GONE], 50, 8)))
+    assert free_beside(pod) == (HALF, ALL)

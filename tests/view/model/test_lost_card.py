@@ -1,0 +1,84 @@
+"""A pod whose recorded card is not on its node any more, as people see it."""
+
+from placement.cluster.holdings import Provenance
+from tests.placement.cluster.builders import Json, hint, make_node, make_pod, record
+from tests.view.model.test_state import node_in, pod_in, state_of, told
+from view.model.reports import Part
+
+ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
+
+
+def lost(name: str = "lost", cards: tuple[str, ...] = (GONE,), cores: int = 50) -> Json:
+    return make_pod(
+        name,
+        (cores, 8),
+        node="n1",
+        annotations=record(c0=(cards, cores, 8)) | hint("0"),
+        phase="Running",
+    )
+
+
+def test_it_is_shown_on_that_card_and_on_no_other() -> None:
+    state = state_of([make_node("n1", 2)], [lost()])
+    report = state.report()
+    assert [card.holders for card in node_in(report, "n1").cards] == [(), ()]
+    (container,) = pod_in(report, "lost").containers
+    assert container.parts == (Part(GONE, None, "", 50, 8, lost=True),)
+    assert (container.source, container.evidence) == (Provenance.RECORDED, "witness")
+
+
+def test_what_is_lost_is_said_where_people_look() -> None:
+    state = state_of([make_node("n1", 2)], [lost()])
+    report = state.report()
+    text = "container c0 is on a card that is not there (GPU-gone-0)"
+    assert pod_in(report, "lost").why == text
+    note = "pod default/lost is on a card that is not there (GPU-gone-0)"
+    assert note in node_in(report, "n1").notes
+    story = told(state, "lost")
+    assert story.summary == f"runs on n1; {text}"
+    allocated = next(each for each in story.steps if each.name == "allocated")
+    assert allocated.state == "wrong"
+    assert allocated.text == (
+        "c0: 50 cores and 8 blocks of a card that is not there (GPU-gone-0), by the agent's "
+        "record, evidence witness: no other container could be meant"
+    )
+
+
+def test_of_two_cards_one_may_be_lost() -> None:
+    state = state_of([make_node("n1", 2)], [lost(cards=(GONE, TWO), cores=200)])
+    report = state.report()
+    one, two = node_in(report, "n1").cards
+    assert (one.holders, two.cores_held) == ((), 100)
+    (container,) = pod_in(report, "lost").containers
+    assert [(each.uuid, each.lost) for each in container.parts] == [(TWO, False), (GONE, True)]
+    assert (
+        told(state, "lost")
+        .steps[3]
+        .text.startswith(
+            "c0: 200 cores and 8 blocks of card 1 and a card that is not there (GPU-gone-0), "
+        )
+    )
+
+
+def test_another_pod_fits_beside_it_and_ending_it_is_not_offered() -> None:
+    node = make_node("n1", 1)
+    state = state_of([node], [lost(), make_pod("new", (60, 4))])
+    assert [each.fits for each in told(state, "new").nodes] == [True]
+    state = state_of([node], [lost(), lost("held", (ONE,), 60), make_pod("new", (60, 4))])
+    assert [each.text for each in told(state, "new").changes if each.kind == "free-pods"] == [
+        "end pod default/held on card 0 of n1 (frees 60 cores, 8 blocks)"
+    ]
+
+
+def test_a_chosen_card_that_is_not_there_is_not_shown_as_chosen() -> None:
+    """The agent will place the pod; it shows where it is expected."""
+    pod = make_pod("early", (50, 8), node="n1", annotations=hint("7"))
+    (container,) = pod_in(state_of([make_node("n1", 2)], [pod]).report(), "early").containers
+    assert container.source is Provenance.EXPECTED
+    assert [each.index for each in container.parts] == [0]
+
+
+def test_a_pod_that_has_ended_has_lost_nothing() -> None:
+    pod = lost() | {"status": {"phase": "Succeeded"}}
+    (container,) = pod_in(state_of([make_node("n1", 2)], [pod]).report(), "lost").containers
+    assert container.parts == (Part(GONE, None, "", 50, 8),)

@@ -1,0 +1,54 @@
+"""When the snapshot is made anew: it always shows the sources as they are, and only then."""
+
+import gc
+
+from agent.allocator.interfaces import Checkpoint, ListedPod
+from agent.allocator.node_state import NodeState
+from tests.agent.builders import CORE, ids, listed, view
+from tests.agent.fakes import FakeStore
+
+POD = view("p")
+MANY = 300
+
+
+def _look(number: int) -> tuple[Checkpoint, list[ListedPod]]:
+    """What the kubelet shows when the pod holds another slot each time; new objects."""
+    held = {CORE: ids("GPU-0", [number])}
+    return Checkpoint({"u-p": {"c0": held}}), [listed("p", c0=held)]
+
+
+def _state() -> NodeState:
+    state = NodeState(FakeStore())
+    state.set_pods([POD], synced=True)
+    return state
+
+
+def test_every_look_is_shown_though_freed_objects_leave_their_addresses_to_new_ones() -> None:
+    state = _state()
+    for number in range(MANY):
+        state.apply_observation(*_look(number), caught_up=True)
+        assert state.snapshot.held[CORE] == ids("GPU-0", [number])
+        state.apply_observation(None, None)  # frees what the look before was made of
+        gc.collect(0)
+
+
+def test_equal_sources_make_no_other_snapshot() -> None:
+    state = _state()
+    state.apply_observation(*_look(1), caught_up=True)
+    state.apply_observation(*_look(1), caught_up=True)
+    before = state.snapshot
+    state.set_pods([POD], synced=True)
+    state.apply_observation(*_look(1), caught_up=True)
+    assert state.snapshot is before
+
+
+def test_a_pod_that_the_api_shows_otherwise_makes_another_snapshot() -> None:
+    state = _state()
+    state.apply_observation(*_look(1), caught_up=True)
+    assert not state.snapshot.pods[0].ended
+    state.set_pods([view("p", terminal=True)], synced=True)
+    state.apply_observation(*_look(1), caught_up=True)
+    found = state.snapshot.pod(POD.id)
+    assert found is not None
+    assert found.info is not None
+    assert found.info.terminal

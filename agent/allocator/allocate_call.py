@@ -107,6 +107,6 @@ class AllocateCall:
         check_free(resource, record.taken(ref, resource, ids))
         grant = translate(resource, tickets)
         check_request(asker.container.demand, grant)
-        others = (grant_of(self.table, one, record.holding(ref, one)) for one in resource.others)
+        others = (grant_of(self.table, one, record.holding(ref, one)) for one in (resource.other,))
         check_together((grant, *filter(None, others)))
         return grant

@@ -88,7 +88,7 @@ class PreferredCall:
 
     def _assumptions(self, call: Call) -> Assumptions:
         """Return what the kubelet may withhold, and what may be free all the same."""
-        record, others = self.state.record, call.resource.others
+        record, others = self.state.record, (call.resource.other,)
         withheld = {each: record.withheld(call.resource, call.offered, each) for each in others}
         return Assumptions(
             withheld={each: self.table.count(each, ids) for each, ids in withheld.items()},

@@ -183,7 +183,7 @@ def _next_of_unknown(request: Request, pod: RecordedPod) -> ContainerDemand | No
     begun = [
         name
         for name, places in pod.held.items()
-        if any(places.get(one) for one in request.resource.others)
+        if any(places.get(one) for one in (request.resource.other,))
         and not places.get(request.resource)
         and len(places.get(Resource.CORE, ())) < CORES_PER_CARD
     ]

@@ -1,4 +1,4 @@
-"""The resources of which a container asks. Python has no other list of them."""
+"""The two resources of which a container asks. Python has no other list of them."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,8 +13,8 @@ HUNDRED = 100
 class Resource(StrEnum):
     """A resource, by the last word of its name: ``core`` is ``vcuda-core``.
 
-    The first one decides how many cards a container gets, and whether it shares one. Of the others
-    it gets equal parts of each of these cards.
+    Cores decide how many cards a container gets, and whether it shares one. Of memory it gets equal
+    parts of each of these cards.
     """
 
     CORE = "core"
@@ -25,13 +25,8 @@ class Resource(StrEnum):
 
     @property
     def other(self) -> "Resource":
-        """The resource that a container's other pair of calls is for."""
+        """The resource that a container's other pair of calls asks for."""
         return Resource.MEMORY if self is Resource.CORE else Resource.CORE
-
-    @property
-    def others(self) -> tuple["Resource", ...]:
-        """The resources that a container's other pairs of calls ask for."""
-        return tuple(each for each in Resource if each is not self)
 
     @property
     def unit(self) -> str:
@@ -46,8 +41,8 @@ class Resource(StrEnum):
 RESOURCES = tuple(Resource)
 """All of them, in their order: faster to walk than the class."""
 
-Counts: TypeAlias = tuple[int, ...]
-"""One count for each resource, in their order."""
+Counts: TypeAlias = tuple[int, int]
+"""Cores and memory blocks."""
 
 
 def count_of(demand: "Demand", resource: Resource) -> int:

@@ -85,7 +85,7 @@ def held_on_cards(
         cards: of each container whose cards are known.
 
     Returns:
-        By container and card: a count for each resource, in their order.
+        By container and card: cores and memory blocks.
     """
     held: dict[tuple[str, Card], list[int]] = {}
     for at, resource in enumerate(RESOURCES):
@@ -97,7 +97,7 @@ def held_on_cards(
             for card, each in zip(on, serve_on_cards(container.kind, amounts, left), strict=True):
                 reusable[card] = each.reusable
                 is_init = container.kind is ContainerKind.INIT
-                row = held.setdefault((container.name, card), [0] * len(RESOURCES))
+                row = held.setdefault((container.name, card), [0, 0])
                 row[at] = each.fresh if is_init else each.reused + each.fresh
         for container in demand.containers:
             if container.kind is ContainerKind.INIT:

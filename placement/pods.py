@@ -18,7 +18,7 @@ from contract.errors import ContractError, FieldError
 from contract.names import Names
 from contract.pod_annotations import read_allocations, read_choice, valid_allocations
 from contract.requests import read_pod_demand, walk_containers
-from contract.resource import RESOURCES, Counts
+from contract.resource import Counts, Resource
 from contract.reusable import NO_ROOM, find_leftover_conflicts, most_at_once
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import NO_WISHES, Wishes, read_wishes
@@ -322,7 +322,7 @@ class PodClass(NamedTuple):
     shares: tuple[Counts, ...] = ()
     whole: tuple[ContainerNeed, ...] = ()
     most_cards: ContainerNeed | None = None
-    asked: Counts = (0,) * len(RESOURCES)
+    asked: Counts = (0, 0)
     has_inits: bool = False
 
 
@@ -337,7 +337,7 @@ def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
             need = need_of(each.demand)
         except NoPlacement as error:
             return PodClass((), wishes, str(error))
-        counts = tuple(need.per_card[resource] for resource in RESOURCES)
+        counts = need.per_card[Resource.CORE], need.per_card[Resource.MEMORY]
         needs.append(ContainerNeed(each.kind, each.demand, each.demand.cards, counts))
     for container, conflict in find_leftover_conflicts(demand.containers):
         if conflict.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
@@ -351,7 +351,7 @@ def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
         tuple(sorted(shares, reverse=True)),
         tuple(sorted(whole, key=lambda need: -need.blocks)),
         max(needs, key=lambda need: need.cards),
-        tuple(most_at_once(demand, each) for each in RESOURCES),
+        (most_at_once(demand, Resource.CORE), most_at_once(demand, Resource.MEMORY)),
         any(need.kind is ContainerKind.INIT for need in needs),
     )
 

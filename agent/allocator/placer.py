@@ -67,7 +67,7 @@ class Placer:
         cards = found[container.name].cards
         within = {card: self.table.among(resource, card, view.offered) for card in cards}
         slots = pick(container.demand, resource, cards, free=within, must=request.must)
-        asked = {each for each in resource.others if count_of(container.demand, each)}
+        asked = {each for each in (resource.other,) if count_of(container.demand, each)}
         first = asked <= step.lacking
         replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
         return Placement(cards, slots, found, replaced)

@@ -101,7 +101,7 @@ class RequestView:
         planned = plan.get(step.container.name) if plan else None
         if plan is None or planned is None:
             return None
-        ref, others = ContainerRef(self._pod, step.container.name), self._resource.others
+        ref, others = ContainerRef(self._pod, step.container.name), (self._resource.other,)
         if self._record.holding(ref, self._resource) is not None:
             return None  # a kubelet that died serves it again: what was planned is over
         cards, bound = planned.cards, {*step.fixed, *step.must}

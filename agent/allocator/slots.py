@@ -152,11 +152,6 @@ class DeviceTable:
         )
 
 
-def card_of(device_id: str) -> str:
-    """Return the card that a device ID names, without looking whether there is one."""
-    return device_id.rpartition(_SEPARATOR)[0]
-
-
 def per_card(slots: Iterable[Slot]) -> Counter[str]:
     """Count places by card UUID."""
     return Counter(slot.card for slot in slots)

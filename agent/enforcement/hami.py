@@ -55,7 +55,13 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.grants import (
+    CardGrant,
+    ContainerEdits,
+    Entitlement,
+    Grant,
+    Mount,
+)
 from agent.allocator.interfaces import ContainerRef
 from agent.cards.pci import parse_address
 from agent.enforcement.container_dirs import ContainerDir, ContainerDirs

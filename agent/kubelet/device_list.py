@@ -56,7 +56,7 @@ def check_size(table: DeviceTable, *, numa: bool) -> None:
         SettingsError: the message is too long; names the smallest block that works.
     """
     cards = len(table.inventory.cards)
-    fixed = (size_of(table, each, numa=numa) for each in Resource.MEMORY.others)
+    fixed = (size_of(table, Resource.CORE, numa=numa),)
     if any(size > MOST_BYTES for size in fixed):
         raise SettingsError(
             f"cards: Invalid value: {cards} cards: the kubelet reads at most {MOST_BYTES} bytes of "

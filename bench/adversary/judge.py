@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agent.allocator.interfaces import ContainerRef
-from agent.allocator.slots import card_of
-from bench.adversary.pods import Container, Pod
+from bench.adversary.pods import Container, Pod, card_of
 from contract.allocation import Evidence
 from contract.demand import ContainerKind
 from contract.resource import Resource

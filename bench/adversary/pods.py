@@ -178,3 +178,8 @@ def stamps(number: int, random: Random) -> dict[str, str]:
         NAMES.bind_order: OrderStamp(at, "adversary", 0).encode(),
         NAMES.predicate_node: NODE,
     }
+
+
+def card_of(device_id: str) -> str:
+    """Return the card that a device ID names, without looking whether there is one."""
+    return device_id.rpartition("::")[0]

@@ -3,9 +3,8 @@
 from collections import Counter
 from collections.abc import Collection
 
-from agent.allocator.slots import card_of
 from bench.adversary.kubelet import State
-from bench.adversary.pods import NAMES
+from bench.adversary.pods import NAMES, card_of
 from bench.adversary.world import World
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind

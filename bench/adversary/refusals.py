@@ -3,10 +3,10 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from agent.allocator.slots import card_of
 from agent.errors import PlacementError, Refusal
 from bench.adversary.judge import Call
 from bench.adversary.oracle import Task, fits
+from bench.adversary.pods import card_of
 from contract.demand import ContainerKind
 from contract.resource import Resource
 from simulator.kubelet.devices import PreferCall

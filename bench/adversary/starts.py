@@ -1,10 +1,9 @@
 """Starts of containers: what the agent lets through, and what it vetoes (K10)."""
 
-from agent.allocator.slots import card_of
 from agent.errors import Refusal
 from bench.adversary.judge import Call
 from bench.adversary.kubelet import Known
-from bench.adversary.pods import Container, Pod
+from bench.adversary.pods import Container, Pod, card_of
 from bench.adversary.world import World
 from contract.resource import Resource
 

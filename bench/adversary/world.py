@@ -130,7 +130,7 @@ class World:
             lambda: self.host.allocator.allocate(resource, ids),
             lambda: not held.intersection(ids),
         )
-        other = self.devices.of(pod.uid, container.name).get(resource.others[0], frozenset())
+        other = self.devices.of(pod.uid, container.name).get(resource.other, frozenset())
         self.judge.twice(call, ids, held)
         if pod.uid not in self.confused and (call.known or call.reachable):
             self.judge.cards(call, ids, other)

@@ -4,8 +4,6 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
-from itertools import repeat
-from operator import add, sub
 from typing import NamedTuple, TypeAlias
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
@@ -19,13 +17,10 @@ from placement.scoring import Policy
 from placement.search import Capacity, Plan, Step, make_plan
 
 Free: TypeAlias = Sequence[Counts]
-"""Of each card, by its place on the node: what is free of each resource."""
+"""Of each card, by its place on the node: what is free of it."""
 
-Taken: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of each card that is used: its place on the node, then a count for each resource."""
-
-
-_NOTHING = (0,) * len(RESOURCES)
+Taken: TypeAlias = tuple[tuple[int, int, int], ...]
+"""Of each card that is used: its place on the node, cores and memory blocks."""
 
 
 class View:
@@ -46,8 +41,8 @@ class View:
         pairs = zip(node.cards, free, strict=True)
         healthy = [(card.places, row) for card, row in pairs if card.healthy]
         self.rows = [row for _, row in healthy]
-        all_places = map(sum, zip(_NOTHING, *[places for places, _ in healthy], strict=True))
-        all_free = map(sum, zip(_NOTHING, *self.rows, strict=True))
+        all_places = [sum(places[at] for places, _ in healthy) for at in (0, 1)]
+        all_free = [sum(row[at] for row in self.rows) for at in (0, 1)]
         self.totals = [
             (places, places - free) for places, free in zip(all_places, all_free, strict=True)
         ]
@@ -152,22 +147,22 @@ def taken_on(demand: PodDemand, cards: PodCards) -> Taken:
         only = demand.containers[0]
         on = cards[only.name].places if only.name in cards else ()
         if len(on) == 1 and only.demand.cards == 1:
-            cores, *others = [count_of(only.demand, each) for each in RESOURCES]
-            return ((on[0], min(cores, CORES_PER_CARD), *others),)
+            return ((on[0], min(only.demand.cores, CORES_PER_CARD), only.demand.memory),)
     return add_up(parts_of(demand, cards))
 
 
 def add_up(parts: Mapping[tuple[str, int], Sequence[int]]) -> Taken:
     """Return the sums by card of what :func:`parts_of` returns."""
     taken: dict[int, Counts] = {}
-    for (_, place), counts in parts.items():
-        taken[place] = tuple(map(add, taken.get(place, _NOTHING), counts))
-    return tuple((place, *counts) for place, counts in sorted(taken.items()))
+    for (_, place), (more_cores, more_blocks) in parts.items():
+        cores, blocks = taken.get(place, (0, 0))
+        taken[place] = cores + more_cores, blocks + more_blocks
+    return tuple((place, cores, blocks) for place, (cores, blocks) in sorted(taken.items()))
 
 
 def less(free: Counts, counts: Sequence[int]) -> Counts:
     """Return what is left of *free*, nothing where more is taken than there was."""
-    return tuple(map(max, map(sub, free, counts), repeat(0)))
+    return max(free[0] - counts[0], 0), max(free[1] - counts[1], 0)
 
 
 def simulate(pod: PodInfo, node: Node, free: Free, policy: Policy) -> Taken:

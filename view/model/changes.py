@@ -141,7 +141,7 @@ class _Search:
         rows = {
             (min(cores, asked.cores, CORES_PER_CARD - 1), min(blocks, asked.memory or blocks))
             for each in self.open
-            for cores, blocks, *_ in each.view.rows
+            for cores, blocks in each.view.rows
             if cores and blocks
         }
         most = asked.memory or max((blocks for _, blocks in rows), default=1)
@@ -352,7 +352,7 @@ def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[PodHoldi
 
 
 def _size(held: PodHolding) -> int:
-    return sum(cores for _, cores, *_ in held.taken)
+    return sum(cores for _, cores, _ in held.taken)
 
 
 def _naming(held: PodHolding, occupancy: Occupancy) -> str:

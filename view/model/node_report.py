@@ -95,7 +95,7 @@ def _holders(occupancy: Occupancy) -> dict[int, list[Holder]]:
             found.setdefault(place, []).append(
                 Holder(pod.id.namespace, pod.id.name, container, cores, blocks, source, by)
             )
-    for place, (cores, blocks, *_) in enumerate(occupancy.unseen):
+    for place, (cores, blocks) in enumerate(occupancy.unseen):
         if cores or blocks:
             unseen = Holder("", "", "", cores, blocks, Provenance.UNSEEN)
             found.setdefault(place, []).append(unseen)

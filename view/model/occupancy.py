@@ -14,7 +14,7 @@ from placement.cluster.room import Room
 from placement.pods import PodInfo
 from view.model.nodes import NodeFacts
 
-_NOTHING = (0,) * len(Resource)
+_NOTHING: Counts = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,7 @@ def occupancy_of(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
     if partial:
         rows = zip(node.cards, facts.inventory.cards, _used(facts, held, ()), strict=True)
         unseen = tuple(
-            # Of further resources the agent does not tell what is free.
-            less(less(card.places, (told.free_cores, told.free_blocks, *card.places[2:])), row)
+            less(less(card.places, (told.free_cores, told.free_blocks)), row)
             for card, told, row in rows
         )
     return Occupancy(facts, tuple(held), unseen, _view(facts, held, unseen))
@@ -140,8 +139,9 @@ def _used(facts: NodeFacts, held: Sequence[PodHolding], unseen: Sequence[Counts]
     """Add up what is held of each card."""
     used = dict(enumerate(unseen))
     for each in held:
-        for place, *counts in each.taken:
-            used[place] = tuple(map(add, used.get(place, _NOTHING), counts))
+        for place, cores, blocks in each.taken:
+            before = used.get(place, _NOTHING)
+            used[place] = before[0] + cores, before[1] + blocks
     return [used.get(place, _NOTHING) for place in range(len(facts.placed.cards))]
 
 

@@ -141,7 +141,7 @@ def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
     node.serve(pod, main, first)
     node.checkpoint.write()
     node.checkpoint.late = True
-    node.serve(pod, main, first.others[0])
+    node.serve(pod, main, first.other)
     node.start(pod)
     assert [reason for _, reason in unproven(node)] == [NOT_SHOWN]
     assert node.decision_log.refs("prestart") == ["a/main"]
@@ -158,7 +158,7 @@ def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
     (main,) = pod.demand.containers
     node.serve(pod, main, given)
     node.checkpoint.write()
-    (missing,) = given.others
+    missing = given.other
     asked = {CORE: 30, MEMORY: 8}[missing]
     assert veto(node, pod) == (
         f"no places of {missing}, but the container asks for {asked}: the kubelet did not know the "

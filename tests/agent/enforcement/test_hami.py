@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant, Mount
+from agent.allocator.grants import (
+    CardGrant,
+    ContainerEdits,
+    Entitlement,
+    Grant,
+    Mount,
+)
 from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.hami import HamiCore

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.allocator.grants import CardGrant, ContainerEdits, Grant, Mount
+from agent.allocator.grants import (
+    CardGrant,
+    ContainerEdits,
+    Grant,
+    Mount,
+)
 from agent.enforcement.container_dirs import ContainerDirs
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.config import decode

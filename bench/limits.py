@@ -32,8 +32,8 @@ from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
 from bench import confined
 from contract.demand import CORES_PER_CARD
+from contract.inventory import Card
 from contract.resource import Resource
-from placement.cards import Card
 
 _MIB = 1 << 20
 _BLOCK = 256

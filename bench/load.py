@@ -11,8 +11,8 @@ from agent.allocator.model.pod_view import PodId, PodView, QueuePosition
 from agent.allocator.model.tickets import DeviceTable
 from agent.cards.inventory import parse_inventory
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.inventory import Inventory
 from contract.resource import Resource
-from placement.cards import Inventory
 from simulator.cards import cards_file
 
 BLOCK = 256 << 20

@@ -5,13 +5,13 @@ the emptiest (spread), by cores and memory both. Whole cards are the best-connec
 single one is taken where it breaks up least.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 
-from contract.resource import RESOURCES, Resource
-from placement.capacity import CardState, Need, whole_cards
-from placement.topology import Links
+from contract.demand import CORES_PER_CARD
+from contract.inventory import Amounts
+from placement.capacity import CardNeed, CardSet
 
 
 class Policy(StrEnum):
@@ -21,15 +21,20 @@ class Policy(StrEnum):
     SPREAD = "spread"
 
 
+def whole_cards(cards: CardSet, free: Sequence[Amounts]) -> frozenset[int]:
+    """Return the healthy cards of which no core is held."""
+    return frozenset([at for at in cards.healthy if free[at][0] >= CORES_PER_CARD])
+
+
 def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
-    need: Need,
-    fitting: Sequence[CardState],
-    states: Iterable[CardState],
+    need: CardNeed,
+    fitting: Sequence[int],
+    cards: CardSet,
+    free: Sequence[Amounts],
     *,
-    links: Links,
     policy: Policy,
-    own: AbstractSet[str] = frozenset(),
-) -> list[CardState]:
+    own: AbstractSet[int] = frozenset(),
+) -> list[int]:
     """Sort cards for a share, the one that it is placed on first.
 
     *own* are the cards that other containers of its pod are on: of equal cards, spread prefers
@@ -40,39 +45,44 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     use to anybody. It begins a new card only when none that is begun fits, and then the one
     whose loss breaks up least.
     """
-    free = whole_cards(states)
-
-    def key(state: CardState) -> tuple[float, ...]:
-        left = [
-            (state.free[each] - need.per_card[each]) / max(state.places[each], 1)
-            for each in RESOURCES
-        ]
+    sizes, (cores, memory) = cards.sizes, need.per_card
+    begun: list[tuple[float, ...]] = []
+    whole: list[tuple[float, ...]] = []
+    for at in fitting:
+        free_cores, free_memory = free[at]
+        left = (free_cores - cores) / CORES_PER_CARD
+        blocks_left = (free_memory - memory) / (sizes[at][1] or 1)
+        more, less = (left, blocks_left) if left > blocks_left else (blocks_left, left)
         if policy is Policy.SPREAD:
-            return (-min(left), -sum(left), state.uuid in own, state.index)
-        away = links.taken_away(state.uuid, free) if state.whole else 0
-        return (state.whole, max(left), sum(left), away, state.index)
-
-    return sorted(fitting, key=key)
+            begun.append((-less, -(left + blocks_left), at in own, at))
+        elif free_cores < CORES_PER_CARD:
+            begun.append((more, left + blocks_left, at))
+        else:
+            whole.append((more, left + blocks_left, at))
+    if whole:
+        others, taken_away = whole_cards(cards, free), cards.links.taken_away
+        whole = [(most, total, taken_away(int(at), others), at) for most, total, at in whole]
+    return [int(each[-1]) for each in (*sorted(begun), *sorted(whole))]
 
 
 def best_whole(  # noqa: PLR0913 -- what cards are compared by
-    need: Need,
-    fitting: Sequence[CardState],
-    states: Iterable[CardState],
+    need: CardNeed,
+    fitting: Sequence[int],
+    cards: CardSet,
+    free: Sequence[Amounts],
     *,
-    links: Links,
-    must: Iterable[str] = (),
+    must: AbstractSet[int] = frozenset(),
     link: str = "",
-) -> tuple[str, ...]:
+) -> tuple[int, ...]:
     """Choose whole cards: the best-connected; among equals those with the least memory.
 
     Sets that hold together by *link* come before all others.
     """
-    return links.best(
+    return cards.links.best(
         need.demand.cards,
-        [state.uuid for state in fitting],
-        free=whole_cards(states),
-        must=frozenset(must),
-        cost={state.uuid: state.places[Resource.MEMORY] for state in fitting},
+        fitting,
+        free=whole_cards(cards, free),
+        must=must,
+        cost=[size[1] for size in cards.sizes],
         link=link,
     )

@@ -152,7 +152,7 @@ class Decisions:
         node = parse_node(obj, self._names)
         room = self._state.room(node.name)
         if room is None or node.cards != room.node.cards:
-            return self.judge(pod.shape, View(node, node.all_free()))
+            return self.judge(pod.shape, View(node, node.sizes))
         return self.judge(pod.shape, View(node, room.view_without(pod.uid).free))
 
     def judge(self, shape: Shape, view: View) -> Verdict:

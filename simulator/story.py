@@ -9,9 +9,9 @@ from pathlib import Path
 from agent.allocator.model.tickets import summarize
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind, parse_pod_demand
+from contract.inventory import Inventory
 from contract.resource import Resource
 from contract.stamps import OrderStamp
-from placement.cards import Inventory
 from simulator.attribution import (
     Call,
     Candidate,

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from agent.allocator.allocate_call import AllocateCall
 from agent.allocator.allocation_publisher import AllocationPublisher
 from agent.allocator.enforcement_coordinator import EnforcementCoordinator
-from agent.allocator.free_places import free_places
 from agent.allocator.model.answer import Answer
 from agent.allocator.model.entitlement import Entitlement
 from agent.allocator.model.grant import Grant
@@ -32,6 +31,7 @@ from agent.allocator.preferred_call import PreferredCall
 from agent.allocator.prestart_call import Pause, PreStartCall
 from agent.allocator.record import Record
 from agent.allocator.saved_state import Store
+from agent.allocator.search_input import free_slots
 from agent.allocator.settler import Settler
 from contract.resource import Resource
 from placement.scoring import Policy
@@ -190,7 +190,7 @@ class Allocator:
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free places by card."""
         with self.state as state:
-            return free_places(state.record, self.table, resource)
+            return free_slots(state.record, self.table, resource)
 
     def record(self) -> Record:
         """Return who holds what at this moment."""

@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.allocator.free_places import reserved
 from agent.allocator.model.ports import DecisionLog
 from agent.allocator.model.tickets import DeviceTable, Ticket
 from agent.allocator.node_state import NodeState
-from agent.allocator.placement_request import Assumptions, Constraints, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.resolver import Resolution
+from agent.allocator.search_input import (
+    Assumptions,
+    PlacementConstraints,
+    PlacementRequest,
+    needed_after_restart,
+)
 from agent.allocator.settler import Call, Settler
 from contract.demand import PodDemand
 from contract.resource import Resource
@@ -80,9 +84,9 @@ class PreferredCall:
             must,
             plan=self.state.plan(asker.pod),
             assumptions=self._assumptions(call),
-            constraints=Constraints(view.wishes, view.chosen, self.strict)
+            constraints=PlacementConstraints(view.wishes, view.chosen, self.strict)
             if view is not None
-            else Constraints(),
+            else PlacementConstraints(),
             certain=not asker.rivals,
         )
 
@@ -92,7 +96,7 @@ class PreferredCall:
         withheld = {each: record.withheld(call.resource, call.offered, each) for each in others}
         return Assumptions(
             withheld={each: self.table.count(each, ids) for each, ids in withheld.items()},
-            reserved=reserved(record, self.table),
+            reserved=needed_after_restart(record, self.table),
             doubtful={each: self.table.count(each, record.doubtful(each)) for each in others},
         )
 

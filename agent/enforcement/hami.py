@@ -67,8 +67,8 @@ from agent.enforcement.ticket_disk import translated
 from agent.errors import EnforcementError
 from agent.host import directories
 from contract.demand import CORES_PER_CARD
+from contract.inventory import Card
 from contract.resource import Resource
-from placement.cards import Card
 
 log = logging.getLogger(__name__)
 

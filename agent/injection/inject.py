@@ -21,8 +21,8 @@ from agent.allocator.model.answer import Answer, Mount
 from agent.allocator.model.grant import Grant
 from agent.errors import GrantError, SettingsError
 from contract.errors import quote
+from contract.inventory import Inventory
 from contract.resource import Resource
-from placement.cards import Inventory
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """Read by the NVIDIA container runtime, and by people."""

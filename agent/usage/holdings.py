@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.allocator.free_places import free_places
 from agent.allocator.model.containers import ContainerRef, Places
 from agent.allocator.model.tickets import DeviceTable
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
+from agent.allocator.search_input import free_slots
 from contract.demand import CORES_PER_CARD
 from contract.resource import Resource
 
@@ -83,7 +83,7 @@ def count_holdings(record: Record, table: DeviceTable) -> Holdings:
         if not (pod.view is not None and pod.view.running and pod.is_init(name))
     ]
     holders.sort(key=lambda each: each.ref)
-    free = {each: free_places(record, table, each) for each in Resource}
+    free = {each: free_slots(record, table, each) for each in Resource}
     rooms = {}
     for card in table.inventory.cards:
         blocks, cores_free = table.places(Resource.MEMORY, card), free[Resource.CORE][card.uuid]

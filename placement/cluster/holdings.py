@@ -1,27 +1,18 @@
 """What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeAlias
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
-from contract.resource import RESOURCES, Counts, count_of
-from placement.capacity import CardState, need_of
+from contract.inventory import NOTHING, Amounts
+from contract.resource import RESOURCES
 from placement.cluster.nodes import Node
+from placement.cluster.plan import plan_pod
 from placement.cluster.pods import Pod
 from placement.errors import NoPlacement
+from placement.held import Taken
 from placement.scoring import Policy
-from placement.search import Capacity, Plan, Step, make_plan
-
-Free: TypeAlias = Sequence[Counts]
-"""Of each card, by its place on the node: what is free of each resource."""
-
-Taken: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of each card that is used: its place on the node, then a count for each resource."""
-
-
-_NOTHING = (0,) * len(RESOURCES)
-_SLOT = {resource: slot for slot, resource in enumerate(RESOURCES)}
+from placement.search import Plan, Rows
 
 
 class View:
@@ -29,23 +20,23 @@ class View:
 
     Attributes:
         node: the node.
-        free: of each card, by its place.
+        free: of each card, by its position.
         rows: the same of healthy cards alone.
-        totals: of each resource the places of healthy cards, all there are and those taken.
+        totals: cores and memory blocks of healthy cards: all there are, and those taken.
     """
 
     __slots__ = ("free", "node", "rows", "totals")
 
-    def __init__(self, node: Node, free: Free) -> None:
+    def __init__(self, node: Node, free: Iterable[tuple[int, int]]) -> None:
         self.node = node
-        self.free = free
-        pairs = zip(node.cards, free, strict=True)
-        healthy = [(card.places, row) for card, row in pairs if card.healthy]
-        self.rows = [row for _, row in healthy]
-        all_places = map(sum, zip(_NOTHING, *[places for places, _ in healthy], strict=True))
-        all_free = map(sum, zip(_NOTHING, *self.rows, strict=True))
+        self.free = tuple([Amounts(*row) for row in free])
+        if len(self.free) != len(node.cards):
+            raise ValueError(f"{len(node.cards)} cards, and what is free of {len(self.free)}")
+        healthy, sizes = node.card_set.healthy, node.sizes
+        self.rows = [self.free[at] for at in healthy]
         self.totals = [
-            (places, places - free) for places, free in zip(all_places, all_free, strict=True)
+            (there := sum([sizes[at][slot] for at in healthy]), there - free)
+            for slot, free in enumerate(map(sum, zip(NOTHING, *self.rows, strict=True)))
         ]
 
 
@@ -102,8 +93,7 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
         only = demand.containers[0]
         on = cards.get(only.name, ())
         if len(on) == 1 and only.demand.cards == 1:
-            cores, *others = [count_of(only.demand, each) for each in RESOURCES]
-            return ((on[0], min(cores, CORES_PER_CARD), *others),)
+            return ((on[0], min(only.demand.cores, CORES_PER_CARD), only.demand.memory),)
     taken: dict[int, list[int]] = {}
     reusable: dict[int, list[int]] = {}
     for container in demand.containers:
@@ -113,20 +103,20 @@ def taken_on(demand: PodDemand, cards: Mapping[str, Sequence[int]]) -> Taken:
         for slot, resource in enumerate(RESOURCES):
             quotas = asked.per_card(resource, len(on)) if slot else (cores,) * len(on)
             count = sum(quotas)
-            handed = min(count, sum(reusable.get(place, _NOTHING)[slot] for place in on))
+            handed = min(count, sum(reusable.get(place, NOTHING)[slot] for place in on))
             missing = count - handed
             for place, quota in zip(on, quotas, strict=False):
-                left = reusable.setdefault(place, [*_NOTHING])
+                left = reusable.setdefault(place, [*NOTHING])
                 reused = min(left[slot], handed)
                 handed -= reused
                 fresh = min(max(quota - reused, 0), missing)
                 missing -= fresh
-                taken.setdefault(place, [*_NOTHING])[slot] += fresh
+                taken.setdefault(place, [*NOTHING])[slot] += fresh
                 left[slot] += fresh if container.kind is ContainerKind.INIT else -reused
-    return tuple((place, *counts) for place, counts in sorted(taken.items()))
+    return tuple((at, cores, memory) for at, (cores, memory) in sorted(taken.items()))
 
 
-def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
+def simulate(pod: Pod, node: Node, free: Rows, policy: Policy) -> Taken:
     """Place a pod of which nobody has said where it is, as the agent would.
 
     One that fits nowhere will be refused by the agent, or the agent knows more: it counts on the
@@ -136,7 +126,7 @@ def simulate(pod: Pod, node: Node, free: Free, policy: Policy) -> Taken:
 
 
 def simulate_cards(
-    pod: Pod, node: Node, free: Free, policy: Policy
+    pod: Pod, node: Node, free: Rows, policy: Policy
 ) -> tuple[Mapping[str, Sequence[int]], Taken]:
     """Place a pod as :func:`simulate` does; return the cards of each container too, by place."""
     known = _part_known(pod, node)
@@ -145,7 +135,7 @@ def simulate_cards(
     except NoPlacement:
         plan = None
     if plan is not None:
-        return cards_of(plan, node), taken_by(plan, node)
+        return {name: each.cards for name, each in plan.items()}, taken_by(plan)
     cards: dict[str, Sequence[int]] = dict(known)
     emptiest = sorted(range(len(free)), key=lambda place: (*(-each for each in free[place]), place))
     for container in pod.demand.containers:
@@ -169,118 +159,10 @@ def _part_known(pod: Pod, node: Node) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
-    pod: Pod,
-    node: Node,
-    free: Free,
-    policy: Policy,
-    *,
-    fixed: Mapping[str, Sequence[int]] | None = None,
-    most_tries: int = 500,
-) -> Plan | None:
-    """Place all containers of a pod with the agent's own code.
-
-    As the agent does, the plan holds whichever places the kubelet hands on; where there is no such
-    plan, one that may hold will do.
-
-    Args:
-        pod: the pod.
-        node: where.
-        free: what is free there.
-        policy: which card a share prefers, where the pod's author has no wish.
-        fixed: the cards of containers that have theirs, by name and place.
-        most_tries: how many placings are tried.
-
-    Returns:
-        The plan, by container name; cards are named by their index as text. ``None`` when the
-        search was given up.
-
-    Raises:
-        NoPlacement: there is none.
-    """
-    if node.links is None:
-        raise NoPlacement("no cards")
-    wishes = pod.wishes
-    picky = wishes.rules_out_cards
-    capacities = [
-        _capacity(
-            card.index,
-            card.places,
-            free_here,
-            "" if card.healthy else "unhealthy",
-            wishes.excludes(model=card.model, uuid=card.uuid) if picky else "",
-        )
-        for card, free_here in zip(node.cards, free, strict=True)
-    ]
-    names = {
-        name: tuple(str(node.cards[each].index) for each in on)
-        for name, on in (fixed or {}).items()
-    }
-    steps = [
-        Step(
-            container,
-            need_of(container.demand),
-            frozenset(each for each in RESOURCES if count_of(container.demand, each)),
-            fixed=names.get(container.name, ()),
-            link=wishes.link,
-        )
-        for container in pod.demand.containers
-    ]
-    chosen = Policy(wishes.policy) if wishes.policy else policy
-    refusal: NoPlacement | None = None
-    inits = any(each.kind is ContainerKind.INIT for each in pod.demand.containers)
-    for guaranteed in (True, False) if inits else (True,):
-        try:
-            plan = make_plan(
-                steps,
-                capacities,
-                links=node.links,
-                policy=chosen,
-                guaranteed=guaranteed,
-                most_tries=most_tries,
-            )
-        except NoPlacement as error:
-            refusal = refusal or error
-        else:
-            if plan is not None:
-                return plan
-            refusal = None
-    if refusal is not None:
-        raise refusal
-    return None
-
-
-@lru_cache(maxsize=4096)
-def _capacity(index: int, places: Counts, free: Counts, unhealthy: str, excluded: str) -> Capacity:
-    """Return a card that nobody has named yet; most cards are as they were a pod ago."""
-    return Capacity(
-        CardState(
-            str(index),
-            index,
-            dict(zip(RESOURCES, free, strict=True)),
-            dict(zip(RESOURCES, places, strict=True)),
-            unhealthy,
-            excluded,
-        )
-    )
-
-
-def cards_of(plan: Plan, node: Node) -> dict[str, tuple[int, ...]]:
-    """Return the cards of each container in a plan, by place."""
-    by_name = {str(card.index): place for place, card in enumerate(node.cards)}
-    return {
-        name: tuple(sorted(by_name[each] for each in assignment.cards))
-        for name, assignment in plan.items()
-    }
-
-
-def taken_by(plan: Plan, node: Node) -> Taken:
+def taken_by(plan: Plan) -> Taken:
     """Add up what a plan takes of each card."""
-    by_name = {str(card.index): place for place, card in enumerate(node.cards)}
-    taken: dict[int, list[int]] = {}
+    taken: dict[int, Amounts] = {}
     for assignment in plan.values():
-        for resource, fresh in assignment.fresh.items():
-            for name, count in fresh.items():
-                row = taken.setdefault(by_name[name], [*_NOTHING])
-                row[_SLOT[resource]] += count
-    return tuple((place, *counts) for place, counts in sorted(taken.items()))
+        for at, fresh in zip(assignment.cards, assignment.fresh, strict=True):
+            taken[at] = taken.get(at, NOTHING).plus(fresh)
+    return tuple((at, *amounts) for at, amounts in sorted(taken.items()))

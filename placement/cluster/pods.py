@@ -15,9 +15,10 @@ from contract.demand import (
     find_misfits,
     read_pod_demand,
 )
+from contract.inventory import NOTHING, Amounts
 from contract.names import Names
 from contract.pod_annotations import read_allocations, read_choice, valid_allocations
-from contract.resource import RESOURCES, Counts, count_of
+from contract.resource import RESOURCES, count_of
 from contract.wishes import NO_WISHES, Wishes, read_wishes
 from placement.capacity import need_of
 from placement.errors import NoPlacement
@@ -41,17 +42,7 @@ class Need(NamedTuple):
     kind: ContainerKind
     demand: Demand
     cards: int
-    counts: Counts
-
-    @property
-    def cores(self) -> int:
-        """Cores that each card must have free."""
-        return self.counts[0]
-
-    @property
-    def blocks(self) -> int:
-        """Memory blocks that each card must have free."""
-        return self.counts[1]
+    counts: Amounts
 
 
 class Shape(NamedTuple):
@@ -63,21 +54,21 @@ class Shape(NamedTuple):
         needs: of each container, in the kubelet's order of admission.
         wishes: of the pod's author.
         problem: why no node can ever serve it; empty when one may.
-        shares: what those take that share a card, the largest first.
-        whole: those that take whole cards, the most memory first.
+        shares: how many containers share a card.
         most_cards: the container with the most cards.
         asked: what the whole pod has when it has most.
-        has_inits: whether ordinary init containers hand places on (fact K7).
     """
 
     needs: tuple[Need, ...]
     wishes: Wishes
     problem: str = ""
-    shares: tuple[Counts, ...] = ()
-    whole: tuple[Need, ...] = ()
+    shares: int = 0
     most_cards: Need | None = None
-    asked: Counts = (0,) * len(RESOURCES)
-    has_inits: bool = False
+    asked: Amounts = NOTHING
+
+    def __hash__(self) -> int:
+        """Return the same for equal shapes, at once: it is asked of every node."""
+        return hash(self.asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,26 +173,21 @@ def shape_of(demand: PodDemand, wishes: Wishes) -> Shape:
             need = need_of(container.demand)
         except NoPlacement as error:
             return Shape((), wishes, str(error))
-        counts = tuple(need.per_card[each] for each in RESOURCES)
-        needs.append(Need(container.kind, container.demand, container.demand.cards, counts))
+        needs.append(Need(container.kind, container.demand, container.demand.cards, need.per_card))
     for container, misfit in find_misfits(demand):
         if misfit.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
             return Shape((), wishes, f"container {container.name}: {misfit.detail}")
-    shares = [need.counts for need in needs if need.demand.is_share]
-    whole = [need for need in needs if not need.demand.is_share]
     return Shape(
         tuple(needs),
         wishes,
         "",
-        tuple(sorted(shares, reverse=True)),
-        tuple(sorted(whole, key=lambda need: -need.blocks)),
+        sum(need.demand.is_share for need in needs),
         max(needs, key=lambda need: need.cards),
         _most_at_once(needs),
-        any(need.kind is ContainerKind.INIT for need in needs),
     )
 
 
-def _most_at_once(needs: Sequence[Need]) -> Counts:
+def _most_at_once(needs: Sequence[Need]) -> Amounts:
     """Return what a pod has when it has most.
 
     An ordinary init container runs beside the sidecars before it, and hands on what it had.
@@ -215,7 +201,7 @@ def _most_at_once(needs: Sequence[Need]) -> Counts:
             if need.kind is not ContainerKind.INIT:
                 kept += count
         found.append(most)
-    return tuple(found)
+    return Amounts(*found)
 
 
 _shape_of_many = lru_cache(maxsize=4)(shape_of.__wrapped__)

@@ -6,12 +6,9 @@ others leave. So the same pods have the same room, in whatever order the events 
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
-from operator import add, sub
+from collections.abc import Set as AbstractSet
 
-from contract.resource import RESOURCES, Counts
 from placement.cluster.holdings import (
-    Taken,
     View,
     known_cards,
     simulate,
@@ -20,13 +17,14 @@ from placement.cluster.holdings import (
 )
 from placement.cluster.nodes import Node
 from placement.cluster.pods import Pod
+from placement.held import HeldAmounts, Taken
 from placement.scoring import Policy
 
 
 class Room:
     """The room on one node. Not safe to share between threads."""
 
-    __slots__ = ("_held", "_policy", "_unknown", "_used", "_view", "node", "pods")
+    __slots__ = ("_by_pod", "_held", "_policy", "_unknown", "_view", "node", "pods")
 
     def __init__(self, name: str, policy: Policy) -> None:
         """Start with a node of which nothing is known yet.
@@ -38,18 +36,18 @@ class Room:
         self.node = Node(name)
         self.pods: dict[str, Pod] = {}
         self._policy = policy
-        self._held: dict[str, Taken] = {}
+        self._by_pod: dict[str, Taken] = {}
         self._unknown: set[str] = set()
-        self._used: list[list[int]] = []
+        self._held = HeldAmounts.nothing_of(())
         self._view: View | None = None
 
     def set_node(self, node: Node) -> None:
         """Take what the node is now; who holds what is worked out anew."""
         self.node = node
         self._view = None
-        self._held.clear()
+        self._by_pod.clear()
         self._unknown.clear()
-        self._used = [[0] * len(RESOURCES) for _ in node.cards]
+        self._held = HeldAmounts.nothing_of(node.sizes)
         for pod in self.pods.values():
             self._count(pod)
 
@@ -67,38 +65,38 @@ class Room:
     def view(self) -> View:
         """Return the node with what is free now; the same object for as long as nothing changes."""
         if self._view is None:
-            self._view = self._left(self._used, [self.pods[uid] for uid in self._unknown])
+            self._view = View(self.node, self._with(self._unknown).free)
         return self._view
 
     def view_without(self, uid: str) -> View:
         """Return the node with what would be free if one pod held nothing."""
         if uid not in self.pods:
             return self.view()
-        used = [row.copy() for row in self._used]
-        for place, *counts in self._held.get(uid, ()):
-            used[place] = list(map(sub, used[place], counts))
-        return self._left(used, [self.pods[each] for each in self._unknown if each != uid])
+        held = self._held.give_back(self._by_pod.get(uid, ()))
+        return View(self.node, self._with(self._unknown - {uid}, held).free)
 
     def holding(self, uid: str) -> Taken | None:
         """Return what a pod holds; ``None`` where that is simulated or the pod is not here."""
-        return self._held.get(uid)
+        return self._by_pod.get(uid)
 
     def simulated(self) -> Mapping[str, tuple[Mapping[str, Sequence[int]], Taken]]:
         """Return by UID what pods hold where that is simulated: cards of containers, and counts."""
-        free = list(self._left(self._used, []).free)
-        found = {}
-        unknown = [self.pods[uid] for uid in self._unknown]
-        for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
-            found[pod.uid] = simulate_cards(pod, self.node, free, self._policy)
-            _take(free, found[pod.uid][1])
+        held, found = self._held, {}
+        for pod in self._in_order(self._unknown):
+            found[pod.uid] = simulate_cards(pod, self.node, held.free, self._policy)
+            held = held.take(found[pod.uid][1])
         return found
 
-    def _left(self, used: list[list[int]], unknown: list[Pod]) -> View:
-        cards = self.node.cards
-        free = [less(card.places, row) for card, row in zip(cards, used, strict=True)]
-        for pod in sorted(unknown, key=lambda pod: (pod.order, pod.uid)):
-            _take(free, simulate(pod, self.node, free, self._policy))
-        return View(self.node, tuple(free))
+    def _with(self, unknown: AbstractSet[str], held: HeldAmounts | None = None) -> HeldAmounts:
+        """Return what is held, by some pods too whose cards are simulated."""
+        held = held or self._held
+        for pod in self._in_order(unknown):
+            held = held.take(simulate(pod, self.node, held.free, self._policy))
+        return held
+
+    def _in_order(self, uids: AbstractSet[str]) -> Sequence[Pod]:
+        """Return pods as the kubelet admits them."""
+        return sorted((self.pods[uid] for uid in uids), key=lambda pod: (pod.order, pod.uid))
 
     def _count(self, pod: Pod) -> None:
         self._view = None
@@ -108,22 +106,10 @@ class Room:
         if cards is None:
             self._unknown.add(pod.uid)
             return
-        self._held[pod.uid] = taken_on(pod.demand, cards)
-        for place, *counts in self._held[pod.uid]:
-            self._used[place] = list(map(add, self._used[place], counts))
+        taken = self._by_pod[pod.uid] = taken_on(pod.demand, cards)
+        self._held = self._held.take(taken)
 
     def _uncount(self, uid: str) -> None:
         self._view = None
         self._unknown.discard(uid)
-        for place, *counts in self._held.pop(uid, ()):
-            self._used[place] = list(map(sub, self._used[place], counts))
-
-
-def _take(free: list[Counts], taken: Taken) -> None:
-    for place, *counts in taken:
-        free[place] = less(free[place], counts)
-
-
-def less(free: Counts, counts: Sequence[int]) -> Counts:
-    """Return what is left of *free*, nothing where more is taken than there was."""
-    return tuple(map(max, map(sub, free, counts), repeat(0)))
+        self._held = self._held.give_back(self._by_pod.pop(uid, ()))

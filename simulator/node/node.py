@@ -27,9 +27,9 @@ from agent.kubelet.server import Calls, DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from contract.demand import parse_pod_demand
+from contract.inventory import Inventory
 from contract.names import Names
 from contract.resource import Resource
-from placement.cards import Inventory
 from simulator.cards import cards_file
 from simulator.kubelet import checkpoint as kubelet_checkpoint
 from simulator.kubelet.node import Kubelet

@@ -15,8 +15,8 @@ from agent.allocator.pods import Pods, kubelet_uid
 from agent.allocator.record import Record
 from agent.allocator.recorded_pod import RecordedPod
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.inventory import Card, Inventory
 from contract.resource import Resource
-from placement.cards import Card, Inventory
 from tests.examples import share
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY

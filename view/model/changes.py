@@ -18,7 +18,7 @@ from view.model.occupancy import Held, Occupancy
 from view.model.pods import PodFacts
 from view.model.stories import Change
 from view.model.verdicts import exceeds, why_not_on
-from view.model.words import cards_in_words, count_of
+from view.model.words import cards_in_words, clamp, count_of
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
@@ -140,7 +140,7 @@ class _Search:
         rows = {
             (min(cores, asked.cores, CORES_PER_CARD - 1), min(blocks, asked.memory or blocks))
             for each in self.open
-            for cores, blocks, *_ in each.view.rows
+            for cores, blocks in each.view.rows
             if cores and blocks
         }
         most = asked.memory or max((blocks for _, blocks in rows), default=1)
@@ -239,14 +239,14 @@ class _Search:
             (each, place)
             for each in self.open
             for place, card in enumerate(each.view.node.cards)
-            if not card.healthy
+            if card.withheld
             and isinstance(check(self._pod.shape, each.view_as_if(healthy={place})), Fit)
         ]
         if not found:
             return ()
         each, place = found[0]
         name, card = each.view.node.name, each.view.node.cards[place]
-        text = f"mend card {card.index} of {name}: {each.facts.inventory.cards[place].reason}"
+        text = f"mend card {card.index} of {name}: {clamp(card.unhealthy) or card.withheld}"
         besides = f"{count_of(len(found) - 1, 'other card')} would do too" if found[1:] else ""
         needs = "access to the node"
         return (Change("heal-card", text, "admin", (name,), needs=needs, besides=besides),)

@@ -3,18 +3,17 @@
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from operator import add
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
-from contract.resource import Counts, Resource
-from placement.cluster.holdings import Taken, View, known_cards
-from placement.cluster.nodes import NodeCard, Problem
+from contract.inventory import NOTHING, Amounts
+from contract.resource import Resource
+from placement.cluster.holdings import View, known_cards
+from placement.cluster.nodes import Problem
 from placement.cluster.pods import Pod
-from placement.cluster.room import Room, less
+from placement.cluster.room import Room
+from placement.held import HeldAmounts, Taken
 from view.model.nodes import NodeFacts
 from view.model.reports import Source
-
-_NOTHING = (0,) * len(Resource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,9 @@ class Held:
         """
         containers = self.pod.demand.containers
         if len(containers) == len(self.taken) == 1:  # nearly all
-            place, cores, blocks, *_ = self.taken[0]
+            place, cores, blocks = self.taken[0]
             return [(containers[0].name, place, cores, blocks)]
-        left = {place: [cores, blocks] for place, cores, blocks, *_ in self.taken}
+        left = {place: [cores, blocks] for place, cores, blocks in self.taken}
         last_first = sorted(containers, key=lambda each: each.kind is ContainerKind.INIT)
         found: dict[tuple[str, int], list[int]] = {}
         for container in last_first:
@@ -87,12 +86,12 @@ class Occupancy:
 
     facts: NodeFacts
     held: tuple[Held, ...]
-    unseen: tuple[Counts, ...]
+    unseen: tuple[Amounts, ...]
     view: View
 
-    def used(self) -> list[Counts]:
+    def used(self) -> Sequence[Amounts]:
         """Return what is held of each card, which may be more than there is."""
-        return _used(self.facts, self.held, self.unseen)
+        return _used(self.facts, self.held, self.unseen).held
 
     def view_without(self, uids: AbstractSet[str]) -> View:
         """Return the node with what would be free if some pods held nothing."""
@@ -105,19 +104,16 @@ class Occupancy:
         """Return the node as it would be."""
         node = self.view.node
         cards = tuple(
-            replace(card, healthy=True) if place in healthy else card
+            replace(card, unhealthy="", cordoned=False) if place in healthy else card
             for place, card in enumerate(node.cards)
         )
         problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
-        return View(replace(node, cards=cards, problem=problem), self.view.free)
+        return View(replace(node.with_cards(cards), problem=problem), self.view.free)
 
-    def reserve(self, taken: Mapping[int, Counts]) -> "Occupancy":
-        """Return the node as if more were held of it, by pods that do not exist yet."""
-        unseen = self.unseen or (_NOTHING,) * len(self.facts.placed.cards)
-        more = tuple(
-            tuple(map(add, row, taken.get(place, _NOTHING))) for place, row in enumerate(unseen)
-        )
-        return replace(self, unseen=more, view=_view(self.facts, self.held, more))
+    def reserve(self, more: Sequence[Amounts]) -> "Occupancy":
+        """Return the node as if more were held of each card, by pods that do not exist yet."""
+        unseen = tuple(map(Amounts.plus, self.unseen or (NOTHING,) * len(more), more))
+        return replace(self, unseen=unseen, view=_view(self.facts, self.held, unseen))
 
 
 def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
@@ -136,34 +132,30 @@ def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
         else:
             continue
         sources = _sources(pod, cards, sure=pod.uid not in simulated)
-        held.append(Held(pod, cards, sources, _with_memory(taken, pod, cards, node.cards)))
-    unseen: tuple[Counts, ...] = ()
+        held.append(Held(pod, cards, sources, _with_memory(taken, pod, cards, node.sizes)))
+    unseen: tuple[Amounts, ...] = ()
     if partial:
-        rows = zip(node.cards, facts.inventory.cards, _used(facts, held, ()), strict=True)
-        unseen = tuple(
-            # Of further resources the agent does not tell what is free.
-            less(less(card.places, (told.free_cores, told.free_blocks, *card.places[2:])), row)
-            for card, told, row in rows
-        )
+        rows = zip(node.sizes, facts.inventory.free, _used(facts, held, ()).held, strict=True)
+        unseen = tuple(size.less(free).less(seen) for size, free, seen in rows)
     return Occupancy(facts, tuple(held), unseen, _view(facts, held, unseen))
 
 
-def _used(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> list[Counts]:
+def _used(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Amounts]) -> HeldAmounts:
     """Add up what is held of each card."""
-    used = dict(enumerate(unseen))
+    used = HeldAmounts.nothing_of(facts.placed.sizes)
+    if unseen:
+        used = HeldAmounts(used.sizes, tuple(unseen))
     for each in held:
-        for place, *counts in each.taken:
-            used[place] = tuple(map(add, used.get(place, _NOTHING), counts))
-    return [used.get(place, _NOTHING) for place in range(len(facts.placed.cards))]
+        used = used.take(each.taken)
+    return used
 
 
-def _view(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Counts]) -> View:
-    rows = zip(facts.placed.cards, _used(facts, held, unseen), strict=True)
-    return View(facts.placed, tuple(less(card.places, row) for card, row in rows))
+def _view(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Amounts]) -> View:
+    return View(facts.placed, _used(facts, held, unseen).free)
 
 
 def _with_memory(
-    taken: Taken, pod: Pod, cards: Mapping[str, Sequence[int]], sizes: Sequence[NodeCard]
+    taken: Taken, pod: Pod, cards: Mapping[str, Sequence[int]], sizes: Sequence[Amounts]
 ) -> Taken:
     """Count all memory of whole cards."""
     whole = {
@@ -173,10 +165,10 @@ def _with_memory(
         for place in cards.get(container.name, ())
     }
     return tuple(
-        (place, cores, sizes[place].blocks, *more)
+        (place, cores, sizes[place].memory)
         if place in whole and cores >= CORES_PER_CARD
-        else (place, cores, blocks, *more)
-        for place, cores, blocks, *more in taken
+        else (place, cores, blocks)
+        for place, cores, blocks in taken
     )
 
 

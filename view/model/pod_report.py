@@ -136,19 +136,20 @@ def _parts(
 ) -> tuple[tuple[Part, ...], Source | None]:
     """Return the parts of cards that a container has or had, and how that is known."""
     name, placed = container.name, facts.placed
-    cards = node.placed.cards if node is not None else ()
+    known = () if node is None else zip(node.placed.cards, node.placed.sizes, strict=True)
+    cards = [(card, size.memory) for card, size in known]
     recorded, chosen = dict(placed.recorded).get(name), dict(placed.chosen).get(name)
     rows: list[tuple[str, int | None, str, int]]  # as a part begins, and the size of the card
     if held is not None:
         on = [cards[place] for place in held.cards.get(name, ())]
-        rows = [(card.uuid, card.index, card.model, card.blocks) for card in on]
+        rows = [(card.uuid, card.index, card.model, size) for card, size in on]
         source = held.sources.get(name)
     elif recorded is not None:
-        known = {card.uuid: (card.index, card.model, card.blocks) for card in cards}
-        rows = [(uuid, *known.get(uuid, (None, "", 0))) for uuid in recorded]
+        by_uuid = {card.uuid: (card.index, card.model, size) for card, size in cards}
+        rows = [(uuid, *by_uuid.get(uuid, (None, "", 0))) for uuid in recorded]
         source = Source.RECORDED
     elif chosen is not None and placed.node and not facts.ended:
-        sizes = {card.index: card.blocks for card in cards}
+        sizes = {card.index: size for card, size in cards}
         rows = [("", index, "", sizes.get(index, 0)) for index in chosen]
         source = Source.CHOSEN
     else:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from contract.inventory import Amounts
 from contract.resource import Resource
-from placement.capacity import CardState, need_of, why_not
+from placement.capacity import CardSet, need_of, shortfall
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import View, cards_of, plan_pod
+from placement.cluster.holdings import View
+from placement.cluster.plan import plan_pod
 from placement.cluster.pods import Need, Pod
 from placement.errors import NoPlacement
 from placement.scoring import Policy
@@ -38,7 +40,7 @@ def judge(
         fits=refusal is None,
         reason=clamp(refusal.reason) if refusal else "",
         for_good=refusal.for_good if refusal else False,
-        cards=_cards(facts.placed, occupancy, view),
+        cards=_cards(facts.placed, view),
         placing=_placing(facts.placed, view, policy) if refusal is None else (),
     )
 
@@ -58,52 +60,49 @@ def plan_on(pod: Pod, view: View, policy: Policy) -> Plan | None:
 
 def _placing(pod: Pod, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
     plan = plan_on(pod, view, policy)
-    cards = {} if plan is None else cards_of(plan, view.node)
     index = [card.index for card in view.node.cards]
-    return tuple((name, tuple(index[each] for each in on)) for name, on in cards.items())
+    return tuple(
+        (name, tuple(sorted(index[at] for at in each.cards))) for name, each in (plan or {}).items()
+    )
 
 
-def _cards(pod: Pod, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...]:
+def _cards(pod: Pod, view: View) -> tuple[CardVerdict, ...]:
     """Return a verdict on each card, for the container that finds the fewest."""
     shape = pod.shape
     if not shape.needs:
         return ()
-    states = [
-        CardState(
-            card.uuid,
-            card.index,
-            dict(zip(Resource, free, strict=True)),
-            dict(zip(Resource, card.places, strict=True)),
-            "" if card.healthy else told.reason,
-            pod.wishes.excludes(model=card.model, uuid=card.uuid),
-        )
-        for card, told, free in zip(
-            view.node.cards, occupancy.facts.inventory.cards, view.free, strict=True
-        )
+    node, free = view.node, view.free
+    cards = CardSet(
+        [card.uuid for card in node.cards],
+        node.sizes,
+        node.card_set.links,
+        [card.withheld for card in node.cards],
+        node.card_set_for(pod.wishes).excluded,
+    )
+    reasons = [
+        [_why_not(need, cards, at, row) for at, row in enumerate(free)] for need in shape.needs
     ]
-    reasons = [[_why_not(need, state) for state in states] for need in shape.needs]
     spare = [row.count("") - need.cards for row, need in zip(reasons, shape.needs, strict=True)]
     tightest = spare.index(min(spare))
     name = pod.demand.containers[tightest].name
     return tuple(
-        CardVerdict(card.index, card.uuid, card.model, free[0], free[1], name, reason)
-        for card, free, reason in zip(view.node.cards, view.free, reasons[tightest], strict=True)
+        CardVerdict(card.index, card.uuid, card.model, row.cores, row.memory, name, reason)
+        for card, row, reason in zip(node.cards, free, reasons[tightest], strict=True)
     )
 
 
-def _why_not(need: Need, state: CardState) -> str:
+def _why_not(need: Need, cards: CardSet, at: int, free: Amounts) -> str:
     """Return why a card does not fit, with all that it lacks; empty where it fits.
 
     Not in the agent's words: its "40 of 60 cores free" reads like a card that has 60.
     """
-    first = why_not(need_of(need.demand), state)
-    if first is None or state.unhealthy or state.excluded:
+    first = shortfall(need_of(need.demand), cards, at, free)
+    if first is None or first.free is None:
         return clamp(str(first or ""))
-    wanted = ((Resource.CORE, need.cores, "core"), (Resource.MEMORY, need.blocks, "block"))
     lacks = [
-        f"{count_of(state.free[resource], unit)} free, {count} needed"
-        for resource, count, unit in wanted
-        if state.free[resource] < count
+        f"{count_of(there, unit)} free, {count} needed"
+        for there, count, unit in zip(free, need.counts, ("core", "block"), strict=True)
+        if there < count
     ]
     return "; ".join(lacks)
 
@@ -116,7 +115,7 @@ def exceeds(pod: Pod, nodes: Sequence[Occupancy]) -> str:
     if cards > most:
         return f"no node has {count_of(cards, 'card')}; the largest has {most}"
     blocks = max((each.most_per_card(Resource.MEMORY) for each in demands), default=0)
-    most = max((card.blocks for each in nodes for card in each.view.node.cards), default=0)
+    most = max((size.memory for each in nodes for size in each.view.node.sizes), default=0)
     if blocks > most:
         return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
     return ""

@@ -4,12 +4,13 @@ import tracemalloc
 
 import pytest
 
+from contract.inventory import Amounts
 from placement.cluster.holdings import View, known_cards, simulate, taken_on
 from placement.scoring import Policy
 from tests.placement.cluster.builders import a_node, a_pod, hint, record
 
 ONE, TWO = "GPU-n1-0", "GPU-n1-1"
-FREE = [(100, 32), (100, 32)]
+FREE = [Amounts(100, 32), Amounts(100, 32)]
 
 
 def test_the_record_tells_before_the_choice() -> None:
@@ -19,7 +20,7 @@ def test_the_record_tells_before_the_choice() -> None:
 
 
 def test_what_is_free_must_be_told_of_each_card() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="of 1"):
         View(a_node("n1"), FREE[:1])
 
 
@@ -55,8 +56,8 @@ def test_places_that_are_handed_on_are_used_before_others_on_other_cards() -> No
 def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() -> None:
     node = a_node("n1")
     pod = a_pod("a", (30, 4))
-    assert simulate(pod, node, [(100, 32), (40, 8)], Policy.BINPACK) == ((1, 30, 4),)
-    assert simulate(pod, node, [(100, 32), (40, 8)], Policy.SPREAD) == ((0, 30, 4),)
+    assert simulate(pod, node, [Amounts(100, 32), Amounts(40, 8)], Policy.BINPACK) == ((1, 30, 4),)
+    assert simulate(pod, node, [Amounts(100, 32), Amounts(40, 8)], Policy.SPREAD) == ((0, 30, 4),)
 
 
 def test_what_is_told_of_a_part_of_a_pod_is_kept_when_the_rest_is_simulated() -> None:
@@ -67,8 +68,10 @@ def test_what_is_told_of_a_part_of_a_pod_is_kept_when_the_rest_is_simulated() ->
 def test_a_pod_that_fits_nowhere_counts_on_the_emptiest_cards() -> None:
     """The agent refuses it, or knows more: until then nobody else goes there."""
     node = a_node("n1")
-    assert simulate(a_pod("a", (60, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK) == ((0, 60, 4),)
-    two = simulate(a_pod("b", (200, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK)
+    assert simulate(
+        a_pod("a", (60, 4)), node, [Amounts(50, 8), Amounts(20, 8)], Policy.BINPACK
+    ) == ((0, 60, 4),)
+    two = simulate(a_pod("b", (200, 4)), node, [Amounts(50, 8), Amounts(20, 8)], Policy.BINPACK)
     assert two == ((0, 100, 2), (1, 100, 2))
 
 

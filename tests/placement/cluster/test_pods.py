@@ -56,7 +56,6 @@ def test_a_shape_knows_what_the_whole_pod_asks_for() -> None:
         ContainerKind.MAIN,
     ]
     assert shape.asked == (300, 13)
-    assert shape.has_inits
     assert shape.most_cards is not None
     assert shape.most_cards.cards == 3
 

@@ -192,7 +192,7 @@ def test_an_inventory_may_have_its_cards_in_any_order() -> None:
     node = make_node("n1", 2, sick=[1])
     annotations = node["metadata"]["annotations"]
     inventory = decode_inventory(annotations[NAMES.gpu_cards])
-    turned = replace(inventory, cards=inventory.cards[::-1])
+    turned = replace(inventory, cards=inventory.cards[::-1], free=inventory.free[::-1])
     annotations[NAMES.gpu_cards] = encode_inventory(turned)
     cards = state_of([node]).report().nodes[0].cards
     assert [(each.index, each.unhealthy) for each in cards] == [(0, ""), (1, "Xid 79")]

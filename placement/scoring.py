@@ -32,7 +32,7 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     cards: CardSet,
     free: Sequence[Amounts],
     *,
-    policy: Policy,
+    policy: Policy | None,
     own: AbstractSet[int] = frozenset(),
 ) -> list[int]:
     """Sort cards for a share, the one that it is placed on first.
@@ -43,26 +43,25 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     What counts is what would be left of a card, of cores and of memory, as parts of what it
     has. Binpack looks at the larger of the two: on a card with no cores left, memory is of no
     use to anybody. It begins a new card only when none that is begun fits, and then the one
-    whose loss breaks up least.
+    whose loss breaks up least. Where it does not matter, cards that are begun come first.
     """
-    sizes, (cores, memory) = cards.sizes, need.per_card
-    begun: list[tuple[float, ...]] = []
-    whole: list[tuple[float, ...]] = []
-    for at in fitting:
-        free_cores, free_memory = free[at]
-        left = (free_cores - cores) / CORES_PER_CARD
-        blocks_left = (free_memory - memory) / (sizes[at][1] or 1)
-        more, less = (left, blocks_left) if left > blocks_left else (blocks_left, left)
-        if policy is Policy.SPREAD:
-            begun.append((-less, -(left + blocks_left), at in own, at))
-        elif free_cores < CORES_PER_CARD:
-            begun.append((more, left + blocks_left, at))
-        else:
-            whole.append((more, left + blocks_left, at))
-    if whole:
-        others, taken_away = whole_cards(cards, free), cards.links.taken_away
-        whole = [(most, total, taken_away(int(at), others), at) for most, total, at in whole]
-    return [int(each[-1]) for each in (*sorted(begun), *sorted(whole))]
+    if policy is None:
+        begun = [at for at in fitting if free[at][0] < CORES_PER_CARD]
+        return begun + [at for at in fitting if free[at][0] >= CORES_PER_CARD]
+    left = {
+        at: (
+            (free[at].cores - need.per_card.cores) / CORES_PER_CARD,
+            (free[at].memory - need.per_card.memory) / max(cards.sizes[at].memory, 1),
+        )
+        for at in fitting
+    }
+    if policy is Policy.SPREAD:
+        return sorted(fitting, key=lambda at: (-min(left[at]), -sum(left[at]), at in own, at))
+    whole = whole_cards(cards, free)
+    away = {at: cards.links.taken_away(at, whole) for at in fitting if at in whole}
+    return sorted(
+        fitting, key=lambda at: (at in whole, max(left[at]), sum(left[at]), away.get(at, 0), at)
+    )
 
 
 def best_whole(  # noqa: PLR0913 -- what cards are compared by
@@ -71,6 +70,7 @@ def best_whole(  # noqa: PLR0913 -- what cards are compared by
     cards: CardSet,
     free: Sequence[Amounts],
     *,
+    policy: Policy | None,
     must: AbstractSet[int] = frozenset(),
     link: str = "",
 ) -> tuple[int, ...]:
@@ -78,6 +78,9 @@ def best_whole(  # noqa: PLR0913 -- what cards are compared by
 
     Sets that hold together by *link* come before all others.
     """
+    if policy is None and not link:
+        others = [at for at in fitting if at not in must]
+        return tuple(sorted([*must, *others[: need.demand.cards - len(must)]]))
     return cards.links.best(
         need.demand.cards,
         fitting,

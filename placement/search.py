@@ -91,7 +91,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     free: Rows,
     *,
     reusable: Rows = (),
-    policy: Policy,
+    policy: Policy | None,
     guaranteed: bool = True,
     most_tries: int = _MOST_TRIES,
 ) -> tuple[Assignment, ...] | None:
@@ -102,7 +102,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
         cards: of the node.
         free: what of them is free for anybody.
         reusable: of each card, what ordinary init containers of the pod have left over.
-        policy: which card a share prefers.
+        policy: which card a share prefers; ``None`` if it only matters whether there is a plan.
         guaranteed: the plan holds whichever slots the kubelet hands on where it has a choice
             (K7); otherwise it is enough that it may hand on the right ones.
         most_tries: how many placings are tried.
@@ -115,7 +115,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     """
     search = _Search(steps, cards, policy=policy, guaranteed=guaranteed, tries=most_tries)
     try:
-        found = search.run(free, reusable if any(map(any, reusable)) else ())
+        found = search.run(free, reusable if reusable and any(map(any, reusable)) else ())
     except _GivenUpError:
         return None
     if found is None:
@@ -167,7 +167,7 @@ class _Search:
         steps: Sequence[ContainerStep],
         cards: CardSet,
         *,
-        policy: Policy,
+        policy: Policy | None,
         guaranteed: bool,
         tries: int,
     ) -> None:
@@ -176,12 +176,6 @@ class _Search:
         self._policy = policy
         self._guaranteed = guaranteed
         self._tries = tries
-        self._start: tuple[Rows, Rows] = ((), ())
-        # Cards in the same state are one as good as the other, unless one is spoken of by name.
-        self._named = {at for step in steps for at in (*step.fixed, *step.must)}
-        if any(step.strict for step in steps):
-            strict = {name for step in steps if step.strict for name in step.chosen}
-            self._named |= {at for at, name in enumerate(cards.names) if name in strict}
         self._failed: set[tuple[int, object]] = set()
         self._furthest: tuple[int, _Found] | None = None
 
@@ -199,7 +193,10 @@ class _Search:
         if self._failed and (at, self._alike(free, reusable)) in self._failed:
             return None
         step = self._steps[at]
-        found = self._look(step, free, reusable)
+        if reusable or step.must or step.offer is not None:
+            found = self._look(step, free, reusable)
+        else:
+            found = _Found(step, free, reusable, free, ())
         is_last = at == len(self._steps) - 1
         for cards in self._ways(found):
             self._tries -= 1
@@ -257,6 +254,13 @@ class _Search:
             f"followed strictly; {other} would fit"
         )
 
+    @cached_property
+    def _named(self) -> AbstractSet[int]:
+        """The cards that a step names; others in the same state are one as good as the other."""
+        named = {at for step in self._steps for at in (*step.fixed, *step.must)}
+        strict = {name for step in self._steps if step.strict for name in step.chosen}
+        return named | {at for at, name in enumerate(self._cards.names) if name in strict}
+
     def _alike(self, free: Rows, reusable: Rows) -> object:
         """Return what is equal for states between which no container can tell."""
         usable, named = self._cards.usable, self._named
@@ -267,8 +271,6 @@ class _Search:
 
     def _look(self, step: ContainerStep, free: Rows, reusable: Rows) -> _Found:
         """Return what *step* finds of the cards."""
-        if not reusable and not step.must and step.offer is None:
-            return _Found(step, free, reusable, free, ())
         rows: Rows = free
         if reusable:
             rows = [row.plus(left) for row, left in zip(free, reusable, strict=True)]
@@ -316,9 +318,12 @@ class _Search:
         if not step.need.demand.is_share:
             yield from self._whole_sets(found, fitting, needed, own)
             return
-        seen: set[object] = set()
-        ranked = rank_for_share(step.need, fitting, cards, found.rows, policy=self._policy, own=own)
-        for at in ranked:
+        first, *others = rank_for_share(
+            step.need, fitting, cards, found.rows, policy=self._policy, own=own
+        )
+        yield (first,)
+        seen = {self._kind(first, found, own)}
+        for at in others:
             kind = self._kind(at, found, own)
             if kind not in seen:
                 seen.add(kind)
@@ -349,7 +354,15 @@ class _Search:
     ) -> Iterator[tuple[int, ...]]:
         """Return sets of whole cards: the best-connected, then one of each other kind."""
         step, cards = found.step, self._cards
-        best = best_whole(step.need, fitting, cards, found.rows, must=needed, link=step.link)
+        best = best_whole(
+            step.need,
+            fitting,
+            cards,
+            found.rows,
+            policy=self._policy,
+            must=needed,
+            link=step.link,
+        )
         if not cards.links.hold_together(best, step.link):
             return  # no set does
         yield best

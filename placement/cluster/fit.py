@@ -5,18 +5,19 @@ answer thrown away: remembered by what the pod asks for, what the cards are and 
 them, for most nodes look alike, and a node looks as it did until a pod comes or goes.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from contract.demand import CORES_PER_CARD
+from contract.demand import CORES_PER_CARD, ContainerDemand
 from contract.inventory import Amounts
 from contract.wishes import Wishes
 from placement.capacity import HOW, CardSet
 from placement.cluster.holdings import View
-from placement.cluster.plan import place
+from placement.cluster.plan import search, steps_of
 from placement.cluster.pods import MOST_REMEMBERED, Need, Shape
-from placement.scoring import Policy
-from placement.search import Rows
+from placement.errors import NoPlacement
+from placement.search import ContainerStep, Rows
 
 
 class Fit(NamedTuple):
@@ -53,16 +54,21 @@ def check(shape: Shape, view: View) -> Fit | Unschedulable:
         return Unschedulable(shape.problem, for_good=True)
     if node.problem:
         return Unschedulable(node.problem.value, for_good=True)
-    few = len(shape.needs) <= MOST_REMEMBERED
-    return (_decide if few else _decide_of_many)(shape, node.card_set_for(shape.wishes), view.free)
+    few, cards = len(shape.needs) <= MOST_REMEMBERED, node.card_set_for(shape.wishes)
+    return (_decide if few else _decide_of_many)(shape, cards, view.free)
 
 
 @lru_cache(maxsize=65536)
 def _decide(shape: Shape, cards: CardSet, free: Rows) -> Fit | Unschedulable:
-    fits = len(shape.needs) == 1 or _is_enough(shape.asked, cards, free)
-    plan = place(shape, cards, free, Policy.BINPACK) if fits else False
-    if plan is False:
-        return explain(shape, cards, free)
+    never = _unresolvable(shape, cards)
+    if never:
+        return never
+    if len(shape.needs) > 1 and not _is_enough(shape.asked, cards, free):
+        return _no_room(shape, cards, free)  # what a search that gives up would not find
+    try:
+        plan = search(_steps(shape), cards, free, None)
+    except NoPlacement:
+        return _no_room(shape, cards, free)
     begun = 0
     if plan:  # else it was given up: the agent would not refuse the pod for that
         needs = zip(shape.needs, plan, strict=True)
@@ -72,9 +78,18 @@ def _decide(shape: Shape, cards: CardSet, free: Rows) -> Fit | Unschedulable:
 
 
 def _is_enough(asked: Amounts, cards: CardSet, free: Rows) -> bool:
-    """Return whether there is enough in all, of which a search that gives up would know nothing."""
+    """Return whether there is enough in all."""
     rows = [free[at] for at in cards.usable]
     return all(sum([row[slot] for row in rows]) >= count for slot, count in enumerate(asked))
+
+
+@lru_cache(maxsize=64)
+def _steps(shape: Shape) -> Sequence[ContainerStep]:
+    containers = [
+        ContainerDemand(str(number), need.kind, number, need.demand)
+        for number, need in enumerate(shape.needs)
+    ]
+    return steps_of(containers, shape.wishes.link)
 
 
 _decide_of_many = lru_cache(maxsize=1024)(_decide.__wrapped__)
@@ -83,28 +98,43 @@ _decide_of_many = lru_cache(maxsize=1024)(_decide.__wrapped__)
 # --- in words -------------------------------------------------------------------------
 
 
-def explain(shape: Shape, cards: CardSet, free: Rows) -> Unschedulable:
-    """Return why a pod does not fit on a node of which it is known that it does not."""
+@lru_cache(maxsize=16384)
+def _unresolvable(shape: Shape, cards: CardSet) -> Unschedulable | None:
+    """Return why a pod does not fit, whatever is free; ``None`` where it may."""
     wishes = shape.wishes
-    kind, kinds = f"card{_of_type(wishes)}", f"cards{_of_type(wishes)}"
+    kind, kinds = _kind_of_card(wishes)
     sizes = [size for size, why in zip(cards.sizes, cards.excluded, strict=True) if not why]
+    most, healthy = max([need.cards for need in shape.needs]), len(cards.usable)
+    short = next(
+        (
+            f"{need.counts[slot]} {unit}"
+            for need in shape.needs
+            for slot, unit in enumerate(_UNITS)
+            if sum([size[slot] >= need.counts[slot] for size in sizes]) < need.cards
+        ),
+        "",
+    )
     if not sizes:
-        return Unschedulable(_no_card_wished(cards, wishes), for_good=True)
-    most = max([need.cards for need in shape.needs])
-    if len(sizes) < most:
-        return Unschedulable(f"fewer than {most} {kinds}", for_good=True)
-    for need in shape.needs:
-        for slot, unit in enumerate(_UNITS):
-            if sum([size[slot] >= need.counts[slot] for size in sizes]) < need.cards:
-                amount = f"{need.counts[slot]} {unit}"
-                return Unschedulable(f"no {kind} has {amount}", for_good=True)
-    rows = [free[at] for at in cards.usable]
-    if len(rows) < most:
-        few = f"fewer than {most} healthy {kinds}" if rows else f"no healthy {kind}"
-        return Unschedulable(few, for_good=True)
+        reason = _no_card_wished(cards, wishes)
+    elif len(sizes) < most:
+        reason = f"fewer than {most} {kinds}"
+    elif short:
+        reason = f"no {kind} has {short}"
+    elif healthy < most:
+        reason = f"fewer than {most} healthy {kinds}" if healthy else f"no healthy {kind}"
+    else:
+        return None
+    return Unschedulable(reason, for_good=True)
+
+
+def _no_room(shape: Shape, cards: CardSet, free: Rows) -> Unschedulable:
+    """Return why a pod does not fit on a node of which it is known that it does not."""
+    wishes, rows = shape.wishes, [free[at] for at in cards.usable]
+    kind, kinds = _kind_of_card(wishes)
     for need in shape.needs:
         if sum([row.covers(need.counts) for row in rows]) < need.cards:
-            return Unschedulable(_no_room(need, kind, kinds), for_good=False)
+            return Unschedulable(_too_full(need, kind, kinds), for_good=False)
+    most = max([need.cards for need in shape.needs])
     reason = f"no {kind} is left for one of {len(shape.needs)} containers"
     if wishes.link and most > 1:
         reason = f"no {most} {kinds} {HOW[wishes.link]} are free"
@@ -112,6 +142,11 @@ def explain(shape: Shape, cards: CardSet, free: Rows) -> Unschedulable:
 
 
 _UNITS = ("cores", "blocks")
+
+
+def _kind_of_card(wishes: Wishes) -> tuple[str, str]:
+    """Return how a card is called that the pod's author wishes, one and several."""
+    return f"card{_of_type(wishes)}", f"cards{_of_type(wishes)}"
 
 
 def _of_type(wishes: Wishes) -> str:
@@ -126,7 +161,7 @@ def _no_card_wished(cards: CardSet, wishes: Wishes) -> str:
     return f"no card that {min(cards.excluded)} leaves"
 
 
-def _no_room(need: Need, kind: str, kinds: str) -> str:
+def _too_full(need: Need, kind: str, kinds: str) -> str:
     pairs = zip(need.counts, _UNITS, strict=True)
     much = " and ".join(f"{count} {unit}" for count, unit in pairs if count)
     if need.demand.is_share or need.cards == 1:

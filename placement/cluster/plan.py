@@ -1,22 +1,17 @@
-"""The cards of a pod on a node: the search of ``placement``, remembered. Pure."""
+"""The cards of a pod on a node: the search of ``placement``. Pure."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Literal, TypeAlias
 
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import RESOURCES, count_of
 from placement.capacity import CardSet, need_of
 from placement.cluster.nodes import Node
-from placement.cluster.pods import MOST_REMEMBERED, Pod, Shape
+from placement.cluster.pods import Pod
 from placement.errors import NoPlacement
 from placement.scoring import Policy
 from placement.search import Assignment, ContainerStep, Plan, Rows, make_plan
 
-_MOST_TRIES = 500
-
-Found: TypeAlias = tuple[Assignment, ...] | Literal[False] | None
-"""Of each container what it gets; ``False`` where there is no plan, ``None`` if it was given up."""
+MOST_TRIES = 500
 
 
 def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
@@ -26,7 +21,7 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
     policy: Policy,
     *,
     fixed: Mapping[str, Sequence[int]] | None = None,
-    most_tries: int = _MOST_TRIES,
+    most_tries: int = MOST_TRIES,
 ) -> Plan | None:
     """Place all containers of a pod as the agent does.
 
@@ -46,51 +41,22 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
     """
     if not node.cards:
         raise NoPlacement("no cards")
-    containers, wishes, shape = pod.demand.containers, pod.wishes, pod.shape
-    cards = node.card_set_for(wishes)
+    wishes = pod.wishes
+    containers = pod.demand.containers
+    steps = steps_of(containers, wishes.link, fixed)
     policy = Policy(wishes.policy) if wishes.policy else policy
-    found: Found = False
-    if not fixed and not shape.problem:
-        found = place(shape, cards, tuple(free), policy)
-    # Not remembered: what is fixed, longer searches, and words that name the containers.
-    if found is False or (found is None and most_tries > _MOST_TRIES):
-        found = _search(_steps(containers, wishes.link, fixed), cards, free, policy, most_tries)
+    found = search(steps, node.card_set_for(wishes), free, policy, most_tries)
     if found is None:
         return None
     return {each.name: part for each, part in zip(containers, found, strict=True)}
 
 
-def place(shape: Shape, cards: CardSet, free: Rows, policy: Policy) -> Found:
-    """Place the containers of all pods of a shape on all nodes with such cards."""
-    few = len(shape.needs) <= MOST_REMEMBERED
-    return (_place if few else _place_many)(shape, cards, free, policy)
-
-
-@lru_cache(maxsize=65536)
-def _place(shape: Shape, cards: CardSet, free: Rows, policy: Policy) -> Found:
-    try:
-        return _search(_steps_of(shape), cards, free, policy, _MOST_TRIES)
-    except NoPlacement:
-        return False
-
-
-_place_many = lru_cache(maxsize=1024)(_place.__wrapped__)
-
-
-@lru_cache(maxsize=64)
-def _steps_of(shape: Shape) -> Sequence[ContainerStep]:
-    containers = tuple(
-        ContainerDemand(str(number), need.kind, number, need.demand)
-        for number, need in enumerate(shape.needs)
-    )
-    return _steps(containers, shape.wishes.link)
-
-
-def _steps(
+def steps_of(
     containers: Sequence[ContainerDemand],
     link: str,
     fixed: Mapping[str, Sequence[int]] | None = None,
 ) -> Sequence[ContainerStep]:
+    """Return what is to be found for containers; *fixed* has the cards of those that have some."""
     return [
         ContainerStep(
             each,
@@ -103,8 +69,12 @@ def _steps(
     ]
 
 
-def _search(
-    steps: Sequence[ContainerStep], cards: CardSet, free: Rows, policy: Policy, most_tries: int
+def search(
+    steps: Sequence[ContainerStep],
+    cards: CardSet,
+    free: Rows,
+    policy: Policy | None,
+    most_tries: int = MOST_TRIES,
 ) -> tuple[Assignment, ...] | None:
     """Search as the agent does: a plan that holds whichever slots the kubelet hands on.
 

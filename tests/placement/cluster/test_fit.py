@@ -159,11 +159,12 @@ def test_more_in_all_than_is_free_does_not_fit_however_long_the_search(
 def test_a_pod_for_which_the_search_is_given_up_is_not_kept_off_a_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The agent would not refuse it for that; of two containers one try places none."""
-    monkeypatch.setattr("placement.cluster.plan._MOST_TRIES", 1)
-    node, pod = a_node("n1", 2), a_pod("a", (60, 4), (60, 4))
-    assert isinstance(check(pod.shape, View(node, [(60, 8), (60, 8)])), Fit)
-    assert isinstance(check(pod.shape, View(node, [(100, 8), (0, 4)])), Unschedulable)
+    """The agent would not refuse it for that."""
+    monkeypatch.setattr("placement.cluster.fit.search", lambda *_args: None)
+    node, pod = a_node("n1", 2), a_pod("a", (61, 4), (61, 4))
+    assert check(pod.shape, View(node, [(61, 8), (61, 3)])) == Fit()
+    too_full = View(node, [(100, 8), (0, 4)])
+    assert isinstance(check(pod.shape, too_full), Unschedulable), "whatever is searched"
 
 
 # --- held against the agent -------------------------------------------------------------

@@ -147,7 +147,7 @@ class Binder:
             room = self.state.room(node)
             if room is None:
                 raise self._error("refused", f"node {node} is not known")
-            view = room.view_without(pod.uid)
+            view = room.snapshot_without(pod.uid)
             fit = check(pod.shape, view)
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from placement.capacity import CardSet
 from placement.cluster.fit import Fit
-from placement.cluster.holdings import View
+from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.pods import Need, Shape
 from placement.scoring import Policy
 from placement.search import Rows
@@ -22,7 +22,7 @@ HIGHEST = 10
 _LINKS: tuple[tuple[int, float], ...] = ((100, 1.0), (50, 0.8), (40, 0.6), (30, 0.4), (20, 0.2))
 
 
-def score(shape: Shape, view: View, fit: Fit, policy: Policy) -> int:
+def score(shape: Shape, view: NodeSnapshot, fit: Fit, policy: Policy) -> int:
     """Return the score of a node.
 
     Args:
@@ -40,11 +40,11 @@ def score(shape: Shape, view: View, fit: Fit, policy: Policy) -> int:
         cards = view.node.card_set_for(shape.wishes)
         parts.append(_connection(largest, cards, view.free, shape.wishes.link))
     elif policy is Policy.BINPACK and shape.shares:
-        parts.append(1 - min(fit.begun / shape.shares, 1))
+        parts.append(1 - min(fit.newly_shared / shape.shares, 1))
     return min(max(int(HIGHEST * sum(parts) / len(parts) + 0.5), 0), HIGHEST)
 
 
-def _fullness(shape: Shape, view: View) -> float:
+def _fullness(shape: Shape, view: NodeSnapshot) -> float:
     """Return how much of the healthy cards would be taken: of that resource of which it is most."""
     totals = zip(shape.asked, view.totals, strict=True)
     return min(max([(used + asked) / max(places, 1) for asked, (places, used) in totals]), 1.0)

@@ -21,7 +21,7 @@ from contract.stamps import OrderStamp
 from contract.wishes import read_wishes
 from placement.capacity import need_of
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import View, taken_on
+from placement.cluster.holdings import NodeSnapshot, taken_on
 from placement.cluster.nodes import Node, parse_node
 from placement.cluster.pods import Pod, has_ended, parse_pod
 from placement.errors import NoPlacement
@@ -180,7 +180,7 @@ class Placing:
         else:
             why = ""
         if not self.must:
-            fit = check(pod.shape, View(node, self.box.free))
+            fit = check(pod.shape, NodeSnapshot(node, self.box.free))
             if bool(found) == isinstance(fit, Unschedulable):
                 return Answer("the extender decides otherwise", (str(fit),))
         if not found:
@@ -352,7 +352,7 @@ class Choice:
                 if not self.inventories[number]:
                     del obj["metadata"]["annotations"]
             node = parse_node(obj, NAMES)
-            view = View(node, box.free[: len(node.cards)])
+            view = NodeSnapshot(node, box.free[: len(node.cards)])
             verdict = decisions.judge(pod.shape, view)
             if verdict.score is not None:
                 scores[number] = verdict.score

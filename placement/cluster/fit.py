@@ -13,7 +13,7 @@ from contract.demand import CORES_PER_CARD, ContainerDemand
 from contract.inventory import Amounts
 from contract.wishes import Wishes
 from placement.capacity import HOW, CardSet
-from placement.cluster.holdings import View
+from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import search, steps_of
 from placement.cluster.pods import MOST_REMEMBERED, Need, Shape
 from placement.errors import NoPlacement
@@ -24,10 +24,10 @@ class Fit(NamedTuple):
     """A pod fits.
 
     Attributes:
-        begun: whole cards that it would begin to share.
+        newly_shared: whole cards of which it would be the first share.
     """
 
-    begun: int = 0
+    newly_shared: int = 0
 
 
 class Unschedulable(NamedTuple):
@@ -35,14 +35,14 @@ class Unschedulable(NamedTuple):
 
     Attributes:
         reason: why, equal for equal causes.
-        for_good: freeing cards would not mend it.
+        unresolvable: freeing cards would not mend it.
     """
 
     reason: str
-    for_good: bool
+    unresolvable: bool
 
 
-def check(shape: Shape, view: View) -> Fit | Unschedulable:
+def check(shape: Shape, view: NodeSnapshot) -> Fit | Unschedulable:
     """Decide whether a pod fits on a node.
 
     Args:
@@ -51,9 +51,9 @@ def check(shape: Shape, view: View) -> Fit | Unschedulable:
     """
     node = view.node
     if shape.problem:
-        return Unschedulable(shape.problem, for_good=True)
+        return Unschedulable(shape.problem, unresolvable=True)
     if node.problem:
-        return Unschedulable(node.problem.value, for_good=True)
+        return Unschedulable(node.problem.value, unresolvable=True)
     few, cards = len(shape.needs) <= MOST_REMEMBERED, node.card_set_for(shape.wishes)
     return (_decide if few else _decide_of_many)(shape, cards, view.free)
 
@@ -69,12 +69,12 @@ def _decide(shape: Shape, cards: CardSet, free: Rows) -> Fit | Unschedulable:
         plan = search(_steps(shape), cards, free, None)
     except NoPlacement:
         return _no_room(shape, cards, free)
-    begun = 0
+    newly_shared = 0
     if plan:  # else it was given up: the agent would not refuse the pod for that
         needs = zip(shape.needs, plan, strict=True)
         on = {found.cards[0] for need, found in needs if need.demand.is_share}
-        begun = sum([free[at].cores == CORES_PER_CARD for at in on])
-    return Fit(begun)
+        newly_shared = sum([free[at].cores == CORES_PER_CARD for at in on])
+    return Fit(newly_shared)
 
 
 def _is_enough(asked: Amounts, cards: CardSet, free: Rows) -> bool:
@@ -124,7 +124,7 @@ def _unresolvable(shape: Shape, cards: CardSet) -> Unschedulable | None:
         reason = f"fewer than {most} healthy {kinds}" if healthy else f"no healthy {kind}"
     else:
         return None
-    return Unschedulable(reason, for_good=True)
+    return Unschedulable(reason, unresolvable=True)
 
 
 def _no_room(shape: Shape, cards: CardSet, free: Rows) -> Unschedulable:
@@ -133,12 +133,12 @@ def _no_room(shape: Shape, cards: CardSet, free: Rows) -> Unschedulable:
     kind, kinds = _kind_of_card(wishes)
     for need in shape.needs:
         if sum([row.covers(need.counts) for row in rows]) < need.cards:
-            return Unschedulable(_too_full(need, kind, kinds), for_good=False)
+            return Unschedulable(_too_full(need, kind, kinds), unresolvable=False)
     most = max([need.cards for need in shape.needs])
     reason = f"no {kind} is left for one of {len(shape.needs)} containers"
     if wishes.link and most > 1:
         reason = f"no {most} {kinds} {HOW[wishes.link]} are free"
-    return Unschedulable(reason, for_good=False)
+    return Unschedulable(reason, unresolvable=False)
 
 
 _UNITS = ("cores", "blocks")

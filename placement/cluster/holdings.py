@@ -15,7 +15,7 @@ from placement.scoring import Policy
 from placement.search import Plan, Rows
 
 
-class View:
+class NodeSnapshot:
     """A node at one moment: what is free, and sums that many decisions need. Never changed.
 
     Attributes:

@@ -94,7 +94,7 @@ class Stage:
     def free(self, node: str = "n1") -> list[tuple[int, ...]]:
         room = self.state.room(node)
         assert room is not None
-        return list(room.view().free)
+        return list(room.snapshot().free)
 
     def show(self, name: str = "a") -> None:
         """Let the watch show a pod."""

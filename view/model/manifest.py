@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contract.names import Names
-from placement.cluster.holdings import View, taken_by
+from placement.cluster.holdings import NodeSnapshot, taken_by
 from placement.cluster.pods import Pod
 from placement.held import HeldAmounts
 from placement.scoring import Policy
@@ -155,6 +155,6 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
             held = held.take(taken_by(plan))
-            view = View(view.node, held.free)
+            view = NodeSnapshot(view.node, held.free)
         after.append(each.reserve(held.held) if name in found else each)
     return found, after

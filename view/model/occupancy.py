@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.inventory import NOTHING, Amounts
 from contract.resource import Resource
-from placement.cluster.holdings import View, known_cards
+from placement.cluster.holdings import NodeSnapshot, known_cards
+from placement.cluster.node_allocations import NodeAllocations
 from placement.cluster.nodes import Problem
 from placement.cluster.pods import Pod
-from placement.cluster.room import Room
 from placement.held import HeldAmounts, Taken
 from view.model.nodes import NodeFacts
 from view.model.reports import Source
@@ -87,20 +87,20 @@ class Occupancy:
     facts: NodeFacts
     held: tuple[Held, ...]
     unseen: tuple[Amounts, ...]
-    view: View
+    view: NodeSnapshot
 
     def used(self) -> Sequence[Amounts]:
         """Return what is held of each card, which may be more than there is."""
         return _used(self.facts, self.held, self.unseen).held
 
-    def view_without(self, uids: AbstractSet[str]) -> View:
+    def view_without(self, uids: AbstractSet[str]) -> NodeSnapshot:
         """Return the node with what would be free if some pods held nothing."""
         held = [each for each in self.held if each.pod.uid not in uids]
         return self.view if len(held) == len(self.held) else _view(self.facts, held, self.unseen)
 
     def view_as_if(
         self, *, healthy: AbstractSet[int] = frozenset(), connected: bool = False
-    ) -> View:
+    ) -> NodeSnapshot:
         """Return the node as it would be."""
         node = self.view.node
         cards = tuple(
@@ -108,7 +108,7 @@ class Occupancy:
             for place, card in enumerate(node.cards)
         )
         problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
-        return View(replace(node.with_cards(cards), problem=problem), self.view.free)
+        return NodeSnapshot(replace(node.with_cards(cards), problem=problem), self.view.free)
 
     def reserve(self, more: Sequence[Amounts]) -> "Occupancy":
         """Return the node as if more were held of each card, by pods that do not exist yet."""
@@ -116,7 +116,7 @@ class Occupancy:
         return replace(self, unseen=unseen, view=_view(self.facts, self.held, unseen))
 
 
-def observe(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
+def observe(room: NodeAllocations, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """Work out who holds what of a node.
 
     Where the pods that are seen are *partial*, what the agent counts as held counts too.
@@ -150,8 +150,8 @@ def _used(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Amounts]) -> 
     return used
 
 
-def _view(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Amounts]) -> View:
-    return View(facts.placed, _used(facts, held, unseen).free)
+def _view(facts: NodeFacts, held: Sequence[Held], unseen: Sequence[Amounts]) -> NodeSnapshot:
+    return NodeSnapshot(facts.placed, _used(facts, held, unseen).free)
 
 
 def _with_memory(

@@ -6,7 +6,7 @@ from contract.inventory import Amounts
 from contract.resource import Resource
 from placement.capacity import CardSet, need_of, shortfall
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import View
+from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import plan_pod
 from placement.cluster.pods import Need, Pod
 from placement.errors import NoPlacement
@@ -19,18 +19,18 @@ from view.model.words import clamp, count_of
 
 
 def why_not_on(
-    facts: PodFacts, occupancy: Occupancy, view: View | None = None
+    facts: PodFacts, occupancy: Occupancy, view: NodeSnapshot | None = None
 ) -> Unschedulable | None:
     """Return why a pod does not fit on a node; ``None`` where it does."""
     kept = facts.constraints.keep_from(occupancy.facts.traits)
     if kept:
-        return Unschedulable(kept, for_good=True)
+        return Unschedulable(kept, unresolvable=True)
     answer = check(facts.placed.shape, view or occupancy.view)
     return answer if isinstance(answer, Unschedulable) else None
 
 
 def judge(
-    facts: PodFacts, occupancy: Occupancy, policy: Policy, view: View | None = None
+    facts: PodFacts, occupancy: Occupancy, policy: Policy, view: NodeSnapshot | None = None
 ) -> NodeVerdict:
     """Decide about a pod and a node, as it is or as *view* has it, and about each of its cards."""
     view = view or occupancy.view
@@ -39,7 +39,7 @@ def judge(
         view.node.name,
         fits=refusal is None,
         reason=clamp(refusal.reason) if refusal else "",
-        for_good=refusal.for_good if refusal else False,
+        for_good=refusal.unresolvable if refusal else False,
         cards=_cards(facts.placed, view),
         placing=_placing(facts.placed, view, policy) if refusal is None else (),
     )
@@ -50,7 +50,7 @@ def fits_first(verdict: NodeVerdict) -> tuple[bool, bool, str]:
     return not verdict.fits, verdict.for_good, verdict.node
 
 
-def plan_on(pod: Pod, view: View, policy: Policy) -> Plan | None:
+def plan_on(pod: Pod, view: NodeSnapshot, policy: Policy) -> Plan | None:
     """Place a pod on a node; ``None`` where it does not fit, or no placing was found in time."""
     try:
         return plan_pod(pod, view.node, view.free, policy)
@@ -58,7 +58,9 @@ def plan_on(pod: Pod, view: View, policy: Policy) -> Plan | None:
         return None
 
 
-def _placing(pod: Pod, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _placing(
+    pod: Pod, view: NodeSnapshot, policy: Policy
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
     plan = plan_on(pod, view, policy)
     index = [card.index for card in view.node.cards]
     return tuple(
@@ -66,7 +68,7 @@ def _placing(pod: Pod, view: View, policy: Policy) -> tuple[tuple[str, tuple[int
     )
 
 
-def _cards(pod: Pod, view: View) -> tuple[CardVerdict, ...]:
+def _cards(pod: Pod, view: NodeSnapshot) -> tuple[CardVerdict, ...]:
     """Return a verdict on each card, for the container that finds the fewest."""
     shape = pod.shape
     if not shape.needs:

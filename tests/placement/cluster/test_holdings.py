@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from contract.inventory import Amounts
-from placement.cluster.holdings import View, known_cards, simulate, taken_on
+from placement.cluster.holdings import NodeSnapshot, known_cards, simulate, taken_on
 from placement.scoring import Policy
 from tests.placement.cluster.builders import a_node, a_pod, hint, record
 
@@ -21,7 +21,7 @@ def test_the_record_tells_before_the_choice() -> None:
 
 def test_what_is_free_must_be_told_of_each_card() -> None:
     with pytest.raises(ValueError, match="of 1"):
-        View(a_node("n1"), FREE[:1])
+        NodeSnapshot(a_node("n1"), FREE[:1])
 
 
 def test_cards_that_the_node_does_not_have_tell_nothing() -> None:

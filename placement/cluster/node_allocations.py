@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from placement.cluster.holdings import (
-    View,
+    NodeSnapshot,
     known_cards,
     simulate,
     simulate_cards,
@@ -21,10 +21,10 @@ from placement.held import HeldAmounts, Taken
 from placement.scoring import Policy
 
 
-class Room:
+class NodeAllocations:
     """The room on one node. Not safe to share between threads."""
 
-    __slots__ = ("_by_pod", "_held", "_policy", "_unknown", "_view", "node", "pods")
+    __slots__ = ("_by_pod", "_held", "_policy", "_snapshot", "_unknown", "node", "pods")
 
     def __init__(self, name: str, policy: Policy) -> None:
         """Start with a node of which nothing is known yet.
@@ -39,41 +39,41 @@ class Room:
         self._by_pod: dict[str, Taken] = {}
         self._unknown: set[str] = set()
         self._held = HeldAmounts.nothing_of(())
-        self._view: View | None = None
+        self._snapshot: NodeSnapshot | None = None
 
     def set_node(self, node: Node) -> None:
         """Take what the node is now; who holds what is worked out anew."""
         self.node = node
-        self._view = None
+        self._snapshot = None
         self._by_pod.clear()
         self._unknown.clear()
         self._held = HeldAmounts.nothing_of(node.sizes)
         for pod in self.pods.values():
             self._count(pod)
 
-    def put(self, pod: Pod) -> None:
+    def add_pod(self, pod: Pod) -> None:
         """Count a pod, instead of what was known of it before."""
         self._uncount(pod.uid)
         self.pods[pod.uid] = pod
         self._count(pod)
 
-    def drop(self, uid: str) -> None:
+    def remove_pod(self, uid: str) -> None:
         """Count a pod no more."""
         self._uncount(uid)
         self.pods.pop(uid, None)
 
-    def view(self) -> View:
+    def snapshot(self) -> NodeSnapshot:
         """Return the node with what is free now; the same object for as long as nothing changes."""
-        if self._view is None:
-            self._view = View(self.node, self._with(self._unknown).free)
-        return self._view
+        if self._snapshot is None:
+            self._snapshot = NodeSnapshot(self.node, self._with(self._unknown).free)
+        return self._snapshot
 
-    def view_without(self, uid: str) -> View:
+    def snapshot_without(self, uid: str) -> NodeSnapshot:
         """Return the node with what would be free if one pod held nothing."""
         if uid not in self.pods:
-            return self.view()
+            return self.snapshot()
         held = self._held.give_back(self._by_pod.get(uid, ()))
-        return View(self.node, self._with(self._unknown - {uid}, held).free)
+        return NodeSnapshot(self.node, self._with(self._unknown - {uid}, held).free)
 
     def holding(self, uid: str) -> Taken | None:
         """Return what a pod holds; ``None`` where that is simulated or the pod is not here."""
@@ -99,7 +99,7 @@ class Room:
         return sorted((self.pods[uid] for uid in uids), key=lambda pod: (pod.order, pod.uid))
 
     def _count(self, pod: Pod) -> None:
-        self._view = None
+        self._snapshot = None
         if not self.node.cards:
             return
         cards = known_cards(pod, self.node)
@@ -110,6 +110,6 @@ class Room:
         self._held = self._held.take(taken)
 
     def _uncount(self, uid: str) -> None:
-        self._view = None
+        self._snapshot = None
         self._unknown.discard(uid)
         self._held = self._held.give_back(self._by_pod.pop(uid, ()))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.cluster import Json
-from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
+from contract.inventory import NOTHING, Card, Link, PublishedInventory, encode_inventory
 from contract.names import Names
 from scheduler.state import State
 
@@ -21,24 +21,21 @@ _LOAD, _PODS_PER_NODE = 0.8, 20
 def node_object(number: int) -> Json:
     """Return a node of eight cards on two sockets."""
     cards = tuple(
-        NodeCard(
+        Card(
             f"GPU-{number:05}-{index}",
             index,
             "NVIDIA A100-SXM4-40GB",
             _BLOCKS * _BLOCK,
             index // 4,
-            "",
-            0,
-            0,
         )
         for index in range(CARDS)
     )
     links = tuple(
-        NodeLink((low, high), "NV4" if low // 4 == high // 4 else "SYS")
+        Link((low, high), "NV4" if low // 4 == high // 4 else "SYS")
         for low in range(CARDS)
         for high in range(low + 1, CARDS)
     )
-    inventory = encode_inventory(NodeCards(_BLOCK, cards, links))
+    inventory = encode_inventory(PublishedInventory(_BLOCK, cards, links, (NOTHING,) * CARDS))
     return {
         "metadata": {"name": f"node-{number:05}", "annotations": {NAMES.gpu_cards: inventory}},
         "status": {"allocatable": {NAMES.core: "800"}},

@@ -25,7 +25,7 @@ from bench.confined import NotHere, ProgramFailed
 from bench.gpu.table import Outcome, Row, row, skipped
 from bench.limits import Container, Limit
 from bench.result import Goal, Result, Table
-from placement.cards import Card
+from contract.inventory import Card
 
 NAME = "libraries"
 
@@ -34,7 +34,15 @@ _MIB = 1 << 20
 _BUSY, _POINTS = "busy ", 10
 
 CARDS = tuple(
-    Card(f"GPU-{at}", at, at, "stand-in", size * _MIB, None, f"0000:{bus:02x}:00.0", "/dev/null")
+    Card(
+        f"GPU-{at}",
+        at,
+        "stand-in",
+        size * _MIB,
+        minor=at,
+        bus_id=f"0000:{bus:02x}:00.0",
+        device="/dev/null",
+    )
     for at, (size, bus) in enumerate([(8192, 3), (4096, 1), (16384, 2)])
 )
 """By NVML's index and by size they come in other orders than by PCI address."""

@@ -34,8 +34,8 @@ from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
 from bench import confined
 from contract.demand import CORES_PER_CARD
+from contract.inventory import Card
 from contract.resource import Resource
-from placement.cards import Card
 from placement.pods import PodId
 
 _MIB = 1 << 20

@@ -10,8 +10,8 @@ from itertools import count
 from agent.allocator.slots import DeviceTable
 from agent.cards.inventory import parse_inventory
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.inventory import Inventory
 from contract.resource import Resource
-from placement.cards import Inventory
 from placement.pods import AdmissionRank, PodId, PodInfo
 from simulator.cards import cards_file
 

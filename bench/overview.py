@@ -27,7 +27,7 @@ from bench.cluster import Json, Listing, listing
 from bench.process import running, wait
 from bench.result import Goal, Result, Table
 from contract.allocation import Allocation, Evidence, encode_allocations
-from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from contract.names import Names
 from simulator.api.server import kubeconfig_for
 from simulator.cluster import free_port
@@ -169,23 +169,21 @@ def _node(number: int) -> Json:
     names = Names()
     name = f"node-{number:04}"
     cards = tuple(
-        NodeCard(
+        Card(
             _uuid(number, card),
             card,
             "NVIDIA A100-SXM4-80GB",
             _CARD_MEMORY,
             card // 4,
-            "",
-            free_cores=50,
-            free_blocks=160,
         )
         for card in range(_CARDS)
     )
+    inventory = PublishedInventory(_BLOCK, cards, free=(Amounts(50, 160),) * _CARDS)
     resources = {names.core: str(100 * _CARDS), "cpu": "128", "memory": "1056761492Ki"}
     return {
         "metadata": {
             **_metadata(name, f"node-{number}"),
-            "annotations": {names.gpu_cards: encode_inventory(NodeCards(_BLOCK, cards))},
+            "annotations": {names.gpu_cards: encode_inventory(inventory)},
             "managedFields": _managed("kubelet", "agent", "kube-controller-manager"),
         },
         "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///zone/{name}"},

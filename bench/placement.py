@@ -19,12 +19,11 @@ from bench.peers import quality
 from bench.peers.machines import Machine
 from bench.result import Goal, Result, Table
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
-from contract.resource import Resource
-from placement.capacity import CardState, need_of
-from placement.cards import Card, Inventory, Link
+from contract.inventory import Amounts, Card, Inventory, Link
+from placement.capacity import CardSet, need_of
 from placement.errors import NoPlacement
 from placement.scoring import Policy
-from placement.search import Capacity, Step, make_plan
+from placement.search import ContainerStep, make_plan
 from placement.topology import Links
 
 NAME = "placement"
@@ -68,7 +67,7 @@ def run(
 @dataclass(frozen=True, slots=True)
 class _Case:
     inventory: Inventory
-    capacities: Sequence[Capacity]
+    free: Sequence[Amounts]
     demand: Demand
 
 
@@ -84,13 +83,13 @@ def draw_case(random: Random) -> _Case:
         }
     inventory = _node(count, kinds)
     busy = random.random() / 2
-    capacities = []
-    for card in inventory.cards:
+    free = []
+    for _ in inventory.cards:
         cores = random.randrange(100) if random.random() < busy else CORES_PER_CARD
         memory = _BLOCKS if cores == CORES_PER_CARD else random.randrange(_BLOCKS)
-        capacities.append(_room(card, cores, memory))
+        free.append(Amounts(cores, memory))
     cores = random.choice([30, 100, 200, 300, 400, 800])
-    return _Case(inventory, capacities, Demand(cores, random.choice([4, 16])))
+    return _Case(inventory, free, Demand(cores, random.choice([4, 16])))
 
 
 def _by_place(one: int, other: int) -> str:
@@ -138,19 +137,22 @@ def _speed(states: int, brute: int) -> tuple[Table, Sequence[Goal]]:
     )
 
 
-def _decide(case: _Case, links: Links) -> tuple[str, ...]:
+def _decide(case: _Case, links: Links) -> tuple[int, ...]:
     try:
         plan = make_plan(
-            [_task(case.demand, 0)], case.capacities, links=links, policy=Policy.BINPACK
+            [_task(case.demand, 0)],
+            _cards(case.inventory, links),
+            case.free,
+            policy=Policy.BINPACK,
         )
     except NoPlacement:
         return ()
-    return plan["c0"].cards if plan else ()
+    return plan[0].cards if plan else ()
 
 
 def _look_at_all(case: _Case, links: Links) -> tuple[int, int] | None:
     """Return the quality of the best set, by looking at every one."""
-    whole = [room.card.uuid for room in case.capacities if room.card.whole]
+    whole = [at for at, free in enumerate(case.free) if free.cores == CORES_PER_CARD]
     every = (links.quality(found) for found in combinations(whole, case.demand.cards))
     return max(every, default=None)
 
@@ -219,17 +221,16 @@ def _packing(seeds: int) -> tuple[Table, Sequence[Goal]]:
 
 def admit_ours(pod: Sequence[Demand], free: Free, inventory: Inventory, links: Links) -> bool:
     """Place a pod as the agent does: as a whole."""
-    capacities = [_room(card, *free[card.index]) for card in inventory.cards]
+    rows = [Amounts(*each) for each in free]
     steps = [_task(demand, index) for index, demand in enumerate(pod)]
     try:
-        plan = make_plan(steps, capacities, links=links, policy=Policy.BINPACK)
+        plan = make_plan(steps, _cards(inventory, links), rows, policy=Policy.BINPACK)
     except NoPlacement:
         return False
-    index = {card.uuid: card.index for card in inventory.cards}
-    for assignment in (plan or {}).values():
-        for slot, resource in enumerate(Resource):
-            for uuid, count in assignment.fresh[resource].items():
-                free[index[uuid]][slot] -= count
+    for assignment in plan or ():
+        for at, fresh in zip(assignment.cards, assignment.fresh, strict=True):
+            free[at][0] -= fresh.cores
+            free[at][1] -= fresh.memory
     return plan is not None
 
 
@@ -238,20 +239,18 @@ def admit_ours(pod: Sequence[Demand], free: Free, inventory: Inventory, links: L
 
 def _node(count: int, kinds: dict[tuple[int, int], str]) -> Inventory:
     return Inventory(
-        tuple(
-            Card(f"GPU-{i:02}", i, i, "bench", 1 << 34, 2 * i // count, "", f"/dev/nvidia{i}")
-            for i in range(count)
-        ),
+        tuple(Card(f"GPU-{i:02}", i, "bench", 1 << 34, 2 * i // count) for i in range(count)),
         tuple(Link(pair, kind) for pair, kind in sorted(kinds.items())),
     )
 
 
-def _room(card: Card, cores: int, memory: int) -> Capacity:
-    free = {Resource.CORE: cores, Resource.MEMORY: memory}
-    places = {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: _BLOCKS}
-    return Capacity(CardState(card.uuid, card.index, free, places))
+def _cards(inventory: Inventory, links: Links) -> CardSet:
+    names = [card.uuid for card in inventory.cards]
+    nothing = [""] * len(names)
+    sizes = [Amounts(CORES_PER_CARD, _BLOCKS)] * len(names)
+    return CardSet(names, sizes, links, nothing, nothing)
 
 
-def _task(demand: Demand, index: int) -> Step:
+def _task(demand: Demand, index: int) -> ContainerStep:
     container = ContainerDemand(f"c{index}", ContainerKind.MAIN, index, demand)
-    return Step(container, need_of(demand))
+    return ContainerStep(container, need_of(demand))

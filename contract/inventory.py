@@ -1,15 +1,18 @@
-"""The inventory an agent writes to its node (``gpu-cards``).
+"""A node's cards, and the inventory of them that an agent writes to its node (``gpu-cards``).
 
 JSON: ``{"memoryBlock": bytes, "cards": [{"uuid", "index", "model", "memory", "numa",
 "health", "reason", "freeCores", "freeBlocks"}], "links": [{"cards": [i, j], "kind"}]}``.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from itertools import combinations
+from typing import Any, NamedTuple
 
+from contract.cordon import REASON
+from contract.demand import CORES_PER_CARD
 from contract.errors import InvalidRecord, quote
 from contract.text import is_text
 
@@ -23,38 +26,78 @@ _LARGEST = 2**63 - 1
 """A larger number cannot be meant, and may be none that can be divided."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCard:
-    """One card of a node, as the node shows it.
+class Amounts(NamedTuple):
+    """What there is of one card, what is free of it, or what is held.
 
     Attributes:
-        uuid: its UUID.
-        index: its index, unique on the node.
+        cores: hundredths of it.
+        memory: memory blocks of it.
+    """
+
+    cores: int
+    memory: int
+
+    def covers(self, wanted: "Amounts") -> bool:
+        """Return whether there is enough of both."""
+        return self[0] >= wanted[0] and self[1] >= wanted[1]
+
+    def plus(self, more: "Amounts") -> "Amounts":
+        """Return the sum."""
+        return Amounts(self[0] + more[0], self[1] + more[1])
+
+    def less(self, taken: "Amounts") -> "Amounts":
+        """Return what is left, nothing where more is taken than there was."""
+        return Amounts(max(self[0] - taken[0], 0), max(self[1] - taken[1], 0))
+
+
+NOTHING = Amounts(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card.
+
+    Attributes:
+        uuid: its UUID as NVML gives it.
+        index: its index in NVML's order, unique on the node.
         model: the product name.
         memory: total memory, bytes.
         numa: NUMA node, ``None`` when unknown.
-        reason: why it is not given to new containers; empty while it is healthy.
-        free_cores: hundredths of it that nobody holds.
-        free_blocks: memory blocks that nobody holds.
+        unhealthy: why it is given to no new container; empty while it is healthy.
+        cordoned: whether an admin keeps new containers from it.
+        minor: the number of its device node; known on its own node alone.
+        bus_id: PCI bus id, empty when unknown; known on its own node alone.
+        device: path of its device node on the host; known on its own node alone.
     """
 
     uuid: str
     index: int
     model: str
     memory: int
-    numa: int | None
-    reason: str
-    free_cores: int
-    free_blocks: int
+    numa: int | None = None
+    unhealthy: str = ""
+    cordoned: bool = False
+    minor: int = field(default=0, kw_only=True)
+    bus_id: str = field(default="", kw_only=True)
+    device: str = field(default="", kw_only=True)
+
+    @property
+    def withheld(self) -> str:
+        """Why new containers do not get it; empty while they may."""
+        return self.unhealthy or (REASON if self.cordoned else "")
+
+    def size(self, block: int) -> Amounts:
+        """Return all that it has, in memory blocks of so many bytes."""
+        return Amounts(CORES_PER_CARD, self.memory // block)
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLink:
-    """One way between two cards.
+class Link:
+    """One way between two cards, in the words of ``nvidia-smi topo -m``.
 
     Attributes:
-        cards: their indices, ascending.
-        kind: ``NV<n>``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``.
+        cards: the two indices, ascending.
+        kind: ``NV<n>`` (n NVLinks), ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``.
     """
 
     cards: tuple[int, int]
@@ -62,22 +105,50 @@ class NodeLink:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCards:
-    """Every card of a node that is served.
+class Inventory:
+    """All cards of a node, by index, and the links between them.
+
+    Two cards with NVLinks have two links: their way over PCIe, then the NVLinks. A reader that
+    knows of one takes the last. A pair that is missing is not known.
+    """
+
+    cards: tuple[Card, ...]
+    links: tuple[Link, ...] = ()
+
+    def card(self, uuid: str) -> Card | None:
+        """Find a card by UUID."""
+        return next((card for card in self.cards if card.uuid == uuid), None)
+
+    def positions(self, uuids: Iterable[str]) -> tuple[int, ...]:
+        """Return the positions of cards, ascending and without repeats."""
+        among = {*uuids}
+        return tuple(at for at, card in enumerate(self.cards) if card.uuid in among)
+
+    def unlinked(self) -> tuple[tuple[int, int], ...]:
+        """Return the pairs of indices, ascending, whose link is not known."""
+        known = {link.cards for link in self.links}
+        pairs = combinations((card.index for card in self.cards), 2)
+        return tuple(pair for pair in pairs if pair not in known)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedInventory:
+    """Every card of a node that is served, as the node shows it.
 
     Attributes:
         memory_block: bytes that one ``vcuda-memory`` stands for on this node.
-        cards: by index; none while the agent knows of none.
-        links: by their cards; a pair that is missing is not known. Two cards with NVLinks have two,
-            their way over PCIe and then the NVLinks; before 0.3.0 they had the last one alone.
+        cards: by index; none while the agent knows of none. Cordons are an annotation of their own.
+        links: as :class:`Inventory` has them; before 0.3.0 a pair had the last one alone.
+        free: of each card what nobody holds.
     """
 
     memory_block: int
-    cards: tuple[NodeCard, ...] = ()
-    links: tuple[NodeLink, ...] = ()
+    cards: tuple[Card, ...] = ()
+    links: tuple[Link, ...] = ()
+    free: tuple[Amounts, ...] = ()
 
 
-def encode_inventory(node: NodeCards) -> str:
+def encode_inventory(node: PublishedInventory) -> str:
     """Write the inventory as compact JSON; equal inventories are equal text."""
     return json.dumps(
         {
@@ -89,12 +160,12 @@ def encode_inventory(node: NodeCards) -> str:
                     "model": card.model,
                     "memory": card.memory,
                     "numa": card.numa,
-                    "health": UNHEALTHY if card.reason else HEALTHY,
-                    "reason": card.reason,
-                    "freeCores": card.free_cores,
-                    "freeBlocks": card.free_blocks,
+                    "health": UNHEALTHY if card.unhealthy else HEALTHY,
+                    "reason": card.unhealthy,
+                    "freeCores": free.cores,
+                    "freeBlocks": free.memory,
                 }
-                for card in node.cards
+                for card, free in zip(node.cards, node.free, strict=True)
             ],
             "links": [{"cards": list(link.cards), "kind": link.kind} for link in node.links],
         },
@@ -103,7 +174,7 @@ def encode_inventory(node: NodeCards) -> str:
 
 
 @lru_cache(maxsize=4)  # of one node, several readers ask one after the other
-def decode_inventory(text: str) -> NodeCards:
+def decode_inventory(text: str) -> PublishedInventory:
     """Read an inventory, strictly.
 
     Raises:
@@ -114,17 +185,21 @@ def decode_inventory(text: str) -> NodeCards:
     except (ValueError, RecursionError) as error:
         raise InvalidRecord(f"gpu-cards: not JSON: {error}") from error
     entry = _mapping(decoded, ("memoryBlock", "cards", "links"), "gpu-cards")
-    cards = _items(entry, "cards")
-    if len(cards) > _MOST_CARDS:
+    listed = _items(entry, "cards")
+    if len(listed) > _MOST_CARDS:
         raise InvalidRecord(f"gpu-cards.cards: must be at most {_MOST_CARDS} cards")
-    return NodeCards(
-        _whole(entry, "memoryBlock", "gpu-cards"),
-        tuple(_card(each, path) for path, each in cards),
+    block = _whole(entry, "memoryBlock", "gpu-cards")
+    cards = [_card(each, path) for path, each in listed]
+    return PublishedInventory(
+        block,
+        tuple(card for card, _ in cards),
         tuple(_link(each, path) for path, each in _items(entry, "links")),
+        tuple(free for _, free in cards),
     )
 
 
-def _card(value: object, path: str) -> NodeCard:
+def _card(value: object, path: str) -> tuple[Card, Amounts]:
+    """Read a card, and what is free of it."""
     fields = (
         "uuid",
         "index",
@@ -143,26 +218,25 @@ def _card(value: object, path: str) -> NodeCard:
             f"{path}.health: Invalid value: {quote(entry['health'])}: must be {UNHEALTHY} with a "
             f"reason, or {HEALTHY} without one"
         )
-    return NodeCard(
+    card = Card(
         _text(entry, "uuid", path),
         _whole(entry, "index", path),
         _text(entry, "model", path),
         _whole(entry, "memory", path),
         None if entry["numa"] is None else _whole(entry, "numa", path),
         reason,
-        _whole(entry, "freeCores", path),
-        _whole(entry, "freeBlocks", path),
     )
+    return card, Amounts(_whole(entry, "freeCores", path), _whole(entry, "freeBlocks", path))
 
 
-def _link(value: object, path: str) -> NodeLink:
+def _link(value: object, path: str) -> Link:
     entry = _mapping(value, ("cards", "kind"), path)
     pair = entry["cards"]
     if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_whole, pair)):
         raise InvalidRecord(
             f"{path}.cards: Invalid value: {quote(pair)}: must be the indices of two cards"
         )
-    return NodeLink((pair[0], pair[1]), _text(entry, "kind", path))
+    return Link((pair[0], pair[1]), _text(entry, "kind", path))
 
 
 def _mapping(value: object, fields: tuple[str, ...], path: str) -> Mapping[str, Any]:

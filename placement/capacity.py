@@ -1,54 +1,64 @@
-"""The free places of the cards, and whether a container fits on them."""
+"""Whether a container fits on a card, and in words why it does not."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, Demand
-from contract.resource import RESOURCES, Resource, count_of
+from contract.inventory import Amounts
+from contract.resource import Resource
 from placement.errors import NoPlacement
+from placement.topology import Links
+
+HOW = {"nvlink": "connected by NVLink", "numa": "of one NUMA node"}
+"""What cards have in common that hold together, by the value of ``gpu-link``."""
 
 
-@dataclass(frozen=True, slots=True)
-class CardState:
-    """The places of one card that the container to be placed may take.
+@dataclass(frozen=True, eq=False)
+class CardSet:
+    """The cards of a node as a pod finds them, but for what is free; sequences are by position.
+
+    One object for alike nodes makes that a search is remembered for all of them.
 
     Attributes:
-        uuid: the card.
-        index: its index, the last tie-break.
-        free: free places by resource.
-        places: all places by resource.
-        unhealthy: why it may not be given out; empty when it may.
-        excluded: which wish of the pod's author rules it out; empty when none does.
+        names: of the cards, for messages.
+        sizes: what each has.
+        links: how they are connected.
+        unhealthy: why each is given to no new container; empty where it is healthy.
+        excluded: which wish of the pod's author rules it out; empty where none does.
     """
 
-    uuid: str
-    index: int
-    free: Mapping[Resource, int]
-    places: Mapping[Resource, int]
-    unhealthy: str = ""
-    excluded: str = ""
+    names: Sequence[str]
+    sizes: Sequence[Amounts]
+    links: Links
+    unhealthy: Sequence[str]
+    excluded: Sequence[str]
 
-    @property
-    def whole(self) -> bool:
-        """Whether nobody has anything of it."""
-        return self.free[Resource.CORE] >= self.places[Resource.CORE]
+    @cached_property
+    def usable(self) -> tuple[int, ...]:
+        """The cards that are healthy and that no wish rules out."""
+        return tuple(at for at in self.healthy if not self.excluded[at])
+
+    @cached_property
+    def healthy(self) -> tuple[int, ...]:
+        """The healthy cards."""
+        return tuple(at for at, reason in enumerate(self.unhealthy) if not reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """The places that a container needs of its cards.
+class CardNeed(NamedTuple):
+    """What a container needs of its cards.
 
     Attributes:
         demand: what it asks for itself.
-        per_card: places that each of its cards must have free.
+        per_card: what each of its cards must have free.
     """
 
     demand: Demand
-    per_card: Mapping[Resource, int]
+    per_card: Amounts
 
 
-def need_of(demand: Demand) -> Need:
+def need_of(demand: Demand) -> CardNeed:
     """Work out what a container needs of each of its cards.
 
     Raises:
@@ -60,23 +70,11 @@ def need_of(demand: Demand) -> Need:
             f"card is 1 to 99 cores, whole cards are a multiple of {CORES_PER_CARD}"
         )
     # A card may get one block more than another: Demand.per_card gives it to the first.
-    return Need(demand, {each: demand.most_per_card(each) for each in RESOURCES})
+    per_card = Amounts(min(demand.cores, CORES_PER_CARD), demand.most_per_card(Resource.MEMORY))
+    return CardNeed(demand, per_card)
 
 
-def fitting_cards(
-    need: Need, states: Iterable[CardState], *, fixed: Sequence[str] = (), must: Sequence[str] = ()
-) -> list[CardState]:
-    """Return the cards that fit, by index."""
-    fitting = [state for state in states if not why_not(need, state, fixed=fixed, must=must)]
-    return sorted(fitting, key=lambda state: state.index)
-
-
-def whole_cards(states: Iterable[CardState]) -> frozenset[str]:
-    """Return the cards that somebody could have whole."""
-    return frozenset(state.uuid for state in states if state.whole and not state.unhealthy)
-
-
-class Lack(NamedTuple):
+class Shortfall(NamedTuple):
     """Why a card does not fit.
 
     Attributes:
@@ -92,31 +90,39 @@ class Lack(NamedTuple):
         return self.reason if self.free is None else f"{self.free} {self.reason}"
 
 
-def why_not(
-    need: Need, state: CardState, *, fixed: Sequence[str] = (), must: Sequence[str] = ()
-) -> Lack | None:
-    """Return why a card does not fit; ``None`` when it does."""
-    if state.unhealthy:
-        return Lack(f"unhealthy ({state.unhealthy})")
-    if state.excluded:
-        return Lack(f"excluded by {state.excluded}")
-    if fixed and state.uuid not in fixed:
-        return Lack("the container's other resource is on another card")
-    if must and need.demand.is_share and state.uuid not in must:
-        return Lack("the kubelet hands on places of another card")
-    wanted = need.per_card
-    for resource in RESOURCES:
-        if state.free[resource] < wanted[resource]:
-            return Lack(f"of {wanted[resource]} {resource.unit} free", state.free[resource])
-    return None
-
-
-def explain(
-    need: Need,
-    states: Iterable[CardState],
+def shortfall(  # noqa: PLR0913 -- what a card is asked, by keyword
+    need: CardNeed,
+    cards: CardSet,
+    at: int,
+    free: Amounts,
     *,
-    fixed: Sequence[str] = (),
-    must: Sequence[str] = (),
+    fixed: Sequence[int] = (),
+    must: Sequence[int] = (),
+) -> Shortfall | None:
+    """Return why a card does not fit; ``None`` when it does."""
+    wanted, reason = need.per_card, ""
+    if cards.unhealthy[at]:
+        reason = f"unhealthy ({cards.unhealthy[at]})"
+    elif cards.excluded[at]:
+        reason = f"excluded by {cards.excluded[at]}"
+    elif fixed and at not in fixed:
+        reason = "the container's other resource is on another card"
+    elif must and need.demand.is_share and at not in must:
+        reason = "the kubelet hands on places of another card"
+    elif free.cores < wanted.cores:
+        return Shortfall(f"of {wanted.cores} cores free", free.cores)
+    elif free.memory < wanted.memory:
+        return Shortfall(f"of {wanted.memory} memory blocks free", free.memory)
+    return Shortfall(reason) if reason else None
+
+
+def explain(  # noqa: PLR0913 -- what cards are asked, by keyword
+    need: CardNeed,
+    cards: CardSet,
+    free: Sequence[Amounts],
+    *,
+    fixed: Sequence[int] = (),
+    must: Sequence[int] = (),
     link: str = "",
 ) -> str:
     """Report that no card fits, and why: cards of one reason together, one alone by its UUID.
@@ -124,37 +130,34 @@ def explain(
     *link* is what the cards must have in common: where enough fit, that is what they lack.
     """
     demand, bound = need.demand, {*fixed, *must}
-    by_index = sorted(states, key=lambda state: state.index)
-    lacks = [why_not(need, state, fixed=fixed, must=must) or _FITS for state in by_index]
-    groups: dict[str, list[tuple[str, Lack]]] = {}
-    for state, lack in zip(by_index, lacks, strict=True):
-        if not bound or state.uuid in bound:
-            groups.setdefault(lack.reason, []).append((state.uuid, lack))
-    asked = " and ".join(f"{count_of(demand, each)} {each.unit}" for each in RESOURCES)
-    fitting = lacks.count(_FITS)
+    groups: dict[str, list[tuple[str, Shortfall]]] = {}
+    fitting = 0
+    for at, row in enumerate(free):
+        lack = shortfall(need, cards, at, row, fixed=fixed, must=must) or _FITS
+        fitting += lack is _FITS
+        if not bound or at in bound:
+            groups.setdefault(lack.reason, []).append((cards.names[at], lack))
     found = f"{fitting} of {demand.cards} cards found"
     if link and fitting >= demand.cards > 1:
         found = f"no {demand.cards} of the {fitting} that do are {HOW[link]} (gpu-link: {link})"
     elif bound and fitting >= demand.cards:
         found = f"places of {len(bound)} cards must be taken"
-    largest = max((state.places[Resource.MEMORY] for state in by_index), default=0)
-    told = [f"no card fits {asked}: {found}", *map(_tell, groups.values())]
-    if not demand.is_share and 0 < largest < demand.most_per_card(Resource.MEMORY):
-        told.append(f"no card has more than {largest} blocks, and whole cards have all of theirs")
-    return "; ".join(told)
+    largest = max((size.memory for size in cards.sizes), default=0)
+    asked = f"{demand.cores} cores and {demand.memory} memory blocks"
+    parts = [f"no card fits {asked}: {found}", *map(_in_words, groups.values())]
+    if not demand.is_share and 0 < largest < need.per_card.memory:
+        parts.append(f"no card has more than {largest} blocks, and whole cards have all of theirs")
+    return "; ".join(parts)
 
 
-HOW = {"nvlink": "connected by NVLink", "numa": "of one NUMA node"}
-"""What cards have in common that hold together, by the value of ``gpu-link``."""
-
-_FITS = Lack("fits")
+_FITS = Shortfall("fits")
 
 
-def _tell(cards: Sequence[tuple[str, Lack]]) -> str:
+def _in_words(cards: Sequence[tuple[str, Shortfall]]) -> str:
     """Write why some cards do not fit, all for one reason."""
-    uuid, lack = cards[0]
+    name, lack = cards[0]
     if len(cards) == 1:
-        return f"{uuid}: {lack}"
+        return f"{name}: {lack}"
     free = {each.free for _, each in cards if each.free is not None}
     most = lack._replace(free=max(free, default=None))
     return f"{len(cards)} cards: {'at most ' * (len(free) > 1)}{most}"

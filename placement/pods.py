@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, TypeAlias
 from contract.allocation import Allocation
 from contract.demand import ContainerKind, Demand, PodDemand
 from contract.errors import ContractError, FieldError
+from contract.inventory import NOTHING, Amounts
 from contract.names import Names
 from contract.pod_annotations import read_allocations, read_choice, valid_allocations
 from contract.requests import read_pod_demand, walk_containers
-from contract.resource import Counts, Resource
+from contract.resource import RESOURCES
 from contract.reusable import NO_ROOM, find_leftover_conflicts, most_at_once
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import NO_WISHES, Wishes, read_wishes
@@ -287,17 +288,7 @@ class ContainerNeed(NamedTuple):
     kind: ContainerKind
     demand: Demand
     cards: int
-    counts: Counts
-
-    @property
-    def cores(self) -> int:
-        """Cores that each card must have free."""
-        return self.counts[0]
-
-    @property
-    def blocks(self) -> int:
-        """Memory blocks that each card must have free."""
-        return self.counts[1]
+    counts: Amounts
 
 
 class PodClass(NamedTuple):
@@ -309,21 +300,21 @@ class PodClass(NamedTuple):
         needs: of each container, in the kubelet's order of admission.
         wishes: of the pod's author.
         problem: why no node can ever serve it; empty when one may.
-        shares: what those take that share a card, the largest first.
-        whole: those that take whole cards, the most memory first.
+        shares: how many containers share a card.
         most_cards: the container with the most cards.
         asked: what the whole pod has when it has most.
-        has_inits: whether ordinary init containers hand places on (fact K7).
     """
 
     needs: tuple[ContainerNeed, ...]
     wishes: Wishes
     problem: str = ""
-    shares: tuple[Counts, ...] = ()
-    whole: tuple[ContainerNeed, ...] = ()
+    shares: int = 0
     most_cards: ContainerNeed | None = None
-    asked: Counts = (0, 0)
-    has_inits: bool = False
+    asked: Amounts = NOTHING
+
+    def __hash__(self) -> int:
+        """Return the same for equal classes, at once: it is asked for every node."""
+        return hash(self.asked)
 
 
 @lru_cache(maxsize=4096)
@@ -337,22 +328,17 @@ def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
             need = need_of(each.demand)
         except NoPlacement as error:
             return PodClass((), wishes, str(error))
-        counts = need.per_card[Resource.CORE], need.per_card[Resource.MEMORY]
-        needs.append(ContainerNeed(each.kind, each.demand, each.demand.cards, counts))
+        needs.append(ContainerNeed(each.kind, each.demand, each.demand.cards, need.per_card))
     for container, conflict in find_leftover_conflicts(demand.containers):
         if conflict.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
             return PodClass((), wishes, f"container {container.name}: {conflict.detail}")
-    shares = [need.counts for need in needs if need.demand.is_share]
-    whole = [need for need in needs if not need.demand.is_share]
     return PodClass(
         tuple(needs),
         wishes,
         "",
-        tuple(sorted(shares, reverse=True)),
-        tuple(sorted(whole, key=lambda need: -need.blocks)),
+        sum(need.demand.is_share for need in needs),
         max(needs, key=lambda need: need.cards),
-        (most_at_once(demand, Resource.CORE), most_at_once(demand, Resource.MEMORY)),
-        any(need.kind is ContainerKind.INIT for need in needs),
+        Amounts(*(most_at_once(demand, each) for each in RESOURCES)),
     )
 
 

@@ -5,13 +5,13 @@ the emptiest (spread), by cores and memory both. Whole cards are the best-connec
 single one is taken where it breaks up least.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 
-from contract.resource import RESOURCES, Resource
-from placement.capacity import CardState, Need, whole_cards
-from placement.topology import Links
+from contract.demand import CORES_PER_CARD
+from contract.inventory import Amounts
+from placement.capacity import CardNeed, CardSet
 
 
 class Policy(StrEnum):
@@ -21,15 +21,20 @@ class Policy(StrEnum):
     SPREAD = "spread"
 
 
+def whole_cards(cards: CardSet, free: Sequence[Amounts]) -> frozenset[int]:
+    """Return the healthy cards of which no core is held."""
+    return frozenset([at for at in cards.healthy if free[at][0] >= CORES_PER_CARD])
+
+
 def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
-    need: Need,
-    fitting: Sequence[CardState],
-    states: Iterable[CardState],
+    need: CardNeed,
+    fitting: Sequence[int],
+    cards: CardSet,
+    free: Sequence[Amounts],
     *,
-    links: Links,
-    policy: Policy,
-    own: AbstractSet[str] = frozenset(),
-) -> list[CardState]:
+    policy: Policy | None,
+    own: AbstractSet[int] = frozenset(),
+) -> list[int]:
     """Sort cards for a share, the one that it is placed on first.
 
     *own* are the cards that other containers of its pod are on: of equal cards, spread prefers
@@ -38,41 +43,49 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     What counts is what would be left of a card, of cores and of memory, as parts of what it
     has. Binpack looks at the larger of the two: on a card with no cores left, memory is of no
     use to anybody. It begins a new card only when none that is begun fits, and then the one
-    whose loss breaks up least.
+    whose loss breaks up least. Where it does not matter, cards that are begun come first.
     """
-    free = whole_cards(states)
-
-    def key(state: CardState) -> tuple[float, ...]:
-        left = [
-            (state.free[each] - need.per_card[each]) / max(state.places[each], 1)
-            for each in RESOURCES
-        ]
-        if policy is Policy.SPREAD:
-            return (-min(left), -sum(left), state.uuid in own, state.index)
-        away = links.taken_away(state.uuid, free) if state.whole else 0
-        return (state.whole, max(left), sum(left), away, state.index)
-
-    return sorted(fitting, key=key)
+    if policy is None:
+        begun = [at for at in fitting if free[at][0] < CORES_PER_CARD]
+        return begun + [at for at in fitting if free[at][0] >= CORES_PER_CARD]
+    left = {
+        at: (
+            (free[at].cores - need.per_card.cores) / CORES_PER_CARD,
+            (free[at].memory - need.per_card.memory) / max(cards.sizes[at].memory, 1),
+        )
+        for at in fitting
+    }
+    if policy is Policy.SPREAD:
+        return sorted(fitting, key=lambda at: (-min(left[at]), -sum(left[at]), at in own, at))
+    whole = whole_cards(cards, free)
+    away = {at: cards.links.taken_away(at, whole) for at in fitting if at in whole}
+    return sorted(
+        fitting, key=lambda at: (at in whole, max(left[at]), sum(left[at]), away.get(at, 0), at)
+    )
 
 
 def best_whole(  # noqa: PLR0913 -- what cards are compared by
-    need: Need,
-    fitting: Sequence[CardState],
-    states: Iterable[CardState],
+    need: CardNeed,
+    fitting: Sequence[int],
+    cards: CardSet,
+    free: Sequence[Amounts],
     *,
-    links: Links,
-    must: Iterable[str] = (),
+    policy: Policy | None,
+    must: AbstractSet[int] = frozenset(),
     link: str = "",
-) -> tuple[str, ...]:
+) -> tuple[int, ...]:
     """Choose whole cards: the best-connected; among equals those with the least memory.
 
     Sets that hold together by *link* come before all others.
     """
-    return links.best(
+    if policy is None and not link:
+        others = [at for at in fitting if at not in must]
+        return tuple(sorted([*must, *others[: need.demand.cards - len(must)]]))
+    return cards.links.best(
         need.demand.cards,
-        [state.uuid for state in fitting],
-        free=whole_cards(states),
-        must=frozenset(must),
-        cost={state.uuid: state.places[Resource.MEMORY] for state in fitting},
+        fitting,
+        free=whole_cards(cards, free),
+        must=must,
+        cost=[size[1] for size in cards.sizes],
         link=link,
     )

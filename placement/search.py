@@ -1,4 +1,6 @@
-"""A whole pod at once: places for all its containers, or the one that has none. Pure.
+"""A whole pod at once: cards for all its containers, or the one that has none. Pure.
+
+The only search there is: whether a pod fits is where it fits, with the answer thrown away.
 
 The containers are gone through in the kubelet's order of admission. What an ordinary init
 container took is handed on to those after it (fact K7); sidecars and containers keep theirs.
@@ -8,16 +10,18 @@ plan found is also the one that placing them one by one prefers.
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby, repeat
+from typing import NamedTuple, TypeAlias
 
-from contract.demand import ContainerDemand
+from contract.demand import ContainerDemand, ContainerKind
+from contract.inventory import NOTHING, Amounts
 from contract.resource import RESOURCES, Resource, count_of
 from contract.reusable import serve_on_cards
-from placement.capacity import CardState, Need, explain, fitting_cards
+from placement.capacity import CardNeed, CardSet, explain
 from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
-from placement.topology import Links
 
 _DEEPEST = 800
 """Containers of a pod; each is a call within a call, of which Python makes a thousand."""
@@ -25,22 +29,12 @@ _DEEPEST = 800
 _MOST_TRIES = 500
 """Placings tried before a search is given up; a pod of few containers needs few."""
 
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """One card as the containers of a pod find it.
-
-    Attributes:
-        card: what of it is free for anybody.
-        left: places by resource that ordinary init containers of the pod have left over.
-    """
-
-    card: CardState
-    left: Mapping[Resource, int] = field(default_factory=dict)
+Rows: TypeAlias = Sequence[Amounts]
+"""What is free of each card, by its position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+@dataclass(frozen=True)
+class ContainerStep:
     """One container to be placed.
 
     Attributes:
@@ -48,156 +42,188 @@ class Step:
         need: what each of its cards must have; 0 of what it holds already.
         lacking: the resources that it does not hold yet.
         fixed: the cards it is bound to, by what it holds.
-        must: cards of which it must take places, by the kubelet's word.
-        offer: places by card that the kubelet offers for it, of one resource.
-        chosen: cards that a scheduler chose for it, to be taken if they fit.
+        must: cards of which it must take slots, by the kubelet's word.
+        offer: of each card the slots that the kubelet offers for it, of one resource.
+        chosen: names of cards that a scheduler chose for it, to be taken if they fit.
         strict: whether only those will do.
         link: what its cards must have in common, one of :data:`contract.wishes.LINKS`.
     """
 
     container: ContainerDemand
-    need: Need
+    need: CardNeed
     lacking: frozenset[Resource] = frozenset(Resource)
-    fixed: tuple[str, ...] = ()
-    must: tuple[str, ...] = ()
-    offer: tuple[Resource, Mapping[str, int]] | None = None
+    fixed: tuple[int, ...] = ()
+    must: tuple[int, ...] = ()
+    offer: tuple[Resource, Sequence[int]] | None = None
     chosen: tuple[str, ...] = ()
     strict: bool = False
     link: str = ""
 
+    @cached_property
+    def asked(self) -> tuple[Amounts, ...]:
+        """What it takes of each of its cards if nothing is handed on to it."""
+        demand = self.container.demand
+        parts = [
+            demand.per_card(each) if each in self.lacking else repeat(0, demand.cards)
+            for each in RESOURCES
+        ]
+        return tuple(map(Amounts, *parts))
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """The part of one container in a plan: its cards, and the places that it takes afresh."""
 
-    cards: tuple[str, ...]
-    fresh: Mapping[Resource, Mapping[str, int]]
+class Assignment(NamedTuple):
+    """The part of one container in a plan.
+
+    Attributes:
+        cards: by position.
+        fresh: what it takes of each of them, less what was handed on to it.
+    """
+
+    cards: tuple[int, ...]
+    fresh: tuple[Amounts, ...] = ()
 
 
-Plan = Mapping[str, Assignment]
+Plan: TypeAlias = Mapping[str, Assignment]
 """Container name -> what it gets."""
 
 
 def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
-    steps: Sequence[Step],
-    capacities: Sequence[Capacity],
+    steps: Sequence[ContainerStep],
+    cards: CardSet,
+    free: Rows,
     *,
-    links: Links,
-    policy: Policy,
+    reusable: Rows = (),
+    policy: Policy | None,
     guaranteed: bool = True,
     most_tries: int = _MOST_TRIES,
-) -> Plan | None:
+) -> tuple[Assignment, ...] | None:
     """Place all containers.
 
     Args:
         steps: the containers in the kubelet's order.
-        capacities: the cards, in any order.
-        links: how they are connected.
-        policy: which card a share prefers.
-        guaranteed: the plan holds whichever places the kubelet hands on where it has a choice
+        cards: of the node.
+        free: what of them is free for anybody.
+        reusable: of each card, what ordinary init containers of the pod have left over.
+        policy: which card a share prefers; ``None`` if it only matters whether there is a plan.
+        guaranteed: the plan holds whichever slots the kubelet hands on where it has a choice
             (K7); otherwise it is enough that it may hand on the right ones.
         most_tries: how many placings are tried.
 
     Returns:
-        The plan, or ``None`` when the search was given up.
+        What each container gets, or ``None`` when the search was given up.
 
     Raises:
-        NoPlacement: there is none; names the container that cannot be placed.
+        NoPlacement: there is no plan; names the container that cannot be placed.
     """
-    if len(steps) == 1 and most_tries > 0:
-        alone = _place_share(steps[0], capacities, links, policy)
-        if alone is not None:
-            return {steps[0].container.name: alone}
-    search = _Search(
-        steps, capacities, links=links, policy=policy, guaranteed=guaranteed, tries=most_tries
-    )
-    return search.run()
-
-
-def _place_share(
-    step: Step, capacities: Sequence[Capacity], links: Links, policy: Policy
-) -> Assignment | None:
-    """Place a pod's only container as the search would, at half its cost, if it is a simple share.
-
-    Most pods are one. ``None`` where it is none, or where no card fits: the search says why.
-    """
-    demand = step.container.demand
-    if not demand.is_share or step.fixed or step.must or step.offer or step.chosen:
+    search = _Search(steps, cards, policy=policy, guaranteed=guaranteed, tries=most_tries)
+    try:
+        found = search.run(free, reusable if reusable and any(map(any, reusable)) else ())
+    except _GivenUpError:
         return None
-    if any(any(capacity.left.values()) for capacity in capacities if capacity.left):
-        return None
-    states = [capacity.card for capacity in capacities]
-    fitting = fitting_cards(step.need, states)
-    if not fitting:
-        return None
-    best = rank_for_share(step.need, fitting, states, links=links, policy=policy)[0]
-    fresh = {resource: {best.uuid: count_of(demand, resource)} for resource in sorted(step.lacking)}
-    if any(best.free[resource] < fresh[resource][best.uuid] for resource in fresh):
-        return None
-    return Assignment((best.uuid,), fresh)
-
-
-_State = tuple[tuple[int, ...], ...]
-"""Of every card, by index: what is free of each resource, then what is left over of each."""
-
-_SLOT = {resource: slot for slot, resource in enumerate(RESOURCES)}
-_LEFT = len(_SLOT)
-"""From the slot of what is free to that of what is left over."""
+    if found is None:
+        raise _NotPlacedError(search)
+    return found
 
 
 class _GivenUpError(Exception):
     """Too many placings were tried."""
 
 
+class _NotPlacedError(NoPlacement):
+    """There is no plan; the words are put together only where somebody reads them."""
+
+    def __init__(self, search: "_Search") -> None:
+        super().__init__()
+        self._search = search
+
+    def __str__(self) -> str:
+        return self._search.refusal()
+
+
+class _Found(NamedTuple):
+    """What one container finds.
+
+    Attributes:
+        step: the container.
+        free: what is free for anybody.
+        reusable: what is left over; empty where nothing is.
+        rows: what it may have of each card: free, left over, or offered.
+        bound: the cards of which it will be made to take slots.
+    """
+
+    step: ContainerStep
+    free: Rows
+    reusable: Rows
+    rows: Rows
+    bound: tuple[int, ...]
+
+
+_NONE: AbstractSet[int] = frozenset()
+
+
 class _Search:
-    def __init__(  # noqa: PLR0913 -- as make_plan, whose state this is
+    """One search; what it tries last decides what it reports."""
+
+    def __init__(
         self,
-        steps: Sequence[Step],
-        capacities: Sequence[Capacity],
+        steps: Sequence[ContainerStep],
+        cards: CardSet,
         *,
-        links: Links,
-        policy: Policy,
+        policy: Policy | None,
         guaranteed: bool,
         tries: int,
     ) -> None:
         self._steps = steps
-        self._capacities = sorted(capacities, key=lambda capacity: capacity.card.index)
-        self._place = {capacity.card.uuid: place for place, capacity in enumerate(self._capacities)}
-        self._links = links
+        self._cards = cards
         self._policy = policy
         self._guaranteed = guaranteed
         self._tries = tries
-        # Cards in the same state are one as good as the other, unless one is spoken of by name.
-        self._named = {
-            uuid
-            for step in steps
-            for uuid in (*step.fixed, *step.must, *(step.chosen if step.strict else ()))
-        }
-        self._failed: set[tuple[int, tuple[object, ...]]] = set()
-        self._furthest: tuple[int, str] = (-1, "")
-        self._has_left = any(capacity.left for capacity in capacities)
-        self._start: _State = tuple(
-            (
-                *map(capacity.card.free.__getitem__, RESOURCES),
-                *map(capacity.left.get, RESOURCES, repeat(0)),
-            )
-            for capacity in self._capacities
-        )
+        self._failed: set[tuple[int, object]] = set()
+        self._furthest: tuple[int, _Found] | None = None
 
-    def run(self) -> Plan | None:
-        try:
-            assignments = self._rest(0, self._start)
-        except _GivenUpError:
+    def run(self, free: Rows, reusable: Rows) -> tuple[Assignment, ...] | None:
+        """Place all containers; return ``None`` where it cannot be done."""
+        self._start = free, reusable
+        return self._place_from(0, free, reusable)
+
+    def _place_from(self, at: int, free: Rows, reusable: Rows) -> tuple[Assignment, ...] | None:
+        """Place the containers from *at* on; return ``None`` where it cannot be done."""
+        if at == len(self._steps):
+            return ()
+        if at > _DEEPEST:
+            raise _GivenUpError
+        if self._failed and (at, self._alike(free, reusable)) in self._failed:
             return None
-        if assignments is None:
-            raise NoPlacement(self._refusal())
-        return {
-            step.container.name: assignment
-            for step, assignment in zip(self._steps, assignments, strict=True)
-        }
+        step = self._steps[at]
+        if reusable or step.must or step.offer is not None:
+            found = self._look(step, free, reusable)
+        else:
+            found = _Found(step, free, reusable, free, ())
+        is_last = at == len(self._steps) - 1
+        for cards in self._ways(found):
+            self._tries -= 1
+            if self._tries < 0:
+                raise _GivenUpError
+            if is_last and not reusable:
+                return (Assignment(cards, step.asked),)
+            after = take(step, cards, free, reusable)
+            if after is None:
+                continue
+            fresh, free_then, reusable_then = after
+            rest = self._place_from(at + 1, free_then, reusable_then)
+            if rest is not None:
+                return (Assignment(cards, fresh), *rest)
+        if self._furthest is None or at > self._furthest[0]:
+            self._furthest = (at, found)
+        if at:
+            self._failed.add((at, self._alike(free, reusable)))
+        return None
 
-    def _refusal(self) -> str:
-        at, text = self._furthest
+    def refusal(self) -> str:
+        """Return which container cannot be placed, and why."""
+        if self._furthest is None:
+            return ""
+        at, found = self._furthest
+        text = self._explain(found)
         if at == 0:
             return text
         before = ", ".join(step.container.name for step in self._steps[:at])
@@ -205,194 +231,217 @@ class _Search:
         name = self._steps[at].container.name
         return f"{what} of container {name}, with {before} placed{colon}{why}"
 
-    def _rest(self, at: int, state: _State) -> list[Assignment] | None:
-        """Place the containers from *at* on; return ``None`` where it cannot be done."""
-        if at == len(self._steps):
-            return []
-        if at > _DEEPEST:
-            raise _GivenUpError
-        if self._failed and (at, self._alike(state)) in self._failed:
-            return None
-        step = self._steps[at]
-        states = self._states(step, state)
-        bound = self._bound(step, state)
-        for cards in self._ways(step, state, states, bound):
-            self._tries -= 1
-            if self._tries < 0:
-                raise _GivenUpError
-            taken = self._take(step, state, cards)
-            if taken is None:
-                continue
-            after, fresh = taken
-            rest = self._rest(at + 1, after)
-            if rest is not None:
-                return [Assignment(cards, fresh), *rest]
-        if at > self._furthest[0]:
-            self._furthest = (at, self._explain(step, state, states, bound))
-        self._failed.add((at, self._alike(state)))
-        return None
-
-    def _explain(
-        self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
-    ) -> str:
+    def _explain(self, found: _Found) -> str:
         """Return why one container cannot be placed."""
+        step = found.step
         if not (step.strict and step.chosen):
-            return explain(step.need, states, fixed=step.fixed, must=bound, link=step.link)
-        free = replace(step, chosen=(), strict=False)
-        other = ", ".join(next(self._ways(free, state, states, bound), ())) or "no other"
+            return explain(
+                step.need,
+                self._cards,
+                found.rows,
+                fixed=step.fixed,
+                must=found.bound,
+                link=step.link,
+            )
+        freely = found._replace(step=replace(step, chosen=(), strict=False))
+        names = self._cards.names
+        other = ", ".join(names[each] for each in next(self._ways(freely), ())) or "no other"
+        by_name = {name: at for at, name in enumerate(names)}
+        # One that is not there is no position of any card.
+        chosen = [by_name.get(name, -1 - n) for n, name in enumerate(step.chosen)]
         return (
-            f"{explain(step.need, states, fixed=step.chosen)}; a scheduler chose "
+            f"{explain(step.need, self._cards, found.rows, fixed=chosen)}; a scheduler chose "
             f"{', '.join(step.chosen)} by predicate-gpu-idx-{step.container.ordinal}, which is "
             f"followed strictly; {other} would fit"
         )
 
-    def _alike(self, state: _State) -> tuple[object, ...]:
+    @cached_property
+    def _named(self) -> AbstractSet[int]:
+        """The cards that a step names; others in the same state are one as good as the other."""
+        named = {at for step in self._steps for at in (*step.fixed, *step.must)}
+        strict = {name for step in self._steps if step.strict for name in step.chosen}
+        return named | {at for at, name in enumerate(self._cards.names) if name in strict}
+
+    def _alike(self, free: Rows, reusable: Rows) -> object:
         """Return what is equal for states between which no container can tell."""
+        usable, named = self._cards.usable, self._named
+        rows = zip(free, reusable or [NOTHING] * len(free), strict=True)
         return tuple(
-            sorted(
-                (
-                    places,
-                    bool(capacity.card.unhealthy or capacity.card.excluded),
-                    capacity.card.uuid if capacity.card.uuid in self._named else "",
-                )
-                for places, capacity in zip(state, self._capacities, strict=True)
-            )
+            sorted((*pair, at in usable, at if at in named else -1) for at, pair in enumerate(rows))
         )
 
-    def _states(self, step: Step, state: _State) -> list[CardState]:
-        """Return the cards as *step* finds them."""
-        if state is self._start and step.offer is None and not self._has_left:
-            return [capacity.card for capacity in self._capacities]
-        offered, offer = step.offer or (None, {})
-        return [
-            CardState(
-                capacity.card.uuid,
-                capacity.card.index,
-                {
-                    each: offer.get(capacity.card.uuid, 0)
-                    if each is offered
-                    else places[slot] + places[slot + _LEFT]
-                    for each, slot in _SLOT.items()
-                },
-                capacity.card.places,
-                capacity.card.unhealthy,
-                capacity.card.excluded,
-            )
-            for places, capacity in zip(state, self._capacities, strict=True)
-        ]
+    def _look(self, step: ContainerStep, free: Rows, reusable: Rows) -> _Found:
+        """Return what *step* finds of the cards."""
+        rows: Rows = free
+        if reusable:
+            rows = [row.plus(left) for row, left in zip(free, reusable, strict=True)]
+        if step.offer is not None:
+            resource, offered = step.offer
+            field = "cores" if resource is Resource.CORE else "memory"
+            rows = [row._replace(**{field: n}) for row, n in zip(rows, offered, strict=True)]
+        return _Found(step, free, reusable, rows, self._bound(step, reusable))
 
-    def _bound(self, step: Step, state: _State) -> tuple[str, ...]:
-        """Return the cards of which *step* will be made to take places."""
-        if not step.must and not any(any(places[_LEFT:]) for places in state):
-            return ()
-        bound = tuple(
-            capacity.card.uuid
-            for places, capacity in zip(state, self._capacities, strict=True)
-            if capacity.card.uuid in step.must
-            or any(
-                places[_SLOT[each] + _LEFT] and count_of(step.container.demand, each)
-                for each in step.lacking
-            )
-        )
+    def _bound(self, step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
+        """Return the cards of which *step* will be made to take slots."""
+        demand = step.container.demand
+        asked = [each in step.lacking and count_of(demand, each) > 0 for each in RESOURCES]
+        left = {
+            at
+            for at, (cores, memory) in enumerate(reusable)
+            if (cores and asked[0]) or (memory and asked[1])
+        }
+        bound = tuple(sorted(left.union(step.must)))
         # Those of more cards than it can have may go either way.
         few = len(bound) <= step.need.demand.cards
         return bound if self._guaranteed or few else step.must
 
-    def _ways(
-        self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
-    ) -> Iterator[tuple[str, ...]]:
+    def _ways(self, found: _Found) -> Iterator[tuple[int, ...]]:
         """Return the ways to place one container, the best first, one of each kind."""
-        found = self._sets(step, state, states, bound)
-        return (each for each in found if self._links.hold_together(each, step.link))
+        ways, link = self._sets(found), found.step.link
+        if not link:
+            return ways
+        return (each for each in ways if self._cards.links.hold_together(each, link))
 
-    def _sets(
-        self, step: Step, state: _State, states: Sequence[CardState], bound: tuple[str, ...]
-    ) -> Iterator[tuple[str, ...]]:
+    def _sets(self, found: _Found) -> Iterator[tuple[int, ...]]:
         """Return these, whatever their cards have in common."""
+        step, cards = found.step, self._cards
         size = step.need.demand.cards
-        fixed = step.fixed
-        if len(fixed) < size:  # less memory than cards: the other cards are still to be chosen
-            fixed, bound = (), tuple({*fixed, *bound})
-        fitting = fitting_cards(step.need, states, fixed=fixed, must=bound)
-        known = {state.uuid for state in fitting}
-        needed = {*fixed, *bound}
-        if len(fitting) < size or len(needed) > size or not needed <= known:
+        fitting, needed = self._fitting(found)
+        if len(fitting) < size or len(needed) > size or not needed <= {*fitting}:
             return
-        chosen = tuple(state.uuid for state in fitting if state.uuid in step.chosen)
-        if len(chosen) == len(step.chosen) == size and needed <= {*chosen}:
-            yield chosen
-        if step.strict and step.chosen:
+        if step.chosen:
+            chosen = tuple(at for at in fitting if cards.names[at] in step.chosen)
+            if len(chosen) == len(step.chosen) == size and needed <= {*chosen}:
+                yield chosen
+            if step.strict:
+                return
+        own = self._own(found) if self._policy is Policy.SPREAD else _NONE
+        if not step.need.demand.is_share:
+            yield from self._whole_sets(found, fitting, needed, own)
             return
-        own = self._own(state) if self._policy is Policy.SPREAD else frozenset()
-        kinds = {each.uuid: self._kind(each, state, own) for each in fitting}
-        if step.need.demand.is_share:
-            seen: set[object] = set()
-            for each in rank_for_share(
-                step.need,
-                fitting,
-                states,
-                links=self._links,
-                policy=self._policy,
-                own=own,
-            ):
-                if kinds[each.uuid] not in seen:
-                    seen.add(kinds[each.uuid])
-                    yield (each.uuid,)
-            return
-        best = best_whole(
-            step.need, fitting, states, links=self._links, must=needed, link=step.link
+        first, *others = rank_for_share(
+            step.need, fitting, cards, found.rows, policy=self._policy, own=own
         )
-        if not self._links.hold_together(best, step.link):
+        yield (first,)
+        seen = {self._kind(first, found, own)}
+        for at in others:
+            kind = self._kind(at, found, own)
+            if kind not in seen:
+                seen.add(kind)
+                yield (at,)
+
+    def _fitting(self, found: _Found) -> tuple[list[int], AbstractSet[int]]:
+        """Return the cards that fit, and those of them that the container must have."""
+        step, _, _, rows, bound = found
+        fixed, (demand, (cores, memory)) = step.fixed, step.need
+        usable = self._cards.usable
+        fitting = [at for at in usable if rows[at][0] >= cores and rows[at][1] >= memory]
+        if not fixed and not bound:
+            return fitting, _NONE
+        if len(fixed) < demand.cards:  # less memory than cards: the others are still to be chosen
+            fixed, bound = (), tuple({*fixed, *bound})
+        if fixed:
+            fitting = [at for at in fitting if at in fixed]
+        if bound and demand.is_share:
+            fitting = [at for at in fitting if at in bound]
+        return fitting, {*fixed, *bound}
+
+    def _whole_sets(
+        self,
+        found: _Found,
+        fitting: Sequence[int],
+        needed: AbstractSet[int],
+        own: AbstractSet[int],
+    ) -> Iterator[tuple[int, ...]]:
+        """Return sets of whole cards: the best-connected, then one of each other kind."""
+        step, cards = found.step, self._cards
+        best = best_whole(
+            step.need,
+            fitting,
+            cards,
+            found.rows,
+            policy=self._policy,
+            must=needed,
+            link=step.link,
+        )
+        if not cards.links.hold_together(best, step.link):
             return  # no set does
         yield best
-        tried = sorted(kinds[each] for each in best)
-        others = sorted((each for each in kinds if each not in needed), key=kinds.__getitem__)
+        kinds = {at: self._kind(at, found, own) for at in fitting}
+        tried = sorted(kinds[at] for at in best)
+        others = sorted((at for at in kinds if at not in needed), key=kinds.__getitem__)
         groups = [list(group) for _, group in groupby(others, key=kinds.__getitem__)]
-        for more in _choose(groups, size - len(needed)):
-            cards = {*needed, *more}
-            if sorted(kinds[each] for each in cards) != tried:
-                yield tuple(each for each in kinds if each in cards)
+        for more in _choose(groups, step.need.demand.cards - len(needed)):
+            every = {*needed, *more}
+            if sorted(kinds[at] for at in every) != tried:
+                yield tuple(at for at in kinds if at in every)
 
-    def _kind(self, card: CardState, state: _State, own: AbstractSet[str]) -> tuple[int | str, ...]:
+    def _kind(self, at: int, found: _Found, own: AbstractSet[int]) -> tuple[int, ...]:
         """Return what is equal for cards that can be exchanged for each other."""
-        places = state[self._place[card.uuid]]
-        name = card.uuid if card.uuid in self._named else ""
-        return (*places, *map(card.free.__getitem__, _SLOT), card.uuid in own, name)
+        return (
+            *found.free[at],
+            *_at(found.reusable, at),
+            at in own,
+            at if at in self._named else -1,
+        )
 
-    def _own(self, state: _State) -> AbstractSet[str]:
+    def _own(self, found: _Found) -> AbstractSet[int]:
         """Return the cards that the pod's containers have been placed on."""
-        found = zip(state, self._start, self._capacities, strict=True)
-        return {capacity.card.uuid for now, then, capacity in found if now != then}
-
-    def _take(
-        self, step: Step, state: _State, cards: tuple[str, ...]
-    ) -> tuple[_State, Mapping[Resource, Mapping[str, int]]] | None:
-        """Place one container on *cards*: the cards after that, and what was taken afresh."""
-        kind, demand = step.container.kind, step.container.demand
-        rows = {uuid: list(state[self._place[uuid]]) for uuid in cards}
-        fresh: dict[Resource, Mapping[str, int]] = {}
-        for resource in sorted(step.lacking):
-            slot = _SLOT[resource]
-            reusable = [row[slot + _LEFT] for row in rows.values()]
-            everywhere = sum(places[slot + _LEFT] for places in state)
-            if min(count_of(demand, resource), everywhere) > sum(reusable):
-                return None  # the kubelet will hand on places of other cards
-            served = serve_on_cards(kind, demand.per_card(resource), reusable)
-            # What the kubelet offers for this call counts, also where records say otherwise.
-            offered = step.offer is not None and step.offer[0] is resource
-            for row, each in zip(rows.values(), served, strict=True):
-                if row[slot] < each.fresh and not offered:
-                    return None
-                row[slot] = max(row[slot] - each.fresh, 0)
-                row[slot + _LEFT] = each.reusable
-            fresh[resource] = {uuid: each.fresh for uuid, each in zip(cards, served, strict=True)}
-        after = list(state)
-        for uuid, row in rows.items():
-            after[self._place[uuid]] = tuple(row)
-        return tuple(after), fresh
+        free, reusable = self._start
+        return {
+            at
+            for at, row in enumerate(found.free)
+            if row != free[at] or _at(found.reusable, at) != _at(reusable, at)
+        }
 
 
-def _choose(groups: Sequence[Sequence[str]], size: int) -> Iterator[tuple[str, ...]]:
+def _at(rows: Rows, at: int) -> Amounts:
+    return rows[at] if rows else NOTHING
+
+
+def take(
+    step: ContainerStep, cards: Sequence[int], free: Rows, reusable: Rows
+) -> tuple[tuple[Amounts, ...], Rows, Rows] | None:
+    """Place one container on *cards*: what is taken afresh (K7), then free and left over after it.
+
+    ``None`` where the cards do not have that.
+    """
+    demand, is_init = step.container.demand, step.container.kind is ContainerKind.INIT
+    if not reusable and not is_init:
+        after = list(free)
+        for at, asked in zip(cards, step.asked, strict=True):
+            after[at] = after[at].less(asked)
+        return step.asked, tuple(after), ()
+    rows = {at: [*free[at], *_at(reusable, at)] for at in cards}
+    fresh = [[0, 0] for _ in cards]
+    for slot, resource in enumerate(RESOURCES):
+        if resource not in step.lacking:
+            continue
+        left = [rows[at][slot + 2] for at in cards]
+        everywhere = sum([row[slot] for row in reusable])
+        if min(count_of(demand, resource), everywhere) > sum(left):
+            return None  # the kubelet will hand on slots of other cards
+        served = serve_on_cards(step.container.kind, demand.per_card(resource), left)
+        # What the kubelet offers for this call counts, also where records say otherwise.
+        offered = step.offer is not None and step.offer[0] is resource
+        for part, at, each in zip(fresh, cards, served, strict=True):
+            row = rows[at]
+            if row[slot] < each.fresh and not offered:
+                return None
+            part[slot] = each.fresh
+            row[slot] = max(row[slot] - each.fresh, 0)
+            row[slot + 2] = each.reusable
+    after, left_after = list(free), list(reusable or [NOTHING] * len(free))
+    for at, (cores, memory, *left) in rows.items():
+        after[at], left_after[at] = Amounts(cores, memory), Amounts(*left)
+    return (
+        tuple([Amounts(*each) for each in fresh]),
+        tuple(after),
+        tuple(left_after) if any(map(any, left_after)) else (),
+    )
+
+
+def _choose(groups: Sequence[Sequence[int]], size: int) -> Iterator[tuple[int, ...]]:
     """Return every way to take *size* cards, of each group always the first ones."""
     if not groups:
         if size == 0:

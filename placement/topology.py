@@ -6,11 +6,12 @@ Among equals that one is taken which takes the least connection away from the ca
 free, so that the next container finds a good set as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from itertools import combinations, islice
 
-from placement.cards import Inventory
+from contract.inventory import Inventory
 
 # The scale of NVIDIA's own policy (go-gpuallocator, calculateGPUPairScore). A pair has what its way
 # over PCIe is worth and what its NVLinks are; on an NVSwitch every pair has all of them.
@@ -22,7 +23,7 @@ _MOST_SETS = 1000
 
 
 class Links:
-    """The worth of every pair of a node's cards."""
+    """The worth of every pair of a node's cards, which are named by their positions."""
 
     def __init__(self, inventory: Inventory) -> None:
         """Work out every pair.
@@ -30,44 +31,42 @@ class Links:
         Where the way over PCIe is not told, cards of one NUMA node count as connected within it
         (``NODE``), all others across sockets (``SYS``).
         """
-        numa = {card.index: card.numa for card in inventory.cards}
-        uuid = {card.index: card.uuid for card in inventory.cards}
+        cards = inventory.cards
         pcie, nvlinks = dict[tuple[int, int], int](), dict[tuple[int, int], int]()
         for link in inventory.links:
             if link.kind.startswith("NV"):
                 nvlinks[link.cards] = _NVLINK * int(link.kind[2:])
             else:
                 pcie[link.cards] = _WORTH[link.kind]
-        self._worth: dict[str, dict[str, int]] = {each: {} for each in uuid.values()}
-        self._joined: dict[str, set[tuple[str, str]]] = {"nvlink": set(), "numa": set()}
-        for low, high in combinations(sorted(numa), 2):
-            near = numa[low] is not None and numa[low] == numa[high]
-            way = pcie.get((low, high), _WORTH["NODE" if near else "SYS"])
-            worth = 2 * (way + nvlinks.get((low, high), 0)) + near
-            self._worth[uuid[low]][uuid[high]] = self._worth[uuid[high]][uuid[low]] = worth
-            pairs = {(uuid[low], uuid[high]), (uuid[high], uuid[low])}
-            if (low, high) in nvlinks:
-                self._joined["nvlink"] |= pairs
-            if near:
-                self._joined["numa"] |= pairs
+        self._worth = [[0] * len(cards) for _ in cards]
+        self._joined: dict[str, set[tuple[int, int]]] = {"nvlink": set(), "numa": set()}
+        for one, other in combinations(range(len(cards)), 2):
+            pair = cards[one].index, cards[other].index
+            near = cards[one].numa is not None and cards[one].numa == cards[other].numa
+            way = pcie.get(pair, _WORTH["NODE" if near else "SYS"])
+            worth = 2 * (way + nvlinks.get(pair, 0)) + near
+            self._worth[one][other] = self._worth[other][one] = worth
+            for kind, is_there in (("nvlink", pair in nvlinks), ("numa", near)):
+                if is_there:
+                    self._joined[kind] |= {(one, other), (other, one)}
 
-    def worth(self, one: str, other: str) -> int:
-        """Return the worth of a pair; cards that are not known have none."""
-        return self._worth.get(one, {}).get(other, 0)
+    def worth(self, one: int, other: int) -> int:
+        """Return the worth of a pair."""
+        return self._worth[one][other]
 
-    def quality(self, cards: Sequence[str]) -> tuple[int, int]:
+    def quality(self, cards: Sequence[int]) -> tuple[int, int]:
         """Return the worst pair of a set, and the sum of all its pairs."""
-        pairs = [self.worth(one, other) for one, other in combinations(cards, 2)]
+        pairs = [self._worth[one][other] for one, other in combinations(cards, 2)]
         return min(pairs, default=0), sum(pairs)
 
-    def hold_together(self, cards: Sequence[str], link: str) -> bool:
+    def hold_together(self, cards: Sequence[int], link: str) -> bool:
         """Return whether cards have in common what a wish for *link* demands.
 
         For ``nvlink`` each is connected to each by NVLinks, if only by way of others of the set, as
         in a DGX-1. What is not known of a link or a NUMA node is not there.
 
         Args:
-            cards: their UUIDs.
+            cards: their positions.
             link: one of :data:`contract.wishes.LINKS`; empty demands nothing.
         """
         if not link or len(cards) < 2:
@@ -81,21 +80,21 @@ class Links:
             reached += near
         return not left
 
-    def taken_away(self, card: str, free: AbstractSet[str]) -> int:
+    def taken_away(self, card: int, free: AbstractSet[int]) -> int:
         """Return how much connection the cards in *free* lose together when *card* is taken."""
-        known = self._worth.get(card, {})
-        return sum(known.get(other, 0) for other in free if other != card)
+        worth = self._worth[card]
+        return sum([worth[other] for other in free if other != card])
 
     def best(  # noqa: PLR0913 -- what sets are compared by
         self,
         size: int,
-        cards: Sequence[str],
+        cards: Sequence[int],
         *,
-        free: AbstractSet[str],
-        must: AbstractSet[str] = frozenset(),
-        cost: Mapping[str, int] | None = None,
+        free: AbstractSet[int],
+        must: AbstractSet[int] = frozenset(),
+        cost: Sequence[int] = (),
         link: str = "",
-    ) -> tuple[str, ...]:
+    ) -> tuple[int, ...]:
         """Choose the best-connected set.
 
         Args:
@@ -103,7 +102,8 @@ class Links:
             cards: those to choose from, in the order that decides in the end.
             free: the cards that others could have; connections among them are spared.
             must: cards that are in the set in any case, at most *size*.
-            cost: what decides between sets that are equal otherwise, the least first.
+            cost: of every card of the node, decides between sets that are equal otherwise, the
+                least first.
             link: what :meth:`hold_together` asks; sets that do come before all others.
 
         Returns:
@@ -111,26 +111,35 @@ class Links:
         """
         if size >= len(cards):
             return tuple(cards)
-        if size == 1:
-            only = must or cards
-            return (
-                min(
-                    (each for each in cards if each in only),
-                    key=lambda each: (self.taken_away(each, free), (cost or {}).get(each, 0)),
-                ),
-            )
-        search = _Search(
-            size,
-            [[self.worth(one, other) for other in cards] for one in cards],
-            [(self.taken_away(each, free), (cost or {}).get(each, 0)) for each in cards],
-            frozenset(place for place, each in enumerate(cards) if each in must),
-            lambda chosen: self.hold_together([cards[place] for place in chosen], link),
-        )
-        return tuple(cards[place] for place in search.best())
+        return _best(self, size, tuple(cards), frozenset(free), frozenset(must), tuple(cost), link)
+
+
+@lru_cache(maxsize=16384)  # of many nodes the same cards are free
+def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
+    links: Links,
+    size: int,
+    cards: tuple[int, ...],
+    free: frozenset[int],
+    must: frozenset[int],
+    cost: tuple[int, ...],
+    link: str,
+) -> tuple[int, ...]:
+    prices = [(links.taken_away(each, free), cost[each] if cost else 0) for each in cards]
+    if size == 1:
+        only = [at for at, each in enumerate(cards) if not must or each in must]
+        return (cards[min(only, key=lambda at: prices[at])],)
+    search = _Search(
+        size,
+        [[links.worth(one, other) for other in cards] for one in cards],
+        prices,
+        frozenset(at for at, each in enumerate(cards) if each in must),
+        lambda chosen: links.hold_together([cards[at] for at in chosen], link),
+    )
+    return tuple(cards[at] for at in search.best())
 
 
 class _Search:
-    """One search for the best set, over places in a list instead of UUIDs."""
+    """One search for the best set, over places in a list of the cards to choose from."""
 
     def __init__(
         self,
@@ -158,7 +167,7 @@ class _Search:
         return min((self._rank(each), tuple(sorted(each))) for each in sets)[1]
 
     def _alike(self) -> list[list[int]]:
-        """Group the cards that could be exchanged for one another and nobody would see it.
+        """Group interchangeable cards: equal cost, and equal links to every other card.
 
         Of those the first ones are taken: on a node whose cards are all alike there is one set
         to look at instead of thousands, and on four switches with four cards each at most 85.

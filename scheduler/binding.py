@@ -15,7 +15,7 @@ from common.errors import Unavailable
 from contract.names import Names
 from contract.pod_annotations import write_choice
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import plan_pod
+from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.pods import PodInfo, read_pod
 from placement.scoring import Policy
@@ -147,7 +147,7 @@ class Binder:
             room = self.state.room(node)
             if room is None:
                 raise self._error("refused", f"node {node} is not known")
-            view = room.view_without(pod.id.uid)
+            view = room.snapshot_without(pod.id.uid)
             fit = check(pod.pod_class, view)
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
@@ -157,7 +157,11 @@ class Binder:
                 raise self._error("refused", f"node {node}: {error}") from error
             if plan is None:
                 raise self._error("refused", f"node {node}: no place was found in time")
-            chosen = {name: tuple(sorted(map(int, each.cards))) for name, each in plan.items()}
+            cards = room.node.cards
+            chosen = {
+                name: tuple(sorted(cards[at].index for at in each.cards))
+                for name, each in plan.items()
+            }
             self.state.assume(replace(pod, node=room.node.name, chosen=chosen, annotated={}))
         return chosen
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from contract.names import Names
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import View
+from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import parse_node
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
@@ -19,7 +19,7 @@ from scheduler.score import score
 from scheduler.state import State
 
 _MOST_SHAPES = 64
-UNKNOWN = Unschedulable("the node is not known yet", for_good=False)
+UNKNOWN = Unschedulable("the node is not known yet", unresolvable=False)
 
 
 class Verdict(NamedTuple):
@@ -41,22 +41,24 @@ class Filtered:
     Attributes:
         fitting: those on which the pod fits, in the order in which they were asked about.
         failed: the others, and why; freeing cards may help.
-        for_good: the others, and why; freeing cards would not help.
+        unresolvable: the others, and why; freeing cards would not help.
     """
 
     fitting: tuple[str, ...]
     failed: dict[str, str] = field(default_factory=dict)
-    for_good: dict[str, str] = field(default_factory=dict)
+    unresolvable: dict[str, str] = field(default_factory=dict)
 
     def titled(self, title: str) -> "Filtered":
         """Return the same with a title before each reason."""
-        if not self.failed and not self.for_good:
+        if not self.failed and not self.unresolvable:
             return self
-        texts = {text: title + text for text in {*self.failed.values(), *self.for_good.values()}}
+        texts = {
+            text: title + text for text in {*self.failed.values(), *self.unresolvable.values()}
+        }
         return Filtered(
             self.fitting,
             {name: texts[text] for name, text in self.failed.items()},
-            {name: texts[text] for name, text in self.for_good.items()},
+            {name: texts[text] for name, text in self.unresolvable.items()},
         )
 
 
@@ -137,7 +139,7 @@ class Decisions:
         room = self._state.room(name)
         if room is None:
             return Verdict(None, UNKNOWN)  # not remembered: a sender may make up any number
-        known[name] = self.judge(shape, room.view())
+        known[name] = self.judge(shape, room.snapshot())
         return known[name]
 
     def _judge_for_itself(self, pod: PodInfo, name: str) -> Verdict:
@@ -145,17 +147,17 @@ class Decisions:
         room = self._state.room(name)
         if room is None:
             return Verdict(None, UNKNOWN)
-        return self.judge(pod.pod_class, room.view_without(pod.id.uid))
+        return self.judge(pod.pod_class, room.snapshot_without(pod.id.uid))
 
     def _judge_object(self, pod: PodInfo, obj: Mapping[str, Any]) -> Verdict:
         """Decide by an object: the pods that are known there count on the cards that it names."""
         node = parse_node(obj, self._names)
         room = self._state.room(node.name)
         if room is None or node.cards != room.node.cards:
-            return self.judge(pod.pod_class, View(node, node.all_free()))
-        return self.judge(pod.pod_class, View(node, room.view_without(pod.id.uid).free))
+            return self.judge(pod.pod_class, NodeSnapshot(node, node.sizes))
+        return self.judge(pod.pod_class, NodeSnapshot(node, room.snapshot_without(pod.id.uid).free))
 
-    def judge(self, shape: PodClass, view: View) -> Verdict:
+    def judge(self, shape: PodClass, view: NodeSnapshot) -> Verdict:
         """Decide about one node."""
         fit = check(shape, view)
         if isinstance(fit, Unschedulable):
@@ -169,10 +171,10 @@ def _sorted(names: Sequence[str], verdicts: Sequence[Verdict]) -> Filtered:
     """Sort nodes by what was decided about each."""
     fitting: list[str] = []
     failed: dict[str, str] = {}
-    for_good: dict[str, str] = {}
+    unresolvable: dict[str, str] = {}
     for name, (_, refusal) in zip(names, verdicts, strict=True):
         if refusal is None:
             fitting.append(name)
         else:
-            (for_good if refusal.for_good else failed)[name] = refusal.reason
-    return Filtered(tuple(fitting), failed, for_good)
+            (unresolvable if refusal.unresolvable else failed)[name] = refusal.reason
+    return Filtered(tuple(fitting), failed, unresolvable)

@@ -112,7 +112,7 @@ class Handler:
             found = self.decisions.filter(pod, args.names)
         else:
             found = self.decisions.filter_objects(pod, args.nodes or ())
-        self.metrics.filtered(len(found.fitting), len(found.failed), len(found.for_good))
+        self.metrics.filtered(len(found.fitting), len(found.failed), len(found.unresolvable))
         return encode_filtered(args, found.titled(_TITLE))
 
     def _prioritize(self, body: bytes) -> bytes:

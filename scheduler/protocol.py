@@ -125,7 +125,7 @@ def encode_filtered(args: ExtenderArgs, filtered: Filtered) -> bytes:
             "Nodes": nodes,
             "NodeNames": names,
             "FailedNodes": filtered.failed,
-            "FailedAndUnresolvableNodes": filtered.for_good,
+            "FailedAndUnresolvableNodes": filtered.unresolvable,
             "Error": "",
         }
     )

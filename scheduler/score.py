@@ -6,24 +6,23 @@ stay whole, with ``binpack``: a share had better go where a begun card has room.
 cards of a set would be connected.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
-from operator import ge
 
-from placement.cluster.fit import Fit, usable_cards
-from placement.cluster.holdings import View
+from placement.capacity import CardSet
+from placement.cluster.fit import Fit
+from placement.cluster.holdings import NodeSnapshot
 from placement.pods import ContainerNeed, PodClass
 from placement.scoring import Policy
-from placement.topology import Links
+from placement.search import Rows
 
 HIGHEST = 10
 """``MaxExtenderPriority`` of kube-scheduler; the lowest is 0."""
 
 # By the worst pair of a set, half of what placement.topology says it is worth.
-_LINKS = ((100, 1.0), (50, 0.8), (40, 0.6), (30, 0.4), (20, 0.2))
+_LINKS: tuple[tuple[int, float], ...] = ((100, 1.0), (50, 0.8), (40, 0.6), (30, 0.4), (20, 0.2))
 
 
-def score(shape: PodClass, view: View, fit: Fit, policy: Policy) -> int:
+def score(shape: PodClass, view: NodeSnapshot, fit: Fit, policy: Policy) -> int:
     """Return the score of a node.
 
     Args:
@@ -38,32 +37,27 @@ def score(shape: PodClass, view: View, fit: Fit, policy: Policy) -> int:
     parts = [packing]
     largest = shape.most_cards
     if largest is not None and largest.cards > 1:
-        parts.append(_connection(largest, shape, view))
+        cards = view.node.card_set_for(shape.wishes)
+        parts.append(_connection(largest, cards, view.free, shape.wishes.link))
     elif policy is Policy.BINPACK and shape.shares:
-        parts.append(1 - min(fit.begun / len(shape.shares), 1))
+        parts.append(1 - min(fit.newly_shared / shape.shares, 1))
     return min(max(int(HIGHEST * sum(parts) / len(parts) + 0.5), 0), HIGHEST)
 
 
-def _fullness(shape: PodClass, view: View) -> float:
+def _fullness(shape: PodClass, view: NodeSnapshot) -> float:
     """Return how much of the healthy cards would be taken: of that resource of which it is most."""
     totals = zip(shape.asked, view.totals, strict=True)
     return min(max([(used + asked) / max(places, 1) for asked, (places, used) in totals]), 1.0)
 
 
-def _connection(need: ContainerNeed, shape: PodClass, view: View) -> float:
+def _connection(need: ContainerNeed, cards: CardSet, free: Rows, link: str) -> float:
     """Return how well the best set would be connected, 0 to 1."""
-    node, free = view.node, view.free
-    if node.links is None:
-        return 0.0
-    fitting = tuple(
-        str(node.cards[place].index)
-        for place in usable_cards(node, shape.wishes)
-        if all(map(ge, free[place], need.counts))
-    )
-    return _quality(node.links, need.cards, fitting, shape.wishes.link)
+    fitting = tuple([at for at in cards.usable if free[at].covers(need.counts)])
+    return _quality(cards, need.cards, fitting, link)
 
 
 @lru_cache(maxsize=16384)
-def _quality(links: Links, size: int, cards: Sequence[str], link: str) -> float:
-    worst, _ = links.quality(links.best(size, cards, free=frozenset(cards), link=link))
-    return next((part for least, part in _LINKS if worst // 2 >= least), 0.0)
+def _quality(cards: CardSet, size: int, fitting: tuple[int, ...], link: str) -> float:
+    best = cards.links.best(size, fitting, free=frozenset(fitting), link=link)
+    worst, _ = cards.links.quality(best)
+    return next((float(part) for least, part in _LINKS if worst // 2 >= least), 0.0)

@@ -12,8 +12,8 @@ from itertools import takewhile
 from typing import Any
 
 from contract.names import Names
+from placement.cluster.node_allocations import NodeAllocations
 from placement.cluster.nodes import parse_node
-from placement.cluster.room import Room
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
 
@@ -35,7 +35,7 @@ class State:
         self.lock = threading.RLock()
         self._names = names
         self._policy = policy
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, NodeAllocations] = {}
         self._where: dict[str, str] = {}
         self._unbound: dict[str, PodInfo] = {}
         # Pod -> nodes to which this process has bound it, or tries to, and no watch shows it yet:
@@ -65,7 +65,7 @@ class State:
         newest = takewhile(lambda each: each[1] > version, reversed(self._changed.items()))
         return [name for name, _ in newest]
 
-    def room(self, name: str) -> Room | None:
+    def room(self, name: str) -> NodeAllocations | None:
         """Return the room of a node; ``None`` where there is no such node."""
         return self._rooms.get(name) if name in self._nodes else None
 
@@ -154,7 +154,7 @@ class State:
         """Count a pod, as it will be, on the node that it is about to be bound to."""
         with self.lock:
             self._assumed.setdefault(pod.id.uid, set()).add(pod.node)
-            self._room(pod.node).put(pod)
+            self._room(pod.node).add_pod(pod)
             self._touch(pod.node)
 
     def settle(self, uid: str, node: str) -> None:
@@ -172,7 +172,7 @@ class State:
                 if not nodes:
                     del self._assumed[uid]
                 if self._where.get(uid) != node:
-                    self._room(node).drop(uid)
+                    self._room(node).remove_pod(uid)
                     self._forget_empty(node)
                     self._touch(node)
 
@@ -188,21 +188,21 @@ class State:
         if room.pods.get(uid) == pod:
             return
         before = room.holding(uid)
-        room.put(pod)
+        room.add_pod(pod)
         if before is None or room.holding(uid) != before:
             self._touch(pod.node)
 
     def _leave(self, uid: str) -> None:
         name = self._where.pop(uid, None)
         if name is not None:
-            self._room(name).drop(uid)
+            self._room(name).remove_pod(uid)
             self._forget_empty(name)
             self._touch(name)
 
-    def _room(self, name: str) -> Room:
+    def _room(self, name: str) -> NodeAllocations:
         room = self._rooms.get(name)
         if room is None:
-            room = self._rooms[name] = Room(name, self._policy)
+            room = self._rooms[name] = NodeAllocations(name, self._policy)
         return room
 
     def _forget_empty(self, name: str) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from contract.inventory import NodeCards, decode_inventory
+from contract.inventory import PublishedInventory, decode_inventory
 from simulator.cluster import NAMES, Cluster, free_port
 from simulator.manifests import Json, read_manifests, write_yaml
 from simulator.objects import annotations
@@ -54,7 +54,7 @@ class Fleet(Cluster):
             )
             self.start("agent", f"--node-name={name}", *own, label=f"agent-{name}")
 
-    def inventories(self) -> dict[str, NodeCards]:
+    def inventories(self) -> dict[str, PublishedInventory]:
         """Read what the nodes show of their cards."""
         return {
             each["metadata"]["name"]: decode_inventory(annotations(each)[NAMES.gpu_cards])

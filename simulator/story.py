@@ -9,10 +9,10 @@ from pathlib import Path
 from agent.allocator.slots import summarize
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind
+from contract.inventory import Inventory
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.stamps import OrderStamp
-from placement.cards import Inventory
 from simulator.attribution import (
     Call,
     Candidate,

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from agent.allocator.calls import AllocateCall, CallRunner, PreferredCall
-from agent.allocator.free_places import free_places
 from agent.allocator.grants import ContainerEdits, Entitlement, Grant
 from agent.allocator.interfaces import (
     AnnotationWriter,
@@ -23,6 +22,7 @@ from agent.allocator.observer import KubeletObserver
 from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator, Enforcer
 from agent.allocator.placer import Placer
 from agent.allocator.prestart import Pause, PreStartCall
+from agent.allocator.search_input import free_slots
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
 from contract.resource import RESOURCES, Resource
@@ -181,7 +181,7 @@ class Allocator:
 
     def free(self, resource: Resource) -> dict[str, int]:
         """Count the free slots by card."""
-        return free_places(self.snapshot(), self.table, resource)
+        return free_slots(self.snapshot(), self.table, resource)
 
     def snapshot(self) -> AllocationSnapshot:
         """Return who holds what at this moment."""

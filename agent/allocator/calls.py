@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from agent.allocator.free_places import reserved
 from agent.allocator.grants import (
     ContainerEdits,
     Grant,
@@ -24,9 +23,14 @@ from agent.allocator.interfaces import DecisionLog
 from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
 from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
-from agent.allocator.placement_request import Assumptions, Constraints, PlacementRequest
 from agent.allocator.placer import Placement, Placer, at_least
 from agent.allocator.resolver import Request, Resolution, assumed_container, resolve
+from agent.allocator.search_input import (
+    Assumptions,
+    PlacementConstraints,
+    PlacementRequest,
+    needed_after_restart,
+)
 from agent.allocator.slots import DeviceTable, Slot
 from agent.allocator.snapshot import AllocationSnapshot, Offered
 from agent.errors import GrantError, Refusal, ResolutionError
@@ -216,9 +220,9 @@ class PreferredCall:
             must,
             plan=self.state.plan(target.pod),
             assumptions=self._assumptions(call, snapshot),
-            constraints=Constraints(info.wishes, info.chosen, self.strict)
+            constraints=PlacementConstraints(info.wishes, info.chosen, self.strict)
             if info is not None
-            else Constraints(),
+            else PlacementConstraints(),
             certain=not target.rivals,
         )
 
@@ -228,7 +232,7 @@ class PreferredCall:
         withheld = snapshot.withheld(call.resource, call.offered, other)
         return Assumptions(
             withheld={other: self.table.count(other, withheld)},
-            reserved=reserved(snapshot, self.table),
+            reserved=needed_after_restart(snapshot, self.table),
             doubtful={other: self.table.count(other, snapshot.uncertain(other))},
         )
 

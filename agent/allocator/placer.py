@@ -1,18 +1,18 @@
-"""Placing on the record: from what the kubelet offers and what is held, to device IDs."""
+"""Placing on the snapshot: from what the kubelet offers and what is held, to device IDs."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from agent.allocator.placement_request import PlacementRequest
-from agent.allocator.request_view import RequestView
+from agent.allocator.search_input import PlacementRequest, SearchInput
 from agent.allocator.slots import DeviceTable, Slot
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.errors import PlacementError
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand
+from contract.inventory import Amounts
 from contract.resource import Resource, count_of
 from placement.errors import NoPlacement
-from placement.search import Capacity, Plan, Step, make_plan
+from placement.search import ContainerStep, Plan, make_plan
 from placement.topology import Links
 
 
@@ -47,51 +47,59 @@ class Placer:
     links: Links
     unhealthy: Callable[[str], str]
 
-    def place(self, request: PlacementRequest, record: AllocationSnapshot) -> Placement:
+    def place(self, request: PlacementRequest, snapshot: AllocationSnapshot) -> Placement:
         """Choose cards and places for one container.
 
         Args:
             request: the container, and what the kubelet offers.
-            record: who holds what.
+            snapshot: who holds what.
 
         Raises:
             PlacementError: nothing fits; names the container that cannot be placed.
         """
-        view = RequestView(request, table=self.table, record=record, unhealthy=self.unhealthy)
+        found = SearchInput(
+            request,
+            table=self.table,
+            snapshot=snapshot,
+            links=self.links,
+            unhealthy=self.unhealthy,
+        )
         container, resource = request.container, request.resource
         try:
-            step = view.step(container)
-            found = view.planned(step) or self._plan(request, view, step)
+            step = found.step(container)
+            plan = found.planned(step) or self._plan(request, found, step)
         except NoPlacement as error:
             raise PlacementError(str(error)) from error
-        cards = found[container.name].cards
-        within = {card: self.table.among(resource, card, view.offered) for card in cards}
+        cards = tuple(found.cards.names[at] for at in plan[container.name].cards)
+        within = {card: self.table.among(resource, card, found.offered) for card in cards}
         slots = pick(container.demand, resource, cards, free=within, must=request.must)
-        asked = {each for each in (resource.other,) if count_of(container.demand, each)}
-        first = asked <= step.lacking
+        asked = {each for each in Resource if count_of(container.demand, each)}
+        first = asked - {resource} <= step.lacking
         replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
-        return Placement(cards, slots, found, replaced)
+        return Placement(cards, slots, plan, replaced)
 
-    def _plan(self, request: PlacementRequest, view: RequestView, step: Step) -> Plan:
+    def _plan(self, request: PlacementRequest, found: SearchInput, step: ContainerStep) -> Plan:
         """Make the first attempt that succeeds; refuse as the last guaranteed one did."""
-        steps = [step, *_steps_after(request, view)]
+        steps = [step, *_steps_after(request, found)]
         handing_on = any(each.container.kind is ContainerKind.INIT for each in steps)
         refusal: NoPlacement | None = None
         for together in (steps, steps[:1]):
-            for attempt in _attempts(request, view, together, handing_on=handing_on):
+            for attempt in _attempts(request, found, together, handing_on=handing_on):
                 try:
-                    found = make_plan(
+                    plan = make_plan(
                         attempt.steps,
-                        attempt.capacities,
-                        links=self.links,
+                        found.cards,
+                        attempt.free,
+                        reusable=attempt.reusable,
                         policy=request.policy,
                         guaranteed=attempt.guaranteed,
                     )
                 except NoPlacement as error:
                     refusal = error if attempt.guaranteed and not attempt.hinted else refusal
                 else:
-                    if found is not None:
-                        return found
+                    if plan is not None:
+                        names = [each.container.name for each in together]
+                        return dict(zip(names, plan, strict=True))
                     if not attempt.hinted:
                         refusal = None  # given up, which says nothing
             if refusal is not None and (request.certain or len(steps) == 1):
@@ -101,14 +109,19 @@ class Placer:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    steps: Sequence[Step]
-    capacities: Sequence[Capacity]
+    steps: Sequence[ContainerStep]
+    free: Sequence[Amounts]
+    reusable: Sequence[Amounts]
     guaranteed: bool
     hinted: bool = False
 
 
 def _attempts(
-    request: PlacementRequest, view: RequestView, steps: Sequence[Step], *, handing_on: bool
+    request: PlacementRequest,
+    found: SearchInput,
+    steps: Sequence[ContainerStep],
+    *,
+    handing_on: bool,
 ) -> Iterator[_Attempt]:
     """List the ways to place *steps*: under all assumptions, then under weaker ones.
 
@@ -116,21 +129,21 @@ def _attempts(
     there is none such, one that may hold will do. A container of which no scheduler has chosen the
     cards goes where those after it can have theirs, if it can.
     """
-    tried: list[list[Capacity]] = []
+    tried: list[Sequence[Amounts]] = []
+    reusable, hinted = found.reusable(), _hinted(steps)
     for assumptions in request.assumptions.relaxed():
-        capacities = view.capacities(assumptions, alone=len(steps) == 1)
-        if capacities in tried:
+        free = found.free(assumptions, alone=len(steps) == 1)
+        if free in tried:
             continue
-        tried.append(capacities)
-        hinted = _hinted(steps)
+        tried.append(free)
         for guaranteed in (True, False):
-            if guaranteed or handing_on or any(each.left for each in capacities):
+            if guaranteed or handing_on or any(map(any, reusable)):
                 if hinted:
-                    yield _Attempt(hinted, capacities, guaranteed, hinted=True)
-                yield _Attempt(steps, capacities, guaranteed)
+                    yield _Attempt(hinted, free, reusable, guaranteed, hinted=True)
+                yield _Attempt(steps, free, reusable, guaranteed)
 
 
-def _hinted(steps: Sequence[Step]) -> Sequence[Step]:
+def _hinted(steps: Sequence[ContainerStep]) -> Sequence[ContainerStep]:
     """Insist on what a scheduler chose; nothing where that is no other than trying it first.
 
     Init containers and sidecars have no hint. Placed first, as if nobody had one, they would take
@@ -142,15 +155,15 @@ def _hinted(steps: Sequence[Step]) -> Sequence[Step]:
     return [replace(step, strict=bool(step.chosen)) for step in steps]
 
 
-def _steps_after(request: PlacementRequest, view: RequestView) -> list[Step]:
+def _steps_after(request: PlacementRequest, found: SearchInput) -> list[ContainerStep]:
     """Return what is to be found for the containers after the one that is asking."""
     # By name: what it asks for may have been raised.
     names = [each.name for each in request.pod.containers]
-    steps: list[Step] = []
+    steps: list[ContainerStep] = []
     for each in request.pod.containers[names.index(request.container.name) + 1 :]:
-        if view.lacking(each):
+        if found.lacking(each):
             try:
-                steps.append(view.step(each))
+                steps.append(found.step(each))
             except NoPlacement as error:
                 if request.certain:
                     raise NoPlacement(f"container {each.name}: {error}") from error

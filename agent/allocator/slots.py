@@ -10,8 +10,8 @@ from functools import cached_property
 
 from agent.errors import GrantError, SettingsError
 from contract.errors import quote
+from contract.inventory import Card, Inventory
 from contract.resource import Resource
-from placement.cards import Card, Inventory
 
 _PLACE = re.compile(r"(0|[1-9][0-9]{0,8})\Z", re.ASCII)
 _SEPARATOR = "::"

@@ -17,7 +17,7 @@ from agent.usage.meter import Meter
 from agent.usage.overuse import Overuse
 from agent.usage.owners import Owners
 from common.status import Page
-from placement.cards import Inventory
+from contract.inventory import Inventory
 
 log = logging.getLogger(__name__)
 

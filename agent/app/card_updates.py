@@ -14,7 +14,7 @@ from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
-from placement.cards import Card, Inventory
+from contract.inventory import Card, Inventory
 
 log = logging.getLogger(__name__)
 

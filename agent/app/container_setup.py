@@ -25,7 +25,7 @@ from agent.injection.inject import CONTROL_DEVICES, Injection, inject, shared_by
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import EnforcementMode, Settings
-from placement.cards import Inventory
+from contract.inventory import Inventory
 
 log = logging.getLogger(__name__)
 

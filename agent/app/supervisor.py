@@ -52,9 +52,8 @@ from agent.settings import Settings
 from agent.usage.holdings import Holdings, count_holdings
 from common.status import StatusServer, probe
 from contract.demand import CORES_PER_CARD
-from contract.inventory import NodeCards
+from contract.inventory import Inventory, PublishedInventory
 from contract.resource import Resource
-from placement.cards import Inventory
 from placement.pods import PodInfo
 
 log = logging.getLogger(__name__)
@@ -394,13 +393,15 @@ class Agent:
         found = self._watch.status.discovery
         return found.driver if found is not None else ""
 
-    def _survey(self) -> NodeCards | None:
+    def _survey(self) -> PublishedInventory | None:
         """Return the inventory as it is now; ``None`` while nothing is known."""
         block = self._settings.memory_block
         session = self._session
         if session is None:
             # What an agent wrote whose driver still worked is true no more.
-            return NodeCards(block) if self._unusable or self._watch.status.problem else None
+            return (
+                PublishedInventory(block) if self._unusable or self._watch.status.problem else None
+            )
         if not self._loaded:
             return None
         return survey(

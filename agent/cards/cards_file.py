@@ -7,7 +7,7 @@ import yaml
 
 from agent.cards.inventory import Discovery, parse_inventory, write_inventory
 from agent.errors import SettingsError
-from placement.cards import Inventory
+from contract.inventory import Inventory
 
 # What PyYAML's constructors let through for scalars they cannot convert, such as a 13th
 # month or ``!!bool maybe``, and its recursive parser for deep nesting.

@@ -30,7 +30,7 @@ from agent.cards.source import Session, Source, none_served
 from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter, by_chance
 from contract.cordon import REASON
-from placement.cards import Card, Inventory
+from contract.inventory import Card, Inventory
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from agent.errors import SettingsError
 from contract.errors import quote
+from contract.inventory import Card, Inventory, Link
 from contract.quantity import parse_quantity
-from placement.cards import Card, Inventory, Link
 
 # A device ID is at most 63 characters (device plugin API) and carries the UUID, "::"
 # and a place of up to 5 digits.

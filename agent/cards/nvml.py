@@ -17,7 +17,7 @@ from agent.cards.health import Fault, FaultKind, Probe, xid_fault
 from agent.cards.inventory import CardFault, Discovery, check_distinct, parse_card
 from agent.cards.pci import SYSFS, PciDevices
 from agent.errors import DriverUnloaded, SettingsError, Unavailable
-from placement.cards import Card, Inventory, Link
+from contract.inventory import Card, Inventory, Link
 
 # NVML as a whole does not work; no other card would answer better.
 SESSION_ERRORS = frozenset(

@@ -10,7 +10,7 @@ from agent.cards.health import Fault, Probe
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.errors import SettingsError, Unavailable
-from placement.cards import Inventory
+from contract.inventory import Inventory
 
 
 class Session(Protocol):

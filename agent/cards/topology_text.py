@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from agent.cards.inventory import Discovery
-from placement.cards import Card, Inventory
+from contract.inventory import Card, Inventory
 
 UNKNOWN = "?"
 """Stands where the link of two cards is not known."""

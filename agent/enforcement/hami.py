@@ -70,8 +70,8 @@ from agent.enforcement.hami_library import LIBRARY, HamiLibrary
 from agent.errors import EnforcementError
 from agent.host import directories
 from contract.demand import CORES_PER_CARD
+from contract.inventory import Card
 from contract.resource import Resource
-from placement.cards import Card
 from placement.pods import PodId
 
 log = logging.getLogger(__name__)

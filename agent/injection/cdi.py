@@ -15,7 +15,7 @@ from typing import Any
 from agent.allocator.grants import ContainerEdits
 from agent.errors import SettingsError
 from contract.errors import quote
-from placement.cards import Card, Inventory
+from contract.inventory import Card, Inventory
 
 OWN_KIND = "gpu-turnstile.io/gpu"
 HOST_KIND = "nvidia.com/gpu"

@@ -14,7 +14,7 @@ from agent.errors import EnforcementError, SettingsError
 from agent.host.directories import opened_path, replace
 from agent.host.disk_errors import explain
 from agent.injection.cdi import Spec, names_on_host, own_names, parse_spec, spec_document
-from placement.cards import Inventory
+from contract.inventory import Inventory
 
 log = logging.getLogger(__name__)
 

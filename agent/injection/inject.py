@@ -20,8 +20,8 @@ from enum import StrEnum
 from agent.allocator.grants import ContainerEdits, Grant, Mount
 from agent.errors import GrantError, SettingsError
 from contract.errors import quote
+from contract.inventory import Inventory
 from contract.resource import Resource
-from placement.cards import Inventory
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """Read by the NVIDIA container runtime, and by people."""

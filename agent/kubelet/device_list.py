@@ -5,8 +5,8 @@ from collections.abc import Set as AbstractSet
 from agent.allocator.slots import DeviceTable, Slot
 from agent.errors import SettingsError
 from common.kubelet_api import deviceplugin_pb2 as api
+from contract.inventory import Card
 from contract.resource import Resource
-from placement.cards import Card
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """``constants.go`` of the device plugin API."""

@@ -4,16 +4,15 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agent.kubernetes_api.client import Json
 from agent.kubernetes_api.node_label import model_label
 from agent.kubernetes_api.write_queue import WriteQueue
 from common.backoff import spread
-from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
+from contract.inventory import Amounts, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
-from placement.cards import Inventory
 
 log = logging.getLogger(__name__)
 
@@ -53,42 +52,31 @@ def survey(
     block: int,
     unhealthy: Callable[[str], str],
     free: Mapping[Resource, Mapping[str, int]],
-) -> NodeCards:
+) -> PublishedInventory:
     """Put together what the node shows.
 
     *block* is in bytes. *unhealthy* says why a card, by UUID, is not given out, empty where it is;
     *free* has the places of each card that nobody holds.
     """
-    return NodeCards(
+    return PublishedInventory(
         block,
+        tuple(replace(card, unhealthy=unhealthy(card.uuid)) for card in inventory.cards),
+        inventory.links,
         tuple(
-            NodeCard(
-                uuid=card.uuid,
-                index=card.index,
-                model=card.model,
-                memory=card.memory,
-                numa=card.numa,
-                reason=unhealthy(card.uuid),
-                free_cores=free[Resource.CORE][card.uuid],
-                free_blocks=free[Resource.MEMORY][card.uuid],
-            )
+            Amounts(free[Resource.CORE][card.uuid], free[Resource.MEMORY][card.uuid])
             for card in inventory.cards
         ),
-        tuple(NodeLink(link.cards, link.kind) for link in inventory.links),
     )
 
 
-def _is_more(before: NodeCards, after: NodeCards) -> bool:
+def _is_more(before: PublishedInventory, after: PublishedInventory) -> bool:
     """Return whether of any card more can be had than before."""
-    known = {card.uuid: card for card in before.cards}
-    for card in after.cards:
-        old = known.get(card.uuid)
-        if (
-            old is None
-            or (old.reason and not card.reason)
-            or card.free_cores > old.free_cores
-            or card.free_blocks > old.free_blocks
-        ):
+    known = {card.uuid: (card, free) for card, free in zip(before.cards, before.free, strict=True)}
+    for card, free in zip(after.cards, after.free, strict=True):
+        if card.uuid not in known:
+            return True
+        old, was_free = known[card.uuid]
+        if (old.unhealthy and not card.unhealthy) or not was_free.covers(free):
             return True
     return False
 
@@ -106,7 +94,7 @@ class InventoryWriter(WriteQueue[str, None]):
         node: str,
         annotation: str,
         label: str,
-        look: Callable[[], NodeCards | None],
+        look: Callable[[], PublishedInventory | None],
         pace: InventoryPace | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_result: Callable[[str], None] = lambda _result: None,
@@ -124,7 +112,7 @@ class InventoryWriter(WriteQueue[str, None]):
         self._label = label
         self._look = look
         self._renew = spread(pace.renew)
-        self._shown: NodeCards | None = None
+        self._shown: PublishedInventory | None = None
         self._written_at = self._looked_at = -math.inf
         self.poke()
 

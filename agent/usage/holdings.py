@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent.allocator.free_places import free_places
 from agent.allocator.interfaces import ContainerRef, HeldSlots
+from agent.allocator.search_input import free_slots
 from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
@@ -83,7 +83,7 @@ def count_holdings(record: AllocationSnapshot, table: DeviceTable) -> Holdings:
         if not (pod.info is not None and pod.info.running and pod.is_init(name))
     ]
     holders.sort(key=lambda each: each.ref)
-    free = {each: free_places(record, table, each) for each in Resource}
+    free = {each: free_slots(record, table, each) for each in Resource}
     rooms = {}
     for card in table.inventory.cards:
         blocks, cores_free = table.places(Resource.MEMORY, card), free[Resource.CORE][card.uuid]

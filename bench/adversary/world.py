@@ -15,8 +15,8 @@ from bench.adversary.kubelet import Kubelet, KubeletDied
 from bench.adversary.pods import Container, Pod
 from bench.adversary.refusals import could_run, refused
 from contract.demand import ContainerKind
+from contract.inventory import Card, Inventory
 from contract.resource import Resource
-from placement.cards import Card, Inventory
 from simulator.kubelet.devices import PreferCall
 from simulator.kubelet.errors import CallFailed
 from simulator.node.diary import Diary

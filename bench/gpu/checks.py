@@ -22,9 +22,8 @@ from agent.kubernetes_api.node_label import model_label
 from bench import confined, limits
 from bench.gpu.table import Row, near, row, skipped
 from bench.limits import Container
-from contract.inventory import decode_inventory, encode_inventory
+from contract.inventory import Card, decode_inventory, encode_inventory
 from contract.resource import Resource
-from placement.cards import Card
 
 MIB = 1 << 20
 _BLOCK = 256 * MIB

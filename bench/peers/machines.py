@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
-from contract.inventory import NodeLink
+from contract.inventory import Link
 
 Pair = tuple[int, int]
 
@@ -35,14 +35,14 @@ class Machine:
     pcie: Mapping[Pair, str] = field(default_factory=dict, hash=False)
     socket: int = 0
 
-    def links(self) -> tuple[NodeLink, ...]:
+    def links(self) -> tuple[Link, ...]:
         """Return the links as the agent writes them: the PCIe level of a pair, then its NVLinks."""
         links = []
         for pair in combinations(range(self.count), 2):
             if pair in self.pcie:
-                links.append(NodeLink(pair, self.pcie[pair]))
+                links.append(Link(pair, self.pcie[pair]))
             if pair in self.nvlinks:
-                links.append(NodeLink(pair, f"NV{self.nvlinks[pair]}"))
+                links.append(Link(pair, f"NV{self.nvlinks[pair]}"))
         return tuple(links)
 
     def numa(self, card: int) -> int | None:

@@ -14,19 +14,19 @@ from typing import Any, TypeAlias
 
 from bench.peers.machines import Machine, plain
 from contract.demand import CORES_PER_CARD
-from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from contract.names import Names
 from contract.resource import Resource, count_of
 from contract.stamps import OrderStamp
 from contract.wishes import read_wishes
-from placement.capacity import CardState, need_of
+from placement.capacity import need_of
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import ContainerCards, Provenance, View, taken_on
+from placement.cluster.holdings import ContainerCards, NodeSnapshot, Provenance, taken_on
 from placement.cluster.nodes import Node, parse_node
 from placement.errors import NoPlacement
 from placement.pods import PodInfo, read_gpu_pod, read_pod
 from placement.scoring import Policy
-from placement.search import Capacity, Step, make_plan
+from placement.search import ContainerStep, make_plan
 from placement.topology import Links
 from scheduler.decisions import Decisions
 from scheduler.state import State
@@ -115,18 +115,18 @@ class Box:
     def object(self) -> dict[str, Any]:
         """Write the node as JSON, as the agent annotates it."""
         cards = tuple(
-            NodeCard(
+            Card(
                 self.uuids[index] if self.uuids else f"GPU-{index}",
                 index,
                 self.models[index] if self.models else "GPU",
                 self.blocks[index] * _BLOCK,
                 self.machine.numa(index),
                 "test" if index in self.unhealthy else "",
-                *self.free[index],
             )
             for index in range(self.machine.count)
         )
-        text = encode_inventory(NodeCards(_BLOCK, cards, self.machine.links()))
+        free = tuple(Amounts(*each) for each in self.free[: len(cards)])
+        text = encode_inventory(PublishedInventory(_BLOCK, cards, self.machine.links(), free))
         return {"metadata": {"name": "node", "annotations": {NAMES.gpu_cards: text}}}
 
 
@@ -182,7 +182,7 @@ class Placing:
         else:
             why = ""
         if not self.must:
-            fit = check(pod.pod_class, View(node, self.box.free))
+            fit = check(pod.pod_class, NodeSnapshot(node, self.box.free))
             if bool(found) == isinstance(fit, Unschedulable):
                 return Answer("the extender decides otherwise", (str(fit),))
         if not found:
@@ -197,33 +197,22 @@ class Placing:
 
     def _plan(self, pod: PodInfo, node: Node) -> dict[str, tuple[int, ...]]:
         policy = Policy(pod.wishes.policy or self.policy)
-        capacities = [
-            Capacity(
-                CardState(
-                    str(card.index),
-                    card.index,
-                    dict(zip(Resource, free, strict=True)),
-                    {Resource.CORE: CORES_PER_CARD, Resource.MEMORY: card.blocks},
-                    "" if card.healthy else "unhealthy",
-                    pod.wishes.excludes(model=card.model, uuid=card.uuid),
-                )
-            )
-            for card, free in zip(node.cards, self.box.free, strict=True)
-        ]
         steps = [
-            Step(
+            ContainerStep(
                 each,
                 need_of(each.demand),
                 frozenset(kind for kind in Resource if count_of(each.demand, kind)),
-                must=tuple(map(str, self.must)),
+                must=self.must,
                 chosen=tuple(map(str, self.chosen.get(each.name, ()))),
             )
             for each in pod.demand.containers
         ]
-        if node.links is None:
+        if not node.cards:
             raise NoPlacement("no cards")
-        plan = make_plan(steps, capacities, links=node.links, policy=policy)
-        return {name: tuple(sorted(map(int, each.cards))) for name, each in (plan or {}).items()}
+        cards, free = node.card_set_for(pod.wishes), [Amounts(*each) for each in self.box.free]
+        plan = make_plan(steps, cards, free, policy=policy) or ()
+        names = [each.name for each in pod.demand.containers[: len(plan)]]
+        return {name: each.cards for name, each in zip(names, plan, strict=True)}
 
     @property
     def goes_by(self) -> str:
@@ -370,7 +359,7 @@ class Choice:
                 if not self.inventories[number]:
                     del obj["metadata"]["annotations"]
             node = parse_node(obj, NAMES)
-            view = View(node, box.free[: len(node.cards)])
+            view = NodeSnapshot(node, box.free[: len(node.cards)])
             verdict = decisions.judge(pod.pod_class, view)
             if verdict.score is not None:
                 scores[number] = verdict.score
@@ -387,14 +376,10 @@ Question: TypeAlias = Placing | Admission | Wish | Footprint | Counted | Choice
 
 @lru_cache(maxsize=64)
 def _links(machine: Machine) -> Links:
-    links = parse_node(whole(machine).object(), NAMES).links
-    if links is None:
-        raise ValueError(f"{machine.name}: no cards")
-    return links
+    return parse_node(whole(machine).object(), NAMES).card_set.links
 
 
 @lru_cache(maxsize=65536)
 def choose_whole(machine: Machine, free: Sequence[int], size: int) -> tuple[int, ...]:
     """Choose whole cards with our own code."""
-    names = tuple(map(str, free))
-    return tuple(map(int, _links(machine).best(size, names, free=frozenset(names))))
+    return _links(machine).best(size, free, free=frozenset(free))

@@ -1,50 +1,45 @@
 """What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, PodDemand
-from contract.resource import RESOURCES, Counts, count_of
+from contract.inventory import NOTHING, Amounts
 from contract.reusable import held_on_cards
-from placement.capacity import CardState, need_of
 from placement.cluster.nodes import Node
+from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
+from placement.held import Taken
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from placement.search import Capacity, Plan, Step, make_plan
-
-Free: TypeAlias = Sequence[Counts]
-"""Of each card, by its place on the node: what is free of it."""
-
-Taken: TypeAlias = tuple[tuple[int, int, int], ...]
-"""Of each card that is used: its place on the node, cores and memory blocks."""
+from placement.search import Rows
 
 
-class View:
+class NodeSnapshot:
     """A node at one moment: what is free, and sums that many decisions need. Never changed.
 
     Attributes:
         node: the node.
-        free: of each card, by its place.
+        free: of each card, by its position.
         rows: the same of healthy cards alone.
-        totals: of each resource the places of healthy cards, all there are and those taken.
+        totals: cores and memory blocks of healthy cards: all there are, and those taken.
     """
 
     __slots__ = ("free", "node", "rows", "totals")
 
-    def __init__(self, node: Node, free: Free) -> None:
+    def __init__(self, node: Node, free: Iterable[tuple[int, int]]) -> None:
         self.node = node
-        self.free = free
-        pairs = zip(node.cards, free, strict=True)
-        healthy = [(card.places, row) for card, row in pairs if card.healthy]
-        self.rows = [row for _, row in healthy]
-        all_places = [sum(places[at] for places, _ in healthy) for at in (0, 1)]
-        all_free = [sum(row[at] for row in self.rows) for at in (0, 1)]
+        self.free = tuple([Amounts(*row) for row in free])
+        if len(self.free) != len(node.cards):
+            raise ValueError(f"{len(node.cards)} cards, and what is free of {len(self.free)}")
+        healthy, sizes = node.card_set.healthy, node.sizes
+        self.rows = [self.free[at] for at in healthy]
         self.totals = [
-            (places, places - free) for places, free in zip(all_places, all_free, strict=True)
+            (there := sum([sizes[at][slot] for at in healthy]), there - free)
+            for slot, free in enumerate(map(sum, zip(NOTHING, *self.rows, strict=True)))
         ]
 
 
@@ -153,19 +148,13 @@ def taken_on(demand: PodDemand, cards: PodCards) -> Taken:
 
 def add_up(parts: Mapping[tuple[str, int], Sequence[int]]) -> Taken:
     """Return the sums by card of what :func:`parts_of` returns."""
-    taken: dict[int, Counts] = {}
-    for (_, place), (more_cores, more_blocks) in parts.items():
-        cores, blocks = taken.get(place, (0, 0))
-        taken[place] = cores + more_cores, blocks + more_blocks
-    return tuple((place, cores, blocks) for place, (cores, blocks) in sorted(taken.items()))
+    taken: dict[int, Amounts] = {}
+    for (_, at), (cores, memory) in parts.items():
+        taken[at] = taken.get(at, NOTHING).plus(Amounts(cores, memory))
+    return tuple((at, *amounts) for at, amounts in sorted(taken.items()))
 
 
-def less(free: Counts, counts: Sequence[int]) -> Counts:
-    """Return what is left of *free*, nothing where more is taken than there was."""
-    return max(free[0] - counts[0], 0), max(free[1] - counts[1], 0)
-
-
-def simulate(pod: PodInfo, node: Node, free: Free, policy: Policy) -> Taken:
+def simulate(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> Taken:
     """Place a pod of which nobody has said where it is, as the agent would.
 
     One that fits nowhere will be refused by the agent, or the agent knows more: it counts on the
@@ -174,7 +163,7 @@ def simulate(pod: PodInfo, node: Node, free: Free, policy: Policy) -> Taken:
     return simulate_cards(pod, node, free, policy)[1]
 
 
-def simulate_cards(pod: PodInfo, node: Node, free: Free, policy: Policy) -> tuple[PodCards, Taken]:
+def simulate_cards(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> tuple[PodCards, Taken]:
     """Place a pod as :func:`simulate` does; return the cards of each container too."""
     containers = pod.demand.containers
     known = {each.name: mine for each in containers if (mine := _known(each, pod, node))}
@@ -182,15 +171,19 @@ def simulate_cards(pod: PodInfo, node: Node, free: Free, policy: Policy) -> tupl
     lost = {name: each for name, each in known.items() if each.lost}
     rest = replace(pod, demand=_without(pod.demand, lost)) if lost else pod
     left = list(free)
-    for place, *counts in taken_on(pod.demand, lost) if lost else ():
-        left[place] = less(left[place], counts)
+    for at, *counts in taken_on(pod.demand, lost) if lost else ():
+        left[at] = left[at].less(Amounts(*counts))
     fixed = {name: each.places for name, each in known.items() if name not in lost}
     try:
-        plan = plan_pod(rest, node, left, policy, fixed=fixed)
+        plan = plan_pod(rest, node, tuple(left), policy, fixed=fixed)
     except NoPlacement:
         plan = None
     if plan is not None:
-        cards = {**cards_of(plan, node), **known}
+        expected = {
+            name: ContainerCards(tuple(sorted(each.cards)), Provenance.EXPECTED)
+            for name, each in plan.items()
+        }
+        cards = {**expected, **known}
     else:
         cards = {**known}
         emptiest = sorted(range(len(left)), key=lambda at: (*(-each for each in left[at]), at))
@@ -202,110 +195,3 @@ def simulate_cards(pod: PodInfo, node: Node, free: Free, policy: Policy) -> tupl
 
 def _without(demand: PodDemand, names: Container[str]) -> PodDemand:
     return PodDemand(tuple(each for each in demand.containers if each.name not in names))
-
-
-def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
-    pod: PodInfo,
-    node: Node,
-    free: Free,
-    policy: Policy,
-    *,
-    fixed: Mapping[str, Sequence[int]] | None = None,
-    most_tries: int = 500,
-) -> Plan | None:
-    """Place all containers of a pod with the agent's own code.
-
-    As the agent does, the plan holds whichever places the kubelet hands on; where there is no such
-    plan, one that may hold will do.
-
-    Args:
-        pod: the pod.
-        node: where.
-        free: what is free there.
-        policy: which card a share prefers, where the pod's author has no wish.
-        fixed: the cards of containers that have theirs, by name and place.
-        most_tries: how many placings are tried.
-
-    Returns:
-        The plan, by container name; cards are named by their index as text. ``None`` when the
-        search was given up.
-
-    Raises:
-        NoPlacement: there is none.
-    """
-    if node.links is None:
-        raise NoPlacement("no cards")
-    wishes = pod.wishes
-    picky = wishes.rules_out_cards
-    capacities = [
-        _capacity(
-            card.index,
-            card.places,
-            free_here,
-            "" if card.healthy else "unhealthy",
-            wishes.excludes(model=card.model, uuid=card.uuid) if picky else "",
-        )
-        for card, free_here in zip(node.cards, free, strict=True)
-    ]
-    names = {
-        name: tuple(str(node.cards[each].index) for each in on)
-        for name, on in (fixed or {}).items()
-    }
-    steps = [
-        Step(
-            container,
-            need_of(container.demand),
-            frozenset(each for each in RESOURCES if count_of(container.demand, each)),
-            fixed=names.get(container.name, ()),
-            link=wishes.link,
-        )
-        for container in pod.demand.containers
-    ]
-    chosen = Policy(wishes.policy) if wishes.policy else policy
-    refusal: NoPlacement | None = None
-    inits = any(each.kind is ContainerKind.INIT for each in pod.demand.containers)
-    for guaranteed in (True, False) if inits else (True,):
-        try:
-            plan = make_plan(
-                steps,
-                capacities,
-                links=node.links,
-                policy=chosen,
-                guaranteed=guaranteed,
-                most_tries=most_tries,
-            )
-        except NoPlacement as error:
-            refusal = refusal or error
-        else:
-            if plan is not None:
-                return plan
-            refusal = None
-    if refusal is not None:
-        raise refusal
-    return None
-
-
-@lru_cache(maxsize=4096)
-def _capacity(index: int, places: Counts, free: Counts, unhealthy: str, excluded: str) -> Capacity:
-    """Return a card that nobody has named yet; most cards are as they were a pod ago."""
-    return Capacity(
-        CardState(
-            str(index),
-            index,
-            dict(zip(RESOURCES, free, strict=True)),
-            dict(zip(RESOURCES, places, strict=True)),
-            unhealthy,
-            excluded,
-        )
-    )
-
-
-def cards_of(plan: Plan, node: Node) -> PodCards:
-    """Return the cards of each container in a plan."""
-    by_name = {str(card.index): place for place, card in enumerate(node.cards)}
-    return {
-        name: ContainerCards(
-            tuple(sorted(by_name[each] for each in assignment.cards)), Provenance.EXPECTED
-        )
-        for name, assignment in plan.items()
-    }

@@ -1,9 +1,9 @@
 """A node as the scheduler sees it: its cards, their links, and why it has none. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from sys import intern
@@ -11,11 +11,11 @@ from typing import Any
 
 from contract.cordon import read_cordon
 from contract.errors import ContractError
-from contract.inventory import NodeCards, NodeLink, decode_inventory
+from contract.inventory import Amounts, Card, Inventory, Link, decode_inventory
 from contract.names import Names
 from contract.quantity import parse_quantity
-from contract.resource import HUNDRED, Counts
-from placement import cards as placed
+from contract.wishes import Wishes
+from placement.capacity import CardSet
 from placement.topology import Links
 
 _KIND = re.compile(r"NV[1-9][0-9]{0,3}|PIX|PXB|PHB|NODE|SYS", re.ASCII)
@@ -31,28 +31,7 @@ class Problem(StrEnum):
     AWAY = "the agent is not connected to the kubelet: nothing is allocatable"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCard:
-    """One card; what of it is free is not told here.
-
-    Attributes:
-        uuid: its UUID.
-        index: its index on the node.
-        model: the product name.
-        blocks: memory blocks that it has.
-        healthy: whether it is given to new containers.
-    """
-
-    uuid: str
-    index: int
-    model: str
-    blocks: int
-    healthy: bool
-
-    @property
-    def places(self) -> Counts:
-        """The places that it has."""
-        return _places(self.blocks)
+_NO_CARDS = CardSet((), (), Links(Inventory(())), (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,28 +40,63 @@ class Node:
 
     Attributes:
         name: its name.
-        cards: by index.
-        links: how they are connected; names cards by their index as text.
+        cards: by index; whatever is told of cards elsewhere is by their positions here.
+        card_set: the same for placing; one object for alike nodes.
         problem: why it serves no pod.
     """
 
     name: str
-    cards: tuple[NodeCard, ...] = ()
-    links: Links | None = None
+    cards: tuple[Card, ...] = ()
+    card_set: CardSet = _NO_CARDS
     problem: Problem = Problem.NO_INVENTORY
 
     def __hash__(self) -> int:
         """Return the same for equal nodes; nodes are told apart by their names."""
         return hash(self.name)
 
-    def all_free(self) -> tuple[Counts, ...]:
-        """Return the places of each card, none of them taken."""
-        return tuple(card.places for card in self.cards)
+    @property
+    def sizes(self) -> Sequence[Amounts]:
+        """What each card has."""
+        return self.card_set.sizes
+
+    def card_set_for(self, wishes: Wishes) -> CardSet:
+        """Return the cards as a pod with such wishes finds them."""
+        return _wished(self, wishes) if wishes.rules_out_cards else self.card_set
+
+    def with_cards(self, cards: tuple[Card, ...]) -> "Node":
+        """Return the node as it would be if its cards were better or worse."""
+        return replace(
+            self, cards=cards, card_set=_card_set(cards, self.sizes, self.card_set.links)
+        )
 
 
-@lru_cache(maxsize=1024)
-def _places(blocks: int) -> Counts:
-    return HUNDRED, blocks
+@lru_cache(maxsize=65536)
+def _wished(node: Node, wishes: Wishes) -> CardSet:
+    excluded = tuple(wishes.excludes(model=card.model, uuid=card.uuid) for card in node.cards)
+    return _card_set(node.cards, node.sizes, node.card_set.links, excluded)
+
+
+def _card_set(
+    cards: tuple[Card, ...], sizes: Sequence[Amounts], links: Links, excluded: Sequence[str] = ()
+) -> CardSet:
+    return _alike(
+        tuple(card.index for card in cards),
+        tuple(sizes),
+        links,
+        tuple("unhealthy" if card.withheld else "" for card in cards),
+        tuple(excluded) or ("",) * len(cards),
+    )
+
+
+@lru_cache(maxsize=16384)
+def _alike(
+    indices: tuple[int, ...],
+    sizes: tuple[Amounts, ...],
+    links: Links,
+    unhealthy: tuple[str, ...],
+    excluded: tuple[str, ...],
+) -> CardSet:
+    return CardSet(tuple(map(str, indices)), sizes, links, unhealthy, excluded)
 
 
 def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None) -> Node:
@@ -131,37 +145,29 @@ def _with_inventory(name: str, text: object, cordoned: AbstractSet[str], *, away
     if not found.cards:
         return Node(name, problem=Problem.NO_CARDS)
     cards = tuple(
-        NodeCard(
-            intern(card.uuid),
-            card.index,
-            intern(card.model),
-            card.memory // found.memory_block,
-            not card.reason and card.uuid not in cordoned,
+        replace(
+            card,
+            uuid=intern(card.uuid),
+            model=intern(card.model),
+            cordoned=card.uuid in cordoned,
         )
         for card in sorted(found.cards, key=lambda card: card.index)
     )
-    problem = Problem.AWAY if away and any(card.healthy for card in cards) else Problem.NONE
-    return Node(name, cards, _links_of(found), problem)
+    sizes = [card.size(found.memory_block) for card in cards]
+    links = _links(tuple((card.index, card.numa) for card in cards), found.links)
+    problem = Problem.AWAY if away and not all(card.withheld for card in cards) else Problem.NONE
+    return Node(name, cards, _card_set(cards, sizes, links), problem)
 
 
-def _readable(links: tuple[NodeLink, ...], indices: set[int]) -> bool:
+def _readable(links: tuple[Link, ...], indices: set[int]) -> bool:
     return all(
         _KIND.fullmatch(link.kind) and link.cards[0] < link.cards[1] and {*link.cards} <= indices
         for link in links
     )
 
 
-def _links_of(found: NodeCards) -> Links:
-    numa = tuple((card.index, card.numa) for card in found.cards)
-    return _links(numa, found.links)
-
-
 @lru_cache(maxsize=1024)
-def _links(numa: tuple[tuple[int, int | None], ...], links: tuple[NodeLink, ...]) -> Links:
+def _links(numa: tuple[tuple[int, int | None], ...], links: tuple[Link, ...]) -> Links:
     """Return one object for nodes of equal hardware: there are many nodes and few kinds."""
-    cards = tuple(
-        placed.Card(str(index), index, index, "", 0, where, "", "") for index, where in numa
-    )
-    return Links(
-        placed.Inventory(cards, tuple(placed.Link(each.cards, each.kind) for each in links))
-    )
+    cards = tuple(Card(str(index), index, "", 0, where) for index, where in numa)
+    return Links(Inventory(cards, links))

@@ -25,10 +25,10 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import Calls, DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
+from contract.inventory import Inventory
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
-from placement.cards import Inventory
 from placement.pods import PodInfo
 from simulator.cards import cards_file
 from simulator.kubelet import checkpoint as kubelet_checkpoint

@@ -17,8 +17,8 @@ from agent.allocator.slots import DeviceTable
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.allocator.snapshot_pod import SnapshotPod
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.inventory import Card, Inventory
 from contract.resource import Resource
-from placement.cards import Card, Inventory
 from placement.pods import AdmissionRank, PodId, PodInfo
 from tests.examples import share
 

@@ -5,7 +5,7 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from placement.cards import Card, Inventory, Link
+from contract.inventory import Card, Inventory, Link
 
 _KINDS = st.sampled_from(["PIX", "PXB", "PHB", "NODE", "SYS"]) | st.integers(0, 999).map(
     lambda lanes: f"NV{lanes}"

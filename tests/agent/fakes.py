@@ -43,9 +43,9 @@ from common.kubelet_api import podresources_pb2 as lister_pb
 from common.kubelet_api import podresources_pb2_grpc as lister_grpc
 from contract.allocation import Allocation, Evidence
 from contract.demand import ContainerDemand, ContainerKind, PodDemand
+from contract.inventory import Inventory
 from contract.names import Names
 from contract.resource import Resource, count_of
-from placement.cards import Inventory
 from placement.pods import (
     AdmissionRank,
     Key,

@@ -17,7 +17,7 @@ from bench.gpu.checks import look
 from bench.gpu.cuda import spin_ptx
 from bench.gpu.table import Outcome, Row, near, render
 from bench.limits import build_driver
-from placement.cards import Inventory, Link
+from contract.inventory import Inventory, Link
 from tests.agent.builders import device_table
 
 

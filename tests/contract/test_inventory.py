@@ -5,11 +5,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract.errors import InvalidRecord
-from contract.inventory import NodeCard, NodeCards, NodeLink, decode_inventory, encode_inventory
+from contract.inventory import (
+    Amounts,
+    Card,
+    Link,
+    PublishedInventory,
+    decode_inventory,
+    encode_inventory,
+)
 
-WELL = NodeCard("GPU-a", 0, "A100", 80 << 30, 1, "", 70, 312)
-ILL = NodeCard("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01", 100, 320)
-TWO = NodeCards(256 << 20, (WELL, ILL), (NodeLink((0, 1), "NV12"),))
+WELL = Card("GPU-a", 0, "A100", 80 << 30, 1)
+ILL = Card("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01")
+TWO = PublishedInventory(
+    256 << 20,
+    (WELL, ILL),
+    (Link((0, 1), "NV12"),),
+    (Amounts(70, 312), Amounts(100, 320)),
+)
 TEXT = (
     '{"memoryBlock":268435456,"cards":['
     '{"uuid":"GPU-a","index":0,"model":"A100","memory":85899345920,"numa":1,'
@@ -22,12 +34,17 @@ TEXT = (
 _whole = st.integers(0, 2**60)
 _text = st.text(max_size=8)
 _nodes = st.builds(
-    NodeCards,
+    lambda block, cards, links: PublishedInventory(
+        block, tuple(card for card, _ in cards), links, tuple(free for _, free in cards)
+    ),
     _whole,
     st.lists(
-        st.builds(NodeCard, _text, _whole, _text, _whole, st.none() | _whole, _text, _whole, _whole)
-    ).map(tuple),
-    st.lists(st.builds(NodeLink, st.tuples(_whole, _whole), _text)).map(tuple),
+        st.tuples(
+            st.builds(Card, _text, _whole, _text, _whole, st.none() | _whole, _text),
+            st.builds(Amounts, _whole, _whole),
+        )
+    ),
+    st.lists(st.builds(Link, st.tuples(_whole, _whole), _text)).map(tuple),
 )
 _json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _text,
@@ -47,7 +64,7 @@ def test_an_inventory_is_compact_json_with_the_names_of_the_contract() -> None:
 
 
 @given(_nodes)
-def test_an_inventory_survives_encoding(node: NodeCards) -> None:
+def test_an_inventory_survives_encoding(node: PublishedInventory) -> None:
     assert decode_inventory(encode_inventory(node)) == node
 
 

@@ -370,7 +370,7 @@ def test_a_class_knows_what_the_whole_pod_asks_for() -> None:
         ContainerKind.MAIN,
     ]
     assert found.asked == (300, 13)
-    assert found.has_inits
+    assert found.shares == 2
     assert found.most_cards is not None
     assert found.most_cards.cards == 3
 

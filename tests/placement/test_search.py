@@ -1,25 +1,39 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from contract.demand import ContainerDemand, ContainerKind, Demand
-from contract.resource import Resource
+from contract.demand import (
+    ContainerDemand,
+    ContainerKind,
+    Demand,
+)
+from contract.inventory import Amounts, Inventory, Link
 from contract.reusable import NO_ROOM, SPLIT, find_leftover_conflicts
-from placement.capacity import CardState, need_of
-from placement.cards import Inventory, Link
+from placement.capacity import CardSet, need_of
 from placement.errors import NoPlacement
+from placement.held import HeldAmounts
 from placement.scoring import Policy
-from placement.search import Assignment, Capacity, Plan, Step, _place_share, _Search, make_plan
+from placement.search import Assignment, ContainerStep, make_plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container
 from tests.examples import share
 
-LINKS = Links(Inventory(()))
+LINKS = Links(Inventory(tuple(map(card, range(16)))))
+
+
+class Room(NamedTuple):
+    """One card as a pod finds it."""
+
+    number: int
+    free: Amounts
+    left: Amounts
+    unhealthy: str
+    excluded: str
 
 
 def room(
@@ -30,46 +44,55 @@ def room(
     left: tuple[int, int] = (0, 0),
     unhealthy: str = "",
     excluded: str = "",
-) -> Capacity:
-    state = CardState(
-        f"GPU-{index}",
-        index,
-        {CORE: cores, MEMORY: memory},
-        {CORE: 100, MEMORY: 10},
-        unhealthy,
-        excluded,
-    )
-    return Capacity(state, {CORE: left[0], MEMORY: left[1]})
+) -> Room:
+    return Room(index, Amounts(cores, memory), Amounts(*left), unhealthy, excluded)
 
 
-def pod(*containers: tuple[Any, ...], **first: Any) -> list[Step]:
+def pod(*containers: tuple[Any, ...], **first: Any) -> list[ContainerStep]:
     """Containers ``c0`` ... by cores, memory and kind; *first* is what is special of the first."""
     steps = []
     for index, (cores, memory, *kind) in enumerate(containers):
         asked = container(f"c{index}", cores, memory, kind=kind[0] if kind else MAIN, index=index)
-        steps.append(Step(asked, need_of(asked.demand)))
+        steps.append(ContainerStep(asked, need_of(asked.demand)))
     return [replace(steps[0], **first), *steps[1:]]
 
 
+def plan(
+    steps: Sequence[ContainerStep],
+    rooms: Sequence[Room],
+    *,
+    links: Links = LINKS,
+    policy: Policy = Policy.BINPACK,
+    size: int = 10,
+    **given: Any,
+) -> tuple[Assignment, ...] | None:
+    """Plan on cards, which are by index."""
+    by_index = sorted(rooms)
+    cards = CardSet(
+        [f"GPU-{each.number}" for each in by_index],
+        [Amounts(100, size)] * len(rooms),
+        links,
+        [each.unhealthy for each in by_index],
+        [each.excluded for each in by_index],
+    )
+    free, left = [each.free for each in by_index], [each.left for each in by_index]
+    return make_plan(steps, cards, free, reusable=left, policy=policy, **given)
+
+
 def planned(
-    steps: Sequence[Step], capacities: Sequence[Capacity], **given: Any
+    steps: Sequence[ContainerStep], rooms: Sequence[Room], **given: Any
 ) -> dict[str, list[int]]:
     """Plan; gives the cards' indices by container."""
-    found = make_plan(
-        steps,
-        capacities,
-        links=given.pop("links", LINKS),
-        policy=given.pop("policy", Policy.BINPACK),
-        **given,
-    )
+    found = plan(steps, rooms, **given)
     assert found is not None
+    indices = sorted(each.number for each in rooms)
     return {
-        name: [int(each.removeprefix("GPU-")) for each in assignment.cards]
-        for name, assignment in found.items()
+        step.container.name: [indices[at] for at in assignment.cards]
+        for step, assignment in zip(steps, found, strict=True)
     }
 
 
-def refusal(steps: Sequence[Step], capacities: Sequence[Capacity], **given: Any) -> str:
+def refusal(steps: Sequence[ContainerStep], capacities: Sequence[Room], **given: Any) -> str:
     with pytest.raises(NoPlacement) as caught:
         planned(steps, capacities, **given)
     return str(caught.value)
@@ -119,11 +142,10 @@ def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
 
 
 def test_a_plan_says_what_is_taken_afresh() -> None:
-    found = make_plan(pod((50, 4, INIT), (60, 3)), [room(0)], links=LINKS, policy=Policy.BINPACK)
-    assert found == {
-        "c0": Assignment(("GPU-0",), {CORE: {"GPU-0": 50}, MEMORY: {"GPU-0": 4}}),
-        "c1": Assignment(("GPU-0",), {CORE: {"GPU-0": 10}, MEMORY: {"GPU-0": 0}}),
-    }
+    assert plan(pod((50, 4, INIT), (60, 3)), [room(0)]) == (
+        Assignment((0,), (Amounts(50, 4),)),
+        Assignment((0,), (Amounts(10, 0),)),
+    )
 
 
 # --- one container -------------------------------------------------------------------
@@ -143,7 +165,7 @@ def test_a_plan_says_what_is_taken_afresh() -> None:
     ],
 )
 def test_a_share_goes_to_the_fullest_or_emptiest_card_that_fits_then_by_index(
-    policy: Policy, capacities: list[Capacity], expected: int
+    policy: Policy, capacities: list[Room], expected: int
 ) -> None:
     for order in (capacities, capacities[::-1]):
         assert planned(pod((50, 4)), order, policy=policy) == {"c0": [expected]}
@@ -216,8 +238,8 @@ def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> N
 
 def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
     (step,) = pod((90, 4))
-    need = replace(step.need, per_card={CORE: 0, MEMORY: 4})
-    bound = replace(step, need=need, lacking=frozenset({MEMORY}), fixed=("GPU-1",))
+    need = step.need._replace(per_card=Amounts(0, 4))
+    bound = replace(step, need=need, lacking=frozenset({MEMORY}), fixed=(1,))
     assert planned([bound], [room(0), room(1, 10)]) == {"c0": [1]}
     assert refusal([bound], [room(0), room(1, 10, 3)]) == (
         "no card fits 90 cores and 4 memory blocks: 0 of 1 cards found; "
@@ -226,12 +248,12 @@ def test_what_it_holds_binds_a_container_and_need_not_fit_again() -> None:
 
 
 def test_the_offer_counts_for_the_container_that_is_asking_alone() -> None:
-    offer = (CORE, {"GPU-1": 100})
+    offer = (CORE, [0, 100])
     assert planned(pod((50, 2), (100, 2), offer=offer), [room(0), room(1)]) == {
         "c0": [1],
         "c1": [0],
     }
-    assert refusal(pod((50, 2), offer=(CORE, {})), [room(0)]).endswith("GPU-0: 0 of 50 cores free")
+    assert refusal(pod((50, 2), offer=(CORE, [0])), [room(0)]).endswith("GPU-0: 0 of 50 cores free")
 
 
 # --- a scheduler's choice ------------------------------------------------------------
@@ -277,13 +299,13 @@ def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> Non
         "no card fits 200 cores and 0 memory blocks: 1 of 2 cards found; "
         "GPU-0: 99 of 100 cores free; GPU-1: fits"
     )
-    bound = pod((50, 4), fixed=("GPU-0",), must=("GPU-1",))
+    bound = pod((50, 4), fixed=(0,), must=(1,))
     assert refusal(bound, [room(0), room(1, 10)]) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
         "GPU-0: the kubelet hands on places of another card; "
         "GPU-1: the container's other resource is on another card"
     )
-    assert refusal(pod((50, 4), must=("GPU-0", "GPU-1")), [room(0), room(1)]) == (
+    assert refusal(pod((50, 4), must=(0, 1)), [room(0), room(1)]) == (
         "no card fits 50 cores and 4 memory blocks: places of 2 cards must be taken; 2 cards: fits"
     )
 
@@ -307,11 +329,10 @@ def test_more_memory_than_whole_cards_have_is_said(memory: int, told: bool) -> N
 
 def test_a_search_that_takes_too_long_is_given_up() -> None:
     steps, capacities = pod((60, 2), (60, 2)), [room(0), room(1)]
-    given: Mapping[str, Any] = {"links": LINKS, "policy": Policy.BINPACK}
-    assert make_plan(steps, capacities, most_tries=2, **given) is not None
-    assert make_plan(steps, capacities, most_tries=1, **given) is None
+    assert plan(steps, capacities, most_tries=2) is not None
+    assert plan(steps, capacities, most_tries=1) is None
     many, cards = pod(*[(1, 1)] * 1200), [room(index, 100, 100) for index in range(12)]
-    assert make_plan(many, cards, most_tries=20_000, **given) is None
+    assert plan(many, cards, most_tries=20_000, size=100) is None
 
 
 # --- whatever comes ------------------------------------------------------------------
@@ -333,29 +354,24 @@ _rooms = st.lists(
 
 
 def _check(
-    plan: Plan, containers: Sequence[ContainerDemand], capacities: Sequence[Capacity]
+    found: Sequence[Assignment], containers: Sequence[ContainerDemand], rooms: Sequence[Room]
 ) -> None:
     """Never over capacity, never a split share, never memory beside the cores."""
-    used = dict.fromkeys(((room.card.uuid, each) for room in capacities for each in Resource), 0)
-    for asked in containers:
-        assignment = plan[asked.name]
+    used = HeldAmounts.nothing_of([each.free for each in rooms])
+    for asked, assignment in zip(containers, found, strict=True):
         assert len(set(assignment.cards)) == len(assignment.cards) == asked.demand.cards
-        for resource, fresh in assignment.fresh.items():
-            assert set(fresh) == set(assignment.cards)
-            for uuid, count in fresh.items():
-                used[uuid, resource] += count
-    for each in capacities:
-        for resource in Resource:
-            assert used[each.card.uuid, resource] <= each.card.free[resource]
+        fresh = zip(assignment.cards, assignment.fresh, strict=True)
+        used = used.take((at, *amounts) for at, amounts in fresh)
+    for free, held in zip(used.sizes, used.held, strict=True):
+        assert free.covers(held)
 
 
 @settings(max_examples=share(150))
-@given(_containers, _rooms, st.sampled_from(Policy), st.data())
+@given(_containers, _rooms, st.sampled_from(Policy))
 def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
     containers: list[tuple[Any, ...]],
     capacities: list[tuple[int, int, bool]],
     policy: Policy,
-    data: st.DataObject,
 ) -> None:
     steps = pod(*containers)
     given_rooms = [
@@ -363,40 +379,38 @@ def test_a_plan_exists_if_and_only_if_trying_everything_finds_one(
         for index, (cores, memory, ill) in enumerate(capacities)
     ]
     asked = [step.container for step in steps]
-    healthy = [each.card for each in given_rooms if not each.card.unhealthy]
-    free = {state.uuid: state.free for state in healthy}
-    left = {state.uuid: {CORE: 0, MEMORY: 0} for state in healthy}
-    arguments: dict[str, Any] = {"links": LINKS, "policy": policy, "most_tries": 10**6}
+    healthy = [each for each in given_rooms if not each.unhealthy]
+    free = {
+        f"GPU-{each.number}": {CORE: each.free.cores, MEMORY: each.free.memory} for each in healthy
+    }
+    left = {uuid: {CORE: 0, MEMORY: 0} for uuid in free}
     try:
-        plan = make_plan(steps, given_rooms, **arguments)
+        found = plan(steps, given_rooms, policy=policy, most_tries=10**6)
     except NoPlacement:
         assert not can_be_placed(asked, free, left)
         return
-    assert plan is not None
+    assert found is not None
     assert can_be_placed(asked, free, left)
-    _check(plan, asked, given_rooms)
-    assert not {"lost"} & {
-        each.card.unhealthy
-        for each in given_rooms
-        if any(each.card.uuid in assignment.cards for assignment in plan.values())
-    }
-    shuffled = data.draw(st.permutations(given_rooms))
-    assert make_plan(steps, shuffled, **arguments) == plan
+    _check(found, asked, given_rooms)
+    assert not any(given_rooms[at].unhealthy for each in found for at in each.cards)
 
 
-@given(_demands, _rooms.flatmap(st.permutations), st.sampled_from(Policy), st.booleans())
-def test_a_share_that_is_alone_is_placed_as_the_search_places_it(
-    demand: tuple[int, int], capacities: list[tuple[int, int, bool]], policy: Policy, least: bool
+@given(_demands, _rooms, st.sampled_from(Policy))
+def test_a_container_that_is_alone_goes_where_it_goes_before_one_that_fits_anywhere(
+    demand: tuple[int, int], capacities: list[tuple[int, int, bool]], policy: Policy
 ) -> None:
-    (step,) = pod(demand, lacking=frozenset([CORE]) if least else frozenset(Resource))
+    """What comes after it is tried elsewhere first, so the first choice stays."""
     given_rooms = [
         room(index, cores, memory, unhealthy="lost" if ill else "")
         for index, (cores, memory, ill) in enumerate(capacities)
-    ][::-1]
-    found = _place_share(step, given_rooms, LINKS, policy)
-    if found is not None:
-        kept: Any = {"links": LINKS, "policy": policy, "guaranteed": True, "tries": 1}
-        assert _Search([step], given_rooms, **kept).run() == {"c0": found}
+    ]
+    spare = room(len(given_rooms), 1, 10)
+    try:
+        alone = planned(pod(demand), [*given_rooms, spare], policy=policy)
+    except NoPlacement:
+        return
+    both = planned(pod(demand, (1, 1)), [*given_rooms, spare], policy=policy)
+    assert both["c0"] == alone["c0"]
 
 
 @settings(max_examples=share(150))
@@ -411,18 +425,11 @@ def test_a_pod_finds_no_place_on_empty_cards_if_and_only_if_the_webhook_refuses_
         room(index, memory=10**6) for index in range(sum(each.need.demand.cards for each in steps))
     ]
     try:
-        plan = make_plan(
-            steps,
-            empty,
-            links=LINKS,
-            policy=Policy.BINPACK,
-            guaranteed=guaranteed,
-            most_tries=10**6,
-        )
+        found = plan(steps, empty, guaranteed=guaranteed, most_tries=10**6, size=10**6)
     except NoPlacement:
         assert NO_ROOM in rules
     else:
-        assert plan is not None
+        assert found is not None
         assert not rules
 
 

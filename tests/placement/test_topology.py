@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cards.cards_file import load_inventory
-from placement.cards import Card, Inventory, Link
+from contract.inventory import Card, Inventory, Link
 from placement.topology import Links
 
 FOLDER = Path(__file__).parents[2] / "deploy/examples/cards"
@@ -20,22 +20,16 @@ def node(
     """A node; a kind such as ``PHB NV2`` is two links."""
     return Inventory(
         tuple(
-            Card(f"GPU-{i}", i, i, "Test", 1 << 30, numa[i] if numa else None, "", f"/dev/{i}")
-            for i in range(count)
+            Card(f"GPU-{i}", i, "Test", 1 << 30, numa[i] if numa else None) for i in range(count)
         ),
         tuple(Link(pair, kind) for pair, ways in sorted(kinds.items()) for kind in ways.split()),
     )
 
 
-def uuids(*indices: int) -> tuple[str, ...]:
-    return tuple(f"GPU-{index}" for index in indices)
-
-
 def pick(inventory: Inventory, size: int, *taken: int, must: Sequence[int] = ()) -> list[int]:
-    """Choose among the cards that are not taken; gives indices."""
-    free = [card.uuid for card in inventory.cards if card.index not in taken]
-    found = Links(inventory).best(size, free, free=set(free), must=set(uuids(*must)))
-    return [int(uuid.removeprefix("GPU-")) for uuid in found]
+    """Choose among the cards that are not taken."""
+    free = [at for at in range(len(inventory.cards)) if at not in taken]
+    return list(Links(inventory).best(size, free, free={*free}, must={*must}))
 
 
 # gpu-manager's tests: three pairs on a PCIe switch each, two of them under one host bridge.
@@ -64,8 +58,8 @@ def test_with_a_card_taken_a_pair_is_chosen_that_leaves_three_cards_together() -
     """
     assert pick(SIX, 2, 2) == [4, 5]
     links = Links(SIX)
-    assert links.quality(uuids(4, 5)) == links.quality(uuids(0, 1))
-    assert links.quality(uuids(0, 1, 3)) > links.quality(uuids(3, 4, 5))
+    assert links.quality((4, 5)) == links.quality((0, 1))
+    assert links.quality((0, 1, 3)) > links.quality((3, 4, 5))
 
 
 def test_the_way_over_pcie_counts_beside_nvlink() -> None:
@@ -95,22 +89,15 @@ def test_the_worst_link_of_a_set_decides_before_the_sum() -> None:
     kinds = dict.fromkeys(combinations(range(6), 2), "PHB")
     kinds |= {(0, 1): "NV4", (1, 2): "SYS"}  # a ring over 0, 1 and 2 runs at the speed of SYS
     assert pick(node(6, kinds), 3, 3, 4) == [0, 1, 5]
-    assert Links(node(6, kinds)).quality(uuids(0, 1, 2))[0] == 20
+    assert Links(node(6, kinds)).quality((0, 1, 2))[0] == 20
 
 
 def test_cost_decides_between_equals_and_then_the_order() -> None:
-    links = Links(node(4, {}))
-    cards = uuids(0, 1, 2, 3)
-    cost = {"GPU-0": 9, "GPU-1": 5, "GPU-2": 5, "GPU-3": 1}
-    assert links.best(1, cards, free=set(cards), cost=cost) == ("GPU-3",)
-    assert links.best(2, cards, free=set(cards), cost=cost) == ("GPU-1", "GPU-3")
-    assert links.best(2, cards, free=set(cards)) == ("GPU-0", "GPU-1")
-
-
-def test_unknown_cards_are_connected_to_nothing() -> None:
-    links = Links(node(2, {(0, 1): "NV4"}))
-    assert links.worth("GPU-0", "GPU-9") == links.worth("GPU-9", "GPU-0") == 0
-    assert links.best(2, uuids(8, 0, 1), free=set()) == ("GPU-0", "GPU-1")
+    links, cards = Links(node(4, {})), range(4)
+    cost = [9, 5, 5, 1]
+    assert links.best(1, cards, free={*cards}, cost=cost) == (3,)
+    assert links.best(2, cards, free={*cards}, cost=cost) == (1, 3)
+    assert links.best(2, cards, free={*cards}) == (0, 1)
 
 
 # Two bridged pairs and a triangle that one card joins to them, by sockets of four cards.
@@ -140,7 +127,7 @@ BRIDGED = node(
 def test_cards_hold_together_by_nvlinks_or_by_their_numa_node(
     link: str, cards: tuple[int, ...], expected: bool
 ) -> None:
-    assert Links(BRIDGED).hold_together(uuids(*cards), link) == expected
+    assert Links(BRIDGED).hold_together(cards, link) == expected
 
 
 @given(st.data())
@@ -150,7 +137,7 @@ def test_a_set_that_holds_together_is_found_if_and_only_if_there_is_one(
     ways = st.sampled_from(["SYS", "NODE", "PHB NV1", "PIX NV2"])
     numa = data.draw(st.lists(st.sampled_from([0, 1, None]), min_size=6, max_size=6))
     inventory = node(6, {pair: data.draw(ways) for pair in combinations(range(6), 2)}, numa=numa)
-    links, names = Links(inventory), uuids(*range(6))
+    links, names = Links(inventory), range(6)
     size, link = data.draw(st.integers(2, 6)), data.draw(st.sampled_from(["nvlink", "numa"]))
     best = links.best(size, names, free=set(names), link=link)
     every = combinations(names, size)
@@ -179,10 +166,7 @@ def test_where_there_are_too_many_sets_to_look_at_they_are_grown_card_by_card() 
 )
 def test_real_nodes(name: str, size: int, taken: tuple[int, ...], expected: list[int]) -> None:
     inventory = load_inventory(FOLDER / f"{name}.yaml")
-    free = [card for card in inventory.cards if card.index not in taken]
-    names = [card.uuid for card in free]
-    found = Links(inventory).best(size, names, free=set(names))
-    assert [card.index for card in free if card.uuid in found] == expected
+    assert pick(inventory, size, *taken) == expected
 
 
 _nodes = st.integers(2, 7).flatmap(
@@ -205,13 +189,13 @@ def test_the_best_set_is_the_one_that_looking_at_all_of_them_finds(
     inventory: Inventory, data: st.DataObject
 ) -> None:
     links = Links(inventory)
-    cards = [card.uuid for card in inventory.cards]
+    cards = range(len(inventory.cards))
     size = data.draw(st.integers(1, len(cards)))
     must = data.draw(st.sets(st.sampled_from(cards), max_size=size))
     free = data.draw(st.sets(st.sampled_from(cards)))
-    cost = {each: data.draw(st.integers(0, 2)) for each in cards}
+    cost = [data.draw(st.integers(0, 2)) for _ in cards]
 
-    def rank(found: Sequence[str]) -> tuple[int, ...]:
+    def rank(found: Sequence[int]) -> tuple[int, ...]:
         worst, total = links.quality(found)
         away = sum(links.taken_away(each, free) for each in found)
         return -worst, -total, away, sum(cost[each] for each in found)

@@ -94,7 +94,7 @@ class Stage:
     def free(self, node: str = "n1") -> list[tuple[int, ...]]:
         room = self.state.room(node)
         assert room is not None
-        return list(room.view().free)
+        return list(room.snapshot().free)
 
     def show(self, name: str = "a") -> None:
         """Let the watch show a pod."""
@@ -298,7 +298,7 @@ def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
 
 
 def test_a_search_that_gives_up_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scheduler.binding._MOST_TRIES", 0)
+    monkeypatch.setattr("scheduler.binding.plan_pod", lambda *_args, **_given: None)
     stage.create("a", (30, 4))
     assert stage.refused() == "node n1: no place was found in time"
 

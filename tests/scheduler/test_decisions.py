@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement.cluster.holdings import View
+from placement.cluster.holdings import NodeSnapshot
 from placement.pods import PodClass
 from placement.scoring import Policy
 from scheduler import decisions as module
@@ -41,7 +41,7 @@ def test_a_decision_lasts_as_long_as_the_room(
     judged: list[str] = []
     judge = Decisions.judge
 
-    def counted(self: Decisions, shape: PodClass, view: View) -> module.Verdict:
+    def counted(self: Decisions, shape: PodClass, view: NodeSnapshot) -> module.Verdict:
         judged.append(view.node.name)
         return judge(self, shape, view)
 
@@ -113,7 +113,7 @@ def test_whole_nodes_are_decided_about_by_what_they_say(state: State, decisions:
     found = decisions.filter_objects(POD, nodes)
     assert found.fitting == ("template-1", "n2")
     assert found.failed == {"n1": FULL}
-    assert list(found.for_good) == ["n4"]
+    assert list(found.unresolvable) == ["n4"]
     assert decisions.score_objects(POD, nodes) == [0, 3, 2, 0]
 
 

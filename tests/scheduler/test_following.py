@@ -54,7 +54,7 @@ def watches(state: State, cluster: Cluster) -> Iterator[Watches]:
 
 def free(state: State, name: str = "n1") -> list[tuple[int, ...]] | None:
     room = state.room(name)
-    return None if room is None else list(room.view().free)
+    return None if room is None else list(room.snapshot().free)
 
 
 def test_nodes_and_pods_are_followed(

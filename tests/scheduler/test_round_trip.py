@@ -89,7 +89,7 @@ class Cluster:
             )
             for uuid in self.uuids
         ]
-        return list(room.view().free) == free
+        return list(room.snapshot().free) == free
 
 
 class Limits(NamedTuple):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from placement.cluster.fit import Fit, check
-from placement.cluster.holdings import View
+from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import Node
 from placement.pods import PodInfo
 from placement.scoring import Policy
@@ -16,7 +16,7 @@ BINPACK, SPREAD = Policy.BINPACK, Policy.SPREAD
 
 
 def scored(pod: PodInfo, node: Node, *free: tuple[int, int], policy: Policy = BINPACK) -> int:
-    view = View(node, free)
+    view = NodeSnapshot(node, free)
     fit = check(pod.pod_class, view)
     assert isinstance(fit, Fit)
     return score(pod.pod_class, view, fit, policy)
@@ -69,7 +69,7 @@ def test_scores_are_within_what_kube_scheduler_takes(
     free: list[tuple[int, int]], limit: tuple[int, int], policy: Policy
 ) -> None:
     node, pod = a_node("n1", 2), a_pod("a", limit)
-    view = View(node, free)
+    view = NodeSnapshot(node, free)
     fit = check(pod.pod_class, view)
     if isinstance(fit, Fit):
         assert 0 <= score(pod.pod_class, view, fit, policy) <= 10

@@ -32,7 +32,7 @@ def state() -> State:
 def free(state: State, name: str = "n1") -> list[tuple[int, ...]]:
     room = state.room(name)
     assert room is not None
-    return list(room.view().free)
+    return list(room.snapshot().free)
 
 
 FULL = [(100, 32), (100, 32)]
@@ -229,7 +229,7 @@ class Events(RuleBasedStateMachine):
             ours, theirs = self.state.room(name), anew.room(name)
             assert (ours is None) == (theirs is None)
             if ours is not None and theirs is not None:
-                assert ours.view().free == theirs.view().free
+                assert ours.snapshot().free == theirs.snapshot().free
         assert self.state.counts == anew.counts
         assert self.state.assumed == anew.assumed
 

@@ -19,7 +19,7 @@ from view.model.occupancy import Occupancy, PodHolding
 from view.model.pods import PodFacts
 from view.model.stories import Change
 from view.model.verdicts import exceeds, why_not_on
-from view.model.words import cards_in_words, count_of
+from view.model.words import cards_in_words, clamp, count_of
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
@@ -240,14 +240,14 @@ class _Search:
             (each, place)
             for each in self.open
             for place, card in enumerate(each.view.node.cards)
-            if not card.healthy
+            if card.withheld
             and isinstance(check(self._pod.pod_class, each.view_as_if(healthy={place})), Fit)
         ]
         if not found:
             return ()
         each, place = found[0]
         name, card = each.view.node.name, each.view.node.cards[place]
-        text = f"mend card {card.index} of {name}: {each.facts.inventory.cards[place].reason}"
+        text = f"mend card {card.index} of {name}: {clamp(card.unhealthy) or card.withheld}"
         besides = f"{count_of(len(found) - 1, 'other card')} would do too" if found[1:] else ""
         needs = "access to the node"
         return (Change("heal-card", text, "admin", (name,), needs=needs, besides=besides),)

@@ -1,12 +1,12 @@
 """Whether and where pods would fit that are only a manifest yet. Pure, and changes nothing."""
 
 from collections.abc import Mapping, Sequence
-from operator import add, sub
 from typing import Any
 
 from contract.names import Names
-from contract.resource import Counts
-from placement.cluster.holdings import View, cards_of, taken_on
+from placement.cluster.holdings import NodeSnapshot
+from placement.cluster.plan import taken_by
+from placement.held import HeldAmounts
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from view.model.changes import find_changes, no_change
@@ -149,16 +149,13 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
     after, left = [], min(most, _MOST_COUNTED)
     for each in nodes:
         name, view = each.view.node.name, each.view
-        taken: dict[int, Counts] = {}
+        held = HeldAmounts.nothing_of(view.free)
         for _ in range(min(left, most_each) if name in fitting else 0):
             plan = plan_on(pod, view, policy)
             if plan is None:
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
-            free = list(view.free)
-            for place, *counts in taken_on(pod.demand, cards_of(plan, view.node)):
-                free[place] = tuple(map(sub, free[place], counts))
-                taken[place] = tuple(map(add, taken.get(place, (0,) * len(counts)), counts))
-            view = View(view.node, tuple(free))
-        after.append(each.reserve(taken) if taken else each)
+            held = held.take(taken_by(plan))
+            view = NodeSnapshot(view.node, held.free)
+        after.append(each.reserve(held.held) if name in found else each)
     return found, after

@@ -7,7 +7,7 @@ from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
 from view.model.occupancy import Occupancy
 from view.model.reports import CardReport, Holder, LinkReport, NodeReport, Share
-from view.model.words import cards_in_words, lost_in_words
+from view.model.words import cards_in_words, clamp, lost_in_words
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
 POOL_LABELS = (
@@ -57,30 +57,29 @@ def report_node(
 
 
 def _cards(occupancy: Occupancy) -> tuple[CardReport, ...]:
-    view, holders = occupancy.view, _holders(occupancy)
-    rows = zip(
-        view.node.cards, occupancy.facts.inventory.cards, view.free, occupancy.used(), strict=True
-    )
+    node, holders = occupancy.view.node, _holders(occupancy)
+    free, reported = occupancy.view.free, occupancy.facts.inventory.free
+    rows = zip(node.cards, node.sizes, free, occupancy.used(), reported, strict=True)
     return tuple(
         CardReport(
             uuid=card.uuid,
             index=card.index,
             model=card.model,
-            memory=told.memory,
-            numa=told.numa,
-            unhealthy=told.reason,
-            cores=CORES_PER_CARD,
-            cores_held=CORES_PER_CARD - free[0],
-            cores_free=free[0],
-            blocks=card.blocks,
-            blocks_held=card.blocks - free[1],
-            blocks_free=free[1],
-            overbooked=used[0] > CORES_PER_CARD or used[1] > card.blocks,
-            reported_cores_free=told.free_cores,
-            reported_blocks_free=told.free_blocks,
-            holders=tuple(holders.get(place, ())),
+            memory=card.memory,
+            numa=card.numa,
+            unhealthy=clamp(card.unhealthy) or card.withheld,
+            cores=size.cores,
+            cores_held=size.cores - free.cores,
+            cores_free=free.cores,
+            blocks=size.memory,
+            blocks_held=size.memory - free.memory,
+            blocks_free=free.memory,
+            overbooked=not size.covers(used),
+            reported_cores_free=reported.cores,
+            reported_blocks_free=reported.memory,
+            holders=tuple(holders.get(at, ())),
         )
-        for place, (card, told, free, used) in enumerate(rows)
+        for at, (card, size, free, used, reported) in enumerate(rows)
     )
 
 

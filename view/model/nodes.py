@@ -5,10 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from contract.cordon import REASON, read_cordon
-from contract.demand import CORES_PER_CARD
 from contract.errors import ContractError
-from contract.inventory import NodeCards, decode_inventory
+from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
 from placement.cluster.nodes import Node, parse_node
 from view.model.constraints import NodeTraits, read_traits
@@ -30,15 +28,15 @@ class NodeFacts:
 
     Attributes:
         placed: the node as placing sees it.
-        inventory: the same cards in the same order, by the agent's last word; cordoned ones with a
-            reason. Without cards and a size of blocks where it is not known.
+        inventory: the same cards, with what is free of them by the agent's last word. Without
+            cards and a size of blocks where it is not known.
         traits: by which pods choose nodes.
         for_gpus: whether it has, or should have, anything to do with GPUs.
         not_ready: why the kubelet is not ready; empty while it is.
     """
 
     placed: Node
-    inventory: NodeCards
+    inventory: PublishedInventory
     traits: NodeTraits
     for_gpus: bool
     not_ready: str
@@ -47,23 +45,16 @@ class NodeFacts:
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
     """Read a node object, annotations possibly hostile."""
     placed, annotations = parse_node(obj, names), obj["metadata"].get("annotations") or {}
-    inventory = NodeCards(0)
+    inventory = PublishedInventory(0)
     if placed.cards:
         with suppress(ContractError):  # not where the node was placed with cards
             inventory = decode_inventory(annotations[names.gpu_cards])
-    cordoned = read_cordon(annotations, names)
-    cards = tuple(
-        replace(
-            card,
-            reason=clamp(card.reason) or (REASON if card.uuid in cordoned else ""),
-            free_cores=min(card.free_cores, CORES_PER_CARD),
-            free_blocks=min(card.free_blocks, card.memory // inventory.memory_block),
-        )
-        for card in sorted(inventory.cards, key=lambda card: card.index)
-    )
+    free = {card.uuid: row for card, row in zip(inventory.cards, inventory.free, strict=True)}
+    pairs = zip(placed.cards, placed.sizes, strict=True)
+    shown = tuple(Amounts(*map(min, free[card.uuid], size)) for card, size in pairs)
     return NodeFacts(
         placed,
-        replace(inventory, cards=cards),
+        replace(inventory, cards=placed.cards, free=shown),
         read_traits(obj),
         _is_for_gpus(obj, names),
         _not_ready(obj),

@@ -1,20 +1,19 @@
 """One node at one moment: its cards, which pods hold what of them, and what is free. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from operator import add
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
-from contract.resource import Counts, Resource
+from contract.inventory import NOTHING, Amounts
+from contract.resource import Resource
 from contract.reusable import amounts_per_card
-from placement.cluster.holdings import PodCards, Taken, View, add_up, known_cards, less, parts_of
-from placement.cluster.nodes import NodeCard, Problem
-from placement.cluster.room import Room
+from placement.cluster.holdings import NodeSnapshot, PodCards, add_up, known_cards, parts_of
+from placement.cluster.node_allocations import NodeAllocations
+from placement.cluster.nodes import Problem
+from placement.held import HeldAmounts, Taken
 from placement.pods import PodInfo
 from view.model.nodes import NodeFacts
-
-_NOTHING: Counts = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class PodHolding:
     taken: Taken
 
 
-def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[NodeCard]) -> PodHolding:
+def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHolding:
     """Divide what a pod holds among its containers, those that keep it first."""
     held = parts_of(pod.demand, cards)
     counted = {place: (cores, blocks) for place, cores, blocks in add_up(held)}
@@ -46,7 +45,7 @@ def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[NodeCard]) -> PodHol
         for place in cards[container.name].places if container.name in cards else ():
             row, (cores, blocks) = held[container.name, place], counted[place]
             if not container.demand.is_share and cores >= CORES_PER_CARD:
-                more = max(sizes[place].blocks - blocks, 0)
+                more = max(sizes[place].memory - blocks, 0)
                 row[1], counted[place] = row[1] + more, (cores, blocks + more)
             if any(row):
                 found.append((container.name, place, row[0], row[1]))
@@ -79,40 +78,37 @@ class Occupancy:
 
     facts: NodeFacts
     held: tuple[PodHolding, ...]
-    unseen: tuple[Counts, ...]
-    view: View
+    unseen: tuple[Amounts, ...]
+    view: NodeSnapshot
 
-    def used(self) -> list[Counts]:
+    def used(self) -> Sequence[Amounts]:
         """Return what is held of each card, which may be more than there is."""
-        return _used(self.facts, self.held, self.unseen)
+        return _used(self.facts, self.held, self.unseen).held
 
-    def view_without(self, uids: AbstractSet[str]) -> View:
+    def view_without(self, uids: AbstractSet[str]) -> NodeSnapshot:
         """Return the node with what would be free if some pods held nothing."""
         held = [each for each in self.held if each.pod.id.uid not in uids]
         return self.view if len(held) == len(self.held) else _view(self.facts, held, self.unseen)
 
     def view_as_if(
         self, *, healthy: AbstractSet[int] = frozenset(), connected: bool = False
-    ) -> View:
+    ) -> NodeSnapshot:
         """Return the node as it would be."""
         node = self.view.node
         cards = tuple(
-            replace(card, healthy=True) if place in healthy else card
+            replace(card, unhealthy="", cordoned=False) if place in healthy else card
             for place, card in enumerate(node.cards)
         )
         problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
-        return View(replace(node, cards=cards, problem=problem), self.view.free)
+        return NodeSnapshot(replace(node.with_cards(cards), problem=problem), self.view.free)
 
-    def reserve(self, taken: Mapping[int, Counts]) -> "Occupancy":
-        """Return the node as if more were held of it, by pods that do not exist yet."""
-        unseen = self.unseen or (_NOTHING,) * len(self.facts.placed.cards)
-        more = tuple(
-            tuple(map(add, row, taken.get(place, _NOTHING))) for place, row in enumerate(unseen)
-        )
-        return replace(self, unseen=more, view=_view(self.facts, self.held, more))
+    def reserve(self, more: Sequence[Amounts]) -> "Occupancy":
+        """Return the node as if more were held of each card, by pods that do not exist yet."""
+        unseen = tuple(map(Amounts.plus, self.unseen or (NOTHING,) * len(more), more))
+        return replace(self, unseen=unseen, view=_view(self.facts, self.held, unseen))
 
 
-def occupancy_of(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
+def occupancy_of(room: NodeAllocations, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """Work out who holds what of a node.
 
     Where the pods that are seen are *partial*, what the agent counts as held counts too.
@@ -124,27 +120,23 @@ def occupancy_of(room: Room, facts: NodeFacts, *, partial: bool) -> Occupancy:
         if cards is None and pod.id.uid in simulated:
             cards = simulated[pod.id.uid][0]
         if cards is not None:
-            held.append(_holding(pod, cards, node.cards))
-    unseen: tuple[Counts, ...] = ()
+            held.append(_holding(pod, cards, node.sizes))
+    unseen: tuple[Amounts, ...] = ()
     if partial:
-        rows = zip(node.cards, facts.inventory.cards, _used(facts, held, ()), strict=True)
-        unseen = tuple(
-            less(less(card.places, (told.free_cores, told.free_blocks)), row)
-            for card, told, row in rows
-        )
+        rows = zip(node.sizes, facts.inventory.free, _used(facts, held, ()).held, strict=True)
+        unseen = tuple(size.less(free).less(seen) for size, free, seen in rows)
     return Occupancy(facts, tuple(held), unseen, _view(facts, held, unseen))
 
 
-def _used(facts: NodeFacts, held: Sequence[PodHolding], unseen: Sequence[Counts]) -> list[Counts]:
+def _used(facts: NodeFacts, held: Sequence[PodHolding], unseen: Sequence[Amounts]) -> HeldAmounts:
     """Add up what is held of each card."""
-    used = dict(enumerate(unseen))
+    used = HeldAmounts.nothing_of(facts.placed.sizes)
+    if unseen:
+        used = HeldAmounts(used.sizes, tuple(unseen))
     for each in held:
-        for place, cores, blocks in each.taken:
-            before = used.get(place, _NOTHING)
-            used[place] = before[0] + cores, before[1] + blocks
-    return [used.get(place, _NOTHING) for place in range(len(facts.placed.cards))]
+        used = used.take(each.taken)
+    return used
 
 
-def _view(facts: NodeFacts, held: Sequence[PodHolding], unseen: Sequence[Counts]) -> View:
-    rows = zip(facts.placed.cards, _used(facts, held, unseen), strict=True)
-    return View(facts.placed, tuple(less(card.places, row) for card, row in rows))
+def _view(facts: NodeFacts, held: Sequence[PodHolding], unseen: Sequence[Amounts]) -> NodeSnapshot:
+    return NodeSnapshot(facts.placed, _used(facts, held, unseen).free)

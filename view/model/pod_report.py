@@ -142,7 +142,8 @@ def _parts(
 ) -> tuple[tuple[Part, ...], Provenance | None]:
     """Return the parts of cards that a container has or had, and how that is known."""
     name, placed = container.name, facts.placed
-    cards = node.placed.cards if node is not None else ()
+    known = () if node is None else zip(node.placed.cards, node.placed.sizes, strict=True)
+    cards = [(card, size.memory) for card, size in known]
     recorded, chosen = placed.annotated.get(name), placed.chosen.get(name)
     rows: list[tuple[str, int | None, str, int]]  # as a part begins, and the size of the card
     lost: tuple[str, ...] = ()
@@ -150,15 +151,15 @@ def _parts(
         mine = held.cards.get(name)
         if mine is None:
             return (), None
-        on, lost, source = [cards[place] for place in mine.places], mine.lost, mine.source
-        rows = [(card.uuid, card.index, card.model, card.blocks) for card in on]
+        on, lost, source = [cards[at] for at in mine.places], mine.lost, mine.source
+        rows = [(card.uuid, card.index, card.model, size) for card, size in on]
         rows += [(uuid, None, "", 0) for uuid in lost]
     elif recorded is not None:
-        known = {card.uuid: (card.index, card.model, card.blocks) for card in cards}
-        rows = [(uuid, *known.get(uuid, (None, "", 0))) for uuid in recorded.cards]
+        by_uuid = {card.uuid: (card.index, card.model, size) for card, size in cards}
+        rows = [(uuid, *by_uuid.get(uuid, (None, "", 0))) for uuid in recorded.cards]
         source = Provenance.RECORDED
     elif chosen is not None and placed.node and not facts.ended:
-        sizes = {card.index: card.blocks for card in cards}
+        sizes = {card.index: size for card, size in cards}
         rows = [("", index, "", sizes.get(index, 0)) for index in chosen]
         source = Provenance.CHOSEN
     else:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from contract.names import Names
-from placement.cluster.room import Room
+from placement.cluster.node_allocations import NodeAllocations
 from placement.scoring import Policy
 from view.model.events import ids_of, read_event
 from view.model.manifest import fit_manifests
@@ -61,7 +61,7 @@ class ClusterState:
         self._policy = policy
         self._pool_labels = pool_labels
         self._nodes: dict[str, NodeFacts] = {}
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, NodeAllocations] = {}
         self._pods: dict[str, PodFacts] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._told: dict[str, dict[str, EventReport]] = {}  # by UID of what it is about
@@ -116,7 +116,7 @@ class ClusterState:
         if before is not None and before.placed.node:
             self._leave(before)
         if pod.node and not facts.ended:
-            self._room(pod.node).put(pod)
+            self._room(pod.node).add_pod(pod)
             self._touch(pod.node)
 
     def drop_pod(self, uid: str) -> None:
@@ -293,15 +293,15 @@ class ClusterState:
     def _leave(self, facts: PodFacts) -> None:
         pod = facts.placed
         room = self._room(pod.node)
-        room.drop(pod.id.uid)
+        room.remove_pod(pod.id.uid)
         if not room.pods and pod.node not in self._nodes:
             del self._rooms[pod.node]
         self._touch(pod.node)
 
-    def _room(self, name: str) -> Room:
+    def _room(self, name: str) -> NodeAllocations:
         room = self._rooms.get(name)
         if room is None:
-            room = self._rooms[name] = Room(name, self._policy)
+            room = self._rooms[name] = NodeAllocations(name, self._policy)
         return room
 
     def _touch(self, name: str) -> None:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from contract.inventory import Amounts
 from contract.resource import Resource
-from placement.capacity import CardState, need_of, why_not
+from placement.capacity import CardSet, need_of, shortfall
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import View, cards_of, plan_pod
+from placement.cluster.holdings import NodeSnapshot
+from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.pods import ContainerNeed, PodInfo
 from placement.scoring import Policy
@@ -17,18 +19,18 @@ from view.model.words import clamp, count_of
 
 
 def why_not_on(
-    facts: PodFacts, occupancy: Occupancy, view: View | None = None
+    facts: PodFacts, occupancy: Occupancy, view: NodeSnapshot | None = None
 ) -> Unschedulable | None:
     """Return why a pod does not fit on a node; ``None`` where it does."""
     kept = facts.constraints.keep_from(occupancy.facts.traits)
     if kept:
-        return Unschedulable(kept, for_good=True)
+        return Unschedulable(kept, unresolvable=True)
     answer = check(facts.placed.pod_class, view or occupancy.view)
     return answer if isinstance(answer, Unschedulable) else None
 
 
 def judge(
-    facts: PodFacts, occupancy: Occupancy, policy: Policy, view: View | None = None
+    facts: PodFacts, occupancy: Occupancy, policy: Policy, view: NodeSnapshot | None = None
 ) -> NodeVerdict:
     """Decide about a pod and a node, as it is or as *view* has it, and about each of its cards."""
     view = view or occupancy.view
@@ -37,8 +39,8 @@ def judge(
         view.node.name,
         fits=refusal is None,
         reason=clamp(refusal.reason) if refusal else "",
-        for_good=refusal.for_good if refusal else False,
-        cards=_cards(facts.placed, occupancy, view),
+        for_good=refusal.unresolvable if refusal else False,
+        cards=_cards(facts.placed, view),
         placing=_placing(facts.placed, view, policy) if refusal is None else (),
     )
 
@@ -48,7 +50,7 @@ def fits_first(verdict: NodeVerdict) -> tuple[bool, bool, str]:
     return not verdict.fits, verdict.for_good, verdict.node
 
 
-def plan_on(pod: PodInfo, view: View, policy: Policy) -> Plan | None:
+def plan_on(pod: PodInfo, view: NodeSnapshot, policy: Policy) -> Plan | None:
     """Place a pod on a node; ``None`` where it does not fit, or no placing was found in time."""
     try:
         return plan_pod(pod, view.node, view.free, policy)
@@ -56,54 +58,53 @@ def plan_on(pod: PodInfo, view: View, policy: Policy) -> Plan | None:
         return None
 
 
-def _placing(pod: PodInfo, view: View, policy: Policy) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _placing(
+    pod: PodInfo, view: NodeSnapshot, policy: Policy
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
     plan = plan_on(pod, view, policy)
-    cards = {} if plan is None else cards_of(plan, view.node)
     index = [card.index for card in view.node.cards]
-    return tuple((name, tuple(index[each] for each in on.places)) for name, on in cards.items())
+    return tuple(
+        (name, tuple(sorted(index[at] for at in each.cards))) for name, each in (plan or {}).items()
+    )
 
 
-def _cards(pod: PodInfo, occupancy: Occupancy, view: View) -> tuple[CardVerdict, ...]:
+def _cards(pod: PodInfo, view: NodeSnapshot) -> tuple[CardVerdict, ...]:
     """Return a verdict on each card, for the container that finds the fewest."""
     shape = pod.pod_class
     if not shape.needs:
         return ()
-    states = [
-        CardState(
-            card.uuid,
-            card.index,
-            dict(zip(Resource, free, strict=True)),
-            dict(zip(Resource, card.places, strict=True)),
-            "" if card.healthy else told.reason,
-            pod.wishes.excludes(model=card.model, uuid=card.uuid),
-        )
-        for card, told, free in zip(
-            view.node.cards, occupancy.facts.inventory.cards, view.free, strict=True
-        )
+    node, free = view.node, view.free
+    cards = CardSet(
+        [card.uuid for card in node.cards],
+        node.sizes,
+        node.card_set.links,
+        [card.withheld for card in node.cards],
+        node.card_set_for(pod.wishes).excluded,
+    )
+    reasons = [
+        [_why_not(need, cards, at, row) for at, row in enumerate(free)] for need in shape.needs
     ]
-    reasons = [[_why_not(need, state) for state in states] for need in shape.needs]
     spare = [row.count("") - need.cards for row, need in zip(reasons, shape.needs, strict=True)]
     tightest = spare.index(min(spare))
     name = pod.demand.containers[tightest].name
     return tuple(
-        CardVerdict(card.index, card.uuid, card.model, free[0], free[1], name, reason)
-        for card, free, reason in zip(view.node.cards, view.free, reasons[tightest], strict=True)
+        CardVerdict(card.index, card.uuid, card.model, row.cores, row.memory, name, reason)
+        for card, row, reason in zip(node.cards, free, reasons[tightest], strict=True)
     )
 
 
-def _why_not(need: ContainerNeed, state: CardState) -> str:
+def _why_not(need: ContainerNeed, cards: CardSet, at: int, free: Amounts) -> str:
     """Return why a card does not fit, with all that it lacks; empty where it fits.
 
     Not in the agent's words: its "40 of 60 cores free" reads like a card that has 60.
     """
-    first = why_not(need_of(need.demand), state)
-    if first is None or state.unhealthy or state.excluded:
+    first = shortfall(need_of(need.demand), cards, at, free)
+    if first is None or first.free is None:
         return clamp(str(first or ""))
-    wanted = ((Resource.CORE, need.cores, "core"), (Resource.MEMORY, need.blocks, "block"))
     lacks = [
-        f"{count_of(state.free[resource], unit)} free, {count} needed"
-        for resource, count, unit in wanted
-        if state.free[resource] < count
+        f"{count_of(there, unit)} free, {count} needed"
+        for there, count, unit in zip(free, need.counts, ("core", "block"), strict=True)
+        if there < count
     ]
     return "; ".join(lacks)
 
@@ -116,7 +117,7 @@ def exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     if cards > most:
         return f"no node has {count_of(cards, 'card')}; the largest has {most}"
     blocks = max((each.most_per_card(Resource.MEMORY) for each in demands), default=0)
-    most = max((card.blocks for each in nodes for card in each.view.node.cards), default=0)
+    most = max((size.memory for each in nodes for size in each.view.node.sizes), default=0)
     if blocks > most:
         return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
     return ""

@@ -6,7 +6,7 @@ from common.apiserver.client import Client, Json, quoted
 from common.apiserver.errors import Rejected
 from contract.cordon import read_cordon, write_cordon
 from contract.errors import ContractError
-from contract.inventory import NodeCard, decode_inventory
+from contract.inventory import Card, decode_inventory
 from contract.names import Names
 from view.terminal.faults import CommandError, not_found
 
@@ -58,7 +58,7 @@ def change_cordon(
     ]
 
 
-def _choose(annotations: Json, names: Names, node: str, cards: Sequence[str]) -> list[NodeCard]:
+def _choose(annotations: Json, names: Names, node: str, cards: Sequence[str]) -> list[Card]:
     """Return the cards that are meant.
 
     Raises:

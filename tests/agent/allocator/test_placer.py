@@ -4,13 +4,13 @@ from typing import Any
 import pytest
 
 from agent.allocator.interfaces import ContainerRef, HeldSlots
-from agent.allocator.placement_request import Assumptions, PlacementRequest
 from agent.allocator.placer import (
     Placement,
     Placer,
     at_least,
     pick,
 )
+from agent.allocator.search_input import Assumptions, PlacementRequest
 from agent.allocator.slots import Slot, summarize
 from agent.allocator.snapshot import AllocationSnapshot
 from agent.errors import PlacementError
@@ -70,9 +70,9 @@ def _others(**held: HeldSlots) -> AllocationSnapshot:
     return record_of(recorded(view("q", *map(container, held)), **held))
 
 
-def _planned(*cards: str) -> Plan:
+def _planned(*cards: int) -> Plan:
     """What an earlier call has planned."""
-    return {"c0": Assignment(cards, {})}
+    return {"c0": Assignment(cards)}
 
 
 def _tickets(card: int, places: Iterable[int]) -> list[Slot]:
@@ -106,7 +106,7 @@ def _withheld(record: AllocationSnapshot, *cards: int) -> dict[str, Any]:
 
 
 BEFORE = {"name": "init", "record": HALF}
-CONTRADICTED = {"record": HAS_CORES, "plan": _planned("GPU-0")}
+CONTRADICTED = {"record": HAS_CORES, "plan": _planned(0)}
 HANDED_ON = {"record": INIT_HAD, "must": _tickets(2, [5, 6])}
 DOUBTFUL = {"record": LITTLE_MEMORY, "assumptions": Assumptions(doubtful={MEMORY: {"GPU-2": 8}})}
 
@@ -143,8 +143,9 @@ def test_whole_cards_with_less_memory_than_cards_follow_their_plan() -> None:
     placement = _placement(pod, MEMORY)
     assert (placement.cards, placement.slots) == (("GPU-0", "GPU-1"), _tickets(0, [0]))
     record = record_of(recorded(pod, c0={MEMORY: frozenset({"GPU-0::0"})}))
-    for cards in (placement.cards, ("GPU-0", "GPU-2")):
-        assert _placement(pod, CORE, record=record, plan=_planned(*cards)).cards == cards
+    for cards in ((0, 1), (0, 2)):
+        found = _placement(pod, CORE, record=record, plan=_planned(*cards)).cards
+        assert found == tuple(f"GPU-{at}" for at in cards)
     record = record_of(recorded(pod, c0={MEMORY: frozenset({"GPU-2::0"})}))
     assert _placement(pod, CORE, record=record).cards == ("GPU-0", "GPU-2"), "without a plan"
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from agent.allocator.slots import DeviceTable, Slot, summarize
 from agent.errors import GrantError, SettingsError
 from contract.errors import quote
+from contract.inventory import Inventory
 from contract.resource import Resource
-from placement.cards import Inventory
 from tests.agent.builders import BLOCK, CORE, MEMORY, card, device_table, patient
 
 

@@ -11,7 +11,7 @@ from agent.app import card_report
 from agent.runtime.cgroups import Cgroups
 from agent.settings import MetricsNames, Settings
 from agent.usage.overuse import OveruseRules, OveruseWatch
-from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.inventory import NOTHING, Card, PublishedInventory, encode_inventory
 from simulator.client import ApiClient
 from tests.agent.app.whole import PODS, page, ready, running
 from tests.agent.fakes import FakeKubelet, eventually, make_manifest, make_settings, write_cards
@@ -133,10 +133,10 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         # What the page makes of it, of who wastes.
         ledger = Ledger()
         cluster = ClusterState(settings.names)
-        cards = tuple(
-            NodeCard(f"GPU-{index}", index, "A100", 8 * GIB, None, "", 0, 0) for index in range(2)
+        cards = tuple(Card(f"GPU-{index}", index, "A100", 8 * GIB) for index in range(2))
+        cluster.put_node(
+            bare_node("n1", encode_inventory(PublishedInventory(block, cards, free=(NOTHING,) * 2)))
         )
-        cluster.put_node(bare_node("n1", encode_inventory(NodeCards(block, cards))))
         for name in ("a", "b"):
             cluster.put_pod(admin.get(f"{PODS}/{name}"))
         use = read_use("n1", parse_samples(page(measuring, "/metrics")[1]))

@@ -13,7 +13,7 @@ from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
-from placement.cards import Inventory
+from contract.inventory import Inventory
 from tests.agent.builders import card, device_table
 
 NOON = Moment(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))

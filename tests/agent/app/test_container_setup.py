@@ -19,7 +19,7 @@ from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import EnforcementMode, Settings
-from placement.cards import Inventory
+from contract.inventory import Inventory
 from placement.pods import PodId
 from tests.agent.builders import BLOCK, CORE, MEMORY
 from tests.agent.fakes import make_settings, make_table, short_dir

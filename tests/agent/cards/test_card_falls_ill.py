@@ -19,7 +19,7 @@ from agent.cards.nvml import NvmlSource
 from agent.injection.inject import Injection
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
-from contract.inventory import NodeCard, decode_inventory
+from contract.inventory import Card, PublishedInventory, decode_inventory
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
 from simulator.kubelet.node import Kubelet
@@ -71,14 +71,19 @@ class Stage:
         }
         return found
 
-    def shown(self) -> dict[int, NodeCard]:
-        """The node's annotation, card by card."""
+    def inventory(self) -> PublishedInventory:
+        """The node's annotation; without cards before it is written."""
         text = self.node()["metadata"].get("annotations", {}).get(NAMES.gpu_cards)
-        return {} if text is None else {each.index: each for each in decode_inventory(text).cards}
+        return PublishedInventory(0) if text is None else decode_inventory(text)
+
+    def shown(self) -> dict[int, Card]:
+        """The cards, as the node shows them."""
+        return {each.index: each for each in self.inventory().cards}
 
     def free(self) -> dict[int, tuple[int, int]]:
         """The free cores and blocks of each card, as the node shows them."""
-        return {index: (each.free_cores, each.free_blocks) for index, each in self.shown().items()}
+        found = self.inventory()
+        return {card.index: free for card, free in zip(found.cards, found.free, strict=True)}
 
     def events(self) -> list[dict[str, Any]]:
         found = self.admin.get("/api/v1/namespaces/default/events")["items"]
@@ -152,9 +157,9 @@ def test_a_card_falls_off_the_bus_pods_go_elsewhere_and_it_comes_back(
     node.fail("nvmlDeviceGetHandleByUUID", 15, card=0)
     node.fail("nvmlDeviceGetHandleByIndex_v2", 15, card=0)
     eventually(lambda: stage.offered() == ("100", "200"), "its places are unhealthy")
-    eventually(lambda: stage.shown()[0].reason != "", "the node shows it")
-    assert stage.shown()[0].reason.startswith("Xid 79 (GPU has fallen off the bus) at ")
-    assert stage.shown()[1].reason == ""
+    eventually(lambda: stage.shown()[0].unhealthy != "", "the node shows it")
+    assert stage.shown()[0].unhealthy.startswith("Xid 79 (GPU has fallen off the bus) at ")
+    assert stage.shown()[1].unhealthy == ""
     assert stage.phase("before") == "Running"
     assert stage.run("during", 30, 8) == uuid(1)  # binpack alone would take the other card
     eventually(stage.events, "it is told")
@@ -181,7 +186,7 @@ def test_a_card_falls_off_the_bus_pods_go_elsewhere_and_it_comes_back(
 
     node.mend()  # somebody has reset it
     eventually(lambda: stage.offered() == ("200", "200"), "its places are healthy again")
-    eventually(lambda: stage.shown()[0].reason == "", "the node shows it")
+    eventually(lambda: stage.shown()[0].unhealthy == "", "the node shows it")
     eventually(lambda: len(stage.events()) == 2, "it is told")
     assert {each["reason"] for each in stage.events()} == {"GPUUnhealthy", "GPUHealthy"}
     assert f"gpu_turnstile_agent_card_healthy{{{labels}}} 1.0\n" in stage.metrics()
@@ -228,8 +233,8 @@ def test_a_card_that_was_ill_is_not_served_again_by_the_next_agent(
     load(monkeypatch, tmp_path)
     with launch(recovery_quiet=0.0) as stage:
         eventually(lambda: stage.offered() == ("0", "200"), "no place is healthy")
-        eventually(lambda: all(each.reason for each in stage.shown().values()), "it is shown")
-        assert stage.shown()[0].reason.startswith("Xid 119 (GSP RPC timeout) at ")
-        assert stage.shown()[1].reason.startswith("1 uncorrectable ECC errors since the driver ")
+        eventually(lambda: all(each.unhealthy for each in stage.shown().values()), "it is shown")
+        assert stage.shown()[0].unhealthy.startswith("Xid 119 (GSP RPC timeout) at ")
+        assert stage.shown()[1].unhealthy.startswith("1 uncorrectable ECC errors since the driver ")
         node.card(0, action=0)  # a driver that can say it asks for nothing
         eventually(lambda: stage.offered() == ("100", "200"), "it comes back")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agent.cards.cards_file import dump_discovery, load_inventory
 from agent.cards.inventory import CardFault, Discovery, parse_inventory
 from agent.errors import SettingsError
-from placement.cards import Inventory, Link
+from contract.inventory import Inventory, Link
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 from tests.examples import share

@@ -16,7 +16,7 @@ from agent.cards.inventory import CardFault, Discovery
 from agent.cards.kept_faults import KeptFaults
 from agent.cards.source import Source
 from agent.errors import DriverUnloaded, Unavailable
-from placement.cards import Card
+from contract.inventory import Card
 from tests.agent.builders import device_table
 from tests.agent.fakes import eventually
 from tests.agent.threads import running

@@ -5,7 +5,7 @@ import pytest
 
 from agent.cards.inventory import parse_inventory, write_inventory
 from agent.errors import SettingsError
-from placement.cards import Card, Inventory, Link
+from contract.inventory import Card, Inventory, Link
 
 Json = dict[str, Any]
 DOCUMENT: Json = {
@@ -51,8 +51,17 @@ def test_a_full_document_is_read_cards_by_index() -> None:
     inventory = parse_inventory(DOCUMENT)
     assert inventory == Inventory(
         (
-            Card("GPU-a", 0, 0, "unknown", 1 << 30, None, "", "/dev/nvidia0"),
-            Card("GPU-b", 1, 7, "NVIDIA A10", 24 << 30, 1, "0000:41:00.0", "/dev/nvidia7"),
+            Card("GPU-a", 0, "unknown", 1 << 30, device="/dev/nvidia0"),
+            Card(
+                "GPU-b",
+                1,
+                "NVIDIA A10",
+                24 << 30,
+                1,
+                minor=7,
+                bus_id="0000:41:00.0",
+                device="/dev/nvidia7",
+            ),
         ),
         (Link((0, 1), "NV12"),),
     )

@@ -11,7 +11,7 @@ from agent.cards.health import Fault, FaultKind, Probe, xid_fault
 from agent.cards.inventory import CardFault
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.errors import DriverUnloaded, Unavailable
-from placement.cards import Card, Link
+from contract.inventory import Card, Link
 from tests.agent.nvml_node import ECC, GIB, XID, Node, load, unload, uuid
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -53,14 +53,22 @@ def test_every_card_is_described(session: NvmlSession, node: Node, tmp_path: Pat
         Card(
             uuid(0),
             0,
-            0,
             "NVIDIA A100-SXM4-80GB",
             80 * GIB,
             1,
-            "0000:01:00.0",
-            "/dev/nvidia0",
+            minor=0,
+            bus_id="0000:01:00.0",
+            device="/dev/nvidia0",
         ),
-        Card(uuid(1), 1, 7, "NVIDIA A10", 24 * GIB, None, "10000:af:1f.0", "/dev/nvidia7"),
+        Card(
+            uuid(1),
+            1,
+            "NVIDIA A10",
+            24 * GIB,
+            minor=7,
+            bus_id="10000:af:1f.0",
+            device="/dev/nvidia7",
+        ),
     )
     assert found.inventory.links == (Link((0, 1), "PHB"),)
     assert (found.driver, found.faults, found.skipped) == ("550.54.15", (), ())

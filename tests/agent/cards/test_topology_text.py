@@ -2,15 +2,23 @@ from hypothesis import given, settings
 
 from agent.cards.inventory import CardFault, Discovery
 from agent.cards.topology_text import describe, link_matrix
-from placement.cards import Card, Inventory, Link
+from contract.inventory import Card, Inventory, Link
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 from tests.examples import share
 
 FOUR = Inventory(
     (
-        Card("GPU-a", 0, 0, "NVIDIA A10", 24 << 30, 0, "0000:07:00.0", "/dev/nvidia0"),
-        Card("GPU-b", 1, 5, "NVIDIA A10", (24 << 30) - 1, 1, "0000:0f:00.0", "/dev/nvidia5"),
+        Card("GPU-a", 0, "NVIDIA A10", 24 << 30, 0, bus_id="0000:07:00.0", device="/dev/nvidia0"),
+        Card(
+            "GPU-b",
+            1,
+            "NVIDIA A10",
+            (24 << 30) - 1,
+            1,
+            bus_id="0000:0f:00.0",
+            device="/dev/nvidia5",
+        ),
         card(10),
         card(11),
     ),

@@ -25,7 +25,7 @@ from agent.injection.cdi import (
     spec_document,
 )
 from agent.injection.inject import DriverFiles, shared_by_all
-from placement.cards import Inventory
+from contract.inventory import Inventory
 from tests.agent.builders import card, patient
 from tests.agent.cards_strategy import inventories
 from tests.examples import share

@@ -14,7 +14,7 @@ from agent.errors import EnforcementError
 from agent.injection.cdi import own_names, spec_document
 from agent.injection.cdi_file import FILE_NAME, CdiFile
 from agent.injection.inject import shared_by_all
-from placement.cards import Inventory
+from contract.inventory import Inventory
 from tests.agent.builders import card
 
 DATA = Path(__file__).parents[2] / "data" / "cdi"

@@ -19,7 +19,7 @@ from agent.injection.inject import (
     parse_extra_devices,
     shared_by_all,
 )
-from placement.cards import Inventory
+from contract.inventory import Inventory
 from tests.agent.builders import CORE, MEMORY, card
 
 CARDS = Inventory(tuple(card(index) for index in range(3)))

@@ -8,8 +8,8 @@ from agent.allocator.slots import DeviceTable
 from agent.errors import SettingsError
 from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of
 from common.kubelet_api import deviceplugin_pb2 as api
+from contract.inventory import Card, Inventory
 from contract.resource import Resource
-from placement.cards import Card, Inventory
 from tests.agent.builders import CORE, MEMORY, patient
 from tests.examples import share
 
@@ -20,7 +20,7 @@ UUID = "GPU-00000000-5eed-4a2d-8c1f-00000000000{}"
 def node(cards: int, memory: int, block: int, *, numa: int | None = 0) -> DeviceTable:
     """Cards of *memory* MiB in blocks of *block* MiB."""
     found = (
-        Card(UUID.format(index), index, index, "Test", memory * MIB, numa, "", "/dev/null")
+        Card(UUID.format(index), index, "Test", memory * MIB, numa, minor=index)
         for index in range(cards)
     )
     return DeviceTable(Inventory(tuple(found)), block * MIB)

@@ -7,8 +7,14 @@ import pytest
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
-from contract.inventory import NodeCard, NodeCards, decode_inventory, encode_inventory
-from placement.cards import Link
+from contract.inventory import (
+    Amounts,
+    Card,
+    Link,
+    PublishedInventory,
+    decode_inventory,
+    encode_inventory,
+)
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table
 from tests.agent.fakes import NAMES, FakeClock
 
@@ -20,9 +26,9 @@ class Writing:
 
     def __init__(self, *errors: Exception, pace: InventoryPace = PACE) -> None:
         self.errors = list(errors)
-        self.found: NodeCards | None = None
+        self.found: PublishedInventory | None = None
         self.looks = 0
-        self.written: list[NodeCards] = []
+        self.written: list[PublishedInventory] = []
         self.models: list[str | None] = []
         self.results: list[str] = []
         self.clock = FakeClock()
@@ -37,7 +43,7 @@ class Writing:
             on_result=self.results.append,
         )
 
-    def _look(self) -> NodeCards | None:
+    def _look(self) -> PublishedInventory | None:
         self.looks += 1
         return self.found
 
@@ -49,7 +55,7 @@ class Writing:
         self.models.append(patch["metadata"]["labels"][NAMES.gpu_model])
         self.written.append(decode_inventory(text))
 
-    def look(self, found: NodeCards | None, later: float = 0.0) -> int:
+    def look(self, found: PublishedInventory | None, later: float = 0.0) -> int:
         """Report a change, some seconds later; return how much has been written by then."""
         self.clock.now += later
         self.found = found
@@ -64,13 +70,13 @@ class Writing:
         return len(self.written)
 
 
-def state(number: int) -> NodeCards:
-    return NodeCards(number)
+def state(number: int) -> PublishedInventory:
+    return PublishedInventory(number)
 
 
-def one_card(cores: int, blocks: int = 8, reason: str = "") -> NodeCards:
-    card = NodeCard("GPU-0", 0, "NVIDIA A30", 8 << 30, None, reason, cores, blocks)
-    return NodeCards(256 << 20, (card,))
+def one_card(cores: int, blocks: int = 8, reason: str = "") -> PublishedInventory:
+    card = Card("GPU-0", 0, "NVIDIA A30", 8 << 30, None, reason)
+    return PublishedInventory(256 << 20, (card,), free=(Amounts(cores, blocks),))
 
 
 def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() -> None:
@@ -131,11 +137,11 @@ def test_what_nobody_reports_is_found_by_looking() -> None:
         pytest.param(one_card(50), one_card(60), id="cores"),
         pytest.param(one_card(50, 4), one_card(40, 5), id="memory"),
         pytest.param(one_card(50, reason="Xid 79"), one_card(50), id="health"),
-        pytest.param(NodeCards(1), one_card(50), id="a card"),
+        pytest.param(PublishedInventory(1), one_card(50), id="a card"),
     ],
 )
 def test_what_has_become_free_does_not_wait_for_the_pace(
-    before: NodeCards, after: NodeCards
+    before: PublishedInventory, after: PublishedInventory
 ) -> None:
     """What has been taken does, and is written with it."""
     writing = Writing()
@@ -148,7 +154,7 @@ def test_what_has_become_free_does_not_wait_for_the_pace(
 def test_the_node_is_labelled_with_the_model_while_there_are_cards() -> None:
     writing = Writing()
     writing.look(one_card(50))
-    writing.look(NodeCards(1), later=10)
+    writing.look(PublishedInventory(1), later=10)
     assert writing.models == ["NVIDIA-A30", None]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contract.allocation import Allocation, Evidence, encode_allocations
-from contract.inventory import NodeCard, NodeCards, NodeLink, encode_inventory
+from contract.inventory import NOTHING, Card, Link, PublishedInventory, encode_inventory
 from contract.names import Names
 from placement.cluster.nodes import Node, parse_node
 from placement.pods import PodInfo, read_gpu_pod
@@ -26,22 +26,21 @@ def make_node(
 ) -> Json:
     """A node whose cards are ``GPU-<name>-<index>``."""
     sizes = [blocks] * cards if isinstance(blocks, int) else list(blocks)
-    inventory = NodeCards(
+    inventory = PublishedInventory(
         BLOCK,
         tuple(
-            NodeCard(
+            Card(
                 f"GPU-{name}-{index}",
                 index,
                 models[index] if models else "NVIDIA A100",
                 size * BLOCK,
                 None,
                 "Xid 79" if index in sick else "",
-                0,
-                0,
             )
             for index, size in enumerate(sizes)
         ),
-        tuple(NodeLink(pair, kind) for pair, kind in (links or {}).items()),
+        tuple(Link(pair, kind) for pair, kind in (links or {}).items()),
+        (NOTHING,) * len(sizes),
     )
     node = bare_node(name, encode_inventory(inventory))
     if allocatable is not None:

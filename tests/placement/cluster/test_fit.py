@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from contract.resource import Resource
 from contract.wishes import LINKS
 from placement.cluster.fit import Fit, Unschedulable, check
-from placement.cluster.holdings import View, plan_pod
+from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.nodes import Node
+from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
 from placement.pods import PodInfo
 from placement.scoring import Policy
@@ -27,7 +28,7 @@ def wish(**wishes: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("pod", "free", "reason", "for_good"),
+    ("pod", "free", "reason", "unresolvable"),
     [
         (a_pod("a", (60, 20)), [(59, 32), (100, 19)], "no card has 60 cores and 20 blocks free", 0),
         (a_pod("a", (100, 0)), [(99, 32), (50, 32)], "no card has 100 cores free", 0),
@@ -49,17 +50,17 @@ def wish(**wishes: str) -> dict[str, str]:
     ],
 )
 def test_a_refusal_says_why_and_whether_freeing_cards_would_help(
-    pod: PodInfo, free: list[tuple[int, int]], reason: str, for_good: int
+    pod: PodInfo, free: list[tuple[int, int]], reason: str, unresolvable: int
 ) -> None:
-    found = check(pod.pod_class, View(a_node("n1", 2), free))
+    found = check(pod.pod_class, NodeSnapshot(a_node("n1", 2), free))
     assert isinstance(found, Unschedulable)
     assert found.reason.startswith(reason)
-    assert len(found.reason) == len(reason) or for_good
-    assert found.for_good is bool(for_good)
+    assert len(found.reason) == len(reason) or unresolvable
+    assert found.unresolvable is bool(unresolvable)
 
 
 @pytest.mark.parametrize(
-    ("wishes", "cores", "reason", "for_good"),
+    ("wishes", "cores", "reason", "unresolvable"),
     [
         (wish(use_gpu_type="h100,h200"), 30, "no card of type h100 or h200", True),
         (wish(use_gpu_type="a100"), 200, "fewer than 2 cards of type a100", True),
@@ -75,24 +76,27 @@ def test_a_refusal_says_why_and_whether_freeing_cards_would_help(
     ],
 )
 def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(
-    wishes: dict[str, str], cores: int, reason: str, *, for_good: bool
+    wishes: dict[str, str], cores: int, reason: str, *, unresolvable: bool
 ) -> None:
     node = a_node("n1", 3, models=MIXED)
     free = [(100, 32), (20, 32), (20, 32)]
-    found = check(a_pod("a", (cores, 4), annotations=wishes).pod_class, View(node, free))
-    assert found == Unschedulable(reason, for_good)
+    found = check(a_pod("a", (cores, 4), annotations=wishes).pod_class, NodeSnapshot(node, free))
+    assert found == Unschedulable(reason, unresolvable)
 
 
 def test_cards_that_must_hold_together_are_asked_for_as_a_set() -> None:
     node = a_node("n1", 4, links={(0, 1): "NV4", (2, 3): "NV4"})
     pair = a_pod("a", (200, 4), annotations=wish(gpu_link="nvlink"))
     plain = a_pod("b", (200, 4))
-    split = View(node, [(100, 32), (50, 32), (100, 32), (50, 32)])
+    split = NodeSnapshot(node, [(100, 32), (50, 32), (100, 32), (50, 32)])
     assert check(plain.pod_class, split) == Fit()
     assert check(pair.pod_class, split) == Unschedulable(
-        "no 2 cards connected by NVLink are free", for_good=False
+        "no 2 cards connected by NVLink are free", unresolvable=False
     )
-    assert check(pair.pod_class, View(node, [(50, 32), (50, 32), (100, 32), (100, 32)])) == Fit()
+    assert (
+        check(pair.pod_class, NodeSnapshot(node, [(50, 32), (50, 32), (100, 32), (100, 32)]))
+        == Fit()
+    )
     one = a_pod("c", (100, 4), annotations=wish(gpu_link="nvlink"))
     assert check(one.pod_class, split) == Fit()
 
@@ -108,12 +112,12 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
     free = [(data.draw(st.sampled_from([40, 100])), 32) for _ in node.cards]
     size, link = data.draw(st.integers(2, 4)), data.draw(st.sampled_from(LINKS))
     pod = a_pod("a", (100 * size, 4), annotations=wish(gpu_link=link))
-    assert node.links is not None
-    whole = [str(place) for place, (cores, _) in enumerate(free) if cores == 100]
-    possible = any(node.links.hold_together(each, link) for each in combinations(whole, size))
-    assert isinstance(check(pod.pod_class, View(node, free)), Fit) == possible
+    whole = [at for at, (cores, _) in enumerate(free) if cores == 100]
+    links, view = node.card_set.links, NodeSnapshot(node, free)
+    possible = any(links.hold_together(each, link) for each in combinations(whole, size))
+    assert isinstance(check(pod.pod_class, view), Fit) == possible
     try:
-        planned = plan_pod(pod, node, free, Policy.BINPACK)
+        planned = plan_pod(pod, node, view.free, Policy.BINPACK)
     except NoPlacement:
         planned = None
     assert (planned is not None) == possible
@@ -125,23 +129,23 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
 )
 def test_sick_cards_are_given_to_nobody(sick: list[int], cores: int, reason: str) -> None:
     node = a_node("n1", 2, sick=sick)
-    found = check(a_pod("a", (cores, 4)).pod_class, View(node, node.all_free()))
-    assert found == Unschedulable(reason, for_good=True)
+    found = check(a_pod("a", (cores, 4)).pod_class, NodeSnapshot(node, node.sizes))
+    assert found == Unschedulable(reason, unresolvable=True)
 
 
 def test_a_share_tells_whether_it_would_begin_a_whole_card() -> None:
     node, pod = a_node("n1", 2), a_pod("a", (30, 4))
-    assert check(pod.pod_class, View(node, [(100, 32), (50, 32)])) == Fit(0)
-    assert check(pod.pod_class, View(node, [(100, 32), (20, 32)])) == Fit(1)
+    assert check(pod.pod_class, NodeSnapshot(node, [(100, 32), (50, 32)])) == Fit(0)
+    assert check(pod.pod_class, NodeSnapshot(node, [(100, 32), (20, 32)])) == Fit(1)
     two = a_pod("b", (60, 4), (60, 4))
-    assert check(two.pod_class, View(node, [(100, 32), (60, 32)])) == Fit(1)
+    assert check(two.pod_class, NodeSnapshot(node, [(100, 32), (60, 32)])) == Fit(1)
 
 
 def test_what_an_init_container_leaves_is_used_again() -> None:
     node = a_node("n1", 1)
     pod = a_pod("a", (60, 4), inits=[(80, 8)])
-    assert isinstance(check(pod.pod_class, View(node, [(80, 8)])), Fit)
-    assert isinstance(check(pod.pod_class, View(node, [(79, 8)])), Unschedulable)
+    assert isinstance(check(pod.pod_class, NodeSnapshot(node, [(80, 8)])), Fit)
+    assert isinstance(check(pod.pod_class, NodeSnapshot(node, [(79, 8)])), Unschedulable)
 
 
 @pytest.mark.parametrize("inits", [[], [(1, 1)]])
@@ -150,18 +154,20 @@ def test_more_in_all_than_is_free_does_not_fit_however_long_the_search(
 ) -> None:
     node = a_node("n1", 2, blocks=1000)
     pod = a_pod("a", *[(1, 1)] * 700, inits=inits)
-    assert check(pod.pod_class, View(node, node.all_free())) == Unschedulable(
-        f"no card is left for one of {len(inits) + 700} containers", for_good=False
+    assert check(pod.pod_class, NodeSnapshot(node, node.sizes)) == Unschedulable(
+        f"no card is left for one of {len(inits) + 700} containers", unresolvable=False
     )
 
 
-def test_a_search_that_gives_up_is_left_to_the_placement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("placement.cluster.fit._MOST_TRIES", 0)
-    node = a_node("n1", 2)
-    pod = a_pod("a", (60, 4), (60, 4))
-    assert isinstance(check(pod.pod_class, View(node, [(60, 8), (60, 8)])), Fit)
-    assert isinstance(check(pod.pod_class, View(node, [(60, 8), (61, 4)])), Fit)
-    assert isinstance(check(pod.pod_class, View(node, [(100, 8), (0, 4)])), Unschedulable)
+def test_a_pod_for_which_the_search_is_given_up_is_not_kept_off_a_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The agent would not refuse it for that."""
+    monkeypatch.setattr("placement.cluster.fit.search", lambda *_args: None)
+    node, pod = a_node("n1", 2), a_pod("a", (61, 4), (61, 4))
+    assert check(pod.pod_class, NodeSnapshot(node, [(61, 8), (61, 3)])) == Fit()
+    too_full = NodeSnapshot(node, [(100, 8), (0, 4)])
+    assert isinstance(check(pod.pod_class, too_full), Unschedulable), "whatever is searched"
 
 
 # --- held against the agent -------------------------------------------------------------
@@ -188,9 +194,10 @@ def test_what_fits_has_a_place_and_what_does_not_has_none(
     """Against a plan of all containers by the agent's own search, and against every combination."""
     pod = a_pod("a", *limits, inits=inits, sidecars=sidecars)
     node = a_node("n1", len(free), blocks=16)
-    fits = isinstance(check(pod.pod_class, View(node, free)), Fit)
+    view = NodeSnapshot(node, free)
+    fits = isinstance(check(pod.pod_class, view), Fit)
     try:
-        planned = plan_pod(pod, node, free, Policy.BINPACK, most_tries=100_000)
+        planned = plan_pod(pod, node, view.free, Policy.BINPACK, most_tries=100_000)
     except NoPlacement:
         planned = None
     assert fits == (planned is not None)

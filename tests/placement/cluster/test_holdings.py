@@ -4,10 +4,11 @@ import tracemalloc
 
 import pytest
 
+from contract.inventory import Amounts
 from placement.cluster.holdings import (
     ContainerCards,
+    NodeSnapshot,
     Provenance,
-    View,
     known_cards,
     simulate,
     taken_on,
@@ -22,7 +23,7 @@ def on(*places: int) -> ContainerCards:
     return ContainerCards(places, Provenance.RECORDED)
 
 
-FREE = [(100, 32), (100, 32)]
+FREE = [Amounts(100, 32), Amounts(100, 32)]
 
 
 def test_the_record_tells_before_the_choice() -> None:
@@ -35,8 +36,8 @@ def test_the_record_tells_before_the_choice() -> None:
 
 
 def test_what_is_free_must_be_told_of_each_card() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        View(a_node("n1"), FREE[:1])
+    with pytest.raises(ValueError, match="of 1"):
+        NodeSnapshot(a_node("n1"), FREE[:1])
 
 
 def test_a_recorded_card_that_the_node_does_not_have_is_lost_and_a_chosen_one_tells_nothing() -> (
@@ -75,8 +76,8 @@ def test_places_that_are_handed_on_are_used_before_others_on_other_cards() -> No
 def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() -> None:
     node = a_node("n1")
     pod = a_pod("a", (30, 4))
-    assert simulate(pod, node, [(100, 32), (40, 8)], Policy.BINPACK) == ((1, 30, 4),)
-    assert simulate(pod, node, [(100, 32), (40, 8)], Policy.SPREAD) == ((0, 30, 4),)
+    assert simulate(pod, node, [Amounts(100, 32), Amounts(40, 8)], Policy.BINPACK) == ((1, 30, 4),)
+    assert simulate(pod, node, [Amounts(100, 32), Amounts(40, 8)], Policy.SPREAD) == ((0, 30, 4),)
 
 
 def test_what_is_told_of_a_part_of_a_pod_is_kept_when_the_rest_is_simulated() -> None:
@@ -87,8 +88,10 @@ def test_what_is_told_of_a_part_of_a_pod_is_kept_when_the_rest_is_simulated() ->
 def test_a_pod_that_fits_nowhere_counts_on_the_emptiest_cards() -> None:
     """The agent refuses it, or knows more: until then nobody else goes there."""
     node = a_node("n1")
-    assert simulate(a_pod("a", (60, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK) == ((0, 60, 4),)
-    two = simulate(a_pod("b", (200, 4)), node, [(50, 8), (20, 8)], Policy.BINPACK)
+    assert simulate(
+        a_pod("a", (60, 4)), node, [Amounts(50, 8), Amounts(20, 8)], Policy.BINPACK
+    ) == ((0, 60, 4),)
+    two = simulate(a_pod("b", (200, 4)), node, [Amounts(50, 8), Amounts(20, 8)], Policy.BINPACK)
     assert two == ((0, 100, 2), (1, 100, 2))
 
 

@@ -21,7 +21,7 @@ def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
         state.put_pod(pod)
     room = state.room("n1")
     assert room is not None
-    return tuple(room.view().free)
+    return tuple(room.snapshot().free)
 
 
 @pytest.mark.parametrize(

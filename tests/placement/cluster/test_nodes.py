@@ -4,23 +4,28 @@ import json
 
 import pytest
 
+from contract.wishes import NO_WISHES
 from placement.cluster.nodes import Problem, parse_node
 from tests.placement.cluster.builders import NAMES, a_node, bare_node, make_node
 
 
 def test_cards_are_read_with_their_size_in_blocks_and_their_health() -> None:
     node = a_node("n1", 2, blocks=[32, 16], sick=[1])
-    assert [(card.uuid, card.index, card.blocks, card.healthy) for card in node.cards] == [
-        ("GPU-n1-0", 0, 32, True),
-        ("GPU-n1-1", 1, 16, False),
+    assert [(card.uuid, card.index, card.unhealthy) for card in node.cards] == [
+        ("GPU-n1-0", 0, ""),
+        ("GPU-n1-1", 1, "Xid 79"),
     ]
+    assert node.sizes == ((100, 32), (100, 16))
     assert not node.problem
 
 
-def test_nodes_of_equal_hardware_share_their_links() -> None:
+def test_alike_nodes_share_what_placing_knows_of_their_cards() -> None:
     links = {(0, 1): "NV4"}
-    assert a_node("n1", links=links).links is a_node("n2", links=links).links
-    assert a_node("n1", links=links).links is not a_node("n2").links
+    one = a_node("n1", links=links)
+    assert one.card_set is a_node("n2", links=links).card_set
+    assert one.card_set is not a_node("n2").card_set
+    assert one.card_set is not a_node("n2", links=links, sick=[0]).card_set
+    assert one.card_set_for(NO_WISHES) is one.card_set
 
 
 def test_a_node_on_which_nothing_changed_stays_the_same_object() -> None:

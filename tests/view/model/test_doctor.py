@@ -9,7 +9,7 @@ from unittest.mock import ANY
 import pytest
 import yaml
 
-from contract.inventory import NodeCard, NodeCards
+from contract.inventory import Card, PublishedInventory
 from tests.deploy.kustomize import build
 from view.model.doctor import control_plane
 from view.model.doctor.facts import (
@@ -42,13 +42,13 @@ def pod(component: str, name: str, node: str = "n1", **changed: object) -> Progr
     )
 
 
-def card(index: int, reason: str = "") -> NodeCard:
-    return NodeCard(f"GPU-{index}", index, "A100", 1 << 30, None, reason, 100, 4)
+def card(index: int, reason: str = "") -> Card:
+    return Card(f"GPU-{index}", index, "A100", 1 << 30, None, reason)
 
 
 def node(name: str = "n1", **changed: object) -> NodeState:
     allocatable = {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 8}
-    made = NodeState(name, BOTH, allocatable, NodeCards(1 << 28, (card(0), card(1))))
+    made = NodeState(name, BOTH, allocatable, PublishedInventory(1 << 28, (card(0), card(1))))
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
@@ -555,7 +555,7 @@ def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
 
 
 def test_an_ill_card_is_told_and_its_places_are_not_missed() -> None:
-    ill = NodeCards(1 << 28, (card(0), card(1, "Xid 79")))
+    ill = PublishedInventory(1 << 28, (card(0), card(1, "Xid 79")))
     offered = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 4}
     assert wrong(nodes=[node(cards=ill, allocatable=offered)]) == [
         ("cards", "warning", "card 1: Xid 79")

@@ -13,8 +13,8 @@ from contract.demand import CORES_PER_CARD
 from contract.inventory import decode_inventory, encode_inventory
 from placement.cluster.fit import Fit, check
 from placement.cluster.holdings import Provenance
+from placement.cluster.node_allocations import NodeAllocations
 from placement.cluster.nodes import parse_node
-from placement.cluster.room import Room
 from placement.pods import read_gpu_pod
 from placement.scoring import Policy
 from tests.agent.builders import patient
@@ -193,7 +193,7 @@ def test_an_inventory_may_have_its_cards_in_any_order() -> None:
     node = make_node("n1", 2, sick=[1])
     annotations = node["metadata"]["annotations"]
     inventory = decode_inventory(annotations[NAMES.gpu_cards])
-    turned = replace(inventory, cards=inventory.cards[::-1])
+    turned = replace(inventory, cards=inventory.cards[::-1], free=inventory.free[::-1])
     annotations[NAMES.gpu_cards] = encode_inventory(turned)
     cards = state_of([node]).report().nodes[0].cards
     assert [(each.index, each.unhealthy) for each in cards] == [(0, ""), (1, "Xid 79")]
@@ -355,14 +355,14 @@ def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
 ) -> None:
     objects = [_bound(number, *each) for number, each in enumerate(pods)]
     state = state_of([make_node("n1", 3, blocks=16)], objects)
-    room = Room("n1", Policy.BINPACK)
+    room = NodeAllocations("n1", Policy.BINPACK)
     room.set_node(parse_node(make_node("n1", 3, blocks=16), NAMES))
     for obj in objects:
         pod = read_gpu_pod(obj, NAMES)
         assert pod is not None
-        room.put(pod)
+        room.add_pod(pod)
     report = state.report().nodes[0]
-    for card, row in zip(report.cards, room.view().free, strict=True):
+    for card, row in zip(report.cards, room.snapshot().free, strict=True):
         free = (card.cores_free, card.blocks_free)
         # Nobody can have the memory of a whole card that was asked for without.
         assert free == row or (free == (0, 0) and row[0] == 0)
@@ -375,7 +375,7 @@ def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
     parsed = read_gpu_pod(new, NAMES)
     assert parsed is not None
     (fit,) = state.fit(new)
-    assert fit.fits == isinstance(check(parsed.pod_class, room.view()), Fit)
+    assert fit.fits == isinstance(check(parsed.pod_class, room.snapshot()), Fit)
     if fit.fits:
         assert fit.nodes[0].placing
     for change in fit.changes:

@@ -190,7 +190,7 @@ def hostile_state() -> ClusterState:
     node = scenes.free(make_node("n1", 2, models=[evil, evil]))
     annotations = node["metadata"]["annotations"]
     inventory = decode_inventory(annotations[NAMES.gpu_cards])
-    sick = replace(inventory.cards[0], reason=evil)
+    sick = replace(inventory.cards[0], unhealthy=evil)
     annotations[NAMES.gpu_cards] = encode_inventory(
         replace(inventory, cards=(sick, *inventory.cards[1:]))
     )

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import reduce
 
-from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from tests.placement.cluster.builders import BLOCK, NAMES, Json, bare_node, hint, make_pod, record
 from tests.view import scenes
 
@@ -25,22 +26,24 @@ def gpu_node(
     away: bool = False,
 ) -> Json:
     """A node, and what its agent has counted."""
-    found = []
+    found, free = [], []
     for index in range(cards):
         of_card = [each for each in held if each[:2] == (name, index)]
         found.append(
-            NodeCard(
+            Card(
                 f"GPU-{name}-{index}",
                 index,
                 model,
                 blocks * BLOCK,
                 index // 2,
                 "Xid 79: the card has fallen off the bus" if index in sick else "",
-                100 - sum(each[2] for each in of_card),
-                blocks - sum(each[3] for each in of_card),
             )
         )
-    node = bare_node(name, encode_inventory(NodeCards(BLOCK, tuple(found))))
+        size, taken = Amounts(100, blocks), (Amounts(*each[2:4]) for each in of_card)
+        free.append(reduce(Amounts.less, taken, size))
+    node = bare_node(
+        name, encode_inventory(PublishedInventory(BLOCK, tuple(found), free=tuple(free)))
+    )
     node["metadata"]["uid"] = f"u-{name}"
     node["status"] = {
         "allocatable": {NAMES.core: "0" if away else str(100 * (cards - len(sick)))},

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from common.serving.asgi import Adapter
-from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
@@ -270,8 +270,10 @@ def test_a_browser_gets_what_changed_since_its_edition(shown: Shown, client: Fla
 def test_what_pods_and_nodes_say_is_text_and_never_markup(
     shown: Shown, client: FlaskClient
 ) -> None:
-    card = NodeCard("GPU-1", 0, EVIL, 32 * BLOCK, None, EVIL, 100, 32)
-    node = bare_node("n1", encode_inventory(NodeCards(BLOCK, (card,))))
+    card = Card("GPU-1", 0, EVIL, 32 * BLOCK, None, EVIL)
+    node = bare_node(
+        "n1", encode_inventory(PublishedInventory(BLOCK, (card,), free=(Amounts(100, 32),)))
+    )
     pod = make_pod("p", (10, 1), annotations={NAMES.use_gpu_type: EVIL, NAMES.bind_order: EVIL})
     pod["spec"]["schedulerName"] = pod["status"]["phase"] = EVIL
     pod["spec"]["containers"][0]["name"] = EVIL
@@ -319,14 +321,16 @@ def test_what_pods_say_turns_no_text_around_and_is_not_endless(
 @pytest.mark.parametrize(
     "card",
     [
-        NodeCard("GPU-1", 0, "\ud800", 32 * BLOCK, None, "", 100, 32),
-        NodeCard("GPU-1", 0, "A100", 10**400, None, "", 100, 32),
+        Card("GPU-1", 0, "\ud800", 32 * BLOCK),
+        Card("GPU-1", 0, "A100", 10**400),
     ],
 )
 def test_what_one_node_says_of_its_cards_does_not_cost_the_page(
-    shown: Shown, client: FlaskClient, card: NodeCard
+    shown: Shown, client: FlaskClient, card: Card
 ) -> None:
-    node = bare_node("n1", encode_inventory(NodeCards(BLOCK, (card,))))
+    node = bare_node(
+        "n1", encode_inventory(PublishedInventory(BLOCK, (card,), free=(Amounts(100, 32),)))
+    )
     shown.fill(node, make_node("n2", 1), make_pod("p", (10, 1)))
     for path in ("/", f"/rows?since={shown.edition.number}", "/pods/default/p"):
         assert client.get(path).status_code == 200

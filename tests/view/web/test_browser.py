@@ -19,7 +19,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
-from contract.inventory import NodeCard, NodeCards, encode_inventory
+from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from simulator.api.server import ApiServer
 from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
@@ -51,7 +51,11 @@ return [...document.querySelectorAll("#nodes > li")].map((row) => ({
 @pytest.fixture(scope="module")
 def api() -> Iterator[ApiServer]:
     with ApiServer(ApiSettings(bookmark_s=0.2)) as running:
-        evil = NodeCards(BLOCK, (NodeCard("GPU-evil", 0, EVIL, 32 * BLOCK, None, EVIL, 100, 32),))
+        evil = PublishedInventory(
+            BLOCK,
+            (Card("GPU-evil", 0, EVIL, 32 * BLOCK, None, EVIL),),
+            free=(Amounts(100, 32),),
+        )
         pod = make_pod("evil", (10, 1), annotations={NAMES.use_gpu_type: EVIL})
         pod["status"]["conditions"] = [
             {"type": "PodScheduled", "status": "False", "reason": EVIL, "message": EVIL}
@@ -171,7 +175,11 @@ def test_what_pods_say_stays_text_also_when_it_comes_later(
         assert EVIL in ask(driver, "return document.querySelector('main').textContent")
     show(driver, page.url)
     ask(driver, "document.querySelector('#n-evil').remove()")
-    evil = NodeCards(BLOCK, (NodeCard("GPU-e", 0, f"{EVIL}2", BLOCK, None, f"{EVIL}3", 100, 1),))
+    evil = PublishedInventory(
+        BLOCK,
+        (Card("GPU-e", 0, f"{EVIL}2", BLOCK, None, f"{EVIL}3"),),
+        free=(Amounts(100, 1),),
+    )
     api.apply(bare_node("evil", encode_inventory(evil)))
     text = "return (document.querySelector('#n-evil') || {}).textContent || ''"
     eventually(lambda: f"{EVIL}3" in ask(driver, text), "it comes as a change")

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
-from contract.inventory import NodeCards
+from contract.inventory import PublishedInventory
 from view.model.usage import Sample
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class NodeState:
     name: str
     chosen: frozenset[str]
     allocatable: Mapping[str, int]
-    cards: NodeCards | None = None
+    cards: PublishedInventory | None = None
     cards_problem: str = ""
     cordoned: frozenset[str] = frozenset()
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from contract.demand import CORES_PER_CARD
-from contract.inventory import NodeCard, NodeCards
+from contract.inventory import Card, PublishedInventory
 from contract.names import Names
 from view.model.doctor.facts import (
     AGENT,
@@ -153,8 +153,8 @@ def check_cards(facts: Facts) -> Iterator[Finding]:
             found.add(Level.ERROR, node.name, node.cards_problem, "kubectl describe node {}")
         for card in node.cards.cards if node.cards else ():
             cards += 1
-            if card.reason:
-                found.add(Level.WARNING, node.name, f"card {card.index}: {card.reason}", ill)
+            if card.unhealthy:
+                found.add(Level.WARNING, node.name, f"card {card.index}: {card.unhealthy}", ill)
     texts = {
         "mig": "a card is in MIG mode and left out",
         "faulty": "a card could not be read when the agent looked",
@@ -216,13 +216,13 @@ def _cores(node: NodeState) -> int:
     return CORES_PER_CARD * len(_given(node))
 
 
-def _blocks(cards: NodeCards, node: NodeState) -> int:
+def _blocks(cards: PublishedInventory, node: NodeState) -> int:
     return sum(card.memory // cards.memory_block for card in _given(node))
 
 
-def _given(node: NodeState) -> Sequence[NodeCard]:
+def _given(node: NodeState) -> Sequence[Card]:
     cards = node.cards.cards if node.cards else ()
-    return [card for card in cards if not card.reason and card.uuid not in node.cordoned]
+    return [card for card in cards if not card.unhealthy and card.uuid not in node.cordoned]
 
 
 def check_enforcement(facts: Facts) -> Iterator[Finding]:

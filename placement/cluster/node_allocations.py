@@ -5,29 +5,27 @@ which neither tells are simulated, in the order in which the kubelet admits them
 others leave. So the same pods have the same room, in whatever order the events came.
 """
 
-from collections.abc import Mapping
-from operator import add, sub
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
-from contract.resource import RESOURCES, Counts
 from placement.cluster.holdings import (
+    NodeSnapshot,
     PodCards,
-    Taken,
-    View,
     known_cards,
-    less,
     simulate,
     simulate_cards,
     taken_on,
 )
 from placement.cluster.nodes import Node
+from placement.held import HeldAmounts, Taken
 from placement.pods import PodInfo
 from placement.scoring import Policy
 
 
-class Room:
+class NodeAllocations:
     """The room on one node. Not safe to share between threads."""
 
-    __slots__ = ("_held", "_policy", "_unknown", "_used", "_view", "node", "pods")
+    __slots__ = ("_by_pod", "_held", "_policy", "_snapshot", "_unknown", "node", "pods")
 
     def __init__(self, name: str, policy: Policy) -> None:
         """Start with a node of which nothing is known yet.
@@ -39,87 +37,80 @@ class Room:
         self.node = Node(name)
         self.pods: dict[str, PodInfo] = {}
         self._policy = policy
-        self._held: dict[str, Taken] = {}
+        self._by_pod: dict[str, Taken] = {}
         self._unknown: set[str] = set()
-        self._used: list[list[int]] = []
-        self._view: View | None = None
+        self._held = HeldAmounts.nothing_of(())
+        self._snapshot: NodeSnapshot | None = None
 
     def set_node(self, node: Node) -> None:
         """Take what the node is now; who holds what is worked out anew."""
         self.node = node
-        self._view = None
-        self._held.clear()
+        self._snapshot = None
+        self._by_pod.clear()
         self._unknown.clear()
-        self._used = [[0] * len(RESOURCES) for _ in node.cards]
+        self._held = HeldAmounts.nothing_of(node.sizes)
         for pod in self.pods.values():
             self._count(pod)
 
-    def put(self, pod: PodInfo) -> None:
+    def add_pod(self, pod: PodInfo) -> None:
         """Count a pod, instead of what was known of it before."""
         self._uncount(pod.id.uid)
         self.pods[pod.id.uid] = pod
         self._count(pod)
 
-    def drop(self, uid: str) -> None:
+    def remove_pod(self, uid: str) -> None:
         """Count a pod no more."""
         self._uncount(uid)
         self.pods.pop(uid, None)
 
-    def view(self) -> View:
+    def snapshot(self) -> NodeSnapshot:
         """Return the node with what is free now; the same object for as long as nothing changes."""
-        if self._view is None:
-            self._view = self._left(self._used, [self.pods[uid] for uid in self._unknown])
-        return self._view
+        if self._snapshot is None:
+            self._snapshot = NodeSnapshot(self.node, self._with(self._unknown).free)
+        return self._snapshot
 
-    def view_without(self, uid: str) -> View:
+    def snapshot_without(self, uid: str) -> NodeSnapshot:
         """Return the node with what would be free if one pod held nothing."""
         if uid not in self.pods:
-            return self.view()
-        used = [row.copy() for row in self._used]
-        for place, *counts in self._held.get(uid, ()):
-            used[place] = list(map(sub, used[place], counts))
-        return self._left(used, [self.pods[each] for each in self._unknown if each != uid])
+            return self.snapshot()
+        held = self._held.give_back(self._by_pod.get(uid, ()))
+        return NodeSnapshot(self.node, self._with(self._unknown - {uid}, held).free)
 
     def holding(self, uid: str) -> Taken | None:
         """Return what a pod holds; ``None`` where that is simulated or the pod is not here."""
-        return self._held.get(uid)
+        return self._by_pod.get(uid)
 
     def simulated(self) -> Mapping[str, tuple[PodCards, Taken]]:
         """Return by UID what pods hold where that is simulated: cards of containers, and counts."""
-        free = list(self._left(self._used, []).free)
-        found = {}
-        unknown = [self.pods[uid] for uid in self._unknown]
-        for pod in sorted(unknown, key=lambda pod: pod.rank):
-            found[pod.id.uid] = simulate_cards(pod, self.node, free, self._policy)
-            _take(free, found[pod.id.uid][1])
+        held, found = self._held, {}
+        for pod in self._in_order(self._unknown):
+            found[pod.id.uid] = simulate_cards(pod, self.node, held.free, self._policy)
+            held = held.take(found[pod.id.uid][1])
         return found
 
-    def _left(self, used: list[list[int]], unknown: list[PodInfo]) -> View:
-        cards = self.node.cards
-        free = [less(card.places, row) for card, row in zip(cards, used, strict=True)]
-        for pod in sorted(unknown, key=lambda pod: pod.rank):
-            _take(free, simulate(pod, self.node, free, self._policy))
-        return View(self.node, tuple(free))
+    def _with(self, unknown: AbstractSet[str], held: HeldAmounts | None = None) -> HeldAmounts:
+        """Return what is held, by some pods too whose cards are simulated."""
+        held = held or self._held
+        for pod in self._in_order(unknown):
+            held = held.take(simulate(pod, self.node, held.free, self._policy))
+        return held
+
+    def _in_order(self, uids: AbstractSet[str]) -> Sequence[PodInfo]:
+        """Return pods as the kubelet admits them."""
+        return sorted((self.pods[uid] for uid in uids), key=lambda pod: pod.rank)
 
     def _count(self, pod: PodInfo) -> None:
-        self._view = None
+        self._snapshot = None
         if not self.node.cards:
             return
         cards = known_cards(pod, self.node)
         if cards is None:
             self._unknown.add(pod.id.uid)
             return
-        self._held[pod.id.uid] = taken_on(pod.demand, cards)
-        for place, *counts in self._held[pod.id.uid]:
-            self._used[place] = list(map(add, self._used[place], counts))
+        taken = self._by_pod[pod.id.uid] = taken_on(pod.demand, cards)
+        self._held = self._held.take(taken)
 
     def _uncount(self, uid: str) -> None:
-        self._view = None
+        self._snapshot = None
         self._unknown.discard(uid)
-        for place, *counts in self._held.pop(uid, ()):
-            self._used[place] = list(map(sub, self._used[place], counts))
-
-
-def _take(free: list[Counts], taken: Taken) -> None:
-    for place, *counts in taken:
-        free[place] = less(free[place], counts)
+        self._held = self._held.give_back(self._by_pod.pop(uid, ()))

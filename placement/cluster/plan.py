@@ -1,0 +1,109 @@
+"""The cards of a pod on a node: the search of ``placement``. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from contract.demand import ContainerDemand, ContainerKind
+from contract.inventory import NOTHING, Amounts
+from contract.resource import RESOURCES, count_of
+from placement.capacity import CardSet, need_of
+from placement.cluster.nodes import Node
+from placement.errors import NoPlacement
+from placement.held import Taken
+from placement.pods import PodInfo
+from placement.scoring import Policy
+from placement.search import Assignment, ContainerStep, Plan, Rows, make_plan
+
+MOST_TRIES = 500
+
+
+def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
+    pod: PodInfo,
+    node: Node,
+    free: Rows,
+    policy: Policy,
+    *,
+    fixed: Mapping[str, Sequence[int]] | None = None,
+    most_tries: int = MOST_TRIES,
+) -> Plan | None:
+    """Place all containers of a pod as the agent does.
+
+    Args:
+        pod: the pod.
+        node: where.
+        free: what is free there.
+        policy: which card a share prefers, where the pod's author has no wish.
+        fixed: the cards of containers that have theirs, by name and position.
+        most_tries: how many placings are tried.
+
+    Returns:
+        The plan, by container name. ``None`` when the search was given up.
+
+    Raises:
+        NoPlacement: there is none.
+    """
+    if not node.cards:
+        raise NoPlacement("no cards")
+    wishes = pod.wishes
+    containers = pod.demand.containers
+    steps = steps_of(containers, wishes.link, fixed)
+    policy = Policy(wishes.policy) if wishes.policy else policy
+    found = search(steps, node.card_set_for(wishes), free, policy, most_tries)
+    if found is None:
+        return None
+    return {each.name: part for each, part in zip(containers, found, strict=True)}
+
+
+def steps_of(
+    containers: Sequence[ContainerDemand],
+    link: str,
+    fixed: Mapping[str, Sequence[int]] | None = None,
+) -> Sequence[ContainerStep]:
+    """Return what is to be found for containers; *fixed* has the cards of those that have some."""
+    return [
+        ContainerStep(
+            each,
+            need_of(each.demand),
+            frozenset([one for one in RESOURCES if count_of(each.demand, one)]),
+            fixed=tuple((fixed or {}).get(each.name, ())),
+            link=link,
+        )
+        for each in containers
+    ]
+
+
+def search(
+    steps: Sequence[ContainerStep],
+    cards: CardSet,
+    free: Rows,
+    policy: Policy | None,
+    most_tries: int = MOST_TRIES,
+) -> tuple[Assignment, ...] | None:
+    """Search as the agent does: a plan that holds whichever slots the kubelet hands on.
+
+    Where there is no such plan, one that may hold will do.
+    """
+    refusal: NoPlacement | None = None
+    inits = any(step.container.kind is ContainerKind.INIT for step in steps)
+    for guaranteed in (True, False) if inits else (True,):
+        try:
+            plan = make_plan(
+                steps, cards, free, policy=policy, guaranteed=guaranteed, most_tries=most_tries
+            )
+        except NoPlacement as error:
+            refusal = refusal or error
+        else:
+            if plan is not None:
+                return plan
+            refusal = None
+    if refusal is not None:
+        raise refusal
+    return None
+
+
+def taken_by(plan: Plan) -> Taken:
+    """Add up what a plan takes of each card."""
+    taken: dict[int, Amounts] = {}
+    for assignment in plan.values():
+        for at, fresh in zip(assignment.cards, assignment.fresh, strict=True):
+            taken[at] = taken.get(at, NOTHING).plus(fresh)
+    return tuple((at, *amounts) for at, amounts in sorted(taken.items()))

@@ -187,7 +187,7 @@ def _read(
     rank = _rank(metadata, annotations, names, faults)
     phase = (obj.get("status") or {}).get("phase")
     written = read_allocations(annotations, names, faults)
-    annotated = valid_allocations(written, demand, names, faults) if written else {}
+    annotated = valid_allocations(written, demand, names, faults) if written else _NOTHING
     wishes, wrong = read_wishes(annotations, names)
     faults += map(str, wrong)
     mains, sidecars = [], []
@@ -207,7 +207,7 @@ def _read(
         running=phase == "Running",
         annotated=annotated,
         wishes=wishes,
-        chosen=read_choice(annotations, demand, written, names, faults),
+        chosen=read_choice(annotations, demand, written, names, faults) or _NOTHING,
         # The API server lets nobody but a kubelet make a mirror pod.
         runtime_uid=annotations.get(_STATIC_UID, uid) if _MIRROR in annotations else uid,
         mains=all_mains,

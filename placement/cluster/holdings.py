@@ -73,6 +73,8 @@ class ContainerCards(NamedTuple):
     lost: tuple[str, ...] = ()
 
 
+_NONE = ContainerCards((), Provenance.EXPECTED)
+
 PodCards: TypeAlias = Mapping[str, ContainerCards]
 """By container name."""
 
@@ -125,6 +127,12 @@ def parts_of(demand: PodDemand, cards: PodCards) -> dict[tuple[str, int], list[i
 
     What init containers have left on a card that is lost is reusable there only (fact K7).
     """
+    if len(demand.containers) == 1:  # nearly all, and nobody to hand anything on to
+        (only,) = demand.containers
+        places, _, lost = cards.get(only.name, _NONE)
+        if len(places) == only.demand.cards == 1 and not lost:
+            cores = min(only.demand.cores, CORES_PER_CARD)
+            return {(only.name, places[0]): [cores, only.demand.memory]}
     on: dict[str, tuple[int | str, ...]] = {
         name: each.places + each.lost for name, each in cards.items()
     }
@@ -138,11 +146,6 @@ def taken_on(demand: PodDemand, cards: PodCards) -> Taken:
     What an ordinary init container took is handed on to the containers after it, before anything
     is taken afresh (fact K7), and is the pod's until it has ended (K4).
     """
-    if len(demand.containers) == 1:  # nobody to hand anything on to
-        only = demand.containers[0]
-        on = cards[only.name].places if only.name in cards else ()
-        if len(on) == 1 and only.demand.cards == 1:
-            return ((on[0], min(only.demand.cores, CORES_PER_CARD), only.demand.memory),)
     return add_up(parts_of(demand, cards))
 
 

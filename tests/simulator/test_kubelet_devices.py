@@ -4,8 +4,12 @@ from collections.abc import Callable, Collection, Mapping
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from contract.demand import ContainerKind
+from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.resource import Resource
+from contract.reusable import most_at_once, reusable_ids
 from simulator.kubelet import devices as state
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import AllocateCall, Devices, Options, PreferCall, SaveBooks, Step
@@ -178,3 +182,22 @@ def test_a_refusal_is_worded_as_the_kubelet_words_it(
     with pytest.raises(AdmissionFailure) as caught:
         driver.admit(a_pod(main(r=2)))
     assert str(caught.value) == text
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(1, 9)), min_size=1, max_size=6)
+)
+def test_what_init_containers_leave_is_what_the_contract_works_out(
+    asked: list[tuple[ContainerKind, int]],
+) -> None:
+    """K7: the kubelet keeps its own account of it, by device ID."""
+    driver = Driver(make(60))
+    limits = [(f"c{at}", kind, count) for at, (kind, count) in enumerate(asked)]
+    driver.admit(a_pod(*(Container(name, kind, {R: count}) for name, kind, count in limits)))
+    held = [(kind is ContainerKind.INIT, driver.held(container=name)) for name, kind, _ in limits]
+    assert reusable_ids(held) == set(driver.devices.reusable[R])
+    demand = PodDemand(
+        tuple(ContainerDemand(name, kind, 0, Demand(0, count)) for name, kind, count in limits)
+    )
+    all_held = set[str]().union(*(ids for _, ids in held))
+    assert most_at_once(demand, Resource.MEMORY) == len(all_held)

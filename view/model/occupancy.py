@@ -49,7 +49,8 @@ def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHold
                 row[1], counted[place] = row[1] + more, (cores, blocks + more)
             if any(row):
                 found.append((container.name, place, row[0], row[1]))
-    return PodHolding(pod, cards, found, add_up(held))
+    taken = tuple((place, cores, blocks) for place, (cores, blocks) in counted.items())
+    return PodHolding(pod, cards, found, taken)
 
 
 def amounts_of(

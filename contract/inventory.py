@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
+from sys import intern
 from typing import Any, NamedTuple
 
 from contract.cordon import REASON
@@ -219,9 +220,9 @@ def _card(value: object, path: str) -> tuple[Card, Amounts]:
             f"reason, or {HEALTHY} without one"
         )
     card = Card(
-        _text(entry, "uuid", path),
+        intern(_text(entry, "uuid", path)),
         _whole(entry, "index", path),
-        _text(entry, "model", path),
+        intern(_text(entry, "model", path)),
         _whole(entry, "memory", path),
         None if entry["numa"] is None else _whole(entry, "numa", path),
         reason,

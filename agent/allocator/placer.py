@@ -84,36 +84,29 @@ class Placer:
         handing_on = any(each.container.kind is ContainerKind.INIT for each in steps)
         refusal: NoPlacement | None = None
         for together in (steps, steps[:1]):
-            for attempt in _attempts(request, found, together, handing_on=handing_on):
-                try:
-                    plan = make_plan(
-                        attempt.steps,
-                        found.cards,
-                        attempt.free,
-                        reusable=attempt.reusable,
-                        policy=request.policy,
-                        guaranteed=attempt.guaranteed,
-                    )
-                except NoPlacement as error:
-                    refusal = error if attempt.guaranteed and not attempt.hinted else refusal
-                else:
+            hinted = _hinted(together)
+            for free, guaranteed in _attempts(request, found, together, handing_on=handing_on):
+                for tried in (hinted, together) if hinted else (together,):
+                    try:
+                        plan = make_plan(
+                            tried,
+                            found.cards,
+                            free,
+                            reusable=found.reusable,
+                            policy=request.policy,
+                            guaranteed=guaranteed,
+                        )
+                    except NoPlacement as error:
+                        refusal = error if guaranteed and tried is together else refusal
+                        continue
                     if plan is not None:
                         names = [each.container.name for each in together]
                         return dict(zip(names, plan, strict=True))
-                    if not attempt.hinted:
+                    if tried is together:
                         refusal = None  # given up, which says nothing
             if refusal is not None and (request.certain or len(steps) == 1):
                 raise refusal
         raise refusal or NoPlacement("no place was found")
-
-
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    steps: Sequence[ContainerStep]
-    free: Sequence[Amounts]
-    reusable: Sequence[Amounts]
-    guaranteed: bool
-    hinted: bool = False
 
 
 def _attempts(
@@ -122,30 +115,27 @@ def _attempts(
     steps: Sequence[ContainerStep],
     *,
     handing_on: bool,
-) -> Iterator[_Attempt]:
-    """List the ways to place *steps*: under all assumptions, then under weaker ones.
+) -> Iterator[tuple[Sequence[Amounts], bool]]:
+    """List what may be free for *steps*, under all assumptions and weaker ones; if it is sure.
 
     Where containers hand places on (K7), the plan should hold whichever the kubelet chooses; if
-    there is none such, one that may hold will do. A container of which no scheduler has chosen the
-    cards goes where those after it can have theirs, if it can.
+    there is none such, one that may hold will do.
     """
     tried: list[Sequence[Amounts]] = []
-    reusable, hinted = found.reusable(), _hinted(steps)
     for assumptions in request.assumptions.relaxed():
         free = found.free(assumptions, alone=len(steps) == 1)
         if free in tried:
             continue
         tried.append(free)
         for guaranteed in (True, False):
-            if guaranteed or handing_on or any(map(any, reusable)):
-                if hinted:
-                    yield _Attempt(hinted, free, reusable, guaranteed, hinted=True)
-                yield _Attempt(steps, free, reusable, guaranteed)
+            if guaranteed or handing_on or any(map(any, found.reusable)):
+                yield free, guaranteed
 
 
 def _hinted(steps: Sequence[ContainerStep]) -> Sequence[ContainerStep]:
     """Insist on what a scheduler chose; nothing where that is no other than trying it first.
 
+    One of which no scheduler has chosen the cards goes where those after it can have theirs.
     Init containers and sidecars have no hint. Placed first, as if nobody had one, they would take
     those after them along (K7), or away from their cards.
     """

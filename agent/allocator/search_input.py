@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from agent.allocator.interfaces import ContainerRef
@@ -213,8 +214,9 @@ class SearchInput:
         )
         return plan if fits and bound <= {*cards} else None
 
+    @cached_property
     def reusable(self) -> list[Amounts]:
-        """Return what the pod's ordinary init containers leave to the next container (K7)."""
+        """What the pod's ordinary init containers leave to the next container (K7)."""
         other = MEMORY if self._resource is CORE else CORE
         # Of what is asked for, the kubelet has said what it hands on.
         left = self._per_card(reusable_slots(self._pod, other, self._record, self._table))

@@ -58,7 +58,7 @@ def check(shape: PodClass, view: NodeSnapshot) -> Fit | Unschedulable:
     return (_decide if few else _decide_of_many)(shape, cards, view.free)
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=16384)
 def _decide(shape: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedulable:
     never = _unresolvable(shape, cards)
     if never:

@@ -2,7 +2,7 @@
 
 Kept up event by event. What a pod holds is known by its record or by a scheduler's choice; pods of
 which neither tells are simulated, in the order in which the kubelet admits them, on what the
-others leave. So the same pods have the same room, in whatever order the events came.
+others leave. So the same pods leave the same, in whatever order the events came.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from placement.scoring import Policy
 
 
 class NodeAllocations:
-    """The room on one node. Not safe to share between threads."""
+    """What pods hold on one node. Not safe to share between threads."""
 
     __slots__ = ("_by_pod", "_held", "_policy", "_snapshot", "_unknown", "node", "pods")
 

@@ -145,12 +145,7 @@ def _with_inventory(name: str, text: object, cordoned: AbstractSet[str], *, away
     if not found.cards:
         return Node(name, problem=Problem.NO_CARDS)
     cards = tuple(
-        replace(
-            card,
-            uuid=intern(card.uuid),
-            model=intern(card.model),
-            cordoned=card.uuid in cordoned,
-        )
+        replace(card, cordoned=True) if card.uuid in cordoned else card
         for card in sorted(found.cards, key=lambda card: card.index)
     )
     sizes = [card.size(found.memory_block) for card in cards]

@@ -83,8 +83,7 @@ def search(
     Where there is no such plan, one that may hold will do.
     """
     refusal: NoPlacement | None = None
-    inits = any(step.container.kind is ContainerKind.INIT for step in steps)
-    for guaranteed in (True, False) if inits else (True,):
+    for guaranteed in (True, False):
         try:
             plan = make_plan(
                 steps, cards, free, policy=policy, guaranteed=guaranteed, most_tries=most_tries
@@ -95,6 +94,8 @@ def search(
             if plan is not None:
                 return plan
             refusal = None
+        if not any(step.container.kind is ContainerKind.INIT for step in steps):
+            break  # nothing is handed on
     if refusal is not None:
         raise refusal
     return None

@@ -229,6 +229,8 @@ class NodeState:
         self.current, found = by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
+        if any(each.proven.pod != each.guessed.pod for each in found):
+            self.last_call = self.last_call.before_wrong_guess()
         return found
 
     def _may_be_new(self, uid: str) -> bool:
@@ -279,6 +281,7 @@ class NodeState:
                 context=context,
                 stable=self._stable,
             )
+            self._history = self._history.with_ended(self.snapshot)
         return self.snapshot
 
     def assume_free(self, resource: Resource, ids: frozenset[str]) -> None:

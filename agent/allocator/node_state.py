@@ -350,8 +350,12 @@ class NodeState:
     def refuse(self, pod: PodId | None) -> None:
         """Apply that a call was refused: the kubelet rejects the pod, and frees what it has."""
         self.last_call = self.last_call.refused(self.snapshot)
-        if self.current is not None and pod in {None, self.current.id}:
-            self.current = replace(self.current, assignments=())
+        current = self.current
+        if current is not None and pod in {None, current.id}:
+            known = current.without_guesses()
+            if known.allocated:  # a restarted kubelet counts it for a while (K21)
+                self._earlier = known
+            self.current = replace(current, assignments=())
         self._plan = None
 
     def find_assignment(

@@ -170,7 +170,7 @@ class NodeState:
             now = by_offer(now, self._offered, checkpoint or Checkpoint(), snapshot)
             if is_disproved(was, now, snapshot):
                 self.last_call = self.last_call.before_wrong_guess()
-            self.current = now
+            self._set_corrected(now)
             self.update_snapshot()
         self._remember(offered=bool(offered))
         return corrections
@@ -227,10 +227,17 @@ class NodeState:
         if self._earlier is not None:  # the file may have been late for it (K33)
             earlier = self._earlier
             self._earlier = identified(earlier, before, now, entries=entries, pods=self.known)
-        self.current, found = by_checkpoint(
+        corrected, found = by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
+        self._set_corrected(corrected)
         return found
+
+    def _set_corrected(self, now: CurrentPod) -> None:
+        """Apply the current pod without wrong guesses: what was planned with them is void."""
+        if self.current is not None and len(now.assignments) < len(self.current.assignments):
+            self._plan = None
+        self.current = now
 
     def _may_be_new(self, uid: str) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""

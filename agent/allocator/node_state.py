@@ -170,7 +170,7 @@ class NodeState:
             now = by_offer(now, self._offered, checkpoint or Checkpoint(), snapshot)
             if is_disproved(was, now, snapshot):
                 self.last_call = self.last_call.before_wrong_guess()
-            self.current = now
+            self._set_corrected(now)
             self.update_snapshot()
         self._remember(offered=bool(offered))
         return corrections
@@ -226,12 +226,22 @@ class NodeState:
             return []
         entries = self.listed or ()
         current = identified(self.current, before, now, entries=entries, pods=self.known)
-        self.current, found = by_checkpoint(
+        if self._earlier is not None:  # the file may have been late for it (K33)
+            earlier = self._earlier
+            self._earlier = identified(earlier, before, now, entries=entries, pods=self.known)
+        corrected, found = by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
         if any(each.proven.pod != each.guessed.pod for each in found):
             self.last_call = self.last_call.before_wrong_guess()
+        self._set_corrected(corrected)
         return found
+
+    def _set_corrected(self, now: CurrentPod) -> None:
+        """Apply the current pod without wrong guesses: what was planned with them is void."""
+        if self.current is not None and len(now.assignments) < len(self.current.assignments):
+            self._plan = None
+        self.current = now
 
     def _may_be_new(self, uid: str) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""
@@ -355,8 +365,12 @@ class NodeState:
     def refuse(self, pod: PodId | None) -> None:
         """Apply that a call was refused: the kubelet rejects the pod, and frees what it has."""
         self.last_call = self.last_call.refused(self.snapshot)
-        if self.current is not None and pod in {None, self.current.id}:
-            self.current = replace(self.current, assignments=())
+        current = self.current
+        if current is not None and pod in {None, current.id}:
+            known = current.without_guesses()
+            if known.allocated:  # a restarted kubelet counts it for a while (K21)
+                self._earlier = known
+            self.current = replace(current, assignments=())
         self._plan = None
 
     def find_assignment(

@@ -11,7 +11,7 @@ it is sure which pod that is; else ``order``: the likeliest of several. The rule
 docs/architecture.md, the facts in docs/kubelet-facts.md.
 """
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
@@ -34,8 +34,8 @@ class LastCall:
             this kubelet.
         listed: how often ``List`` showed each signature then; ``None`` where that is not known.
         guessed: whether *pod* was a guess. It was right once ``List`` shows what the pod got.
-        finished: pods that lacked something while another was the target, or when a call was
-            refused: their admission has ended.
+        finished: pods that lacked something, or had ended, while another was the target, or when a
+            call was refused: their admission has ended.
         fallback: what the last call for another pod had left; valid again if *pod* was wrong.
         ruled_out: pods that were guessed since *fallback*, wrongly.
     """
@@ -58,9 +58,7 @@ class LastCall:
             me,
             snapshot.signatures,
             guessed,
-            frozenset(
-                each.kubelet_id for each in others if each.lacks or each.kubelet_id in self.finished
-            ),
+            self._finished_of(others),
             self.fallback if me == self.pod else replace(self, fallback=None),
             self.ruled_out if me == self.pod else frozenset(),
         )
@@ -69,12 +67,19 @@ class LastCall:
         """Return what a refusal leaves: every listed pod that lacks something is rejected."""
         if not snapshot.listing:
             return self
-        rejected = (
+        rejected = self._finished_of(snapshot.listed_changing)
+        return replace(self, listed=snapshot.signatures, guessed=True, finished=rejected)
+
+    def _finished_of(self, pods: Iterable[SnapshotPod]) -> frozenset[PodId]:
+        """Return those of *pods* whose admission has ended, if the call was for none of them.
+
+        What an ended pod had may go from the checkpoint next: then it looks like one that waits.
+        """
+        return frozenset(
             each.kubelet_id
-            for each in snapshot.listed_changing
-            if each.lacks or each.kubelet_id in self.finished
+            for each in pods
+            if each.lacks or each.ended or each.kubelet_id in self.finished
         )
-        return replace(self, listed=snapshot.signatures, guessed=True, finished=frozenset(rejected))
 
     def before_wrong_guess(self) -> "LastCall":
         """Return the last call to go on from when the guess at this one was wrong."""

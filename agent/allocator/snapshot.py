@@ -307,7 +307,8 @@ class _SnapshotBuilder:
                     or PodId(*each.id.key, each.uid) in gone
                     or (info is not None and self.known.has_ended(info))
                 )
-                held, stale = ({}, each.allocated) if ended else (each.allocated, {})
+                given = self._given(each.id, each.uid)
+                held, stale = ({}, given) if ended else (each.allocated, {})
                 found.append(SnapshotPod(each.id, each.uid, info, None, held, stale, ended))
         if not listing:  # who is not served yet can only be known from the API
             there = {each.uid for each in found}
@@ -321,6 +322,13 @@ class _SnapshotBuilder:
     def _allocated(self, pod: PodId, uid: str) -> Containers:
         served = self.served if self.listed is None else self.served[:1]
         return next((each.allocated for each in served if each.is_pod(pod, uid)), {})
+
+    def _given(self, pod: PodId, uid: str) -> Containers:
+        """Return all that a pod was given, rejected or not."""
+        given: Containers = {}
+        for each in self.served:
+            given = _merged(given, each.allocated) if each.is_pod(pod, uid) else given
+        return given
 
     def _listed_pod(self, each: Identified) -> SnapshotPod:
         """Return a listed pod with what it holds.
@@ -380,7 +388,8 @@ class _SnapshotBuilder:
         pod = info.id if info is not None else PodId("", "", uid)
         held = _merged(self.checkpoint.pods[uid], self._allocated(pod, uid))
         if self._has_ended(PodId(*pod.key, uid), info, held, shown):
-            return SnapshotPod(pod, uid, info, None, {}, held, ended=True)
+            stale = _merged(held, self._given(pod, uid))
+            return SnapshotPod(pod, uid, info, None, {}, stale, ended=True)
         return SnapshotPod(pod, uid, info, None, held)
 
     def _has_ended(self, me: PodId, info: PodInfo | None, held: Containers, shown: Offered) -> bool:

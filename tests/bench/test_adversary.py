@@ -29,6 +29,9 @@ resolve, prefer = resolver.resolve, Allocator.prefer
         (1055, True, 8),
         # The checkpoint disproves a guess in mid-admission.
         (1010, False, 65),
+        (414, False, 25),
+        (583, True, 25),
+        (1051, True, 25),
     ],
 )
 def test_nothing_is_found_of_the_agent(seed: int, *, active_only: bool, rounds: int) -> None:

@@ -75,6 +75,17 @@ def test_a_pod_that_the_watch_has_not_told_of_is_listed_before_a_call_is_refused
     assert node.decision_log.refs("prefer") == ["a/main"]
 
 
+def test_a_pod_that_has_been_freed_is_not_asking_when_the_checkpoint_forgets_it_too(
+    node: Node,
+) -> None:
+    """K20: deleted by force, it is listed with nothing, as if it waited."""
+    deleted = node.admitted(make_pod("a", asks(10, 2)))
+    node.forget(deleted)
+    node.record.show(deleted)
+    node.admitted(make_pod("b", asks(10, 2, "first"), asks(10, 2, "second")))
+    assert {*node.decision_log.evidence("prefer")} == {Evidence.WITNESS}
+
+
 # --- what is refused at Allocate ------------------------------------------------------
 
 

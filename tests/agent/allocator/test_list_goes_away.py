@@ -3,20 +3,20 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from agent.allocator.model.pod_view import PodView
 from contract.resource import Resource
+from placement.pods import PodInfo
 from tests.agent.builders import CORE, MEMORY, cases
 from tests.agent.fakes import CORE_FIRST, Node, asks, init, make_pod
 
-Listed = Callable[[Node, PodView], None]
+Listed = Callable[[Node, PodInfo], None]
 BAD = make_pod("bad", init(10, 2), asks(30, 8))
 
 
-def gone(node: Node, pod: PodView) -> None:
+def gone(node: Node, pod: PodInfo) -> None:
     node.record.hide(pod)
 
 
-def still_there(node: Node, pod: PodView) -> None:
+def still_there(node: Node, pod: PodInfo) -> None:
     """Before 1.34, without its devices (K8)."""
     node.record.show(pod)
 

@@ -1,5 +1,6 @@
 """The allocator plans for whole pods, and follows what authors and schedulers want."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,22 @@ def refusal(node: Node, view: PodInfo) -> str:
 
 
 # --- the whole pod --------------------------------------------------------------------
+
+
+def test_what_a_refused_pod_had_got_counts_until_the_kubelet_has_freed_it() -> None:
+    """K21: a kubelet that has just restarted frees nothing, and the file lacks half of it."""
+    node = Node(blocks=16)
+    refused = node.begin(make_pod("refused", asks(50, 4, "first"), asks(20, 8, "second")))
+    first, second = refused.demand.containers
+    for each, resource in ((first, CORE), (first, MEMORY), (second, MEMORY)):
+        node.serve(refused, each, resource)
+    assert node.cards(refused, "second") == ["GPU-0"]
+    with pytest.raises(PlacementError):
+        node.prefer(CORE, 20, among=[each for each in node.free[CORE] if "GPU-1" in each])
+    node.record.hide(refused)
+    node.pods.add(replace(refused, terminal=True))
+    other = node.admitted(make_pod("other", asks(10, 8)))
+    assert node.cards(other) == ["GPU-1"]
 
 
 def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> None:

@@ -66,7 +66,7 @@ def replay_resolver(
             listed=call.observe.lacking if witness and call.observe is not None else None,
             served=(service,),
             known=known,
-            context=SnapshotContext(target=turn.pod, finished=turn.finished),
+            context=SnapshotContext(last_pod=turn.pod, finished=turn.finished),
         )
         ids = frozenset({f"{request.pod}/{request.container}"})
         given[request.resource] = ids

@@ -21,9 +21,9 @@ class Evidence(StrEnum):
     RECORD = "record"
     """The kubelet's own record shows the container holding exactly these IDs."""
     WITNESS = "witness"
-    """The kubelet's ``List`` showed exactly one pod that still lacked the resource."""
+    """Only one container could be the target of the call, and it was sure which pod that is."""
     ORDER = "order"
-    """Several fitted: the likeliest; without a record of the kubelet, the one bound first."""
+    """A guess: the likeliest of several containers, or of a pod of which it is not sure."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""Decide which container a call of the kubelet is for, and which places it gets.
+"""For which container a call of the kubelet is, and which slots it gets.
 
-Who holds what, who asks and which guesses were wrong are pure: ``record``, ``identity``,
-``resolver``, ``corrections`` and ``in_service`` take values and return values. ``node_state`` keeps
-them under one lock, ``observer`` asks the sources, and each call has a module of its own.
-
-No third-party library, no files and no sockets. Adapters come in as the Protocols of
-``model.ports``, the one file of our own as ``saved_state.Store``.
+Start at ``calls.py``: observe, resolve, place or check, assign, save, respond. What decides is
+pure: ``resolver``, ``snapshot``, ``snapshot_pod``, ``identity``, ``corrections``, ``current_pod``,
+``placer``, ``search_input``, ``grants``. ``node_state`` keeps what was seen, under one lock;
+``observer`` asks. What they need from outside comes through the Protocols of ``interfaces`` and
+``outcomes``: no I/O here.
 """

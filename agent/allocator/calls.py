@@ -55,7 +55,7 @@ class Call:
         size: for how many slots.
         offered: the device IDs to choose from.
         named: the device IDs that the container gets in any case.
-        target: the container that it was found to be for; ``None`` before.
+        target: the likeliest container, for the report of a refusal; ``None`` before it is known.
     """
 
     name: str
@@ -65,9 +65,8 @@ class Call:
     named: Sequence[str] = ()
     target: Resolution | None = None
 
-    @property
-    def for_any(self) -> Offered:
-        """What the kubelet offers, whichever container it is."""
+    def offered_to_any(self) -> Offered:
+        """Return what the kubelet offers, whichever container it is."""
         free = self.offered - frozenset(self.named) if self.named else self.offered
         return {self.resource: free} if self.offered else {}
 
@@ -97,24 +96,27 @@ class CallRunner:
             self.decision_log.refused(call.name, ref, call.resource, call.size, str(error))
             raise
 
-    def run(self, call: Call, attempt: Attempt[_Result]) -> _Result:
-        """Find the target, and return what comes of *attempt* for it.
+    def run(self, call: Call, attempt: Attempt[_Result]) -> tuple[Resolution, _Result]:
+        """Find the target; return it, and what comes of *attempt* for it.
 
         Args:
             call: the call.
-            attempt: called with the lock held.
+            attempt: called with the lock held. A preferred call assigns in it; ``Allocate`` does so
+                later, after injection, which writes files.
 
         Raises:
             Refusal: no container can be the target, or no attempt succeeds.
         """
-        self.observer.observe_for_call(call.for_any)
+        self.observer.observe_for_call(call.offered_to_any())
         try:
             return self._try(call, attempt, last_resort=False)
         except ResolutionError:
-            self.observer.observe_after_relist(call.for_any)
+            self.observer.observe_after_relist(call.offered_to_any())
         return self._try(call, attempt, last_resort=True)
 
-    def _try(self, call: Call, attempt: Attempt[_Result], *, last_resort: bool) -> _Result:
+    def _try(
+        self, call: Call, attempt: Attempt[_Result], *, last_resort: bool
+    ) -> tuple[Resolution, _Result]:
         """Resolve, and make the first attempt that succeeds, the likeliest container first."""
         with self.state as state:
             snapshot, before = state.snapshot, state.last_call
@@ -125,9 +127,10 @@ class CallRunner:
                 guessed = each.evidence is Evidence.ORDER
                 as_of = state.set_last_call(before.after(snapshot, each.pod, guessed=guessed))
                 try:
-                    return attempt(as_of, each)
+                    return each, attempt(as_of, each)
                 except Refusal as error:
                     refusals.append(error)
+            # The kubelet rejects the pod that asked, which may have been any of them.
             state.set_last_call(before.after(snapshot, target.pod, guessed=True))
             raise refusals[0]
 
@@ -176,7 +179,7 @@ class PreferredCall:
         with self.runner.reporting_refusal(call):
             kept = self.table.read(resource, must)
             target, placement = self.runner.run(
-                call, lambda snapshot, target: (target, self._place(call, kept, snapshot, target))
+                call, lambda snapshot, each: self._place(call, kept, snapshot, each)
             )
             with self.state as state:
                 state.save()
@@ -275,16 +278,14 @@ class AllocateCall:
             expected = call.target = self._find_expected(resource, ids)
             if expected is not None:
                 with self.state as state:
-                    if not state.assignments:  # the agent before reserved them: they are free (R2)
+                    if (
+                        not state.assigned_so_far
+                    ):  # the agent before reserved them: they are free (R2)
                         state.assume_free(resource, ids)
                     target, grant = expected, self._check(state.snapshot, expected, resource, slots)
             else:
                 target, grant = self.runner.run(
-                    call,
-                    lambda snapshot, target: (
-                        target,
-                        self._check(snapshot, target, resource, slots),
-                    ),
+                    call, lambda snapshot, each: self._check(snapshot, each, resource, slots)
                 )
             # Before anything is assigned: where it cannot be made, nothing has happened.
             edits = self.inject(grant)

@@ -143,7 +143,7 @@ def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot)
     return any(not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost)
 
 
-def identified(
+def with_uid(
     current: CurrentPod,
     before: Checkpoint,
     now: Checkpoint,

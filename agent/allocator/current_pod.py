@@ -6,7 +6,7 @@ this is the one record of our own. It survives the agent, in the file of
 :mod:`agent.allocator.saved_state`: a call that is asked again after a crash is answered as before.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.allocator.interfaces import Containers
 from contract.allocation import Evidence
@@ -55,6 +55,7 @@ class CurrentPod:
         uid: the kubelet's UID of it; empty while not known.
         confirmed: the API showed this UID before and after ``List`` first showed the name.
         assignments: the last one last; at most one for a container and a resource.
+        allocated: what the containers were given by ``Allocate``, of these.
     """
 
     kubelet: str
@@ -62,15 +63,15 @@ class CurrentPod:
     uid: str
     confirmed: bool = False
     assignments: tuple[Assignment, ...] = ()
+    allocated: Containers = field(init=False, compare=False, repr=False)
 
-    @property
-    def allocated(self) -> Containers:
-        """What the containers were given by ``Allocate``."""
+    def __post_init__(self) -> None:
+        """Add up what was allocated."""
         given: dict[str, dict[Resource, frozenset[str]]] = {}
         for each in self.assignments:
             if each.allocated:
                 given.setdefault(each.container, {})[each.resource] = each.ids
-        return given
+        object.__setattr__(self, "allocated", given)
 
     def is_pod(self, pod: PodId, uid: str) -> bool:
         """Return whether this is the pod of this ID and kubelet's UID."""

@@ -47,11 +47,6 @@ class KnownPods:
             return self
         return KnownPods(shown, (*self._departed.values(), *self.shown))
 
-    @property
-    def uids(self) -> AbstractSet[str]:
-        """The kubelet's UIDs of the pods that the API shows."""
-        return self._by_uid.keys()
-
     def of_name(self, key: Key) -> Sequence[PodInfo]:
         """Return the pods of a name: those that the API shows, then those that have left it."""
         return self._by_key.get(key, ())
@@ -82,7 +77,7 @@ class Identified:
         uid: the kubelet's UID of its pod; empty where it is not known.
         info: what the API shows, or showed, of the pod.
         sure: it is this pod and no other of its name.
-        sole: it is sure once the API has confirmed it.
+        sole: no other pod of its name can be this entry: once the API confirms it, it is sure.
     """
 
     entry: ListedPod
@@ -106,7 +101,7 @@ def identify(  # noqa: PLR0913 -- the sources
     used: AbstractSet[str] = frozenset(),
     confirmed: AbstractSet[str],
     met: AbstractSet[str] = frozenset(),
-    target: PodId | None,
+    last_pod: PodId | None,
 ) -> list[Identified]:
     """Find out which pods the entries are.
 
@@ -120,7 +115,7 @@ def identify(  # noqa: PLR0913 -- the sources
             showed their names.
         met: the kubelet's UIDs of pods that ``List`` has surely shown before: a new pod is none
             of them.
-        target: the pod of the last call, by the kubelet's UID.
+        last_pod: the pod of the last call, by the kubelet's UID.
     """
     entries = sorted(entries, key=lambda entry: entry.key)
     counts = Counter(entry.key for entry in entries)
@@ -138,15 +133,16 @@ def identify(  # noqa: PLR0913 -- the sources
     for entry in silent:
         alone = counts[entry.key] == 1
         ranked = sorted(
-            (_rank(entry, info, checkpoint, pods, target), kubelet_uid(info))
+            _rank(entry, info, checkpoint, pods, last_pod)
             for info in pods.of_name(entry.key)
             if kubelet_uid(info) not in used
             and entry.may_be(info)
             and (alone or not entry.contradicts(info))
         )
         if ranked:
-            (first, uid), *others = ranked
-            rivals = (not rank.spent and other not in met for rank, other in others)
+            first, *others = ranked
+            uid = first.uid
+            rivals = (not each.spent and each.uid not in met for each in others)
             sole = not first.spent and not first.departed and not any(rivals)
             sure = sole and uid in confirmed
         else:
@@ -203,12 +199,12 @@ class _Rank(NamedTuple):
 
 
 def _rank(
-    entry: ListedPod, info: PodInfo, checkpoint: Checkpoint, pods: KnownPods, target: PodId | None
+    entry: ListedPod, info: PodInfo, checkpoint: Checkpoint, pods: KnownPods, last_pod: PodId | None
 ) -> _Rank:
     uid = kubelet_uid(info)
     names = {one.name for one in entry.containers}
     spent = any(name in names for name in checkpoint.pods.get(uid, {}))
-    departed = not pods.is_shown(uid) and target != PodId(*info.id.key, uid)
+    departed = not pods.is_shown(uid) and last_pod != PodId(*info.id.key, uid)
     return _Rank(spent, departed, info.terminal, info.rank, uid)
 
 

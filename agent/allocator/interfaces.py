@@ -94,21 +94,25 @@ class ListedContainer:
 
 @dataclass(frozen=True, slots=True)
 class ListedPod:
-    """One entry of ``List``; ordinary init containers are missing from it (fact K4)."""
+    """One entry of ``List``; ordinary init containers are missing from it (fact K4).
+
+    Attributes:
+        names: the names of its containers.
+    """
 
     namespace: str
     name: str
     containers: tuple[ListedContainer, ...]
+    names: frozenset[str] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Collect the names."""
+        object.__setattr__(self, "names", frozenset([each.name for each in self.containers]))
 
     @property
     def key(self) -> Key:
         """Namespace and name; ``List`` has no UID."""
         return self.namespace, self.name
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of its containers."""
-        return frozenset(each.name for each in self.containers)
 
     def may_be(self, info: PodInfo) -> bool:
         """Return whether the entry has just the containers that it must have if it is *info*.

@@ -16,8 +16,8 @@ from agent.allocator.corrections import (
     by_checkpoint,
     by_list,
     by_offer,
-    identified,
     is_disproved,
+    with_uid,
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import KnownPods, kubelet_uid
@@ -51,7 +51,7 @@ class _Sources(NamedTuple):
     listed: Sequence[ListedPod] | None
     known: KnownPods
     served: tuple[CurrentPod, ...]
-    target: PodId | None
+    last_pod: PodId | None
     finished: AbstractSet[PodId]
     offered: Offered
     synced: bool
@@ -67,7 +67,7 @@ class NodeState:
         known: what the API shows of pods; newer than the snapshot's until the next look.
         last_call: what the last call has left (R3).
         current: the current pod.
-        assignments: how many this process has made.
+        assigned_so_far: how many assignments this process has made.
         checkpoint: the checkpoint as it was read last; ``None`` where it could not be read.
         listed: ``List`` as it was seen last; ``None`` where it could not be had.
     """
@@ -79,7 +79,7 @@ class NodeState:
         self._store = store
         self.current, self.last_call = saved_state.decode(store.load())
         self._encoder = saved_state.Encoder()
-        self.assignments = 0
+        self.assigned_so_far = 0
         self.checkpoint: Checkpoint | None = None
         self.listed: Sequence[ListedPod] | None = None
         self._built_of: _Sources | None = None
@@ -225,10 +225,10 @@ class NodeState:
         if self.current is None:
             return []
         entries = self.listed or ()
-        current = identified(self.current, before, now, entries=entries, pods=self.known)
+        current = with_uid(self.current, before, now, entries=entries, pods=self.known)
         if self._earlier is not None:  # the file may have been late for it (K33)
             earlier = self._earlier
-            self._earlier = identified(earlier, before, now, entries=entries, pods=self.known)
+            self._earlier = with_uid(earlier, before, now, entries=entries, pods=self.known)
         corrected, found = by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
@@ -282,7 +282,14 @@ class NodeState:
         )
         if sources != self._built_of:
             self._built_of = sources
-            context = SnapshotContext(self._history, self._confirmed, *sources[4:])
+            context = SnapshotContext(
+                self._history,
+                self._confirmed,
+                last_pod=sources.last_pod,
+                finished=sources.finished,
+                offered=sources.offered,
+                synced=sources.synced,
+            )
             self.snapshot = build_snapshot(
                 checkpoint=self.checkpoint or Checkpoint(),
                 listed=self.listed,
@@ -351,7 +358,7 @@ class NodeState:
         self.current = current.with_assignment(
             Assignment(name, resource, ids, target.evidence, allocated)
         )
-        self.assignments += 1
+        self.assigned_so_far += 1
         if allocated:
             self.update_snapshot()
 
@@ -389,7 +396,7 @@ class NodeState:
             return None
         if last.allocated:
             had = checkpoint.pods.get(current.uid, {}) if checkpoint is not None else {}
-            if self.assignments or had.get(last.container, {}).get(resource):
+            if self.assigned_so_far or had.get(last.container, {}).get(resource):
                 return None
         return last
 

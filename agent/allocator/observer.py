@@ -67,7 +67,7 @@ class KubeletObserver:
         self._kubelet = kubelet
         self._decision_log = decision_log
         self._pause = pause
-        self._reader = PodReader(pods)
+        self._reader = PodReader(pods, pause=pause)
         self._assignments_then = 0
         self._quiet_looks = 0
 
@@ -84,7 +84,7 @@ class KubeletObserver:
         with self._state as state:
             state.set_pods(pods, synced=self._pods.is_synced())
             return (
-                state.assignments != self._assignments_then
+                state.assigned_so_far != self._assignments_then
                 or checkpoint is not state.checkpoint
                 or state.has_ended_holder()
             )
@@ -96,10 +96,10 @@ class KubeletObserver:
         has assigned may never have arrived: then the call is asked again soon.
         """
         with self._state as state:
-            quiet = state.assignments == self._assignments_then
+            quiet = state.assigned_so_far == self._assignments_then
             self._quiet_looks = self._quiet_looks + 1 if quiet else 0
-            self._assignments_then = state.assignments
-            enough = 1 if state.assignments else _LOOKS_UNTIL_ASKED_AGAIN
+            self._assignments_then = state.assigned_so_far
+            enough = 1 if state.assigned_so_far else _LOOKS_UNTIL_ASKED_AGAIN
         return self._apply(
             self.read_checkpoint(), self.ask_list(), {}, caught_up=self._quiet_looks >= enough
         )

@@ -17,7 +17,7 @@ from contract.resource import Resource, count_of
 from placement.pods import PodId, PodInfo
 from placement.topology import Links
 
-# How often the checkpoint is read until it has these places, and the pause between in seconds: it
+# How often the checkpoint is read until it has these slots, and the pause between in seconds: it
 # may be one container old (K33). The kubelet gives a start 30 s (K10).
 _LOOKS = 20
 _PAUSE_S = 0.05
@@ -45,7 +45,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreStartCall:
-    """Answers ``PreStartContainer`` calls."""
+    """``PreStartContainer``: the start is allowed, vetoed, or allowed without proof."""
 
     state: NodeState
     table: DeviceTable
@@ -56,7 +56,7 @@ class PreStartCall:
     pause: Pause = time.sleep
 
     def handle(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        """Return if the container that holds these places may start.
+        """Return if the container that holds these slots may start.
 
         Raises:
             Refusal: what it holds contradicts what it asks for; the start is vetoed.
@@ -78,7 +78,7 @@ class PreStartCall:
             self.decision_log.decided("prestart", ref, resource, Evidence.RECORD, ids)
 
     def _prove(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
-        """Find the container that holds these places by the checkpoint; log where none does."""
+        """Find the container that holds these slots by the checkpoint; log where none does."""
         for look in range(_LOOKS):
             checkpoint = self.observer.read_checkpoint()
             if checkpoint is None:
@@ -92,20 +92,20 @@ class PreStartCall:
         else:
             reason = "the kubelet's checkpoint shows no container with exactly these places"
         with self.state as state:
-            guessed = state.snapshot.find(resource, ids)
-        self.decision_log.unproven(guessed[0] if guessed else None, ids, reason)
+            holders = state.snapshot.find(resource, ids)
+        self.decision_log.unproven(holders[0] if holders else None, ids, reason)
         return None
 
     def _owner(
         self, checkpoint: Checkpoint, resource: Resource, ids: frozenset[str]
     ) -> _Proof | None:
-        """Return the container that holds these places by *checkpoint*.
+        """Return the container that holds these slots by *checkpoint*.
 
-        The entry of an ended pod may show the same (K29). An answer that was a guess, and wrong, is
+        The entry of an ended pod may show the same (K29). A guess that was wrong is
         corrected.
         """
         with self.state as state:
-            guessed = state.snapshot.find(resource, ids)
+            holders = state.snapshot.find(resource, ids)
             found = []
             for uid, name in checkpoint.owners(resource, ids):
                 info = state.known.by_uid(uid)
@@ -114,9 +114,9 @@ class PreStartCall:
                 pod = pod if info is not None or known is None else known.id
                 ref = ContainerRef(pod, name)
                 # A current pod whose UID is not known is known by its name alone.
-                nameless = (each for each in guessed if each.container == name and not each.pod.uid)
+                nameless = (each for each in holders if each.container == name and not each.pod.uid)
                 named = next(nameless, None)
-                mine = ref in guessed or named is not None
+                mine = ref in holders or named is not None
                 proof = _Proof(uid, ref if pod.name else named or ref, info, checkpoint.pods[uid])
                 found.append((not mine, state.has_ended(uid), proof))
             found.sort(key=lambda each: each[:2])
@@ -126,7 +126,7 @@ class PreStartCall:
         if not found:
             return None
         unknown, ended, first = found[0]
-        return None if unknown and ended and guessed else first
+        return None if unknown and ended and holders else first
 
     def _check(self, proof: _Proof, resource: Resource, ids: frozenset[str]) -> None:
         """Compare what a container holds with what it asks for.
@@ -199,12 +199,12 @@ class PreStartCall:
             )
 
     def _start(self, proof: _Proof | None, ids: frozenset[str]) -> None:
-        """Make ready what enforcement needs; without proof, for whoever was given these places."""
+        """Prepare enforcement for the proven container, or for the one that holds these slots."""
         if proof is not None:
             self.coordinator.start(proof.ref.pod, proof.info, proof.held, ids)
             return
         with self.state as state:
-            guessed = state.snapshot.find(Resource.CORE, ids)
-            pod = guessed[0].pod if guessed else PodId("", "", "")
+            holders = state.snapshot.find(Resource.CORE, ids)
+            pod = holders[0].pod if holders else PodId("", "", "")
             info, held = state.known.find(pod), state.snapshot.containers(pod)
         self.coordinator.start(pod, info, held, ids)

@@ -6,9 +6,10 @@ pod proves that all admissions before it have ended. Without one it is for the p
 (R3, :class:`LastCall`). Within the pod it is for the first container that lacks something of what
 it asks for (R4, :func:`next_container`).
 
-:func:`resolve` decides. The evidence is ``witness`` where only one container can be the target, and
-it is sure which pod that is; else ``order``: the likeliest of several. The rules are in
-docs/architecture.md, the facts in docs/kubelet-facts.md.
+:func:`resolve` decides. The evidence is ``witness`` if only one container can be the target and its
+pod is :attr:`~agent.allocator.snapshot_pod.SnapshotPod.sure`, among new pods of which none was
+ruled out, or as the pod of a last call that was right. Else, and always without ``List``, it is
+``order``: the likeliest. The rules are in docs/architecture.md, the facts in kubelet-facts.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -32,16 +33,16 @@ class LastCall:
     Attributes:
         pod: the pod of the last call, by the kubelet's UID; ``None`` before the first call to
             this kubelet.
-        listed: how often ``List`` showed each signature then; ``None`` where that is not known.
+        signatures: how often ``List`` showed each one then; ``None`` where that is not known.
         guessed: whether *pod* was a guess. It was right once ``List`` shows what the pod got.
         finished: pods that lacked something, or had ended, while another was the target, or when a
             call was refused: their admission has ended.
-        fallback: what the last call for another pod had left; valid again if *pod* was wrong.
+        fallback: the last call before this guess; valid again if *pod* was wrong.
         ruled_out: pods that were guessed since *fallback*, wrongly.
     """
 
     pod: PodId | None = None
-    listed: Mapping[Signature, int] | None = None
+    signatures: Mapping[Signature, int] | None = None
     guessed: bool = True
     finished: frozenset[PodId] = frozenset()
     fallback: "LastCall | None" = None
@@ -68,7 +69,7 @@ class LastCall:
         if not snapshot.listing:
             return self
         rejected = self._finished_of(snapshot.listed_changing)
-        return replace(self, listed=snapshot.signatures, guessed=True, finished=rejected)
+        return replace(self, signatures=snapshot.signatures, guessed=True, finished=rejected)
 
     def _finished_of(self, pods: Iterable[SnapshotPod]) -> frozenset[PodId]:
         """Return those of *pods* whose admission has ended, if the call was for none of them.
@@ -98,12 +99,12 @@ class LastCall:
         """
         if not snapshot.listing:
             return self
-        pod, listed, now = self.pod, self.listed, snapshot.signatures
+        pod, then, now = self.pod, self.signatures, snapshot.signatures
         if pod is not None and pod.uid in seen and not snapshot.lists(pod.key):
             pod = None
-        if listed is not None and not listed.items() <= now.items():
-            listed = {signature: min(n, now.get(signature, 0)) for signature, n in listed.items()}
-        return replace(self, pod=pod, listed=listed)
+        if then is not None and not then.items() <= now.items():
+            then = {each: min(count, now.get(each, 0)) for each, count in then.items()}
+        return replace(self, pod=pod, signatures=then)
 
     def is_target(self, pod: SnapshotPod) -> bool:
         """Return whether the last call was for *pod*; its UID may not have been known then."""
@@ -111,16 +112,16 @@ class LastCall:
         return last is not None and last.key == pod.id.key and last.uid in {"", pod.uid}
 
     def is_new(self, pod: SnapshotPod, snapshot: AllocationSnapshot) -> bool:
-        """Return whether a pod is listed only since the last call: its signature is there more now.
+        """Return whether a pod is listed only since the last call.
 
-        If nothing is known of the last call, every pod is new.
+        If ``List`` shows n more pods of its signature than then, the n newest that show nothing are
+        new. If nothing is known of the last call, every pod is.
         """
-        if self.listed is None or pod.signature not in self.listed:
+        if self.signatures is None or pod.signature not in self.signatures:
             return True
-        grown = snapshot.signatures.get(pod.signature, 0) - self.listed[pod.signature]
+        grown = snapshot.signatures.get(pod.signature, 0) - self.signatures[pod.signature]
         if pod.shows or grown <= 0:
             return False
-        # Of several that show nothing it is the newest: the others were there before.
         alike = (each for each in snapshot.listed_changing if each.signature == pod.signature)
         known = [each for each in alike if not each.shows and each.info is not None]
         known.sort(key=lambda each: (each.sure, each.rank), reverse=True)
@@ -199,12 +200,11 @@ def resolve(
             candidates.sort(
                 key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing
             )
-            witness = certain and len(found) == 1 and bool(known) and known[0][0].sure
-            # A pod counted as listed before may be a new one of the same name.
-            witness = witness and all(
-                next_container(request, one) is None for one in tiers.unfinished
-            )
-            evidence = Evidence.WITNESS if witness else Evidence.ORDER
+            sole = certain and len(found) == 1 and bool(known) and known[0][0].sure
+            # One that counts as listed before may be a new pod of the same name. A call that names
+            # an init container's slots is no exception: whose they are may be a guess itself.
+            rivalled = any(next_container(request, each) for each in tiers.unfinished)
+            evidence = Evidence.WITNESS if sole and not rivalled else Evidence.ORDER
             first, *rivals = (
                 Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
             )
@@ -246,14 +246,14 @@ def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
     untried = [each for each in new if each.kubelet_id not in last_call.ruled_out] or new
     # The pod of the last call is certain if no new pod lacks anything, and it was no guess, or
     # List shows what it got.
-    confirmed = not last_call.guessed or all(each.shows for each in last)
+    last_is_right = not last_call.guessed or all(each.shows for each in last)
     return _Tiers(
         untried,
         last,
         [each for each in old if each.kubelet_id not in last_call.finished | last_call.ruled_out],
         old,
         new_is_certain=not any(each.kubelet_id in last_call.ruled_out for each in new),
-        last_is_certain=confirmed and not any(each.lacks for each in new),
+        last_is_certain=last_is_right and not any(each.lacks for each in new),
     )
 
 

@@ -27,16 +27,16 @@ class Encoder:
         if self._last is None or self._last[0] is not last_call:
             self._last = last_call, json.dumps(_last_call_json(last_call))
         pod = None if current is None else _current_json(current)
-        return f'{{"service": {json.dumps(pod)}, "turn": {self._last[1]}}}'
+        return f'{{"current": {json.dumps(pod)}, "last_call": {self._last[1]}}}'
 
 
 def _current_json(current: CurrentPod) -> dict[str, object]:
     return {
         "kubelet": current.kubelet,
-        "pod": list(current.id),
+        "id": list(current.id),
         "uid": current.uid,
         "confirmed": current.confirmed,
-        "answers": [
+        "assignments": [
             [each.container, each.resource, sorted(each.ids), each.evidence, each.allocated]
             for each in current.assignments
         ],
@@ -46,12 +46,12 @@ def _current_json(current: CurrentPod) -> dict[str, object]:
 def _last_call_json(last_call: LastCall) -> dict[str, object]:
     fallback = last_call.fallback
     return {
-        "asker": None if last_call.pod is None else list(last_call.pod),
-        "listed": None if last_call.listed is None else dict(last_call.listed),
+        "pod": None if last_call.pod is None else list(last_call.pod),
+        "signatures": None if last_call.signatures is None else dict(last_call.signatures),
         "guessed": last_call.guessed,
-        "passed": sorted(map(list, last_call.finished)),
-        "before": None if fallback is None else _last_call_json(fallback),
-        "tried": sorted(map(list, last_call.ruled_out)),
+        "finished": sorted(map(list, last_call.finished)),
+        "fallback": None if fallback is None else _last_call_json(fallback),
+        "ruled_out": sorted(map(list, last_call.ruled_out)),
     }
 
 
@@ -59,8 +59,8 @@ def decode(text: str) -> tuple[CurrentPod | None, LastCall]:
     """Read what :class:`Encoder` wrote; nothing is known where it is anything else."""
     try:
         raw = json.loads(text)
-        current = None if raw["service"] is None else _read_current(raw["service"])
-        return current, _read_last_call(raw["turn"])
+        current = None if raw["current"] is None else _read_current(raw["current"])
+        return current, _read_last_call(raw["last_call"])
     except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None, LastCall()
 
@@ -74,11 +74,11 @@ def _read_current(raw: Mapping[str, Any]) -> CurrentPod:
             Evidence(evidence),
             allocated is True,
         )
-        for container, resource, ids, evidence, allocated in raw["answers"]
+        for container, resource, ids, evidence, allocated in raw["assignments"]
     )
     return CurrentPod(
         str(raw["kubelet"]),
-        _read_id(raw["pod"]),
+        _read_id(raw["id"]),
         str(raw["uid"]),
         raw["confirmed"] is True,
         assignments,
@@ -86,14 +86,14 @@ def _read_current(raw: Mapping[str, Any]) -> CurrentPod:
 
 
 def _read_last_call(raw: Mapping[str, Any]) -> LastCall:
-    listed = raw["listed"]
+    signatures = raw["signatures"]
     return LastCall(
-        None if raw["asker"] is None else _read_id(raw["asker"]),
-        None if listed is None else {name: int(count) for name, count in listed.items()},
+        None if raw["pod"] is None else _read_id(raw["pod"]),
+        None if signatures is None else {name: int(n) for name, n in signatures.items()},
         raw["guessed"] is not False,
-        frozenset(map(_read_id, raw["passed"])),
-        None if raw["before"] is None else _read_last_call(raw["before"]),
-        frozenset(map(_read_id, raw["tried"])),
+        frozenset(map(_read_id, raw["finished"])),
+        None if raw["fallback"] is None else _read_last_call(raw["fallback"]),
+        frozenset(map(_read_id, raw["ruled_out"])),
     )
 
 

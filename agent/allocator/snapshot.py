@@ -228,15 +228,15 @@ class SnapshotContext:
         history: what this kubelet has shown so far.
         confirmed: the kubelet's UIDs of pods that the API showed before and after ``List`` first
             showed their names: no other pod can be meant.
-        target: the pod of the last call, by the kubelet's UID.
-        finished: pods that lacked something while another was served: rejected (K1, K8).
-        offered: what the kubelet offers: no pod that is not listed holds it.
+        last_pod: the pod of the last call, by the kubelet's UID.
+        finished: as :attr:`agent.allocator.resolver.LastCall.finished`: rejected (K1, K8).
+        offered: what the kubelet offers: unlisted pods do not hold it.
         synced: whether all pods of the node are known: others have left the API.
     """
 
     history: KubeletHistory = field(default_factory=KubeletHistory)
     confirmed: AbstractSet[str] = frozenset()
-    target: PodId | None = None
+    last_pod: PodId | None = None
     finished: AbstractSet[PodId] = frozenset()
     offered: Offered = field(default_factory=dict)
     synced: bool = True
@@ -290,7 +290,7 @@ class _SnapshotBuilder:
                 used=stable.by_uid.keys(),
                 confirmed=context.confirmed,
                 met=context.history.met,
-                target=context.target,
+                last_pod=context.last_pod,
             )
         ]
         there = stable.by_uid.keys() | {each.uid for each in found}
@@ -404,7 +404,7 @@ class _SnapshotBuilder:
             return True
         # What the init containers of the last call's pod had is offered to it (K7).
         handed_on = _meet(held, shown) or _meet(held, self.context.offered)
-        return handed_on and me != self.context.target
+        return handed_on and me != self.context.last_pod
 
 
 def _merged(held: Containers, more: Containers) -> Containers:

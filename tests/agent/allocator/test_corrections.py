@@ -8,7 +8,7 @@ from agent.allocator.corrections import (
     by_checkpoint,
     by_list,
     by_offer,
-    identified,
+    with_uid,
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.interfaces import Checkpoint, ContainerRef, Correction
@@ -169,7 +169,7 @@ def _identified(
 ) -> CurrentPod:
     service = CurrentPod("life", pod_id("p", ""), "", assignments=ANSWERS)
     entries = [listed("p", c0=None)]
-    return identified(service, before, now, entries=entries, pods=pods_of(*views))
+    return with_uid(service, before, now, entries=entries, pods=pods_of(*views))
 
 
 def test_a_nameless_pod_gets_the_uid_that_the_file_newly_shows_with_its_answer() -> None:

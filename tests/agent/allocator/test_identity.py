@@ -51,7 +51,7 @@ def _found(
         () if service is None else (service,),
         pods_of(*views, departed=departed),
         confirmed=frozenset(confirmed),
-        target=asker,
+        last_pod=asker,
     )
     return [(each.uid, each.entry, each.sure) for each in found]
 
@@ -158,7 +158,7 @@ _files = st.dictionaries(_UIDS | st.just("unknown"), st.sampled_from([A, B])).ma
 def test_every_entry_is_one_pod_whatever_the_order_and_no_pod_is_two(
     entries: list[ListedPod], views: list[PodInfo], file: Checkpoint, data: st.DataObject
 ) -> None:
-    found = identify(entries, file, (), pods_of(*views), confirmed=frozenset(), target=None)
+    found = identify(entries, file, (), pods_of(*views), confirmed=frozenset(), last_pod=None)
     assert sorted(repr(each.entry) for each in found) == sorted(map(repr, entries))
     taken = [each.uid for each in found if each.uid]
     assert len(taken) == len(set(taken))
@@ -166,5 +166,5 @@ def test_every_entry_is_one_pod_whatever_the_order_and_no_pod_is_two(
         assert each.id.key == each.entry.key
         assert each.info is None or kubelet_uid(each.info) == each.uid
     shuffled = pods_of(*data.draw(st.permutations(views)))
-    again = identify(entries, file, (), shuffled, confirmed=frozenset(), target=None)
+    again = identify(entries, file, (), shuffled, confirmed=frozenset(), last_pod=None)
     assert again == found

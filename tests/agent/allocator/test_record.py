@@ -87,7 +87,7 @@ def _context(
     **rest: Any,
 ) -> SnapshotContext:
     history = KubeletHistory(frozenset(listed), frozenset(met), frozenset(freed), frozenset(ended))
-    return SnapshotContext(history, target=asker, finished=frozenset(passed), **rest)
+    return SnapshotContext(history, last_pod=asker, finished=frozenset(passed), **rest)
 
 
 def _held(record: AllocationSnapshot) -> dict[str, frozenset[str]]:

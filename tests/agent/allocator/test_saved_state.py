@@ -41,7 +41,7 @@ def _turns(before: st.SearchStrategy[LastCall | None]) -> st.SearchStrategy[Last
     return st.builds(
         LastCall,
         pod=st.none() | _pods,
-        listed=_listed,
+        signatures=_listed,
         guessed=st.booleans(),
         finished=st.frozensets(_pods, max_size=3),
         ruled_out=st.frozensets(_pods, max_size=3),
@@ -93,7 +93,15 @@ def test_a_file_of_another_form_is_read_as_far_as_it_makes_sense_and_never_crash
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "null", "[]", "{}", "\0", '{"service": null}', '{"turn": null, "service": null}'),
+        *(
+            "",
+            "null",
+            "[]",
+            "{}",
+            "\0",
+            '{"current": null}',
+            '{"last_call": null, "current": null}',
+        ),
         TEXT.replace('"witness"', '"hearsay"'),
         TEXT.replace('"core"', '"cpu"'),
         TEXT.replace('"kubelet"', '"kublet"'),

@@ -167,10 +167,11 @@ class NodeState:
             if listed is not None:
                 now, wrong = by_list(was, snapshot)
                 corrections += wrong
+                self._plan = None if _is_of_another_pod(wrong) else self._plan
             now = by_offer(now, self._offered, checkpoint or Checkpoint(), snapshot)
             if is_disproved(was, now, snapshot):
                 self.last_call = self.last_call.before_wrong_guess()
-            self._set_corrected(now)
+            self.current = now
             self.update_snapshot()
         self._remember(offered=bool(offered))
         return corrections
@@ -226,22 +227,16 @@ class NodeState:
             return []
         entries = self.listed or ()
         current = with_uid(self.current, before, now, entries=entries, pods=self.known)
-        if self._earlier is not None:  # the file may have been late for it (K33)
-            earlier = self._earlier
-            self._earlier = with_uid(earlier, before, now, entries=entries, pods=self.known)
-        corrected, found = by_checkpoint(
+        if self._earlier is not None:
+            # The file may have been late for it (K33). Another of its name may be listed by now.
+            self._earlier = with_uid(self._earlier, before, now, entries=(), pods=self.known)
+        self.current, found = by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
-        if any(each.proven.pod != each.guessed.pod for each in found):
-            self.last_call = self.last_call.before_wrong_guess()
-        self._set_corrected(corrected)
-        return found
-
-    def _set_corrected(self, now: CurrentPod) -> None:
-        """Apply the current pod without wrong guesses: what was planned with them is void."""
-        if self.current is not None and len(now.assignments) < len(self.current.assignments):
+        if _is_of_another_pod(found):
             self._plan = None
-        self.current = now
+            self.last_call = self.last_call.before_wrong_guess()
+        return found
 
     def _may_be_new(self, uid: str) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""
@@ -435,3 +430,11 @@ class NodeState:
     def is_unadvised(self, ids: frozenset[str]) -> bool:
         """Return whether *ids* were chosen without the wishes of the pod's author."""
         return ids in self._unadvised
+
+
+def _is_of_another_pod(corrections: Sequence[Correction]) -> bool:
+    """Return whether slots of the current pod turned out to be another pod's.
+
+    The correction of a pod that is known by its name alone may name that same pod.
+    """
+    return any(each.guessed.pod.uid and each.proven.pod != each.guessed.pod for each in corrections)

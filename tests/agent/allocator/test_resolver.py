@@ -183,7 +183,7 @@ def test_what_was_no_guess_is_not_disproved() -> None:
 
 def test_a_call_without_list_leaves_what_was_listed_before() -> None:
     after = AFTER_A.after(_record(*_blind(A, B)), VIEW_B.id, guessed=False)
-    assert (after.pod, after.signatures, after.guessed) == (VIEW_B.id, AFTER_A.listed, True)
+    assert (after.pod, after.signatures, after.guessed) == (VIEW_B.id, AFTER_A.signatures, True)
     assert AFTER_A.refused(_record(*_blind(A))) is AFTER_A
 
 

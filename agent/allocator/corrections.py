@@ -156,7 +156,7 @@ def identified(
         pods: what the API shows of pods.
     """
     if not current.uid:
-        by_file = _as_checkpointed(current, before, now, pods)
+        by_file = _as_checkpointed(current, before, now, entries, pods)
         return by_file or _as_the_api_shows(current, now, entries, pods) or current
     info = pods.by_uid(current.uid)  # of a static pod its mirror may have come
     if info is None or info.id == current.id:
@@ -165,17 +165,37 @@ def identified(
 
 
 def _as_checkpointed(
-    current: CurrentPod, before: Checkpoint, now: Checkpoint, pods: KnownPods
+    current: CurrentPod,
+    before: Checkpoint,
+    now: Checkpoint,
+    entries: Iterable[ListedPod],
+    pods: KnownPods,
 ) -> CurrentPod | None:
-    """Return it as the pod with which the checkpoint newly shows an assignment of it."""
+    """Return it as the pod with which the checkpoint shows an assignment of it.
+
+    The entry of an ended pod may show the same (K29). That is not so if the entry is new, or if
+    ``List`` shows the container with all that it has there: an agent that has just started knows of
+    no entry whether it is new.
+    """
+    shown = {
+        one.name: one.held
+        for each in entries
+        if each.key == current.id.key
+        for one in each.containers
+    }
     for each in current.assignments:
         old = before.owners(each.resource, each.ids)
         for owner in now.owners(each.resource, each.ids):
-            new = owner.container == each.container and owner not in old
-            info = pods.by_uid(owner.pod_uid)
-            if new and (info is None or info.id.key == current.id.key):
-                pod = info.id if info is not None else PodId(*current.id.key, owner.pod_uid)
-                return replace(current, id=pod, uid=owner.pod_uid)
+            uid, name = owner
+            proven = owner not in old or shown.get(name) == now.pods[uid][name]
+            info = pods.by_uid(uid)
+            if (
+                proven
+                and name == each.container
+                and (info is None or info.id.key == current.id.key)
+            ):
+                pod = info.id if info is not None else PodId(*current.id.key, uid)
+                return replace(current, id=pod, uid=uid)
     return None
 
 

@@ -224,6 +224,9 @@ class NodeState:
             return []
         entries = self.listed or ()
         current = identified(self.current, before, now, entries=entries, pods=self.known)
+        if self._earlier is not None:
+            # The file may have been late for it (K33). Another of its name may be listed by now.
+            self._earlier = identified(self._earlier, before, now, entries=(), pods=self.known)
         self.current, found = by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )

@@ -153,7 +153,61 @@ def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> Non
     assert last(node)[1] is ORDER
 
 
+# --- while the API server is unreachable ------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies", [nothing, agent_dies])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_pod_that_only_the_kubelet_knew_is_known_by_its_uid_once_the_checkpoint_has_it(
+    node: Node, dies: Step, *, late: bool
+) -> None:
+    """Also if the file was late (K33), and shows it only when the next pod has been served."""
+    node.pods.away = True
+    pod, following = make_pod("a", asks(30, 8)), make_pod("b", asks(20, 2))
+    for each, then in ((pod, dies), (following, nothing)):
+        node.record.show(each)
+        serve(node, each, "main", CORE)
+        node.checkpoint.late = late and each is pod
+        serve(node, each, "main", MEMORY)
+        then(node)
+    node.pods.away = False
+    node.bind(pod, following)
+    node.allocator.refresh()
+    for each in (pod, following):
+        entitled = node.allocator.entitled(each.id.uid, "main")
+        assert entitled is not None
+        assert entitled.core_ids == {*node.got[each.id, "main", CORE]}
+        assert {*node.writer.of(each)} == {"main"}
+
+
+def test_the_entry_of_an_ended_pod_is_not_taken_for_a_pod_that_only_the_kubelet_knows(
+    node: Node,
+) -> None:
+    """K29: it shows the same places until the container has got all."""
+    ended = node.admitted(make_pod("ended", asks(30, 8)))
+    node.forget(ended)
+    node.pods.away = True
+    pod = make_pod("a", asks(30, 8))
+    node.record.show(pod)
+    serve(node, pod, "main", CORE)
+    assert node.got[pod.id, "main", CORE] == [f"GPU-0::{place}" for place in range(30)]
+    agent_dies(node)
+    serve(node, pod, "main", MEMORY)
+    assert last(node)[0] == "a/main"
+    is_true(node)
+
+
 # --- static pods ------------------------------------------------------------------------------
+
+
+def test_what_a_static_pod_without_a_mirror_has_is_counted_by_the_next_agent(node: Node) -> None:
+    """What its init container left over beside its container, too (K4)."""
+    pod = make_pod("static", init(30, 8), asks(10, 2), runtime_uid="hash")
+    node.show(pod)
+    serve(node, pod, "init")
+    serve(node, pod, "main")
+    agent_dies(node)
+    assert free(node) == {"GPU-0": 70, "GPU-1": 100}
 
 
 @ANY

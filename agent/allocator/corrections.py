@@ -128,12 +128,17 @@ def _correction(current: CurrentPod, wrong: Assignment, right: ContainerRef) -> 
 
 
 def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot) -> bool:
-    """Return whether the guess of the pod was wrong, and not only that of its container."""
+    """Return whether the guess of the pod was wrong, and not only that of its container.
+
+    If an assignment is lost that was no guess, the kubelet has freed the pod: it was the right one.
+    """
     lost = [
         each
         for each in was.assignments
         if not any(each.is_for_same(one) for one in now.assignments)
     ]
+    if not all(each.is_guess for each in lost):
+        return False
     mine = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
     return any(not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from agent.allocator.model.pod_view import PodView
+from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import Node, asks, make_pod
@@ -60,6 +61,27 @@ def test_a_guess_is_given_up_where_it_leaves_no_container_that_can_be_asking(nod
     free = [each for each in node.free[CORE] if each not in chosen]
     node.prefer(CORE, 30, among=free)
     assert node.decision_log.refs("prefer") == ["known/main"] * 2
+
+
+def test_a_guess_that_was_right_is_not_wrong_because_its_pod_is_deleted_by_force(
+    node: Node,
+) -> None:
+    """K20: its name is still listed, with nothing. Another of that name waits; it did not come."""
+    node.admitted(make_pod("before", asks(10, 2)))
+    deleted, asking = make_pod("a", asks(30, 8)), make_pod("asking", asks(10, 4))
+    again = make_pod("a", asks(10, 4))
+    node.record.show(deleted)
+    node.pods.on_server[deleted.id.key] = deleted  # the watch is behind, then and later
+    for resource in (CORE, MEMORY):
+        node.serve(deleted, deleted.demand.containers[0], resource)
+    assert Evidence.ORDER in node.decision_log.evidence("allocate")
+    node.start(deleted)
+    node.release(deleted)
+    node.record.show(deleted)
+    node.pods.on_server[again.id.key] = again
+    node.begin(asking)
+    node.prefer(CORE, 10)
+    assert last(node) == "asking/main"
 
 
 def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_shows() -> None:

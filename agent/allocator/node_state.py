@@ -167,6 +167,7 @@ class NodeState:
             if listed is not None:
                 now, wrong = by_list(was, snapshot)
                 corrections += wrong
+                self._void_plan(wrong)
             now = by_offer(now, self._offered, checkpoint or Checkpoint(), snapshot)
             if is_disproved(was, now, snapshot):
                 self.last_call = self.last_call.before_wrong_guess()
@@ -230,7 +231,16 @@ class NodeState:
         self.current, found = by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
+        self._void_plan(found)
         return found
+
+    def _void_plan(self, corrections: Sequence[Correction]) -> None:
+        """Forget the plan if slots that it was made with are another pod's.
+
+        The correction of a pod that is known by its name alone may name that same pod.
+        """
+        if any(one.guessed.pod.uid and one.proven.pod != one.guessed.pod for one in corrections):
+            self._plan = None
 
     def _may_be_new(self, uid: str) -> bool:
         """Return whether an entry of the checkpoint may be new (K29, K33)."""

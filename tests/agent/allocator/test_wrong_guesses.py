@@ -63,6 +63,21 @@ def test_a_guess_is_given_up_where_it_leaves_no_container_that_can_be_asking(nod
     assert node.decision_log.refs("prefer") == ["known/main"] * 2
 
 
+def test_what_was_planned_with_a_wrong_guess_is_planned_anew() -> None:
+    """Part of the card that the whole pod was to be on is another's, as it turns out."""
+    node = Node(blocks=16)
+    guessed = make_pod("guessed", asks(10, 2, "first"), asks(10, 14, "second"))
+    right = make_pod("right", asks(10, 2))
+    without_list(node, guessed, right)
+    for resource, size in ((CORE, 10), (MEMORY, 2)):
+        chosen = call(node, resource, size)
+        assert last(node) == "guessed/first"
+        node.took(right, right.demand.containers[0], resource, chosen)
+    node.record.away = ""
+    node.admit(guessed)
+    assert node.cards(guessed, "second") == ["GPU-1"]
+
+
 def test_a_guess_that_was_right_is_not_wrong_because_its_pod_is_deleted_by_force(
     node: Node,
 ) -> None:

@@ -17,7 +17,10 @@ from contract.resource import Resource
 resolve, prefer = resolver.resolve, Allocator.prefer
 
 
-@pytest.mark.parametrize(("seed", "active_only"), [(3, True), (9, False), (13, True)])
+SEEDS = [(3, True), (9, False), (13, True), (414, False), (583, True), (1051, True)]
+
+
+@pytest.mark.parametrize(("seed", "active_only"), SEEDS)
 def test_nothing_is_found_of_the_agent(seed: int, *, active_only: bool) -> None:
     """`make bench BENCH=soak` looks at more."""
     assert run(seed, active_only=active_only, rounds=25).findings == ()

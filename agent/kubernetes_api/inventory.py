@@ -4,14 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.node_label import model_label
 from common.backoff import Backoff, spread
-from contract.inventory import Amounts, Inventory, PublishedInventory, encode_inventory
+from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,10 @@ def survey(
     """
     return PublishedInventory(
         block,
-        tuple(replace(card, unhealthy=unhealthy(card.uuid)) for card in inventory.cards),
+        tuple(
+            Card(card.uuid, card.index, card.model, card.memory, card.numa, unhealthy(card.uuid))
+            for card in inventory.cards
+        ),
         inventory.links,
         tuple(
             Amounts(free[Resource.CORE][card.uuid], free[Resource.MEMORY][card.uuid])

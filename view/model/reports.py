@@ -8,6 +8,8 @@ whoever shows them must escape them.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from contract.inventory import Link
+
 
 class Source(StrEnum):
     """How it is known that a container holds a card, surest first."""
@@ -107,14 +109,6 @@ class CardReport:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkReport:
-    """How two cards are connected: ``NV<n>``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``."""
-
-    cards: tuple[int, int]
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """The largest share of one card that still fits."""
 
@@ -151,7 +145,7 @@ class NodeReport:
     notes: tuple[str, ...]
     memory_block: int
     cards: tuple[CardReport, ...]
-    links: tuple[LinkReport, ...]
+    links: tuple[Link, ...]
     cores: int
     cores_held: int
     cores_free: int

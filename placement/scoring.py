@@ -43,11 +43,10 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     What counts is what would be left of a card, of cores and of memory, as parts of what it
     has. Binpack looks at the larger of the two: on a card with no cores left, memory is of no
     use to anybody. It begins a new card only when none that is begun fits, and then the one
-    whose loss breaks up least. Where it does not matter, cards that are begun come first.
+    whose loss breaks up least. Where it does not matter, the least that is free comes first.
     """
     if policy is None:
-        begun = [at for at in fitting if free[at][0] < CORES_PER_CARD]
-        return begun + [at for at in fitting if free[at][0] >= CORES_PER_CARD]
+        return sorted(fitting, key=free.__getitem__)  # whole cards last
     left = {
         at: (
             (free[at].cores - need.per_card.cores) / CORES_PER_CARD,
@@ -79,7 +78,7 @@ def best_whole(  # noqa: PLR0913 -- what cards are compared by
     Sets that hold together by *link* come before all others.
     """
     if policy is None and not link:
-        others = [at for at in fitting if at not in must]
+        others = sorted([at for at in fitting if at not in must], key=lambda at: free[at][1])
         return tuple(sorted([*must, *others[: need.demand.cards - len(must)]]))
     return cards.links.best(
         need.demand.cards,

@@ -265,6 +265,8 @@ class _Search:
     def _alike(self, free: Rows, reusable: Rows) -> object:
         """Return what is equal for states between which no container can tell."""
         usable, named = self._cards.usable, self._named
+        if not reusable and not named:
+            return tuple(sorted([free[at] for at in usable]))
         rows = zip(free, reusable or [NOTHING] * len(free), strict=True)
         return tuple(
             sorted((*pair, at in usable, at if at in named else -1) for at, pair in enumerate(rows))

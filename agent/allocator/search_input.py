@@ -210,7 +210,7 @@ class SearchInput:
         rows = [_amounts(self._resource, offered, 0) for offered in self._offer]
         # Of a pod whose spec nobody knows, an earlier call may have shown less.
         fits = len(cards) == step.need.demand.cards and all(
-            at < len(rows) and not shortfall(need, self.cards, at, rows[at]) for at in cards
+            not shortfall(need, self.cards, at, rows[at]) for at in cards
         )
         return plan if fits and bound <= {*cards} else None
 

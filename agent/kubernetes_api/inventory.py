@@ -4,14 +4,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from agent.kubernetes_api.client import Json
 from agent.kubernetes_api.node_label import model_label
 from agent.kubernetes_api.write_queue import WriteQueue
 from common.backoff import spread
-from contract.inventory import Amounts, Inventory, PublishedInventory, encode_inventory
+from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,10 @@ def survey(
     """
     return PublishedInventory(
         block,
-        tuple(replace(card, unhealthy=unhealthy(card.uuid)) for card in inventory.cards),
+        tuple(
+            Card(card.uuid, card.index, card.model, card.memory, card.numa, unhealthy(card.uuid))
+            for card in inventory.cards
+        ),
         inventory.links,
         tuple(
             Amounts(free[Resource.CORE][card.uuid], free[Resource.MEMORY][card.uuid])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from contract.demand import CORES_PER_CARD, ContainerDemand
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.inventory import Amounts
 from contract.wishes import Wishes
 from placement.capacity import HOW, CardSet
@@ -18,6 +18,9 @@ from placement.cluster.plan import search, steps_of
 from placement.errors import NoPlacement
 from placement.pods import MOST_REMEMBERED, ContainerNeed, PodClass
 from placement.search import ContainerStep, Rows
+
+_MOST_TRIES = 2000
+"""Placings tried for one node."""
 
 
 class Fit(NamedTuple):
@@ -66,13 +69,13 @@ def _decide(shape: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedulable:
     if len(shape.needs) > 1 and not _is_enough(shape.asked, cards, free):
         return _no_room(shape, cards, free)  # what a search that gives up would not find
     try:
-        plan = search(_steps(shape), cards, free, None)
+        plan = search(_steps(shape), cards, free, None, _MOST_TRIES)
     except NoPlacement:
         return _no_room(shape, cards, free)
     newly_shared = 0
     if plan:  # else it was given up: the agent would not refuse the pod for that
-        needs = zip(shape.needs, plan, strict=True)
-        on = {found.cards[0] for need, found in needs if need.demand.is_share}
+        steps = zip(_steps(shape), plan, strict=True)
+        on = {found.cards[0] for step, found in steps if step.need.demand.is_share}
         newly_shared = sum([free[at].cores == CORES_PER_CARD for at in on])
     return Fit(newly_shared)
 
@@ -83,11 +86,21 @@ def _is_enough(asked: Amounts, cards: CardSet, free: Rows) -> bool:
     return all(sum([row[slot] for row in rows]) >= count for slot, count in enumerate(asked))
 
 
+def _size(need: ContainerNeed) -> tuple[int, ...]:
+    """Return by what whole cards come before shares, those with the most memory first."""
+    cores, memory = need.counts
+    return (cores, memory, need.cards)
+
+
 @lru_cache(maxsize=64)
 def _steps(shape: PodClass) -> Sequence[ContainerStep]:
+    """Return the containers; the largest first where nothing is handed on, to find out sooner."""
+    needs = shape.needs
+    if not any(need.kind is ContainerKind.INIT for need in needs):
+        needs = tuple(sorted(needs, key=_size, reverse=True))
     containers = [
         ContainerDemand(str(number), need.kind, number, need.demand)
-        for number, need in enumerate(shape.needs)
+        for number, need in enumerate(needs)
     ]
     return steps_of(containers, shape.wishes.link)
 

@@ -247,7 +247,7 @@ class _Search:
             return ()
         each, place = found[0]
         name, card = each.view.node.name, each.view.node.cards[place]
-        text = f"mend card {card.index} of {name}: {clamp(card.unhealthy) or card.withheld}"
+        text = f"mend card {card.index} of {name}: {clamp(card.withheld)}"
         besides = f"{count_of(len(found) - 1, 'other card')} would do too" if found[1:] else ""
         needs = "access to the node"
         return (Change("heal-card", text, "admin", (name,), needs=needs, besides=besides),)

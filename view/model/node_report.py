@@ -6,7 +6,7 @@ from contract.demand import CORES_PER_CARD
 from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
 from view.model.occupancy import Occupancy
-from view.model.reports import CardReport, Holder, LinkReport, NodeReport, Share
+from view.model.reports import CardReport, Holder, NodeReport, Share
 from view.model.words import cards_in_words, clamp, lost_in_words
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
@@ -40,7 +40,7 @@ def report_node(
         notes=tuple(_notes(occupancy, cards)),
         memory_block=facts.inventory.memory_block,
         cards=cards,
-        links=tuple(LinkReport(each.cards, each.kind) for each in facts.inventory.links),
+        links=facts.inventory.links,
         cores=sum(card.cores for card in healthy),
         cores_held=sum(card.cores_held for card in healthy),
         cores_free=sum(card.cores_free for card in healthy),
@@ -67,7 +67,7 @@ def _cards(occupancy: Occupancy) -> tuple[CardReport, ...]:
             model=card.model,
             memory=card.memory,
             numa=card.numa,
-            unhealthy=clamp(card.unhealthy) or card.withheld,
+            unhealthy=clamp(card.withheld),
             cores=size.cores,
             cores_held=size.cores - free.cores,
             cores_free=free.cores,

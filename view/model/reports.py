@@ -8,6 +8,7 @@ whoever shows them must escape them.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from contract.inventory import Link
 from placement.cluster.holdings import Provenance
 
 
@@ -96,14 +97,6 @@ class CardReport:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkReport:
-    """How two cards are connected: ``NV<n>``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` or ``SYS``."""
-
-    cards: tuple[int, int]
-    kind: str
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """The largest share of one card that still fits."""
 
@@ -140,7 +133,7 @@ class NodeReport:
     notes: tuple[str, ...]
     memory_block: int
     cards: tuple[CardReport, ...]
-    links: tuple[LinkReport, ...]
+    links: tuple[Link, ...]
     cores: int
     cores_held: int
     cores_free: int

@@ -95,6 +95,7 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
         '"health":"Unhealthy","reason":"Xid 79 at 12:00:01","freeCores":100,"freeBlocks":10}],'
         '"links":[{"cards":[0,1],"kind":"NV12"}]}'
     )
+    assert decode_inventory(encode_inventory(found)) == found
 
 
 # --- when it is written -------------------------------------------------------------------

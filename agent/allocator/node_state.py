@@ -277,6 +277,7 @@ class NodeState:
                 context=context,
                 stable=self._stable,
             )
+            self._history = self._history.with_ended(self.snapshot)
         return self.snapshot
 
     def assume_free(self, resource: Resource, ids: frozenset[str]) -> None:

@@ -180,11 +180,14 @@ class KubeletHistory:
             restarted kubelet has not listed yet keeps what it has (K11).
         met: of these, those that surely were the pod of their name that was shown.
         freed: pods that have ended, and whose slots the kubelet has offered since: it freed them.
+        ended: pods that had ended, and held nothing, when ``List`` was last seen; by their names,
+            too, for the UID of one may not be known. While ``List`` is unavailable they still have.
     """
 
     listed: frozenset[str] = frozenset()
     met: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
+    ended: frozenset[PodId] = frozenset()
 
     def updated(self, snapshot: AllocationSnapshot, *, offered: bool) -> "KubeletHistory":
         """Return this with what a look has shown; *offered*: the kubelet offered something."""
@@ -202,7 +205,19 @@ class KubeletHistory:
                     freed.add(each.uid)
             elif each.ended and offered:
                 freed.add(each.uid)
-        return KubeletHistory(self.listed | listed, self.met | met, self.freed - held | freed)
+        return replace(
+            self,
+            listed=self.listed | listed,
+            met=self.met | met,
+            freed=self.freed - held | freed,
+        )
+
+    def with_ended(self, snapshot: AllocationSnapshot) -> "KubeletHistory":
+        """Return this with the pods that have ended by a snapshot, if ``List`` is part of it."""
+        if not snapshot.listing:
+            return self
+        ended = (each.kubelet_id for each in snapshot.changing if each.ended and not each.held)
+        return replace(self, ended=frozenset(ended))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +298,15 @@ class _SnapshotBuilder:
         if unlisted:
             shown = AllocationSnapshot(tuple(found), listing, stable).held
             found += [self._unlisted_pod(uid, shown) for uid in unlisted]
+        gone = context.history.ended | context.finished
         for each in self.served:  # what was rejected half served is counted for a while (K21)
             if not any(each.is_pod(pod.id, pod.uid) for pod in found):
                 info = self.known.by_uid(each.uid)
-                ended = listing or (info is not None and self.known.has_ended(info))
+                ended = (
+                    listing
+                    or PodId(*each.id.key, each.uid) in gone
+                    or (info is not None and self.known.has_ended(info))
+                )
                 held, stale = ({}, each.allocated) if ended else (each.allocated, {})
                 found.append(SnapshotPod(each.id, each.uid, info, None, held, stale, ended))
         if not listing:  # who is not served yet can only be known from the API
@@ -365,10 +385,10 @@ class _SnapshotBuilder:
 
     def _has_ended(self, me: PodId, info: PodView | None, held: Containers, shown: Offered) -> bool:
         """Return whether the entry of a pod that ``List`` does not show is stale (R2)."""
+        history = self.context.history
         # Without List: a pod deleted by force may run on, and its slots be offered (K15).
         if self.listed is None:
-            return info is not None and info.terminal
-        history = self.context.history
+            return me in history.ended or (info is not None and info.terminal)
         if me.uid in history.listed or me.uid in history.freed:
             return True
         if self.known.has_ended(info) if info is not None else self.context.synced:

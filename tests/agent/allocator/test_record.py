@@ -81,11 +81,12 @@ def _context(
     listed: Any = (),
     met: Any = (),
     freed: Any = (),
+    ended: Any = (),
     asker: Any = None,
     passed: Any = (),
     **rest: Any,
 ) -> SnapshotContext:
-    history = KubeletHistory(frozenset(listed), frozenset(met), frozenset(freed))
+    history = KubeletHistory(frozenset(listed), frozenset(met), frozenset(freed), frozenset(ended))
     return SnapshotContext(history, target=asker, finished=frozenset(passed), **rest)
 
 
@@ -137,6 +138,16 @@ def test_without_list_pods_are_known_from_the_api_and_two_of_them_by_our_answers
         ("new", frozenset()),
     ]
     assert not record.listing
+
+
+@cases(
+    "rejected",
+    {"List showed that": {"ended": {ME}}, "it was passed over (K1)": {"passed": {ME}}},
+)
+def test_without_list_what_a_rejected_pod_was_given_is_free(rejected: dict[str, Any]) -> None:
+    """``List`` no longer showed it, or another was the target while it lacked something (K8)."""
+    record = _read(None, None, _gave("c0", B, pod="q"), _gave("c0", A), **rejected)
+    assert _held(record) == {"c0": B}
 
 
 @pytest.mark.parametrize(
@@ -192,6 +203,7 @@ HAS_ALL, GUEST_HAS_B = listed("p", c0=ALL_B), listed("q", c0={CORE: B})
         "no List, and ended": (None, FILE, {"views": ENDED}, {}),
         "no List: that it was listed says nothing": (None, FILE, {"listed": {"u-p"}}, BOTH),
         "no List: it may run on, and be offered (K15)": (None, FILE, UNKNOWN_OFFERED, BOTH),
+        "no List, and it had ended while there was one": (None, FILE, {"ended": {ME}}, {}),
         "an old List keeps it though it has ended (K8)": (
             [UNSEEN],
             INIT_ONLY,

@@ -227,6 +227,8 @@ class NodeState:
         self.current, found = by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
+        if any(_is_other_pod(current, each.proven.pod) for each in found):
+            self.last_call = self.last_call.before_wrong_guess()
         return found
 
     def _may_be_new(self, uid: str) -> bool:
@@ -410,3 +412,13 @@ class NodeState:
     def is_unadvised(self, ids: frozenset[str]) -> bool:
         """Return whether *ids* were chosen without the wishes of the pod's author."""
         return ids in self._unadvised
+
+
+def _is_other_pod(current: CurrentPod, pod: PodId) -> bool:
+    """Return whether *pod* is surely not the current pod: of either the name or UID may be unknown.
+
+    Of a pod that only the checkpoint shows, the name is not known.
+    """
+    if current.uid:
+        return pod != current.id
+    return bool(pod.name) and pod.key != current.id.key

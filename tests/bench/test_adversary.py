@@ -27,6 +27,8 @@ resolve, prefer = resolver.resolve, Allocator.prefer
         (405, False, 5),
         (1032, True, 20),
         (1055, True, 8),
+        # The checkpoint disproves a guess in mid-admission.
+        (1010, False, 65),
     ],
 )
 def test_nothing_is_found_of_the_agent(seed: int, *, active_only: bool, rounds: int) -> None:

@@ -125,7 +125,10 @@ def test_an_answer_to_a_pod_that_is_refused_is_not_kept_for_the_next_agent(node:
     assert "GPU-0::0" not in node.store.text
 
 
-def test_the_wrong_container_of_the_right_pod_leaves_it_its_turn(node: Node) -> None:
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_the_wrong_container_of_the_right_pod_leaves_it_its_turn(
+    node: Node, *, checkpointed: bool
+) -> None:
     """Nobody has told its spec: its first container was taken, and ``List`` shows the second."""
     node.begin(make_pod("a", asks(30, 8)))
     node.prefer(CORE, 30)
@@ -135,7 +138,9 @@ def test_the_wrong_container_of_the_right_pod_leaves_it_its_turn(node: Node) -> 
     chosen = node.prefer(CORE, 30)
     node.allocator.allocate(CORE, chosen)
     assert last(node)[0] == "b/plain"
-    node.record.give(pod, "main", CORE, chosen)
+    node.took(pod, pod.demand.containers[1], CORE, chosen)
+    if checkpointed:  # in mid-admission (K30)
+        node.checkpoint.write()
     node.prefer(MEMORY, 8)
     assert last(node)[0] == "b/main"
 

@@ -5,7 +5,7 @@ import pytest
 from agent.allocator.model.pod_view import PodView
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import Node, asks, make_pod
+from tests.agent.fakes import Node, asks, init, make_pod
 
 
 @pytest.fixture
@@ -43,6 +43,56 @@ def test_the_turn_before_counts_again_and_the_pod_that_was_guessed_is_the_last_t
     node.took(asking, asking.demand.containers[0], CORE, chosen)
     node.prefer(MEMORY, 8)
     assert last(node) == "asking/main"
+
+
+def test_a_guess_that_the_checkpoint_disproves_in_mid_admission_is_not_made_again(
+    node: Node,
+) -> None:
+    """K30: the file shows it before ``List`` is asked, which shows it as well."""
+    node.admitted(make_pod("before", asks(10, 2)))
+    asking = node.begin(make_pod("asking", asks(30, 8)))
+    node.begin(make_pod("newest", asks(30, 8)))
+    chosen = call(node, CORE, 30)
+    assert last(node) == "newest/main"
+    node.took(asking, asking.demand.containers[0], CORE, chosen)
+    node.checkpoint.write()
+    node.prefer(MEMORY, 8)
+    assert last(node) == "asking/main"
+
+
+def test_the_init_container_that_was_guessed_wrongly_is_followed_by_those_of_its_own_pod(
+    node: Node,
+) -> None:
+    """``List`` shows no ordinary init container (K4): only the checkpoint disproves the guess."""
+    node.admitted(make_pod("before", asks(10, 2)))
+    asking = node.begin(make_pod("asking", init(30, 8), asks(30, 8)))
+    node.begin(make_pod("newest", init(30, 8), asks(30, 8)))
+    first = asking.demand.containers[0]
+    node.took(asking, first, CORE, call(node, CORE, 30))
+    node.took(asking, first, MEMORY, call(node, MEMORY, 8))
+    assert last(node) == "newest/init"
+    for resource in (CORE, MEMORY):
+        node.allocator.allocate(resource, node.got[asking.id, "init", resource])
+        assert last(node) == "asking/main"
+
+
+def test_a_pod_that_only_the_kubelet_knows_keeps_its_turn_when_the_checkpoint_names_its_container(
+    node: Node,
+) -> None:
+    """The file has its UID and no name: it may be the pod that was guessed, and here it is."""
+    node.admitted(make_pod("before", asks(10, 2)))
+    pod = make_pod("unknown", init(30, 8), asks(10, 2))
+    node.pods.away = True
+    node.record.show(pod)
+    node.took(pod, pod.demand.containers[0], MEMORY, call(node, MEMORY, 8))
+    assert last(node) == "unknown/main"
+    node.checkpoint.write()  # in mid-admission (K30)
+    node.allocator.refresh()
+    with node.allocator.state as state:
+        assert state.last_call.pod is not None
+        assert state.last_call.pod.name == "unknown"
+    call(node, CORE, 30)
+    assert node.decision_log.refusals == []
 
 
 def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Node) -> None:

@@ -433,8 +433,13 @@ class NodeState:
 
 
 def _is_of_another_pod(corrections: Sequence[Correction]) -> bool:
-    """Return whether slots of the current pod turned out to be another pod's.
+    """Return whether slots of the current pod surely are another pod's.
 
-    The correction of a pod that is known by its name alone may name that same pod.
+    Of a pod that only ``List`` shows the UID is not known, of one that only the checkpoint shows
+    the name: these may be one pod.
     """
-    return any(each.guessed.pod.uid and each.proven.pod != each.guessed.pod for each in corrections)
+    pods = [(each.guessed.pod, each.proven.pod) for each in corrections]
+    return any(
+        right != guessed if guessed.uid else right.name and right.key != guessed.key
+        for guessed, right in pods
+    )

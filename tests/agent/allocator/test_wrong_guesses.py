@@ -77,6 +77,25 @@ def test_the_init_container_that_was_guessed_wrongly_is_followed_by_those_of_its
         assert last(node) == "asking/main"
 
 
+def test_a_pod_that_only_the_kubelet_knows_keeps_its_turn_when_the_checkpoint_names_its_container(
+    node: Node,
+) -> None:
+    """The file has its UID and no name: it may be the pod that was guessed, and here it is."""
+    node.admitted(make_pod("before", asks(10, 2)))
+    pod = make_pod("unknown", init(30, 8), asks(10, 2))
+    node.pods.away = True
+    node.record.show(pod)
+    node.took(pod, pod.demand.containers[0], MEMORY, call(node, MEMORY, 8))
+    assert last(node) == "unknown/main"
+    node.checkpoint.write()  # in mid-admission (K30)
+    node.allocator.refresh()
+    with node.allocator.state as state:
+        assert state.last_call.pod is not None
+        assert state.last_call.pod.name == "unknown"
+    call(node, CORE, 30)
+    assert node.decision_log.refusals == []
+
+
 def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Node) -> None:
     """They were another pod's, which the kubelet has rejected since; there is no ``List``."""
     without_list(node, make_pod("first", asks(30, 8)), make_pod("second", asks(30, 8)))

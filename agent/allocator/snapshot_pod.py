@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from agent.allocator.current_pod import CurrentPod
 from agent.allocator.identity import KnownPods
-from agent.allocator.interfaces import Checkpoint, Containers, HeldSlots, ListedPod
-from contract.demand import ContainerDemand, ContainerKind
+from agent.allocator.interfaces import Checkpoint, Containers, HeldSlots, ListedContainer, ListedPod
+from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.resource import RESOURCES, Resource, count_of
 from contract.reusable import reusable_ids
 from placement.pods import UNKNOWN_RANK, AdmissionRank, Key, PodId, PodInfo
@@ -43,7 +43,8 @@ class SnapshotPod:
         signature: its name and those of its listed containers: another one is another pod.
         shows: ``List`` shows that it holds something.
         lacks: a container lacks something that it asks for. Of a pod that only the kubelet knows,
-            each container that shows nothing may.
+            each container may that shows nothing, or a share of one resource. Slots in *stale*
+            count as had here.
     """
 
     id: PodId
@@ -75,7 +76,7 @@ class SnapshotPod:
 
     def _find_lack(self) -> bool:
         if self.info is None:
-            return self.listed is not None and not all(one.held for one in self.listed.containers)
+            return self.listed is not None and any(map(_may_lack, self.listed.containers))
         return any(
             count_of(each.demand, resource)
             and not self.held.get(each.name, NO_SLOTS).get(resource)
@@ -132,6 +133,12 @@ class SnapshotPod:
     def may_ask(self) -> bool:
         """Whether the kubelet may be admitting it."""
         return not self.ended and (self.info is None or not self.info.terminal)
+
+
+def _may_lack(container: ListedContainer) -> bool:
+    """Return whether a container of an unknown pod may lack something: a share needs both."""
+    cores, memory = (container.held.get(each, ()) for each in RESOURCES)
+    return not cores or (not memory and len(cores) < CORES_PER_CARD)
 
 
 class StablePods:

@@ -247,9 +247,17 @@ def test_a_pod_lacks_something_until_every_container_has_all_it_asks_for(
 
 @pytest.mark.parametrize(
     ("shown", "lacks"),
-    [({}, True), ({"c0": {CORE: A}}, True), ({"c0": {CORE: A}, "c1": {CORE: B}}, False)],
+    [
+        ({}, True),
+        ({"c0": ALL_B}, True),
+        ({"c0": ALL_B, "c1": {CORE: A}}, True),
+        ({"c0": ALL_B, "c1": {MEMORY: A}}, True),
+        ({"c0": ALL_B, "c1": ALL_B}, False),
+        ({"c0": ALL_B, "c1": {CORE: ids("GPU-0", range(100))}}, False),
+    ],
+    ids=["nothing", "one container", "its cores", "its memory", "all", "whole cards"],
 )
-def test_a_pod_that_only_the_kubelet_knows_lacks_what_a_listed_container_has_nothing_of(
+def test_a_pod_that_only_the_kubelet_knows_lacks_what_a_share_of_it_does_not_show(
     shown: Containers, lacks: bool
 ) -> None:
     (pod,) = _read([listed("p", c0=shown.get("c0"), c1=shown.get("c1"))], views=[]).pods

@@ -34,12 +34,10 @@ from agent.host.stale_sockets import remove_dead
 from agent.host.state_file import StateFile
 from agent.kubelet.checkpoint import CheckpointFile
 from agent.kubelet.device_list import check_size
-from agent.kubelet.endpoints import Endpoint
 from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
-from agent.kubelet.refusal_pacing import RefusalPace
 from agent.kubelet.registration import Registrar
-from agent.kubelet.server import DevicePluginService
+from agent.kubelet.server import DevicePluginService, RefusalPace
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.events import EventQueue, Notice, Subject
@@ -334,9 +332,7 @@ class Agent:
 
         registrar = Registrar(
             plugin_dir=settings.plugin_dir,
-            endpoints=[
-                Endpoint(name, f"v{each}", service(each)) for name, each in names.resources.items()
-            ],
+            services={name: service(each) for name, each in names.resources.items()},
             on_gap=self._metrics.unregistered.observe,
         )
         upkeep = Upkeep(lifecycle, injector)

@@ -18,7 +18,6 @@ from agent.enforcement.vcuda.ports import Hardware
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
 from agent.kubelet.checkpoint import CheckpointFile
-from agent.kubelet.endpoints import Endpoint
 from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
@@ -360,10 +359,10 @@ class Node:
         self.pods.subscribe(allocator.catch_up)
         registrar = Registrar(
             plugin_dir=self.plugin_dir,
-            endpoints=[
-                Endpoint(name, f"v{resource}", self._service(allocator, resource, death))
+            services={
+                name: self._service(allocator, resource, death)
                 for name, resource in self._resources.items()
-            ],
+            },
         )
         self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self.agent.start()

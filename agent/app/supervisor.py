@@ -23,17 +23,15 @@ from agent.app.card_updates import CardNews
 from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
-from agent.cards.driver_life import driver_life
 from agent.cards.health import Rules
-from agent.cards.health_feed import HealthFeed
-from agent.cards.kept_faults import KeptFaults
+from agent.cards.kept_faults import KeptFaults, driver_life
 from agent.cards.source import Source, StaticSource, open_source
 from agent.errors import SettingsError
 from agent.host.node_lock import NodeLock
 from agent.host.stale_sockets import remove_dead
 from agent.host.state_file import StateFile
 from agent.kubelet.checkpoint import CheckpointFile
-from agent.kubelet.device_list import check_size
+from agent.kubelet.device_list import HealthFeed, check_size
 from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
@@ -111,7 +109,6 @@ class Agent:
         self._lock = NodeLock(settings.plugin_dir)
         self._loaded = False  # whether the record is what the kubelet's record says
         self._unusable = ""  # why cards that were found cannot be served
-        self._health_feed = HealthFeed()
         self._api = Api(settings.kubeconfig)
         resources = settings.names.resources
         self._record = PodResources(settings.pod_resources_socket, resources=resources)
@@ -134,10 +131,9 @@ class Agent:
         )
         news = CardNews(
             node=settings.node_name,
-            health_feed=self._health_feed,
             metrics=self._metrics,
             tell=self._events.put,
-            poke=self._inventory.poke,
+            poke=self._show_cards,
         )
         self._watch = CardWatch(
             self._source,
@@ -146,6 +142,7 @@ class Agent:
             kept=KeptFaults(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
             pace=pace,
         )
+        self._health_feed = HealthFeed(self._watch.unhealthy_cards)
         self._node = NodeReader(
             api=self._api,
             node=settings.node_name,
@@ -382,7 +379,11 @@ class Agent:
     def _cordon(self, uuids: frozenset[str]) -> None:
         """Keep new containers from cards that an admin has cordoned; running ones stay."""
         self._watch.cordon(uuids)
-        self._health_feed.cordon(uuids)
+        self._show_cards()
+
+    def _show_cards(self) -> None:
+        """Show kubelet and scheduler which cards are given out now."""
+        self._health_feed.wake()
         self._inventory.poke()
 
     def _driver(self) -> str:

@@ -11,9 +11,8 @@ import grpc
 
 from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
-from agent.cards.health_feed import HealthFeed
 from agent.errors import Refusal
-from agent.kubelet.device_list import devices
+from agent.kubelet.device_list import HealthFeed, devices
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
@@ -131,15 +130,12 @@ class DevicePluginService(rpc.DevicePluginServicer):
         if not context.add_callback(left):
             left()
             return  # it had ended before
-        showing = self._health_feed.showing
-        while True:
+        unhealthy: frozenset[str] | None = self._health_feed.unhealthy()
+        while unhealthy is not None:
             yield api.ListAndWatchResponse(
-                devices=devices(self._table, self.resource, showing.unhealthy, numa=self._numa)
+                devices=devices(self._table, self.resource, unhealthy, numa=self._numa)
             )
-            later = self._health_feed.after(showing.version, leave=leave)
-            if later is None:
-                return
-            showing = later
+            unhealthy = self._health_feed.after(unhealthy, leave=leave)
 
     def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from agent.cards.xids import APPLICATION_XIDS
+from agent.cards.health import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import (
     DRIVER_IN_CONTAINER,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agent.cards.xids import APPLICATION_XIDS
+from agent.cards.health import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import (

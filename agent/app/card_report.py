@@ -5,17 +5,15 @@ from collections.abc import Callable
 
 from agent.cards.nvml_use import read_use
 from agent.kubernetes_api.events import Notice, Subject
-from agent.observability.gpu_manager_series import gpu_manager_series
 from agent.observability.metrics import Metrics, render_series
-from agent.observability.series import card_series
+from agent.observability.series import card_series, gpu_manager_series
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import MetricsNames, Settings
 from agent.usage.holdings import Holdings
 from agent.usage.join import Measured
-from agent.usage.meter import Meter
+from agent.usage.meter import Meter, Owners
 from agent.usage.overuse import Overuse
-from agent.usage.owners import Owners
 from common.status import Page
 from contract.inventory import Inventory
 

@@ -16,21 +16,12 @@ _MIB = 1 << 20
 _NOTHING = HeldShare(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class OveruseRules:
-    """When use counts as more than a share.
-
-    Attributes:
-        cores: hundredths of a card beyond it that are let pass.
-        memory: bytes beyond it that are let pass.
-        seconds: how long it has to go on.
-        looks: how many looks in a row have to find it.
-    """
-
-    cores: int = 10
-    memory: int = 512 * _MIB
-    seconds: float = 30.0
-    looks: int = 3
+SPARE_CORES = 10
+SPARE_MEMORY = 512 * _MIB
+"""Hundredths of a card, and bytes, beyond a share that are let pass."""
+LASTING_SECONDS = 30.0
+LASTING_LOOKS = 3
+"""How long it has to go on, and how many looks in a row have to find it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +43,7 @@ class _Streak:
 class OveruseWatch:
     """Remembers how long containers have taken too much. For one thread."""
 
-    def __init__(self, rules: OveruseRules | None = None) -> None:
-        self._rules = rules or OveruseRules()
+    def __init__(self) -> None:
         self._streaks: dict[ContainerRef, _Streak] = {}
         self._told: set[ContainerRef] = set()
 
@@ -66,14 +56,14 @@ class OveruseWatch:
         for holder in holders:
             ref = holder.ref
             there.add(ref)
-            texts = tuple(_excess(holder, use.get(ref, {}), self._rules))
+            texts = tuple(_excess(holder, use.get(ref, {})))
             if not texts:
                 self._streaks.pop(ref, None)
                 continue
             streak = self._streaks.setdefault(ref, _Streak(now))
             streak.looks += 1
-            lasting = now - streak.since >= self._rules.seconds
-            if lasting and streak.looks >= self._rules.looks and ref not in self._told:
+            lasting = now - streak.since >= LASTING_SECONDS
+            if lasting and streak.looks >= LASTING_LOOKS and ref not in self._told:
                 self._told.add(ref)
                 found.append(Overuse(ref, "; ".join(texts)))
         self._told &= there
@@ -85,12 +75,12 @@ class OveruseWatch:
         self._streaks.clear()
 
 
-def _excess(holder: Holder, used: Mapping[str, Used], rules: OveruseRules) -> Iterator[str]:
+def _excess(holder: Holder, used: Mapping[str, Used]) -> Iterator[str]:
     """List what a container takes beyond its share, card by card."""
     for uuid, each in sorted(used.items()):
         share = holder.shares.get(uuid, _NOTHING)
         allowed = max(share.cores, holder.core_limit or 0) if share.cores else 0
-        if each.cores is not None and each.cores > allowed + rules.cores:
+        if each.cores is not None and each.cores > allowed + SPARE_CORES:
             yield f"uses {each.cores} cores of {uuid} and holds {share.cores}"
-        if each.memory is not None and each.memory > share.memory + rules.memory:
+        if each.memory is not None and each.memory > share.memory + SPARE_MEMORY:
             yield f"uses {each.memory // _MIB} MiB of {uuid} and holds {share.memory // _MIB}"

@@ -7,11 +7,8 @@ from collections.abc import Set as AbstractSet
 from agent.allocator.slots import DeviceTable, Slot
 from agent.errors import SettingsError
 from common.kubelet_api import deviceplugin_pb2 as api
-from contract.inventory import Card
+from contract.inventory import HEALTHY, UNHEALTHY, Card
 from contract.resource import Resource
-
-HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-"""``constants.go`` of the device plugin API."""
 
 MOST_BYTES = 4 * 1024 * 1024
 """What the kubelet reads in one message: gRPC-Go's default, which it does not raise."""

@@ -20,12 +20,15 @@ from agent.allocator.interfaces import ContainerRef
 from agent.allocator.slots import DeviceTable
 from agent.app.card_report import CardReport
 from agent.app.card_updates import CardNews
-from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
+from agent.app.container_setup import Injector, Upkeep, set_up_containers
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
 from agent.cards.health import Rules
 from agent.cards.kept_faults import KeptFaults, driver_life
 from agent.cards.source import Source, StaticSource, open_source
+from agent.driver.folder import DriverFolder
+from agent.driver.host import Host
+from agent.driver.keeper import DriverKeeper
 from agent.errors import SettingsError
 from agent.host.node_lock import NodeLock
 from agent.host.stale_sockets import remove_dead
@@ -44,7 +47,7 @@ from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
-from agent.settings import Settings
+from agent.settings import EnforcementMode, Settings
 from agent.usage.holdings import Holdings, count_holdings
 from common.status import StatusServer, probe
 from contract.demand import CORES_PER_CARD
@@ -174,8 +177,9 @@ class Agent:
             self.threads.append(self._thread("use", lambda: meter.run(self._stop)))
         self._driver_files = None
         if settings.lays_out_driver:
-            self._driver_files = keeper = driver_keeper(
-                settings,
+            self._driver_files = keeper = DriverKeeper(
+                Host(settings.host_root, vcuda=settings.enforcement is EnforcementMode.VCUDA),
+                DriverFolder(settings.driver_link),
                 idle=self._idle,
                 on_result=lambda right: self._metrics.driver_files_problem.set(not right),
             )
@@ -285,7 +289,7 @@ class Agent:
         settings, names = self._settings, self._settings.names
         table = _open_table(inventory, settings)
         injector = Injector(settings, inventory)
-        enforcer, lifecycle = set_up_containers(
+        enforcer, upkeep = set_up_containers(
             settings,
             inventory,
             driver=self._driver,
@@ -332,14 +336,18 @@ class Agent:
             services={name: service(each) for name, each in names.resources.items()},
             on_gap=self._metrics.unregistered.observe,
         )
-        upkeep = Upkeep(lifecycle, injector)
+
+        def tick() -> None:
+            injector.refresh()
+            decision_log.tick()
+
         refresher = Refresher(
             allocator=allocator,
             upkeep=upkeep,
             synced=self.pods.synced,
             stop=self._stop,
             on_released=self._inventory.poke,
-            on_tick=decision_log.tick,
+            on_tick=tick,
         )
         log.info(
             "cards",

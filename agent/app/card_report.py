@@ -11,9 +11,8 @@ from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import MetricsNames, Settings
 from agent.usage.holdings import Holdings
-from agent.usage.join import Measured
+from agent.usage.join import Measured, Overuse
 from agent.usage.meter import Meter, Owners
-from agent.usage.overuse import Overuse
 from common.status import Page
 from contract.inventory import Inventory
 

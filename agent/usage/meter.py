@@ -11,8 +11,7 @@ from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.usage.holdings import Holdings
-from agent.usage.join import Measured, Owner, join
-from agent.usage.overuse import Overuse, OveruseWatch
+from agent.usage.join import Measured, Overuse, OveruseWatch, Owner, join
 
 log = logging.getLogger(__name__)
 

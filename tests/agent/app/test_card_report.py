@@ -10,7 +10,7 @@ import pytest
 from agent.app import card_report
 from agent.runtime.cgroups import Cgroups
 from agent.settings import MetricsNames, Settings
-from agent.usage import overuse
+from agent.usage import join
 from contract.inventory import NOTHING, Card, PublishedInventory, encode_inventory
 from simulator.client import ApiClient
 from tests.agent.app.whole import PODS, page, ready, running
@@ -49,7 +49,7 @@ def settings(
     for pid, container in ((1, "init.scope"), (11, ID_A), (12, ID_B)):
         (proc / str(pid)).mkdir(parents=True)
         (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/{container}\n")
-    monkeypatch.setattr(overuse, "LASTING_SECONDS", 0)
+    monkeypatch.setattr(join, "LASTING_SECONDS", 0)
     monkeypatch.setattr(card_report, "Cgroups", lambda: Cgroups(proc, folder))
     kubelet.start()
     return make_settings(

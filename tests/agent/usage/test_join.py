@@ -7,8 +7,7 @@ import pytest
 from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.usage.holdings import HeldShare, Holder
-from agent.usage.join import Owner, Used, join
-from agent.usage.overuse import OveruseWatch
+from agent.usage.join import OveruseWatch, Owner, Used, join
 from tests.agent.builders import pod_id
 
 MIB = 1 << 20

@@ -14,11 +14,10 @@ from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups, ContainerCgroup
 from agent.runtime.cri import ContainerInfo, Cri
-from agent.usage import overuse
+from agent.usage import join
 from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
-from agent.usage.join import Measured, Used
+from agent.usage.join import Measured, Overuse, Used
 from agent.usage.meter import Meter, Owners
-from agent.usage.overuse import Overuse
 from tests.agent.builders import pod_id
 
 REF = ContainerRef(pod_id("a", "uid-a"), "main")
@@ -31,8 +30,8 @@ ID = "a" * 64
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two looks are enough, however soon."""
-    monkeypatch.setattr(overuse, "LASTING_SECONDS", 0)
-    monkeypatch.setattr(overuse, "LASTING_LOOKS", 2)
+    monkeypatch.setattr(join, "LASTING_SECONDS", 0)
+    monkeypatch.setattr(join, "LASTING_LOOKS", 2)
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""Cards and their links: the inventory of one node, as plain data."""
+"""Cards and their links: the inventory of one node, as plain data.
+
+What reads a document raises ``SettingsError``, with the path of the field, the rule and the value.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -45,11 +48,7 @@ class Discovery:
 
 
 def parse_inventory(document: object) -> Inventory:
-    """Read the content of a cards file: ``{"cards": [...], "links": [...]}``.
-
-    Raises:
-        SettingsError: with the path of the field, the rule and the value.
-    """
+    """Read the content of a cards file: ``{"cards": [...], "links": [...]}``."""
     if not isinstance(document, Mapping):
         raise SettingsError("the cards file must be a mapping with the keys cards and links")
     _only(document, {"cards", "links"}, "")
@@ -93,11 +92,7 @@ def _write_card(card: Card) -> dict[str, Any]:
 
 
 def check_distinct(cards: Sequence[Card]) -> None:
-    """Check what must differ between the cards of a node.
-
-    Raises:
-        SettingsError: with the field and the value that stands twice.
-    """
+    """Refuse cards of a node that are alike in what must differ."""
     for field in ("uuid", "index", "minor"):
         values = [getattr(card, field) for card in cards]
         for value in values:
@@ -129,11 +124,7 @@ def _plain(key: object) -> str:
 
 
 def parse_card(entry: object, path: str) -> Card:
-    """Read one card of the list, which stands at *path*.
-
-    Raises:
-        SettingsError: with the path of the field, the rule and the value.
-    """
+    """Read one card of the list, which stands at *path*."""
     if not isinstance(entry, Mapping):
         raise SettingsError(f"{path}: must be a mapping")
     _only(entry, _CARD_FIELDS, path)

@@ -65,7 +65,6 @@ _JOIN_SECONDS = 3.0
 class _Session:
     """What can be made once the cards are known."""
 
-    inventory: Inventory
     writer: PatchQueue
     allocator: Allocator
     registrar: Registrar
@@ -358,7 +357,7 @@ class Agent:
                 "enforcement": str(settings.enforcement),
             },
         )
-        return _Session(inventory, writer, allocator, registrar, upkeep, refresher)
+        return _Session(writer, allocator, registrar, upkeep, refresher)
 
     # --- what the parts ask of each other ----------------------------------------------
 
@@ -410,7 +409,7 @@ class Agent:
         if not self._loaded:
             return None
         return survey(
-            session.inventory,
+            session.allocator.table.inventory,
             block=block,
             unhealthy=self._watch.unhealthy,
             free={resource: session.allocator.free(resource) for resource in Resource},

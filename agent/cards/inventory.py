@@ -46,6 +46,10 @@ class Discovery:
     faults: tuple[CardFault, ...] = ()
     skipped: tuple[CardFault, ...] = ()
 
+    def left_out(self) -> list[CardFault]:
+        """List the cards that are not served, by index."""
+        return sorted((*self.faults, *self.skipped), key=lambda each: each.index)
+
 
 def parse_inventory(document: object) -> Inventory:
     """Read the content of a cards file: ``{"cards": [...], "links": [...]}``."""
@@ -93,16 +97,13 @@ def _write_card(card: Card) -> dict[str, Any]:
 
 def check_distinct(cards: Sequence[Card]) -> None:
     """Refuse cards of a node that are alike in what must differ."""
-    for field in ("uuid", "index", "minor"):
+    # Cards with a device path of their own may share a minor.
+    default = all(card.device == _device(card.minor) for card in cards)
+    for field in ("uuid", "index", "minor") if default else ("uuid", "index"):
         values = [getattr(card, field) for card in cards]
         for value in values:
-            if values.count(value) > 1 and (field != "minor" or _default_devices(cards)):
+            if values.count(value) > 1:
                 raise SettingsError(f"cards: {field} {quote(value)} stands twice")
-
-
-def _default_devices(cards: Sequence[Card]) -> bool:
-    """Whether minors must differ: cards with a device path of their own may share one."""
-    return all(card.device == _device(card.minor) for card in cards)
 
 
 def _device(minor: int) -> str:

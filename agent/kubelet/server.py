@@ -185,7 +185,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def _abort(
         self, context: grpc.ServicerContext, error: Exception, *, at_once: bool = False
     ) -> NoReturn:
-        """ContainerEdits an error: a refusal in its own words, anything else without ours.
+        """End a call with an error: a refusal in its own words, anything else without ours.
 
         The text ends up in the pod's status (fact K9), where its author reads it. A fault of
         ours must fail this one call, not the server, and must not show internals.

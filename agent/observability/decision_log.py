@@ -119,7 +119,7 @@ class LoggedDecisions:
         log.info(
             call,
             extra={
-                **_named(ref),
+                **named(ref),
                 "resource": resource.value,
                 "evidence": evidence.value,
                 "count": len(ids),
@@ -132,7 +132,7 @@ class LoggedDecisions:
     ) -> None:
         """Report that a call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
-        where = {"call": call, **_named(ref), "resource": resource.value}
+        where = {"call": call, **named(ref), "resource": resource.value}
         line = {**where, "count": size, "reason": reason}
         write = partial(self._write, line, ref)
         # Equal but for the pod; authors see the Events of their namespace.
@@ -160,7 +160,7 @@ class LoggedDecisions:
         """Report that the cards that a scheduler chose did not fit; others were taken."""
         log.warning(
             "replaced a scheduler's choice",
-            extra={**_named(ref), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
+            extra={**named(ref), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
         )
 
     def corrected(self, correction: Correction) -> None:
@@ -181,7 +181,7 @@ class LoggedDecisions:
         self._metrics.unproven.inc()
         log.info(
             "unproven",
-            extra={**_named(ref), "ids": summarize(ids), "reason": reason},
+            extra={**named(ref), "ids": summarize(ids), "reason": reason},
         )
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
@@ -189,7 +189,7 @@ class LoggedDecisions:
         self._metrics.unadvised.inc()
         log.warning(
             "chosen without wishes",
-            extra={**_named(ref), "resource": resource.value, "ids": summarize(ids)},
+            extra={**named(ref), "resource": resource.value, "ids": summarize(ids)},
         )
 
     def podresources_unavailable(self, reason: str) -> None:
@@ -198,7 +198,7 @@ class LoggedDecisions:
         log.warning("no witness", extra={"reason": reason})
 
 
-def _named(ref: ContainerRef | None) -> dict[str, str]:
+def named(ref: ContainerRef | None) -> dict[str, str]:
     """Return the fields that name a container; empty where it is not known."""
     if ref is None:
         return {"pod": "", "uid": "", "container": ""}

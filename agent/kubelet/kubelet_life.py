@@ -6,7 +6,7 @@ plugin proxy nothing else tells of it: the registration with the proxy outlives 
 
 import logging
 import os
-import selectors
+import select
 import stat
 import threading
 from pathlib import Path
@@ -74,8 +74,6 @@ class DirectoryWatch:
         self._lock = threading.Lock()
         self._closed = False
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._woken, selectors.EVENT_READ)
 
     def wake(self) -> None:
         """Make ``wait`` return; while nobody waits, the next one returns at once."""
@@ -90,10 +88,14 @@ class DirectoryWatch:
         """
         if self._begin():
             return  # what changed before is not told of
+        changes = select.poll()
+        changes.register(self._woken, select.POLLIN)
         if self._inotify is None:
             seconds = min(seconds, _BLIND_SECONDS)
-        for key, _ in self._selector.select(min(seconds, LOOK_AGAIN_SECONDS)):
-            if key.fd == self._woken:
+        else:
+            changes.register(self._inotify, select.POLLIN)
+        for descriptor, _ in changes.poll(min(seconds, LOOK_AGAIN_SECONDS) * 1000):
+            if descriptor == self._woken:
                 os.eventfd_read(self._woken)
             elif self._inotify is not None:
                 self._inotify.read(timeout=0)
@@ -101,7 +103,6 @@ class DirectoryWatch:
     def close(self) -> None:
         """Stop watching; nobody may wait any more."""
         self._end()
-        self._selector.close()
         with self._lock:
             self._closed = True
             os.close(self._woken)
@@ -121,15 +122,10 @@ class DirectoryWatch:
             log.warning("cannot watch the plugin directory", extra={"reason": str(error)})
             self._end()
             return False
-        self._selector.register(inotify, selectors.EVENT_READ)
         self._watched = there
         return True
 
     def _end(self) -> None:
-        inotify, self._inotify = self._inotify, None
-        if inotify is None:
-            return
-        if self._watched is not None:
-            self._selector.unregister(inotify)
-        self._watched = None
-        inotify.close()
+        inotify, self._inotify, self._watched = self._inotify, None, None
+        if inotify is not None:
+            inotify.close()

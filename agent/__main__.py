@@ -19,8 +19,7 @@ from agent.cards.cards_file import dump_discovery
 from agent.cards.source import look, none_served
 from agent.cards.topology_text import describe
 from agent.errors import SettingsError
-from agent.host.memory import limit_arenas
-from agent.host.open_files import raise_limit
+from agent.host.process import limit_arenas, raise_limit
 from agent.settings import Settings, parse_cards
 from common.commandline import flag, options_of, read_by
 from common.logs import configure

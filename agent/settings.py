@@ -1,4 +1,7 @@
-"""The agent's settings: each field with its flag, checked once at the start."""
+"""The agent's settings: each field with its flag, checked once at the start.
+
+What reads a flag raises ``SettingsError``, whose message names the flag, the value and the rule.
+"""
 
 import re
 from dataclasses import dataclass, replace
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from agent.cards.xids import APPLICATION_XIDS
+from agent.cards.health import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import (
     DRIVER_IN_CONTAINER,
@@ -65,23 +68,12 @@ class MetricsNames(StrEnum):
 
 
 def parse_cards(text: str) -> Path | None:
-    """Read where cards come from; a file is opened later, where its errors are reported.
-
-    Returns:
-        The cards file; ``None`` to ask NVML.
-    """
+    """Read where cards come from: a file, which is opened later, or ``None`` to ask NVML."""
     return None if text == "nvml" else Path(text)
 
 
 def parse_memory_block(text: str) -> int:
-    """Read the size of a memory block.
-
-    Returns:
-        Bytes.
-
-    Raises:
-        SettingsError: it is not a whole number of MiB.
-    """
+    """Return the bytes of a memory block."""
     size = parse_quantity(text)
     if size is None or size <= 0 or size % (1 << 20):
         raise SettingsError(
@@ -94,11 +86,7 @@ def parse_memory_block(text: str) -> int:
 def parse_driver_dir(text: str) -> DriverFiles | None:
     """Read ``HOST[:CONTAINER]``: where driver files are, and where containers find them.
 
-    Returns:
-        Both paths, the first as it is where it is ``auto``; ``None`` where nothing is given.
-
-    Raises:
-        SettingsError: a path is not absolute, or not written plainly.
+    ``auto`` stays in the place of the first path; of nothing ``None`` is made.
     """
     if not text:
         return None
@@ -110,14 +98,7 @@ def parse_driver_dir(text: str) -> DriverFiles | None:
 
 
 def parse_period(flag: str, text: str) -> float:
-    """Read a length of time, such as ``90s``, ``5m`` or ``1h30m``.
-
-    Returns:
-        Seconds.
-
-    Raises:
-        SettingsError: it is none; the message names the flag.
-    """
+    """Return the seconds of a length of time, such as ``90s``, ``5m`` or ``1h30m``."""
     match = _PERIOD.match(text)
     if match is None:
         raise SettingsError(
@@ -128,27 +109,12 @@ def parse_period(flag: str, text: str) -> float:
 
 
 def parse_ignored_xids(text: str) -> frozenset[int] | None:
-    """Read further Xids that leave a card healthy, comma-separated, or ``all``.
-
-    Returns:
-        Them, and those that are an application's fault; ``None`` for all.
-
-    Raises:
-        SettingsError: an entry is no number.
-    """
-    return None if text.strip() == "all" else APPLICATION_XIDS | _read_xids("ignore-xids", text)
+    """Read further Xids that leave a card healthy beside an application's; ``None`` for all."""
+    return None if text.strip() == "all" else APPLICATION_XIDS | parse_xids("ignore-xids", text)
 
 
-def parse_fatal_xids(text: str) -> frozenset[int]:
-    """Read Xids that make a card unhealthy, ignored or not, comma-separated.
-
-    Raises:
-        SettingsError: an entry is no number.
-    """
-    return _read_xids("fatal-xids", text)
-
-
-def _read_xids(flag: str, text: str) -> frozenset[int]:
+def parse_xids(flag: str, text: str) -> frozenset[int]:
+    """Read Xids, comma-separated."""
     entries = [entry.strip() for entry in text.split(",")] if text.strip() else []
     for entry in entries:
         if not _XID.match(entry):
@@ -214,7 +180,7 @@ class Settings:
     )
     fatal_xids: frozenset[int] = setting(
         default="",
-        parse=parse_fatal_xids,
+        parse=partial(parse_xids, "fatal-xids"),
         show_default="none",
         help="Xids that make a card unhealthy even if they are ignored, comma-separated.",
     )

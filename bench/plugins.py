@@ -16,7 +16,7 @@ from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
 from agent.app.supervisor import IN_SERVICE
 from agent.enforcement.none import NoEnforcement
-from agent.host import memory
+from agent.host import process
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
 from agent.kubelet.checkpoint import CheckpointFile
@@ -167,7 +167,7 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
         enforcer=NoEnforcement(),
     )
     allocator.refresh()
-    memory.freeze()
+    process.freeze()
     return allocator
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from agent.cards.health import APPLICATION_XIDS, RESET_XIDS, xid_fault
 from agent.cards.inventory import parse_inventory
-from agent.cards.xids import APPLICATION_XIDS, RESET_XIDS, describe
 from contract.errors import FieldError
 from contract.names import Names
 from contract.requests import read_pod_demand
@@ -101,7 +101,7 @@ def test_the_table_of_xids_is_the_agents() -> None:
     until_a_reset = {int(xid) for xid in re.findall(r"(?m)^\| (\d+) .* until a reset", table)}
     assert until_a_reset == RESET_XIDS
     for xid, name, _ in told:
-        assert describe(int(xid)) == f"Xid {xid} ({name})"
+        assert xid_fault(int(xid)).text == f"Xid {xid} ({name})"
 
 
 def test_the_table_has_every_rule_and_no_other() -> None:

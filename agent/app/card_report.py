@@ -5,17 +5,15 @@ from collections.abc import Callable
 
 from agent.cards.nvml_use import read_use
 from agent.kubernetes_api.events import Notice, Subject
-from agent.observability.gpu_manager_series import gpu_manager_series
+from agent.observability.decision_log import named
 from agent.observability.metrics import Metrics, render_series
-from agent.observability.series import card_series
+from agent.observability.series import card_series, gpu_manager_series
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import MetricsNames, Settings
 from agent.usage.holdings import Holdings
-from agent.usage.join import Measured
-from agent.usage.meter import Meter
-from agent.usage.overuse import Overuse
-from agent.usage.owners import Owners
+from agent.usage.join import Measured, Overuse
+from agent.usage.meter import Meter, Owners
 from common.status import Page
 from contract.inventory import Inventory
 
@@ -72,15 +70,7 @@ class CardReport:
         """Count a container that takes more than it holds, and tell its author."""
         ref, pod = overuse.ref, overuse.ref.pod
         self._metrics.overuse.inc()
-        log.warning(
-            "takes more than it holds",
-            extra={
-                "pod": str(pod),
-                "uid": pod.uid,
-                "container": ref.container,
-                "reason": overuse.text,
-            },
-        )
+        log.warning("takes more than it holds", extra={**named(ref), "reason": overuse.text})
         subject = Subject("Pod", pod.namespace, pod.name, pod.uid)
         self._tell(Notice(subject, "GPUOveruse", f"container {ref.container}: {overuse.text}"))
 

@@ -1,4 +1,4 @@
-"""Pass news of the cards on to the kubelet's lists, metrics, Events of the node, the inventory.
+"""Pass news of the cards on to metrics, Events of the node, the kubelet's lists, the inventory.
 
 The log is written where things happen (:mod:`agent.cards.discovery`), but for cards that are served
 twice: two threads each know a half of it.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault
-from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
@@ -26,16 +25,14 @@ class CardNews:
         self,
         *,
         node: str,
-        health_feed: HealthFeed,
         metrics: Metrics,
         tell: Callable[[Notice], None],
         poke: Callable[[], None],
     ) -> None:
-        """Start without news; *poke* is told that the inventory has changed."""
+        """Start without news; *poke* makes all look again that show the cards."""
         # The kubelet writes its own Events so: the node's name stands for its UID, and
         # ``kubectl describe node`` looks for both.
         self._node = Subject("Node", "", node, node)
-        self._health_feed = health_feed
         self._metrics = metrics
         self._tell = tell
         self._poke = poke
@@ -93,8 +90,7 @@ class CardNews:
         self._served_twice = twice
 
     def card_turned(self, card: Card, health: CardHealth) -> None:
-        """Show a card's places unhealthy, or healthy again, and tell why."""
-        self._health_feed.turn(card.uuid, healthy=health.healthy)
+        """Tell why a card is not given out now, or is again."""
         self._gauge(card, healthy=health.healthy)
         name = f"card {card.index} ({card.uuid}, {card.model})"
         if health.fault is None:

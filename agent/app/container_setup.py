@@ -6,14 +6,11 @@ Everything that is made of the settings and the cards, and lives as long as the 
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from agent.allocator.grants import ContainerEdits, Grant
 from agent.allocator.outcomes import Enforcer
-from agent.driver.folder import DriverFolder
-from agent.driver.host import Host, device_on_host
-from agent.driver.keeper import DriverKeeper
+from agent.driver.host import device_on_host
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.none import NoEnforcement
@@ -81,74 +78,53 @@ def _control_devices() -> tuple[str, ...]:
     return tuple(path for path in CONTROL_DEVICES if Path(path).exists())
 
 
-@dataclass(frozen=True, slots=True)
-class Lifecycle:
-    """What keeps an enforcer going: threads, sockets.
-
-    Attributes:
-        open: starts it; raises :class:`agent.errors.EnforcementError` where it cannot be.
-        alive: whether what ``open`` started still runs.
-        close: stops it; what containers find stays.
-    """
-
-    open: Callable[[], None] = lambda: None
-    alive: Callable[[], bool] = lambda: True
-    close: Callable[[], None] = lambda: None
-
-
 class Upkeep:
-    """Starts an enforcer, again and again while the disk does not let it."""
+    """What keeps an enforcer going: threads, sockets. Started again until the disk lets it."""
 
-    def __init__(self, lifecycle: Lifecycle, injector: Injector) -> None:
-        """Look after *lifecycle*, and the spec that *injector* has written."""
-        self._lifecycle = lifecycle
-        self._injector = injector
-        self._open = False
+    def __init__(
+        self,
+        start: Callable[[], None] = lambda: None,
+        alive: Callable[[], bool] = lambda: True,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start nothing yet.
+
+        *start* raises :class:`agent.errors.EnforcementError` where it cannot be; *alive* tells
+        whether what it started still runs; *close* stops it, and what containers find stays.
+        """
+        self._start = start
+        self._alive = alive
+        self._close = close
+        self._started = False
         self._closed = False
         self._lock = threading.Lock()
         self.problem = "enforcement is not started yet"
         """Why what containers need does not work; empty when it does."""
 
     def tick(self) -> None:
-        """Do what is to be done now and then."""
+        """Start what is not started."""
         with self._lock:
-            if not self._open and not self._closed:
+            if self._started or self._closed:
+                return
+            try:
                 self._start()
-        self._injector.refresh()
+            except EnforcementError as error:
+                if str(error) != self.problem:
+                    log.error("enforcement cannot be started", extra={"reason": str(error)})
+                self.problem = str(error)
+            else:
+                self._started, self.problem = True, ""
 
     @property
     def alive(self) -> bool:
         """Whether what was started still runs."""
-        return not self._open or self._lifecycle.alive()
+        return not self._started or self._alive()
 
     def close(self) -> None:
         """Stop what was started."""
         with self._lock:
             self._closed = True
-            self._lifecycle.close()
-
-    def _start(self) -> None:
-        try:
-            self._lifecycle.open()
-        except EnforcementError as error:
-            if str(error) != self.problem:
-                log.error("enforcement cannot be started", extra={"reason": str(error)})
-            self.problem = str(error)
-        else:
-            self._open, self.problem = True, ""
-
-
-def driver_keeper(
-    settings: Settings, *, idle: Callable[[], bool], on_result: Callable[[bool], None]
-) -> DriverKeeper:
-    """Make what lays the host's driver files out.
-
-    *idle* tells whether no container of the node has a GPU; *on_result* is told after each look
-    whether the files are those of the host's driver.
-    """
-    host = Host(settings.host_root, vcuda=settings.enforcement is EnforcementMode.VCUDA)
-    folder = DriverFolder(settings.driver_link)
-    return DriverKeeper(host, folder, idle=idle, on_result=on_result)
+            self._close()
 
 
 def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
@@ -159,7 +135,7 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     entitled: Entitled,
     on_registered: Callable[[str], None] = lambda _result: None,
     on_outdated: Callable[[bool], None] = lambda _outdated: None,
-) -> tuple[Enforcer, Lifecycle]:
+) -> tuple[Enforcer, Upkeep]:
     """Make the enforcer that the settings name, and what keeps it going.
 
     *driver* tells the driver's version, empty while it is not known; *on_registered* is told how
@@ -182,7 +158,7 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
             vcuda.close()
             cri.close()
 
-        return vcuda, Lifecycle(vcuda.open, lambda: vcuda.alive, close)
+        return vcuda, Upkeep(vcuda.open, lambda: vcuda.alive, close)
     if settings.enforcement is EnforcementMode.HAMI_CORE:
         hami = HamiCore(
             state_dir=settings.state_dir,
@@ -190,5 +166,5 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
             block=settings.memory_block,
             cards=inventory.cards,
         )
-        return hami, Lifecycle(hami.open)
-    return NoEnforcement(), Lifecycle()
+        return hami, Upkeep(hami.open)
+    return NoEnforcement(), Upkeep()

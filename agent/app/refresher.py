@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agent.allocator.allocator import Allocator
 from agent.app.container_setup import Upkeep
-from agent.host import memory
+from agent.host import process
 
 # How long a running pod waits at most for the annotation that an agent killed in between owes it.
 _REFRESH_SECONDS = 5.0
@@ -49,8 +49,8 @@ class Refresher:
         """Read the record, once the node's pods are known or have been waited for."""
         self._synced.wait(_SYNC_SECONDS)
         self._allocator.refresh()
-        self._upkeep.tick()
-        memory.freeze()
+        self._tick()
+        process.freeze()
 
     def run(self) -> None:
         """Look after pods that wait for their annotation or have ended, until the agent ends."""
@@ -62,7 +62,10 @@ class Refresher:
             if self._allocator.refresh(thorough=tick % often == 0):
                 self._on_released()
             if tick % often == 0:
-                self._upkeep.tick()
-                self._on_tick()
+                self._tick()
             if tick % (often * _SWEEP_EVERY) == 0 and self._synced.is_set():
                 self._allocator.sweep()
+
+    def _tick(self) -> None:
+        self._upkeep.tick()
+        self._on_tick()

@@ -20,26 +20,25 @@ from agent.allocator.interfaces import ContainerRef
 from agent.allocator.slots import DeviceTable
 from agent.app.card_report import CardReport
 from agent.app.card_updates import CardNews
-from agent.app.container_setup import Injector, Upkeep, driver_keeper, set_up_containers
+from agent.app.container_setup import Injector, Upkeep, set_up_containers
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
-from agent.cards.driver_life import driver_life
 from agent.cards.health import Rules
-from agent.cards.health_feed import HealthFeed
-from agent.cards.kept_faults import KeptFaults
+from agent.cards.kept_faults import KeptFaults, driver_life
 from agent.cards.source import Source, StaticSource, open_source
+from agent.driver.folder import DriverFolder
+from agent.driver.host import Host
+from agent.driver.keeper import DriverKeeper
 from agent.errors import SettingsError
 from agent.host.node_lock import NodeLock
 from agent.host.stale_sockets import remove_dead
 from agent.host.state_file import StateFile
 from agent.kubelet.checkpoint import CheckpointFile
-from agent.kubelet.device_list import check_size
-from agent.kubelet.endpoints import Endpoint
+from agent.kubelet.device_list import HealthFeed, check_size
 from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
-from agent.kubelet.refusal_pacing import RefusalPace
 from agent.kubelet.registration import Registrar
-from agent.kubelet.server import DevicePluginService
+from agent.kubelet.server import DevicePluginService, RefusalPace
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
 from agent.kubernetes_api.events import EventQueue, Notice, Subject
@@ -48,7 +47,7 @@ from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
-from agent.settings import Settings
+from agent.settings import EnforcementMode, Settings
 from agent.usage.holdings import Holdings, count_holdings
 from common.status import StatusServer, probe
 from contract.demand import CORES_PER_CARD
@@ -66,7 +65,6 @@ _JOIN_SECONDS = 3.0
 class _Session:
     """What can be made once the cards are known."""
 
-    inventory: Inventory
     writer: PatchQueue
     allocator: Allocator
     registrar: Registrar
@@ -113,7 +111,6 @@ class Agent:
         self._lock = NodeLock(settings.plugin_dir)
         self._loaded = False  # whether the record is what the kubelet's record says
         self._unusable = ""  # why cards that were found cannot be served
-        self._health_feed = HealthFeed()
         self._api = Api(settings.kubeconfig)
         resources = settings.names.resources
         self._record = PodResources(settings.pod_resources_socket, resources=resources)
@@ -136,10 +133,9 @@ class Agent:
         )
         news = CardNews(
             node=settings.node_name,
-            health_feed=self._health_feed,
             metrics=self._metrics,
             tell=self._events.put,
-            poke=self._inventory.poke,
+            poke=self._show_cards,
         )
         self._watch = CardWatch(
             self._source,
@@ -148,6 +144,7 @@ class Agent:
             kept=KeptFaults(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
             pace=pace,
         )
+        self._health_feed = HealthFeed(self._watch.unhealthy_cards)
         self._node = NodeReader(
             api=self._api,
             node=settings.node_name,
@@ -179,8 +176,9 @@ class Agent:
             self.threads.append(self._thread("use", lambda: meter.run(self._stop)))
         self._driver_files = None
         if settings.lays_out_driver:
-            self._driver_files = keeper = driver_keeper(
-                settings,
+            self._driver_files = keeper = DriverKeeper(
+                Host(settings.host_root, vcuda=settings.enforcement is EnforcementMode.VCUDA),
+                DriverFolder(settings.driver_link),
                 idle=self._idle,
                 on_result=lambda right: self._metrics.driver_files_problem.set(not right),
             )
@@ -290,7 +288,7 @@ class Agent:
         settings, names = self._settings, self._settings.names
         table = _open_table(inventory, settings)
         injector = Injector(settings, inventory)
-        enforcer, lifecycle = set_up_containers(
+        enforcer, upkeep = set_up_containers(
             settings,
             inventory,
             driver=self._driver,
@@ -334,19 +332,21 @@ class Agent:
 
         registrar = Registrar(
             plugin_dir=settings.plugin_dir,
-            endpoints=[
-                Endpoint(name, f"v{each}", service(each)) for name, each in names.resources.items()
-            ],
+            services={name: service(each) for name, each in names.resources.items()},
             on_gap=self._metrics.unregistered.observe,
         )
-        upkeep = Upkeep(lifecycle, injector)
+
+        def tick() -> None:
+            injector.refresh()
+            decision_log.tick()
+
         refresher = Refresher(
             allocator=allocator,
             upkeep=upkeep,
             synced=self.pods.synced,
             stop=self._stop,
             on_released=self._inventory.poke,
-            on_tick=decision_log.tick,
+            on_tick=tick,
         )
         log.info(
             "cards",
@@ -357,7 +357,7 @@ class Agent:
                 "enforcement": str(settings.enforcement),
             },
         )
-        return _Session(inventory, writer, allocator, registrar, upkeep, refresher)
+        return _Session(writer, allocator, registrar, upkeep, refresher)
 
     # --- what the parts ask of each other ----------------------------------------------
 
@@ -386,7 +386,11 @@ class Agent:
     def _cordon(self, uuids: frozenset[str]) -> None:
         """Keep new containers from cards that an admin has cordoned; running ones stay."""
         self._watch.cordon(uuids)
-        self._health_feed.cordon(uuids)
+        self._show_cards()
+
+    def _show_cards(self) -> None:
+        """Show kubelet and scheduler which cards are given out now."""
+        self._health_feed.wake()
         self._inventory.poke()
 
     def _driver(self) -> str:
@@ -405,7 +409,7 @@ class Agent:
         if not self._loaded:
             return None
         return survey(
-            session.inventory,
+            session.allocator.table.inventory,
             block=block,
             unhealthy=self._watch.unhealthy,
             free={resource: session.allocator.free(resource) for resource in Resource},

@@ -1,5 +1,4 @@
 """The node's cards: where they come from, and whether they may be given to new containers.
 
-``nvml`` and ``cards_file`` read; ``inventory``, ``health``, ``xids`` and ``topology_text``
-are pure.
+``nvml`` and ``cards_file`` read; ``inventory``, ``health`` and ``topology_text`` are pure.
 """

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-_WHOLE = 100
+from contract.demand import CORES_PER_CARD
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def newest_samples(samples: Iterable[Sample], *, since: int) -> dict[int, int]:
     """
     newest: dict[int, Sample] = {}
     for each in samples:
-        if each.pid <= 0 or each.at <= since or not 0 <= each.cores <= _WHOLE:
+        if each.pid <= 0 or each.at <= since or not 0 <= each.cores <= CORES_PER_CARD:
             continue
         known = newest.get(each.pid)
         # Of two samples of the same time the larger one, whatever order NVML gives them in.

@@ -55,7 +55,7 @@ def dump_discovery(found: Discovery) -> str:
     lines += [
         f"# left out: card {each.index} ({_comment(each.uuid or 'no UUID')}): "
         + _comment(each.reason)
-        for each in sorted((*found.faults, *found.skipped), key=lambda each: each.index)
+        for each in found.left_out()
     ]
     document = write_inventory(found.inventory)
     document["links"] = [_Line(link) for link in document["links"]]

@@ -144,15 +144,15 @@ class CardWatch:
         """Seconds since the cards were last looked at: grows when a call of NVML hangs."""
         return max(self._now().at - self._looked, 0.0)
 
-    def healthy(self, uuid: str) -> bool:
-        """Whether new containers may get a card."""
-        return not self.unhealthy(uuid)
-
     def unhealthy(self, uuid: str) -> str:
         """Return why new containers may not get a card; empty while they may."""
         health = self._status.health.get(uuid)
         reason = "not known" if health is None else health.reason
         return reason or (REASON if uuid in self._cordoned else "")
+
+    def unhealthy_cards(self) -> frozenset[str]:
+        """Return the UUIDs of the cards that new containers may not get."""
+        return frozenset(filter(self.unhealthy, self._cards))
 
     def cordon(self, uuids: frozenset[str]) -> None:
         """Set the cordoned cards: new containers get none of them."""

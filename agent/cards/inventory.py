@@ -1,4 +1,7 @@
-"""Cards and their links: the inventory of one node, as plain data."""
+"""Cards and their links: the inventory of one node, as plain data.
+
+What reads a document raises ``SettingsError``, with the path of the field, the rule and the value.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -43,13 +46,13 @@ class Discovery:
     faults: tuple[CardFault, ...] = ()
     skipped: tuple[CardFault, ...] = ()
 
+    def left_out(self) -> list[CardFault]:
+        """List the cards that are not served, by index."""
+        return sorted((*self.faults, *self.skipped), key=lambda each: each.index)
+
 
 def parse_inventory(document: object) -> Inventory:
-    """Read the content of a cards file: ``{"cards": [...], "links": [...]}``.
-
-    Raises:
-        SettingsError: with the path of the field, the rule and the value.
-    """
+    """Read the content of a cards file: ``{"cards": [...], "links": [...]}``."""
     if not isinstance(document, Mapping):
         raise SettingsError("the cards file must be a mapping with the keys cards and links")
     _only(document, {"cards", "links"}, "")
@@ -93,21 +96,14 @@ def _write_card(card: Card) -> dict[str, Any]:
 
 
 def check_distinct(cards: Sequence[Card]) -> None:
-    """Check what must differ between the cards of a node.
-
-    Raises:
-        SettingsError: with the field and the value that stands twice.
-    """
-    for field in ("uuid", "index", "minor"):
+    """Refuse cards of a node that are alike in what must differ."""
+    # Cards with a device path of their own may share a minor.
+    default = all(card.device == _device(card.minor) for card in cards)
+    for field in ("uuid", "index", "minor") if default else ("uuid", "index"):
         values = [getattr(card, field) for card in cards]
         for value in values:
-            if values.count(value) > 1 and (field != "minor" or _default_devices(cards)):
+            if values.count(value) > 1:
                 raise SettingsError(f"cards: {field} {quote(value)} stands twice")
-
-
-def _default_devices(cards: Sequence[Card]) -> bool:
-    """Whether minors must differ: cards with a device path of their own may share one."""
-    return all(card.device == _device(card.minor) for card in cards)
 
 
 def _device(minor: int) -> str:
@@ -129,11 +125,7 @@ def _plain(key: object) -> str:
 
 
 def parse_card(entry: object, path: str) -> Card:
-    """Read one card of the list, which stands at *path*.
-
-    Raises:
-        SettingsError: with the path of the field, the rule and the value.
-    """
+    """Read one card of the list, which stands at *path*."""
     if not isinstance(entry, Mapping):
         raise SettingsError(f"{path}: must be a mapping")
     _only(entry, _CARD_FIELDS, path)

@@ -2,7 +2,7 @@
 
 An Xid is an event: an agent that starts later does not hear of it, and the card may answer every
 probe as a sound one does. So its health outlives the agent, for as long as the driver's life
-lasts (:mod:`agent.cards.driver_life`): a driver that is loaded anew sets every card up. The clock
+lasts: a driver that is loaded anew sets every card up. The clock
 of the quiet time counts from the boot, and is the same for every agent of one boot.
 
 What NVML says at any time is not kept: the first probe of the next agent asks it.
@@ -14,29 +14,40 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 from agent.cards.health import CardHealth, Fault, FaultKind
+from agent.cards.pci import SYSFS
+from agent.host.state_file import StateFile
 
 log = logging.getLogger(__name__)
 
 
-class Store(Protocol):
-    """One text that survives the agent."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
-    def load(self) -> str:
-        """Return the text; empty where there is none."""
-        ...
 
-    def save(self, text: str) -> None:
-        """Replace the text as a whole; where it cannot be written there is none."""
-        ...
+def driver_life(boot_id: Path = _BOOT_ID, sysfs: Path = SYSFS) -> str:
+    """Return what changes with each boot and each load of the driver; empty if not known.
+
+    The kernel numbers what it shows in sysfs upwards, so a module that is loaded again has a
+    folder of another inode. Where there is no such folder (WSL) the boot alone counts.
+    """
+    try:
+        boot = boot_id.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    try:
+        module = (sysfs / "module/nvidia").stat().st_ino
+    except OSError:
+        module = 0
+    return f"{boot}-{module}" if boot else ""
 
 
 class KeptFaults:
     """The ill cards of an agent and of the agents before, in one text."""
 
-    def __init__(self, store: Store, life: Callable[[], str]) -> None:
+    def __init__(self, store: StateFile, life: Callable[[], str]) -> None:
         """Keep in *store*; *life* names the driver's life, empty where it is not known."""
         self._store = store
         self._life = life

@@ -15,7 +15,7 @@ import pynvml
 
 from agent.cards.health import Fault, FaultKind, Probe, xid_fault
 from agent.cards.inventory import CardFault, Discovery, check_distinct, parse_card
-from agent.cards.pci import SYSFS, PciDevices
+from agent.cards.pci import SYSFS, is_switch, numa_node
 from agent.errors import DriverUnloaded, SettingsError, Unavailable
 from contract.inventory import Card, Inventory, Link
 
@@ -66,7 +66,7 @@ class NvmlSource:
     """Opens sessions with the driver."""
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
-        self._pci = PciDevices(sysfs)
+        self._sysfs = sysfs
 
     @contextmanager
     def open(self) -> Iterator["NvmlSession"]:
@@ -77,7 +77,7 @@ class NvmlSource:
         """
         with translated():
             pynvml.nvmlInit()
-        session = NvmlSession(self._pci)
+        session = NvmlSession(self._sysfs)
         try:
             yield session
         finally:
@@ -90,8 +90,8 @@ class NvmlSession:
     Every method but ``close`` raises ``Unavailable`` where NVML itself does not work.
     """
 
-    def __init__(self, pci: PciDevices) -> None:
-        self._pci = pci
+    def __init__(self, sysfs: Path) -> None:
+        self._sysfs = sysfs
         self._events: Any = None
         self._watched: dict[int, str] = {}
 
@@ -157,7 +157,7 @@ class NvmlSession:
         Not by ``nvmlDeviceGetNumaNodeId``: that is the node which the card's own memory
         forms on Grace Hopper, without a CPU the kubelet could choose.
         """
-        node = self._pci.numa_node(bus_id)
+        node = numa_node(bus_id, self._sysfs)
         if node is not None:
             return node
         words = _or_none(
@@ -206,7 +206,7 @@ class NvmlSession:
                 continue
             bus_id = _bus_id(remote)
             # Drivers before R460 do not tell the kind.
-            if kind is None and self._pci.is_switch(bus_id):
+            if kind is None and is_switch(bus_id, self._sysfs):
                 switched += 1
             else:
                 straight[bus_id] += 1

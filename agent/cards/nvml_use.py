@@ -18,7 +18,7 @@ from agent.cards.nvml import SESSION_ERRORS, in_mig_mode, translated
 _NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
 
 
-def read_use(uuids: Collection[str], *, since: int) -> dict[str, CardUse]:
+def read_use(uuids: Collection[str], since: int) -> dict[str, CardUse]:
     """Read the use of cards; samples count from *since* on, Unix microseconds.
 
     Raises:

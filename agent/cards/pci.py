@@ -30,23 +30,20 @@ def parse_address(text: str) -> PciAddress | None:
     return PciAddress(*(int(part or "0", 16) for part in match.groups())) if match else None
 
 
-class PciDevices:
-    """The PCI devices of the node, by address such as ``0000:07:00.0``."""
+def numa_node(address: str, sysfs: Path) -> int | None:
+    """Return the NUMA node whose CPUs are next to a device, ``None`` when not known."""
+    node = _attribute(address, "numa_node", sysfs)
+    return int(node) if node.isdecimal() else None  # the kernel's "not known" is -1
 
-    def __init__(self, sysfs: Path = SYSFS) -> None:
-        self._folder = sysfs / "bus/pci/devices"
 
-    def numa_node(self, address: str) -> int | None:
-        """Return the NUMA node whose CPUs are next to a device, ``None`` when not known."""
-        node = self._attribute(address, "numa_node")
-        return int(node) if node.isdecimal() else None  # the kernel's "not known" is -1
+def is_switch(address: str, sysfs: Path) -> bool:
+    """Whether a device at the end of an NVLink is an NVSwitch."""
+    return _attribute(address, "class", sysfs).startswith(_SWITCH_CLASS)
 
-    def is_switch(self, address: str) -> bool:
-        """Whether a device at the end of an NVLink is an NVSwitch."""
-        return self._attribute(address, "class").startswith(_SWITCH_CLASS)
 
-    def _attribute(self, address: str, name: str) -> str:
-        try:
-            return (self._folder / address / name).read_text("ascii").strip()
-        except (OSError, UnicodeDecodeError):
-            return ""
+def _attribute(address: str, name: str, sysfs: Path) -> str:
+    """Read of a device, by an address such as ``0000:07:00.0``, what the kernel says of it."""
+    try:
+        return (sysfs / "bus/pci/devices" / address / name).read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

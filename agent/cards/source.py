@@ -94,6 +94,5 @@ def look(cards: Path | None) -> Discovery:
 
 def none_served(found: Discovery) -> str:
     """Return why no card can be served."""
-    left_out = sorted((*found.faults, *found.skipped), key=lambda each: each.index)
-    reasons = "; ".join(f"card {each.index}: {each.reason}" for each in left_out)
+    reasons = "; ".join(f"card {each.index}: {each.reason}" for each in found.left_out())
     return f"no card can be served: {reasons or 'the node has none'}"

@@ -25,8 +25,7 @@ def describe(found: Discovery) -> str:
     parts = [card_table(found.inventory)]
     if found.driver:
         parts.insert(0, f"driver {found.driver}\n")
-    left_out = sorted((*found.faults, *found.skipped), key=lambda each: each.index)
-    if left_out:
+    if left_out := found.left_out():
         parts.append(
             "".join(
                 f"GPU{each.index} ({each.uuid or 'no UUID'}) is left out: {each.reason}\n"

@@ -130,10 +130,12 @@ class DriverFolder:
 
     def _whole(self, base: int, layout: Layout) -> str | None:
         """Return the generation that has just this content, if there is one."""
+        wanted: dict[str, int | str] = {path: each.size for path, each in layout.files.items()}
+        wanted |= layout.links
         for name in names(base):
             if name == layout.name or name.startswith(f"{layout.name}~"):
                 with contextlib.suppress(OSError), opened(name, base) as folder:
-                    if _content(folder) == _expected(layout):
+                    if _content(folder) == wanted:
                         return name
         return None
 
@@ -215,11 +217,6 @@ def _is_folder(base: int, name: str) -> bool:
         return stat.S_ISDIR(os.stat(name, dir_fd=base, follow_symlinks=False).st_mode)
     except FileNotFoundError:
         return False
-
-
-def _expected(layout: Layout) -> dict[str, int | str]:
-    sizes: dict[str, int | str] = {path: source.size for path, source in layout.files.items()}
-    return sizes | dict(layout.links)
 
 
 def _content(folder: int) -> dict[str, int | str]:

@@ -210,12 +210,7 @@ class _Root:
 
 
 def device_on_host(root: Path, path: str) -> str:
-    """Return where the host has a device node that programs find at *path*.
-
-    Args:
-        root: where the host's root is mounted.
-        path: below ``/dev``.
-    """
+    """Return where the host, mounted at *root*, has a device node that programs find at *path*."""
     contained = f"{DRIVER_IN_ITS_CONTAINER}{path}"
     return contained if (root / contained.lstrip("/")).exists() else path
 

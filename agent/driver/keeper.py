@@ -22,38 +22,33 @@ class DriverKeeper:
         problem: why the folder is not that of the host's driver; empty when it is.
     """
 
-    def __init__(  # noqa: PLR0913 -- from where, where to, how often, by keyword
+    def __init__(
         self,
         source: Host,
         folder: DriverFolder,
         *,
         idle: Callable[[], bool],
         on_result: Callable[[bool], None] = lambda _right: None,
-        pause: float = _LOOK_SECONDS,
-        retry: float = _RETRY_SECONDS,
     ) -> None:
         """Check only whether an earlier agent has laid files out.
 
         *idle* tells whether no container of the node has a GPU; *on_result* is told after each
-        look whether the folder is that of the host's driver. *pause* is in seconds between two
-        looks, *retry* the same after one that failed.
+        look whether the folder is that of the host's driver.
         """
         self._source = source
         self._folder = folder
         self._idle = idle
         self._on_result = on_result
-        self._pause = pause
-        self._retry = retry
         self.ready = threading.Event()
         self.problem = "driver-dir: the host's driver files are not laid out yet"
         if folder.usable:
             self.ready.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Look every *pause* seconds until *stop* is set."""
+        """Look until *stop* is set."""
         while True:
             self.look()
-            if stop.wait(self._retry if self.problem else self._pause):
+            if stop.wait(_RETRY_SECONDS if self.problem else _LOOK_SECONDS):
                 return
 
     def look(self) -> None:

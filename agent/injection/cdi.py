@@ -32,19 +32,12 @@ _MOST_NODES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class SpecDevice:
-    """A device of a spec: its name without the kind, and the host's device nodes it brings."""
-
-    name: str
-    nodes: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Spec:
     """The parts of a spec that are used here."""
 
     kind: str
-    devices: tuple[SpecDevice, ...]
+    devices: Mapping[str, frozenset[str]]
+    """The host's device nodes that each brings, by its name without the kind."""
     nodes: frozenset[str]
     """The device nodes that come with each device."""
 
@@ -125,19 +118,19 @@ def parse_spec(document: object) -> Spec:
     listed = document.get("devices")
     if not isinstance(listed, list) or not 0 < len(listed) <= _MOST_DEVICES:
         raise SettingsError(f"devices: must be a list of 1 to {_MOST_DEVICES} devices")
-    devices = tuple(_device(entry, f"devices[{at}]") for at, entry in enumerate(listed))
-    if len({device.name for device in devices}) < len(devices):
+    devices = dict(_device(entry, f"devices[{at}]") for at, entry in enumerate(listed))
+    if len(devices) < len(listed):
         raise SettingsError("devices: a name stands twice")
     return Spec(kind, devices, _nodes(document, ""))
 
 
-def _device(entry: object, path: str) -> SpecDevice:
+def _device(entry: object, path: str) -> tuple[str, frozenset[str]]:
     if not isinstance(entry, Mapping):
         raise SettingsError(f"{path}: must be a mapping")
     name = entry.get("name")
     if not isinstance(name, str) or not _NAME.match(name):
         raise _invalid(f"{path}.name", name, "must be letters, digits, '-', '_', '.' and ':'")
-    return SpecDevice(name, _nodes(entry, f"{path}."))
+    return name, _nodes(entry, f"{path}.")
 
 
 def _nodes(entry: Mapping[str, Any], path: str) -> frozenset[str]:
@@ -189,10 +182,8 @@ def names_on_host(
         for spec in directory:
             if spec.kind != HOST_KIND:
                 continue
-            for device in spec.devices:
-                if device.name in fresh:
-                    twice.add(device.name)
-                fresh[device.name] = device.nodes | spec.nodes
+            twice |= fresh.keys() & spec.devices.keys()
+            fresh |= {name: nodes | spec.nodes for name, nodes in spec.devices.items()}
         devices.update(fresh)
         for name in twice:
             del devices[name]

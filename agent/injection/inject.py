@@ -122,11 +122,7 @@ def shared_by_all(
 
 
 def parse_extra_devices(text: str) -> tuple[str, ...]:
-    """Read further device nodes for every container, comma-separated.
-
-    Raises:
-        SettingsError: an entry is no path below ``/dev``.
-    """
+    """Read further device nodes for every container, comma-separated paths below ``/dev``."""
     entries = [entry.strip() for entry in text.split(",")] if text.strip() else []
     for entry in entries:
         if not entry.startswith("/dev/") or not _plain(entry):
@@ -138,11 +134,7 @@ def parse_extra_devices(text: str) -> tuple[str, ...]:
 
 
 def parse_directory(flag: str, text: str) -> str:
-    """Read the absolute path of a directory that is mounted.
-
-    Raises:
-        SettingsError: it is none; the message names the flag.
-    """
+    """Read the absolute path of a directory that is mounted."""
     if not text.startswith("/") or text == "/" or not _plain(text):
         raise SettingsError(
             f"{flag}: Invalid value: {quote(text)}: must be an absolute path without '.' and "

@@ -193,12 +193,7 @@ class CheckpointFile:
     """
 
     def __init__(self, kubelet_dir: Path, resources: Mapping[str, Resource]) -> None:
-        """Read nothing yet.
-
-        Args:
-            kubelet_dir: the kubelet's own device plugin directory.
-            resources: resource name -> resource; others in the file are passed over.
-        """
+        """Read nothing yet; *kubelet_dir* is the kubelet's own device plugin directory."""
         self._path = kubelet_dir / FILE_NAME
         self._parser = CheckpointParser(resources)
         self._lock = threading.Lock()

@@ -1,20 +1,42 @@
-"""What ``ListAndWatch`` sends: every place as a device, in one message of bounded size."""
+"""What ``ListAndWatch`` sends, and when: all places as devices, in one message of bounded size."""
 
+import threading
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from agent.allocator.slots import DeviceTable, Slot
 from agent.errors import SettingsError
 from common.kubelet_api import deviceplugin_pb2 as api
-from contract.inventory import Card
+from contract.inventory import HEALTHY, UNHEALTHY, Card
 from contract.resource import Resource
-
-HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-"""``constants.go`` of the device plugin API."""
 
 MOST_BYTES = 4 * 1024 * 1024
 """What the kubelet reads in one message: gRPC-Go's default, which it does not raise."""
 
 _MIB = 1 << 20
+
+
+class HealthFeed:
+    """The cards that are not to be given out, for the threads that wait for others of them.
+
+    Safe to share between threads.
+    """
+
+    def __init__(self, unhealthy: Callable[[], frozenset[str]] = frozenset) -> None:
+        """Prepare; *unhealthy* gives the cards' UUIDs as they are now."""
+        self.unhealthy = unhealthy
+        self._changed = threading.Condition()
+
+    def wake(self) -> None:
+        """Make all that wait look again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def after(self, shown: frozenset[str], *, leave: Callable[[], bool]) -> frozenset[str] | None:
+        """Wait for others than *shown* and return them; ``None`` as soon as *leave* says so."""
+        with self._changed:
+            self._changed.wait_for(lambda: leave() or self.unhealthy() != shown)
+            return None if leave() else self.unhealthy()
 
 
 def devices(
@@ -56,8 +78,7 @@ def check_size(table: DeviceTable, *, numa: bool) -> None:
         SettingsError: the message is too long; names the smallest block that works.
     """
     cards = len(table.inventory.cards)
-    fixed = (size_of(table, Resource.CORE, numa=numa),)
-    if any(size > MOST_BYTES for size in fixed):
+    if size_of(table, Resource.CORE, numa=numa) > MOST_BYTES:
         raise SettingsError(
             f"cards: Invalid value: {cards} cards: the kubelet reads at most {MOST_BYTES} bytes of "
             "devices in one message"

@@ -73,13 +73,7 @@ class PodResources:
         resources: Mapping[str, Resource],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open a channel; nothing is asked yet.
-
-        Args:
-            socket: the kubelet's PodResources socket.
-            resources: resource name -> resource; others in the record are passed over.
-            clock: seconds, monotonic.
-        """
+        """Open a channel to *socket*; nothing is asked yet. Only *resources* are read."""
         self._resources = resources
         self._socket = socket
         self._clock = clock
@@ -96,11 +90,8 @@ class PodResources:
     def list(self, *, within: float) -> tuple[ListedPod, ...]:
         """Ask who holds what; a call turned away by the rate limit is made again.
 
-        Args:
-            within: seconds for everything, retries included.
-
         Raises:
-            Unavailable: no answer in time.
+            Unavailable: no answer *within* so many seconds, retries included.
         """
         try:
             found = self._list(within)

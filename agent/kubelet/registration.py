@@ -7,16 +7,16 @@ moment (K18): that is noticed by the end of our own stream, and registered again
 """
 
 import logging
+import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import grpc
 
-from agent.kubelet.directory_watch import DirectoryWatch, identity
-from agent.kubelet.endpoints import Endpoint, EndpointServers
-from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, PluginServer
+from agent.kubelet.kubelet_life import DirectoryWatch, identity
+from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
@@ -35,23 +35,31 @@ _Kubelet = tuple[int, int, int]
 
 
 class Registrar:
-    """Keeps the endpoints served and registered while the kubelet comes and goes."""
+    """Keeps resources served and registered while the kubelet comes and goes.
+
+    Each is served on a socket whose name was never used before: gRPC unlinks a socket's path when
+    its server stops, late too, and another server may be listening there by then.
+    """
 
     def __init__(
         self,
         *,
         plugin_dir: Path,
-        endpoints: Sequence[Endpoint],
+        services: Mapping[str, Callable[[], DevicePluginService]],
         on_gap: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         """Prepare; nothing is served yet.
+
+        *services* makes the service of each resource, by the name that pods give it: every server
+        needs its own.
 
         *on_gap* is told, after a registration, for how many seconds a ``kubelet.sock`` was seen in
         *plugin_dir* that did not know this agent.
         """
         self._dir = plugin_dir
         self._on_gap = on_gap
-        self._servers = EndpointServers(plugin_dir, endpoints, on_cut=self._renew)
+        self._services = services
+        self._served: dict[str, PluginServer] = {}
         self._watch = DirectoryWatch(plugin_dir)
         self._known_to: _Kubelet | None = None
         self._unknown_since: float | None = None
@@ -60,13 +68,13 @@ class Registrar:
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet that is there now knows all endpoints."""
+        """Whether the kubelet that is there now knows all resources."""
         return self._known_to is not None
 
     @property
     def sockets(self) -> list[Path]:
         """The sockets that are listened on."""
-        return [each.socket for each in self._servers.served.values()]
+        return [each.socket for each in self._served.values()]
 
     def run(self) -> None:
         """Serve and register, again whenever the kubelet restarts or forgets, until ``stop``."""
@@ -79,7 +87,7 @@ class Registrar:
                 elif self._try() or self._replaced(kubelet, within=retries.next()):
                     retries.reset()
         finally:
-            self._servers.stop()
+            self._end_servers()
             self._watch.close()
 
     def stop(self) -> None:
@@ -91,6 +99,34 @@ class Registrar:
         """Register again at once: the kubelet may have forgotten us."""
         self._known_to = None
         self._watch.wake()
+
+    # --- serving -----------------------------------------------------------------------
+
+    def _complete(self) -> bool:
+        """Return whether every resource is served on a socket that is there."""
+        return bool(self._served) and all(each.socket.exists() for each in self._served.values())
+
+    def _serve(self) -> None:
+        """Serve every resource on a new socket, and none on an older one any more.
+
+        Raises:
+            OSError: a socket cannot be made.
+        """
+        self._end_servers()
+        for name, make in self._services.items():
+            service = make()
+            service.on_cut = self._renew
+            socket = self._dir / f"v{service.resource}-{secrets.token_hex(4)}.sock"
+            try:
+                self._served[name] = PluginServer(service, socket)
+            except OSError:
+                self._end_servers()
+                raise
+
+    def _end_servers(self) -> None:
+        for each in self._served.values():
+            each.stop()
+        self._served = {}
 
     # --- registering -------------------------------------------------------------------
 
@@ -104,7 +140,7 @@ class Registrar:
                 log.info("waiting for the plugin directory", extra={"path": str(self._dir)})
             self._waiting = not here
             return None
-        return None if self._servers.complete and kubelet == self._known_to else kubelet
+        return None if self._complete() and kubelet == self._known_to else kubelet
 
     def _try(self) -> bool:
         """Serve what is not served, and register it; tell whether that was possible."""
@@ -112,8 +148,8 @@ class Registrar:
         if self._unknown_since is None:
             self._unknown_since = time.monotonic()
         try:
-            if not self._servers.complete:
-                self._servers.serve()
+            if not self._complete():
+                self._serve()
             # Serving takes a moment, in which a kubelet may have come instead of a dead one: to
             # be registered with the one and take it for the other would mean to do it all
             # again, and to cut off calls that it makes already.
@@ -139,13 +175,13 @@ class Registrar:
         return False
 
     def _register_all(self, kubelet: _Kubelet) -> None:
-        """Register every endpoint, and wait until the kubelet has asked for its devices.
+        """Register every resource, and wait until the kubelet has asked for its devices.
 
         Raises:
             OSError: the kubelet has been replaced, or has forgotten us already.
             grpc.RpcError: it refused, or did not answer in time.
         """
-        served = self._servers.served
+        served = self._served
         streams = [(each.service, each.service.streams) for each in served.values()]
         for resource_name, server in served.items():
             self._register(resource_name, server, kubelet)
@@ -182,7 +218,7 @@ class Registrar:
             done = threading.Event()
             call.add_done_callback(lambda _call: done.set())
             while not done.wait(_LOOK_SECONDS):
-                if not self._servers.complete:
+                if not self._complete():
                     call.cancel()
                     raise OSError("the kubelet has removed our sockets")
                 if identity(self._dir / KUBELET_SOCKET) != kubelet:

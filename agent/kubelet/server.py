@@ -11,9 +11,8 @@ import grpc
 
 from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
-from agent.cards.health_feed import HealthFeed
 from agent.errors import Refusal
-from agent.kubelet.device_list import devices
+from agent.kubelet.device_list import HealthFeed, devices
 from common.kubelet_api import deviceplugin_pb2 as api
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
@@ -29,6 +28,12 @@ OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocat
 # a node by default, and each may wait for the kubelet's record. Threads are made when needed.
 _THREADS = 128
 _MESSAGE_BYTES = 64 * 1024 * 1024
+
+BURST = 40
+"""So many refusals are answered at once."""
+PER_SECOND = 40.0
+"""So many are answered in the long run."""
+LONGEST_SECONDS = 0.5
 
 
 class Calls(Protocol):
@@ -65,7 +70,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         of the kubelet's serial calls is refused.
         """
         self._numa = numa
-        self._resource = resource
+        self.resource = resource
         self._table = table
         self._calls = calls
         self._health_feed = health_feed or HealthFeed()
@@ -125,15 +130,12 @@ class DevicePluginService(rpc.DevicePluginServicer):
         if not context.add_callback(left):
             left()
             return  # it had ended before
-        showing = self._health_feed.showing
-        while True:
+        unhealthy: frozenset[str] | None = self._health_feed.unhealthy()
+        while unhealthy is not None:
             yield api.ListAndWatchResponse(
-                devices=devices(self._table, self._resource, showing.unhealthy, numa=self._numa)
+                devices=devices(self._table, self.resource, unhealthy, numa=self._numa)
             )
-            later = self._health_feed.after(showing.version, leave=leave)
-            if later is None:
-                return
-            showing = later
+            unhealthy = self._health_feed.after(unhealthy, leave=leave)
 
     def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
@@ -144,7 +146,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
                 container_responses=[
                     api.ContainerPreferredAllocationResponse(
                         deviceIDs=self._calls.prefer(
-                            self._resource,
+                            self.resource,
                             each.available_deviceIDs,
                             each.must_include_deviceIDs,
                             each.allocation_size,
@@ -163,7 +165,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         try:
             return api.AllocateResponse(
                 container_responses=[
-                    _encode(self._calls.allocate(self._resource, each.devices_ids))
+                    _encode(self._calls.allocate(self.resource, each.devices_ids))
                     for each in request.container_requests
                 ]
             )
@@ -175,7 +177,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
     ) -> api.PreStartContainerResponse:
         """Prove the container before it starts."""
         try:
-            self._calls.prestart(self._resource, request.devices_ids)
+            self._calls.prestart(self.resource, request.devices_ids)
         except Exception as error:  # noqa: BLE001 -- the edge: see _abort
             self._abort(context, error, at_once=True)  # side by side: the kubelet paces them itself
         return api.PreStartContainerResponse()
@@ -183,7 +185,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def _abort(
         self, context: grpc.ServicerContext, error: Exception, *, at_once: bool = False
     ) -> NoReturn:
-        """ContainerEdits an error: a refusal in its own words, anything else without ours.
+        """End a call with an error: a refusal in its own words, anything else without ours.
 
         The text ends up in the pod's status (fact K9), where its author reads it. A fault of
         ours must fail this one call, not the server, and must not show internals.
@@ -192,7 +194,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
             if not at_once:
                 self._before_refusal()
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"gpu-turnstile: {error}")
-        log.error("call failed", extra={"resource": str(self._resource)}, exc_info=error)
+        log.error("call failed", extra={"resource": str(self.resource)}, exc_info=error)
         context.abort(
             grpc.StatusCode.INTERNAL,
             "gpu-turnstile failed on this node, its log says why; the pod can be created again",
@@ -216,6 +218,29 @@ def _encode(answer: ContainerEdits) -> api.ContainerAllocateResponse:
         ],
         cdi_devices=[api.CDIDevice(name=name) for name in answer.cdi],
     )
+
+
+class RefusalPace:
+    """How fast refusals are answered: a burst at once, then so many a second.
+
+    A controller may make a new pod for each one that is refused, and the kubelet admits pods one at
+    a time. A refusal that is answered a little later slows such a loop down, and costs a single
+    refused pod nothing. Safe to share between threads.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Start with a whole burst; *clock* gives seconds, monotonic."""
+        self._clock = clock
+        self._burst = BURST / PER_SECOND
+        self._lock = threading.Lock()
+        self._next = clock() - self._burst  # when the bucket was empty last, had it been used
+
+    def delay(self) -> float:
+        """Count a refusal, and return after how many seconds it is to be answered."""
+        now = self._clock()
+        with self._lock:
+            self._next = max(self._next, now - self._burst) + 1 / PER_SECOND
+            return min(max(self._next - now, 0.0), LONGEST_SECONDS)
 
 
 class PluginServer:

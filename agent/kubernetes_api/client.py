@@ -15,7 +15,11 @@ _USER_AGENT = "gpu-turnstile-agent"
 
 
 class Api:
-    """A client for one node's agent. Safe to share between threads."""
+    """A client for one node's agent. Safe to share between threads.
+
+    Every method raises ``Unavailable`` where there is no usable answer in time, and ``Rejected`` or
+    ``Gone`` as the API server says; :meth:`get_pod` makes these ``Unavailable``, too.
+    """
 
     def __init__(self, kubeconfig: Path | None) -> None:
         """Read the credentials of a kubeconfig file, or, with ``None``, of the pod.
@@ -29,37 +33,24 @@ class Api:
             raise SettingsError(str(error)) from error
 
     def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
-        """List the pods bound to *node*, from the API server's cache, in *within* seconds if given.
+        """List the pods bound to *node*, with the resource version to watch from.
 
-        Returns:
-            The pods and the resource version to watch from.
-
-        Raises:
-            Unavailable: no usable answer.
+        They come from the API server's cache, in *within* seconds if given.
         """
         query = {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": "0"}
         items, version, _ = self._client.list("/api/v1/pods", query, within)
         return items, version
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        """Stream what happens to the pods bound to *node*; ends when the server ends it.
+        """Stream types of events and objects of the pods bound to *node*, until the server ends it.
 
-        Yields:
-            Event type (``ADDED``, ``MODIFIED``, ``DELETED``, ``BOOKMARK``) and object.
-
-        Raises:
-            Gone: *resource_version* is too old.
-            Unavailable: the stream broke.
+        ``Gone`` says that *resource_version* is too old.
         """
         query = {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": resource_version}
         yield from self._client.watch("/api/v1/pods", query)
 
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
-        """Get one pod in *within* seconds, at most one; ``None`` when there is none.
-
-        Raises:
-            Unavailable: no usable answer in time.
-        """
+        """Get one pod in *within* seconds, at most one; ``None`` when there is none."""
         timeout = min(within or _GET_SECONDS, _GET_SECONDS)
         try:
             return self._client.find(object_path("pods", namespace, name), timeout=timeout)
@@ -67,53 +58,27 @@ class Api:
             raise Unavailable(f"GET pod {namespace}/{name}: {error}") from error
 
     def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to a pod.
-
-        Raises:
-            Rejected: the pod is gone, is another one, or the patch is refused.
-            Unavailable: no usable answer in time.
-        """
+        """Apply a merge patch to a pod, which is refused where it names another pod's UID."""
         self._client.call(
             "PATCH", object_path("pods", namespace, name), patch, timeout=_PATCH_SECONDS
         )
 
     def get_node(self, name: str) -> Json:
-        """Get a node, from the API server's cache.
-
-        Raises:
-            Rejected: there is no such node, or it may not be read.
-            Gone: never in practice.
-            Unavailable: no usable answer in time.
-        """
+        """Get a node, from the API server's cache."""
         path, query = f"/api/v1/nodes/{quoted(name)}", {"resourceVersion": "0"}
         return self._client.call("GET", path, timeout=_PATCH_SECONDS, query=query)
 
     def patch_node(self, name: str, patch: Json) -> None:
-        """Apply a merge patch to a node.
-
-        Raises:
-            Rejected: there is no such node, or the patch is refused.
-            Unavailable: no usable answer in time.
-        """
+        """Apply a merge patch to a node."""
         path = f"/api/v1/nodes/{quoted(name)}"
         self._client.call("PATCH", path, patch, timeout=_PATCH_SECONDS)
 
     def create_event(self, namespace: str, event: Json) -> None:
-        """Create an event.
-
-        Raises:
-            Rejected: it exists already (409), or is refused.
-            Unavailable: no usable answer in time.
-        """
+        """Create an event; one that exists already is a conflict (409)."""
         self._client.call("POST", object_path("events", namespace), event, timeout=_PATCH_SECONDS)
 
     def patch_event(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to an event.
-
-        Raises:
-            Rejected: it is gone, or the patch is refused.
-            Unavailable: no usable answer in time.
-        """
+        """Apply a merge patch to an event."""
         self._client.call(
             "PATCH", object_path("events", namespace, name), patch, timeout=_PATCH_SECONDS
         )

@@ -2,19 +2,26 @@
 
 import logging
 import math
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from agent.kubernetes_api.client import Json
-from agent.kubernetes_api.node_label import model_label
 from agent.kubernetes_api.write_queue import WriteQueue
 from common.backoff import spread
 from contract.inventory import Amounts, Card, Inventory, PublishedInventory, encode_inventory
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
+
+MIXED = "mixed"
+"""The value where the cards are of several models: no selector of one model may match."""
+
+_LONGEST_LABEL = 63  # its value, as the API server allows
+_NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]+")
+_EDGES = "._-"
 
 
 class NodeApi(Protocol):
@@ -70,6 +77,20 @@ def survey(
             for card in inventory.cards
         ),
     )
+
+
+def model_label(models: Iterable[str]) -> str | None:
+    """Return the label's value for cards of these models; ``None`` where there is none.
+
+    A model's name is changed as little as the rules of labels allow: ``NVIDIA A100-SXM4-80GB``
+    becomes ``NVIDIA-A100-SXM4-80GB``, which is also what GPU Feature Discovery writes.
+    """
+    values = {
+        _NOT_ALLOWED.sub("-", each).strip(_EDGES)[:_LONGEST_LABEL].rstrip(_EDGES) for each in models
+    } - {""}
+    if len(values) > 1:
+        return MIXED
+    return next(iter(values), None)
 
 
 def _is_more(before: PublishedInventory, after: PublishedInventory) -> bool:

@@ -3,17 +3,91 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Generic, TypeVar
 
 from agent.allocator.interfaces import ContainerRef, Correction
 from agent.allocator.slots import summarize
-from agent.observability.folding import Folding
 from agent.observability.metrics import Metrics
 from contract.allocation import Evidence
 from contract.resource import Resource
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ALONE = 5
+"""So many equal news are told one by one."""
+EVERY_SECONDS = 10.0
+"""Over so long further ones are told together."""
+QUIET_SECONDS = 60.0
+"""After so long without any they are news again."""
+MOST_KINDS = 64
+"""Kinds of news that are told apart; any further are told together."""
+
+
+@dataclass(slots=True)
+class _Kind(Generic[T]):
+    told: int = 0
+    folded: int = 0
+    last: T | None = None
+    told_at: float = 0.0
+    seen_at: float = 0.0
+
+
+class Folding(Generic[T]):
+    """Decides what is told of equal news: the first few alone, then only how many there were.
+
+    A pod that fits a node by count and none of its cards is refused. Where a controller makes a new
+    one at once, that goes on for as long as nobody stops it. A log line and an Event for each would
+    bury everything else. Not safe to share between threads: its owner locks.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Know nothing yet; *clock* gives seconds."""
+        self._clock = clock
+        self._kinds: dict[Hashable, _Kind[T]] = {}
+
+    def add(self, kind: Hashable, news: T) -> int:
+        """Apply news, and return how many are to be told of now with these: 0 is none."""
+        now = self._clock()
+        entry = self._entry(kind)
+        entry.seen_at = now
+        if entry.told < ALONE:
+            entry.told += 1
+            entry.told_at = now
+            return 1
+        entry.folded += 1
+        entry.last = news
+        return self._unfold(entry, now)
+
+    def due(self) -> list[tuple[int, T]]:
+        """Return what is to be told now though nothing came: how many, and the last of them."""
+        now, found = self._clock(), list[tuple[int, T]]()
+        for kind, entry in tuple(self._kinds.items()):
+            last = entry.last
+            count = self._unfold(entry, now)
+            if count and last is not None:
+                found.append((count, last))
+            if not entry.folded and now - entry.seen_at >= QUIET_SECONDS:
+                del self._kinds[kind]
+        return found
+
+    def _entry(self, kind: Hashable) -> _Kind[T]:
+        known = self._kinds.get(kind)
+        if known is None:
+            if len(self._kinds) >= MOST_KINDS:
+                kind = None  # of its own, and never forgotten for another
+            known = self._kinds.setdefault(kind, _Kind())
+        return known
+
+    def _unfold(self, entry: _Kind[T], now: float) -> int:
+        if not entry.folded or now - entry.told_at < EVERY_SECONDS:
+            return 0
+        count, entry.folded, entry.last, entry.told_at = entry.folded, 0, None, now
+        return count
 
 
 class LoggedDecisions:
@@ -45,7 +119,7 @@ class LoggedDecisions:
         log.info(
             call,
             extra={
-                **_named(ref),
+                **named(ref),
                 "resource": resource.value,
                 "evidence": evidence.value,
                 "count": len(ids),
@@ -58,7 +132,7 @@ class LoggedDecisions:
     ) -> None:
         """Report that a call was refused."""
         self._metrics.refusals.labels(call, resource.value).inc()
-        where = {"call": call, **_named(ref), "resource": resource.value}
+        where = {"call": call, **named(ref), "resource": resource.value}
         line = {**where, "count": size, "reason": reason}
         write = partial(self._write, line, ref)
         # Equal but for the pod; authors see the Events of their namespace.
@@ -86,7 +160,7 @@ class LoggedDecisions:
         """Report that the cards that a scheduler chose did not fit; others were taken."""
         log.warning(
             "replaced a scheduler's choice",
-            extra={**_named(ref), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
+            extra={**named(ref), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
         )
 
     def corrected(self, correction: Correction) -> None:
@@ -107,7 +181,7 @@ class LoggedDecisions:
         self._metrics.unproven.inc()
         log.info(
             "unproven",
-            extra={**_named(ref), "ids": summarize(ids), "reason": reason},
+            extra={**named(ref), "ids": summarize(ids), "reason": reason},
         )
 
     def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
@@ -115,7 +189,7 @@ class LoggedDecisions:
         self._metrics.unadvised.inc()
         log.warning(
             "chosen without wishes",
-            extra={**_named(ref), "resource": resource.value, "ids": summarize(ids)},
+            extra={**named(ref), "resource": resource.value, "ids": summarize(ids)},
         )
 
     def podresources_unavailable(self, reason: str) -> None:
@@ -124,7 +198,7 @@ class LoggedDecisions:
         log.warning("no witness", extra={"reason": reason})
 
 
-def _named(ref: ContainerRef | None) -> dict[str, str]:
+def named(ref: ContainerRef | None) -> dict[str, str]:
     """Return the fields that name a container; empty where it is not known."""
     if ref is None:
         return {"pod": "", "uid": "", "container": ""}

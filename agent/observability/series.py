@@ -8,10 +8,15 @@ from typing import TypeVar
 from agent.cards.card_use import CardUse
 from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.usage.join import Measured, Used
+from contract.demand import CORES_PER_CARD
 
 PREFIX = "gpu_turnstile_agent_"
 _CONTAINER = ("namespace", "pod", "container", "card")
 _CARD = ("card",)
+
+_GPU_MANAGER = ("pod_name", "namespace", "node", "container_name")
+_TOTAL = "total"
+_MIB = 1 << 20
 
 Samples = Mapping[tuple[str, ...], float]
 Value = float | None
@@ -56,7 +61,11 @@ def card_series(
     Nothing is told of the use of who is not among the holders.
     """
     holdings, measured = holdings or Holdings(), measured or Measured()
-    held = [(_labels(each, card), share) for each, card, share in _shares(holdings.holders)]
+    held = [
+        (_labels(each, card), share)
+        for each in holdings.holders
+        for card, share in each.shares.items()
+    ]
     used = [
         (_labels(each, card), found)
         for each in holdings.holders
@@ -85,12 +94,59 @@ def _series(
         yield Series(f"{PREFIX}{prefix}_{name}", text, labels, samples)
 
 
-def _shares(holders: Iterable[Holder]) -> Iterator[tuple[Holder, str, HeldShare]]:
-    for each in holders:
-        for card, share in each.shares.items():
-            yield each, card, share
-
-
 def _labels(holder: Holder, card: str) -> tuple[str, ...]:
     ref = holder.ref
     return ref.pod.namespace, ref.pod.name, ref.container, card
+
+
+def gpu_manager_series(
+    node: str,
+    indices: Mapping[str, int],
+    holdings: Holdings | None,
+    measured: Measured | None,
+) -> Iterator[Series]:
+    """Make what is asked for and used under the names of gpu-manager's four gauges.
+
+    Names, labels and units are those of tkestack/gpu-manager, ``pkg/services/display/display.go``:
+    a card is ``gpu<index>``, all cards together are ``total``; use of cores is in hundredths of a
+    card, a request of them in cards, memory in MiB. *indices* are those of the cards, by UUID.
+    """
+    cores: dict[tuple[str, ...], float] = {}
+    memory: dict[tuple[str, ...], float] = {}
+    asked_cores: dict[tuple[str, ...], float] = {}
+    asked_memory: dict[tuple[str, ...], float] = {}
+    use = measured.use if measured is not None else {}
+    for each in holdings.holders if holdings is not None else ():
+        of = each.ref.pod.name, each.ref.pod.namespace, node, each.ref.container
+        shares = each.shares.values()
+        asked_cores[*of, _TOTAL] = sum(share.cores for share in shares) / CORES_PER_CARD
+        asked_memory[*of, _TOTAL] = sum(share.memory for share in shares) / _MIB
+        for name, used in _by_card(use.get(each.ref, {}), indices):
+            if used.cores is not None:
+                cores[*of, name] = used.cores
+            if used.memory is not None:
+                memory[*of, name] = used.memory / _MIB
+    for name, text, label, samples in (
+        ("gpu_utilization", "gpu utilization", "gpu", cores),
+        ("gpu_memory_total", "gpu memory usage in MiB", "gpu_memory", memory),
+        ("request_gpu_utilization", "request of gpu utilization", "req_of_gpu", asked_cores),
+        ("request_gpu_memory", "request of gpu memory in MiB", "req_of_gpu_memory", asked_memory),
+    ):
+        yield Series(f"container_{name}", text, (*_GPU_MANAGER, label), samples)
+
+
+def _by_card(used: Mapping[str, Used], indices: Mapping[str, int]) -> Iterator[tuple[str, Used]]:
+    """Return use by gpu-manager's names of cards, and the sum, if every card tells its part."""
+    if not used:
+        return
+    for uuid, each in used.items():
+        yield f"gpu{indices[uuid]}", each
+    cores = [each.cores for each in used.values() if each.cores is not None]
+    memory = [each.memory for each in used.values() if each.memory is not None]
+    yield (
+        _TOTAL,
+        Used(
+            sum(cores) if len(cores) == len(used) else None,
+            sum(memory) if len(memory) == len(used) else None,
+        ),
+    )

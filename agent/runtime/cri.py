@@ -59,14 +59,10 @@ class Cri:
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
         """Ask for one container; ``None`` when the runtime has none that a kubelet made.
 
-        The sandbox of a pod is none.
-
-        Args:
-            container_id: its whole ID.
-            within: seconds; a runtime that is just coming up is waited for.
+        The sandbox of a pod is none. A runtime that is just coming up is waited for.
 
         Raises:
-            Unavailable: no answer in time.
+            Unavailable: no answer *within* so many seconds.
         """
         wanted = runtime_pb2.ContainerFilter(id=container_id)
         with self._answering():
@@ -81,14 +77,11 @@ class Cri:
     def succeeded(self, pod_uid: str, *, within: float) -> frozenset[str]:
         """List the containers of a pod that have ended with 0 since it was last set up.
 
-        A pod whose sandbox was made anew begins anew, with its first init container.
-
-        Args:
-            pod_uid: the pod, by the UID on its labels; not empty, which would be all pods.
-            within: seconds for all questions that this takes.
+        A pod whose sandbox was made anew begins anew, with its first init container. *pod_uid* is
+        the UID on its labels; not empty, which would be all pods.
 
         Raises:
-            Unavailable: no answer in time.
+            Unavailable: no answer *within* so many seconds for all that is asked.
         """
         label = {UID_LABEL: pod_uid}
         end = time.monotonic() + within

@@ -1,29 +1,54 @@
 """Measures periodically what containers use of the cards."""
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
 
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
+from agent.runtime.cgroups import Cgroups
+from agent.runtime.cri import Cri
 from agent.usage.holdings import Holdings
-from agent.usage.join import Measured, join
-from agent.usage.overuse import Overuse, OveruseWatch
-from agent.usage.owners import Owners
+from agent.usage.join import Measured, Overuse, OveruseWatch, Owner, join
 
 log = logging.getLogger(__name__)
 
 # A look that is older than so many periods says nothing of now: a call of the driver may hang.
 _STALE_AFTER = 3
+_ANSWER_SECONDS = 2.0
 
 
-class ReadUse(Protocol):
-    """Asks the driver for the use of cards."""
+class Owners:
+    """Finds the containers of processes. Asks the runtime once for each container."""
 
-    def __call__(self, uuids: Collection[str], /, *, since: int) -> Mapping[str, CardUse]:
-        """Return the use of each card; samples count from *since* on, Unix microseconds."""
+    def __init__(self, processes: Cgroups, runtime: Cri) -> None:
+        self._processes = processes
+        self._runtime = runtime
+        self._known: dict[str, Owner] = {}
+
+    def find(self, pids: Collection[int]) -> dict[int, Owner]:
+        """Return the container of each process that is in one.
+
+        Raises:
+            Unavailable: kernel or runtime do not answer, or the agent does not see processes
+                other than its own. Nothing is known then: zeros would be lies.
+        """
+        if os.getpid() == 1:  # the first process of a PID namespace sees no process of the host
+            raise Unavailable("the host's processes are not visible: the agent needs hostPID")
+        containers = self._processes.containers_of(pids)
+        there = {each.container_id for each in containers.values()}
+        self._known = {each: self._known[each] for each in there & self._known.keys()}
+        for container_id in sorted(there - self._known.keys()):
+            info = self._runtime.container(container_id, within=_ANSWER_SECONDS)
+            if info is not None:
+                self._known[container_id] = Owner(info.pod_uid, info.name)
+        return {
+            pid: self._known[each.container_id]
+            for pid, each in containers.items()
+            if each.container_id in self._known
+        }
 
 
 class Meter:
@@ -32,18 +57,18 @@ class Meter:
     def __init__(  # noqa: PLR0913 -- whom it asks and tells, by keyword
         self,
         *,
-        read: ReadUse,
+        read: Callable[[Collection[str], int], Mapping[str, CardUse]],
         owners: Owners,
         holdings: Callable[[], Holdings | None],
         period: float,
         on_overuse: Callable[[Overuse], None] = lambda _overuse: None,
         close: Callable[[], None] = lambda: None,
-        watch: OveruseWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
         unix: Callable[[], float] = time.time,
     ) -> None:
         """Prepare; nothing is asked before :meth:`run`.
 
+        *read* asks the driver for the use of cards, in samples from a time on, Unix microseconds.
         *holdings* gives ``None`` while it is not known who holds what. *period* is in seconds,
         *clock* gives monotonic ones and *unix* those since 1970. *close* closes what *owners*
         asks; *on_overuse* is told once of a container that takes more than it holds.
@@ -54,7 +79,7 @@ class Meter:
         self._period = period
         self._on_overuse = on_overuse
         self._close = close
-        self._watch = watch or OveruseWatch()
+        self._watch = OveruseWatch()
         self._clock = clock
         self._unix = unix
         self._latest: tuple[float, Measured] | None = None
@@ -106,7 +131,7 @@ class Meter:
             Unavailable: one of them does not answer.
         """
         since = int((self._unix() - self._period) * 1e6)
-        cards = self._read(tuple(holdings.cards), since=since)
+        cards = self._read(tuple(holdings.cards), since)
         for uuid, each in cards.items():
             for problem in each.problems:
                 self._tell(uuid, problem)

@@ -17,8 +17,7 @@ from agent.cards.health import Fault
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.cards.nvml_use import read_use
-from agent.kubernetes_api.inventory import survey
-from agent.kubernetes_api.node_label import model_label
+from agent.kubernetes_api.inventory import model_label, survey
 from bench import confined, limits
 from bench.gpu.table import Row, near, row, skipped
 from bench.limits import Container

@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass
 
 from agent.allocator.allocator import Allocator
-from agent.app.container_setup import Lifecycle
+from agent.app.container_setup import Upkeep
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
 from simulator.node.mortal import Death, MortalOutbox
@@ -20,13 +20,13 @@ class AgentLife:
     channel: PodResources
     writer: MortalOutbox
     death: Death
-    works: Lifecycle
+    works: Upkeep
     thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Read the record off the kubelet's record, then let the kubelet in."""
         self.allocator.refresh()
-        self.works.open()
+        self.works.tick()
         self.thread = threading.Thread(target=self.registrar.run, daemon=True)
         self.thread.start()
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 from agent.allocator.allocator import Allocator
 from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
-from agent.app.container_setup import Lifecycle
+from agent.app.container_setup import Upkeep
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
@@ -18,7 +18,6 @@ from agent.enforcement.vcuda.ports import Hardware
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
 from agent.kubelet.checkpoint import CheckpointFile
-from agent.kubelet.endpoints import Endpoint
 from agent.kubelet.kubelet_life import KubeletLife
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
@@ -360,17 +359,17 @@ class Node:
         self.pods.subscribe(allocator.catch_up)
         registrar = Registrar(
             plugin_dir=self.plugin_dir,
-            endpoints=[
-                Endpoint(name, f"v{resource}", self._service(allocator, resource, death))
+            services={
+                name: self._service(allocator, resource, death)
                 for name, resource in self._resources.items()
-            ],
+            },
         )
         self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self.agent.start()
 
-    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, Lifecycle]:
+    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, Upkeep]:
         if not self._options.limits:
-            return NoEnforcement(), Lifecycle()
+            return NoEnforcement(), Upkeep()
         vcuda = Vcuda(
             state_dir=self.state,
             processes=Cgroups(),
@@ -378,7 +377,7 @@ class Node:
             entitled=lambda uid, container: allocator().entitled(uid, container),
             hardware=Hardware(lambda _uuid: "", lambda: "", BLOCK),
         )
-        return vcuda, Lifecycle(vcuda.open, lambda: vcuda.alive, vcuda.close)
+        return vcuda, Upkeep(vcuda.open, lambda: vcuda.alive, vcuda.close)
 
     def wrong_limits(self) -> list[str]:
         """List every running container that finds other limits than its own."""

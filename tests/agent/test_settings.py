@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from agent.cards.xids import APPLICATION_XIDS
+from agent.cards.health import APPLICATION_XIDS
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles, Injection
 from agent.settings import (
     EnforcementMode,
     parse_driver_dir,
-    parse_fatal_xids,
     parse_ignored_xids,
     parse_memory_block,
     parse_period,
+    parse_xids,
 )
 from contract.errors import quote
 from tests.agent.fakes import make_settings
@@ -111,6 +111,10 @@ def period(text: str) -> float:
     return parse_period("recovery-quiet", text)
 
 
+def fatal_xids(text: str) -> object:
+    return parse_xids("fatal-xids", text)
+
+
 HERE = "/usr/local/nvidia"
 GOOD: dict[Parse, dict[str, object]] = {
     parse_memory_block: {
@@ -127,7 +131,7 @@ GOOD: dict[Parse, dict[str, object]] = {
         "63, 94,13": APPLICATION_XIDS | {63, 94},
         "all": None,
     },
-    parse_fatal_xids: {"": frozenset(), "13,45": {13, 45}},
+    fatal_xids: {"": frozenset(), "13,45": {13, 45}},
     parse_driver_dir: {
         "": None,
         "/opt/nvidia": DriverFiles("/opt/nvidia", HERE),
@@ -163,7 +167,7 @@ BAD: dict[Parse, tuple[str, str, dict[str, str]]] = {  # the flag, the rule, wha
         "must be Xid numbers, comma-separated, such as 63,94",
         {"all,63": "all", "63,": "", "63;94": "63;94", "-1": "-1", "1.5": "1.5"},
     ),
-    parse_fatal_xids: (
+    fatal_xids: (
         "fatal-xids",
         "must be Xid numbers, comma-separated, such as 63,94",
         {"all": "all", "63,": ""},

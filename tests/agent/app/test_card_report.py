@@ -10,7 +10,7 @@ import pytest
 from agent.app import card_report
 from agent.runtime.cgroups import Cgroups
 from agent.settings import MetricsNames, Settings
-from agent.usage.overuse import OveruseRules, OveruseWatch
+from agent.usage import join
 from contract.inventory import NOTHING, Card, PublishedInventory, encode_inventory
 from simulator.client import ApiClient
 from tests.agent.app.whole import PODS, page, ready, running
@@ -49,6 +49,7 @@ def settings(
     for pid, container in ((1, "init.scope"), (11, ID_A), (12, ID_B)):
         (proc / str(pid)).mkdir(parents=True)
         (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/{container}\n")
+    monkeypatch.setattr(join, "LASTING_SECONDS", 0)
     monkeypatch.setattr(card_report, "Cgroups", lambda: Cgroups(proc, folder))
     kubelet.start()
     return make_settings(
@@ -106,7 +107,7 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
     with running(settings) as measuring:
         meter = measuring._report.meter
         assert meter is not None
-        meter._period, meter._watch = 0.1, OveruseWatch(OveruseRules(seconds=0))
+        meter._period = 0.1
         eventually(lambda: ready(measuring), "registered")
         kubelet.serve("a", 30, 4)
         kubelet.serve("b", 100, 8)

@@ -9,7 +9,6 @@ import pytest
 from agent.app.card_updates import CardNews
 from agent.cards.discovery import CardsStatus
 from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
-from agent.cards.health_feed import HealthFeed
 from agent.cards.inventory import CardFault, Discovery
 from agent.kubernetes_api.events import Notice, Subject
 from agent.observability.metrics import Metrics
@@ -26,13 +25,11 @@ class Paper:
     """News, and everyone who gets it."""
 
     def __init__(self) -> None:
-        self.health_feed = HealthFeed()
         self.metrics = Metrics()
         self.told: list[Notice] = []
         self.pokes = 0
         self.news = CardNews(
             node="n1",
-            health_feed=self.health_feed,
             metrics=self.metrics,
             tell=self.told.append,
             poke=self._poke,
@@ -59,7 +56,6 @@ def paper() -> Paper:
 def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
     paper.news.cards_changed(WELL)
     paper.news.card_turned(card(1), ILL)
-    assert paper.health_feed.showing.unhealthy == {"GPU-1"}
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 1
     (notice,) = paper.told

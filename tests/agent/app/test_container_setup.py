@@ -14,7 +14,7 @@ from agent.allocator.grants import (
     Mount,
 )
 from agent.allocator.interfaces import ContainerRef
-from agent.app.container_setup import Injector, Lifecycle, Upkeep, set_up_containers
+from agent.app.container_setup import Injector, Upkeep, set_up_containers
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
@@ -116,24 +116,24 @@ def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_ot
 
 
 def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
-    enforcer, lifecycle = set_up_containers(
+    enforcer, upkeep = set_up_containers(
         settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
     )
-    lifecycle.open()
-    assert lifecycle.alive()
+    upkeep.tick()
+    assert upkeep.alive
     assert enforcer.prepare_allocation(CLAIM, IDS, SHARE) == ContainerEdits()
-    lifecycle.close()
+    upkeep.close()
 
 
 def test_hami_core_finds_its_library_where_the_settings_say(tmp_path: Path) -> None:
     chosen = replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE)
-    enforcer, lifecycle = set_up_containers(
+    enforcer, upkeep = set_up_containers(
         chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
     )
     library = tmp_path / "vgpu" / "libvgpu.so"
     library.parent.mkdir()
     library.touch()
-    lifecycle.open()
+    upkeep.tick()
     assert str(library) in {
         each.host for each in enforcer.prepare_allocation(CLAIM, IDS, SHARE).mounts
     }
@@ -146,10 +146,9 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
             enforcement=EnforcementMode.VCUDA,
             driver_dir=DriverFiles(str(root / "driver")),
         )
-        enforcer, lifecycle = set_up_containers(
+        enforcer, upkeep = set_up_containers(
             chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
         )
-        upkeep = Upkeep(lifecycle, Injector(chosen, CARDS))
         assert upkeep.problem
         upkeep.tick()
         assert (upkeep.problem, upkeep.alive) == ("", True)
@@ -163,7 +162,7 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
 
 
 def test_works_that_cannot_be_started_are_tried_until_they_can(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     errors = [EnforcementError("state-dir: full"), EnforcementError("state-dir: full")]
 
@@ -171,7 +170,7 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
         if errors:
             raise errors.pop()
 
-    upkeep = Upkeep(Lifecycle(begin, lambda: False), Injector(settings(tmp_path), CARDS))
+    upkeep = Upkeep(begin, lambda: False)
     for _ in range(2):
         upkeep.tick()
         assert upkeep.problem == "state-dir: full"
@@ -180,7 +179,7 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
     upkeep.tick()
     assert upkeep.problem == ""
     assert not upkeep.alive
-    closed = Upkeep(Lifecycle(), Injector(settings(tmp_path), CARDS))
+    closed = Upkeep()
     closed.close()
     closed.tick()
     assert closed.problem  # nothing is started any more

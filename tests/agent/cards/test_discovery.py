@@ -16,6 +16,8 @@ from agent.cards.inventory import CardFault, Discovery
 from agent.cards.kept_faults import KeptFaults
 from agent.cards.source import Source
 from agent.errors import DriverUnloaded, Unavailable
+from agent.host.state_file import StateFile
+from contract.cordon import REASON as CORDONED
 from contract.inventory import Card
 from tests.agent.builders import device_table
 from tests.agent.fakes import eventually
@@ -122,7 +124,7 @@ def diary() -> Diary:
     return Diary()
 
 
-class Disk:
+class Disk(StateFile):
     """What outlives an agent: one text, and the life of the driver."""
 
     def __init__(self) -> None:
@@ -188,7 +190,7 @@ def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(
     driver.answers["GPU-1"] = LOST
     with watching(make(driver, clock, diary)) as watch:
         assert watch.known.wait(20)
-        assert not watch.healthy("GPU-1")
+        assert watch.unhealthy("GPU-1")
     assert [list(status.health) for status in diary.statuses] == [["GPU-0", "GPU-1"]]
     assert not diary.statuses[0].health["GPU-1"].healthy
 
@@ -217,7 +219,7 @@ def test_a_card_that_comes_later_waits_for_a_restart(
         driver.found = Discovery(device_table(3).inventory, "560.28.03")
         eventually(lambda: watch.status.latecomers == ("GPU-2",), "it is told")
         assert watch.inventory == TWO.inventory
-        assert not watch.healthy("GPU-2")
+        assert watch.unhealthy("GPU-2")
         assert watch.status.discovery is not None
         assert watch.status.discovery.driver == "560.28.03"
         assert watch.status.discovery.faults == ()
@@ -255,8 +257,22 @@ def test_an_error_of_an_application_is_told_and_changes_nothing(
     eventually(lambda: diary.events, "it is told")
     assert diary.events == [("GPU-0", "Xid 31 (GPU memory page fault)", False)]
     rounds(driver)
-    assert watch.healthy("GPU-0")
+    assert not watch.unhealthy("GPU-0")
     assert (diary.turns, len(diary.statuses)) == ([], 1)
+
+
+def test_a_cordoned_card_stands_beside_ill_ones_and_comes_back_only_when_it_is_neither(
+    watch: CardWatch, driver: Driver, clock: Clock
+) -> None:
+    driver.events.put(("GPU-1", xid_fault(94)))
+    eventually(lambda: watch.unhealthy_cards() == {"GPU-1"}, "it is ill")
+    watch.cordon(frozenset({"GPU-0", "GPU-1", "GPU-9"}))
+    assert watch.unhealthy_cards() == {"GPU-0", "GPU-1"}
+    clock.at += RULES.quiet
+    eventually(lambda: watch.unhealthy("GPU-1") == CORDONED, "it is ill no more")
+    assert watch.unhealthy_cards() == {"GPU-0", "GPU-1"}
+    watch.cordon(frozenset({"GPU-1"}))
+    assert watch.unhealthy_cards() == {"GPU-1"}
 
 
 def test_cards_without_events_are_told_and_probed(
@@ -267,7 +283,7 @@ def test_cards_without_events_are_told_and_probed(
     with watching(make(driver, clock, diary)) as watch:
         assert watch.known.wait(20)
         driver.answers["GPU-0"] = LOST
-        eventually(lambda: not watch.healthy("GPU-0"), "it is unhealthy")
+        eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
         assert watch.status.unwatched == {"GPU-0": "NVML: Not Supported"}
     assert driver.waits == 0
 
@@ -279,7 +295,7 @@ def test_a_new_session_looks_for_a_card_that_does_not_answer(
         assert watch.known.wait(20)
         driver.answers["GPU-0"] = Fault(FaultKind.MIG, "in MIG mode")
         clock.at = 70
-        eventually(lambda: not watch.healthy("GPU-0"), "it is unhealthy")
+        eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
         rounds(driver)
         assert driver.opened == 1  # it answers: no need
         driver.answers["GPU-0"] = LOST
@@ -311,7 +327,7 @@ def disk(driver: Driver, clock: Clock, diary: Diary) -> Disk:
         assert watch.known.wait(20)
         clock.at = 1.0
         driver.events.put(("GPU-1", xid_fault(79)))
-        eventually(lambda: not watch.healthy("GPU-1"), "it is unhealthy")
+        eventually(lambda: watch.unhealthy("GPU-1"), "it is unhealthy")
     diary.turns.clear()
     return disk
 
@@ -326,7 +342,7 @@ def test_a_driver_that_was_loaded_since_has_set_every_card_up(
     disk.life = life
     with watching(make(driver, clock, diary, disk=disk)) as watch:
         assert watch.known.wait(20)
-        assert watch.healthy("GPU-1")
+        assert not watch.unhealthy("GPU-1")
     assert (disk.text, diary.turns) == ("", [])
 
 
@@ -336,7 +352,7 @@ def test_a_fault_that_is_ignored_now_is_forgotten(
     rules = Rules(quiet=300, ignored_xids={79})
     with watching(make(driver, clock, diary, disk=disk, rules=rules)) as watch:
         assert watch.known.wait(20)
-        assert watch.healthy("GPU-1")
+        assert not watch.unhealthy("GPU-1")
     assert disk.text == ""
 
 
@@ -359,7 +375,7 @@ def test_what_cannot_be_read_is_logged_and_means_nothing(
     disk.text = "[]"
     with watching(make(driver, clock, diary, disk=disk)) as watch:
         assert watch.known.wait(20)
-        assert watch.healthy("GPU-0")
+        assert not watch.unhealthy("GPU-0")
     assert "ill cards cannot be read" in caplog.messages
     assert disk.text == ""
 
@@ -382,7 +398,7 @@ def test_what_the_driver_says_at_any_time_is_not_kept(
     disk = Disk()
     with watching(make(driver, clock, diary, disk=disk)) as watch:
         assert watch.known.wait(20)
-        assert not watch.healthy("GPU-0")
+        assert watch.unhealthy("GPU-0")
     assert disk.text == ""
 
 
@@ -395,15 +411,17 @@ def test_where_no_session_answers_no_card_is_healthy(
 ) -> None:
     driver.failing |= {"wait": Unavailable("NVML: Uninitialized")}
     driver.failing |= {where: Unavailable("NVML: Uninitialized")}
-    eventually(lambda: not watch.healthy("GPU-0"), "no card is")
-    eventually(lambda: not watch.healthy("GPU-1"), "no card is")
+    eventually(lambda: watch.unhealthy("GPU-0"), "no card is")
+    eventually(lambda: watch.unhealthy("GPU-1"), "no card is")
     assert watch.status.health["GPU-0"].reason == "NVML: Uninitialized at 12:00:00"
     assert watch.inventory == TWO.inventory
     driver.failing.clear()
     eventually(lambda: watch.status.problem == "", "it works again")
-    assert not watch.healthy("GPU-0")
+    assert watch.unhealthy("GPU-0")
     clock.at = 300
-    eventually(lambda: watch.healthy("GPU-0") and watch.healthy("GPU-1"), "they are back")
+    eventually(
+        lambda: not watch.unhealthy("GPU-0") and not watch.unhealthy("GPU-1"), "they are back"
+    )
 
 
 def test_a_session_that_can_only_probe_is_told_and_the_cards_stay(
@@ -412,10 +430,10 @@ def test_a_session_that_can_only_probe_is_told_and_the_cards_stay(
     driver.failing["wait"] = Unavailable("NVML: Unknown Error")
     eventually(lambda: driver.opened > 3, "it tries again")
     assert watch.status.problem == "NVML: Unknown Error"
-    assert watch.healthy("GPU-0")
+    assert not watch.unhealthy("GPU-0")
     driver.answers["GPU-0"] = LOST
-    eventually(lambda: not watch.healthy("GPU-0"), "it still probes")
-    assert watch.healthy("GPU-1")
+    eventually(lambda: watch.unhealthy("GPU-0"), "it still probes")
+    assert not watch.unhealthy("GPU-1")
     assert [status.problem for status in diary.statuses[1:]].count("NVML: Unknown Error") == len(
         diary.statuses[1:]
     )
@@ -427,16 +445,16 @@ def test_a_driver_that_was_unloaded_sets_cards_up_anew(
     old = Probe(0, None)
     driver.answers |= {"GPU-0": old, "GPU-1": old}
     driver.events.put(("GPU-0", xid_fault(119)))
-    eventually(lambda: not watch.healthy("GPU-0"), "it is unhealthy")
+    eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
     clock.at = 1000
     rounds(driver)
-    assert not watch.healthy("GPU-0")
+    assert watch.unhealthy("GPU-0")
     driver.failing |= {each: DriverUnloaded("NVML: Driver Not Loaded") for each in ("wait", "open")}
-    eventually(lambda: not watch.healthy("GPU-1"), "no card is")
+    eventually(lambda: watch.unhealthy("GPU-1"), "no card is")
     driver.failing.clear()
     eventually(lambda: watch.status.problem == "", "it works again")
     clock.at = 1300
-    eventually(lambda: watch.healthy("GPU-0"), "it is back")
+    eventually(lambda: not watch.unhealthy("GPU-0"), "it is back")
 
 
 class CountedStop(threading.Event):

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cards.health import (
+    APPLICATION_XIDS,
     CardHealth,
     Fault,
     FaultKind,
@@ -17,7 +18,6 @@ from agent.cards.health import (
     after_probe,
     xid_fault,
 )
-from agent.cards.xids import APPLICATION_XIDS
 from tests.agent.builders import patient
 
 RULES = Rules(quiet=300)

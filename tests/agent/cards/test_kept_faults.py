@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.cards.driver_life import driver_life
 from agent.cards.health import CardHealth, Fault, FaultKind, xid_fault
-from agent.cards.kept_faults import KeptFaults, decode, encode
+from agent.cards.kept_faults import KeptFaults, decode, driver_life, encode
+from agent.host.state_file import StateFile
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 ILL = CardHealth(xid_fault(79), NOON, 17.25, needs_reset=True, gone=True, uncorrectable=4)
@@ -51,24 +51,12 @@ def test_anything_else_is_refused(text: str) -> None:
         decode(text)
 
 
-class Memory:
-    """A store that keeps its text in memory."""
-
-    text = ""
-
-    def load(self) -> str:
-        return self.text
-
-    def save(self, text: str) -> None:
-        self.text = text
-
-
 @pytest.mark.parametrize(("life", "kept"), [("boot-1", {"GPU-0": ILL}), ("", {})])
 def test_where_the_drivers_life_is_not_known_nothing_is_kept(
-    life: str, kept: dict[str, CardHealth]
+    life: str, kept: dict[str, CardHealth], tmp_path: Path
 ) -> None:
     """Nothing would tell that the driver was loaded anew: the card would be ill for ever."""
-    store = Memory()
+    store = StateFile(tmp_path / "ill-cards.json")
     KeptFaults(store, lambda: life).save({"GPU-0": ILL})
     assert KeptFaults(store, lambda: life).load() == kept
 

@@ -1,6 +1,8 @@
 import threading
 from pathlib import Path
 
+import pytest
+
 from agent.driver.folder import DriverFolder
 from agent.driver.keeper import DriverKeeper
 from tests.agent.driver.driver_host import DriverHost, expected, tree
@@ -9,8 +11,10 @@ from tests.agent.threads import running
 
 
 def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agent.driver.keeper._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("agent.driver.keeper._RETRY_SECONDS", 0.01)
     host, link, stop = DriverHost(tmp_path / "host"), tmp_path / "driver/current", threading.Event()
     results: list[bool] = []
     keeper = DriverKeeper(
@@ -18,8 +22,6 @@ def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
         DriverFolder(link),
         idle=lambda: True,
         on_result=results.append,
-        pause=0.01,
-        retry=0.01,
     )
     with running(lambda: keeper.run(stop), stop.set):
         eventually(lambda: False in results, "it has looked")

@@ -18,7 +18,6 @@ from agent.errors import SettingsError
 from agent.injection.cdi import (
     OWN_KIND,
     Spec,
-    SpecDevice,
     names_on_host,
     own_names,
     parse_spec,
@@ -117,7 +116,7 @@ def test_our_spec_keeps_to_the_schema_and_the_naming_rules_and_reads_back(
     schema().validate(document)
     assert parse_spec(document) == Spec(
         OWN_KIND,
-        tuple(SpecDevice(each.uuid, frozenset({each.device})) for each in inventory.cards),
+        {each.uuid: frozenset({each.device}) for each in inventory.cards},
         frozenset({"/dev/nvidiactl"}),
     )
     assert own_names(inventory) == {
@@ -135,8 +134,8 @@ def nvidia() -> Spec:
 def test_what_nvidias_tool_writes_is_read() -> None:
     spec = nvidia()
     assert spec.kind == "nvidia.com/gpu"
-    assert [device.name for device in spec.devices] == ["0", "GPU-0", "1", "GPU-1", "all"]
-    assert spec.devices[1].nodes == {"/dev/nvidia0", "/dev/dri/card1"}
+    assert list(spec.devices) == ["0", "GPU-0", "1", "GPU-1", "all"]
+    assert spec.devices["GPU-0"] == {"/dev/nvidia0", "/dev/dri/card1"}
     assert "/dev/nvidiactl" in spec.nodes
     schema().validate(decode_yaml((DATA / "nvidia.yaml").read_text()))
 
@@ -160,7 +159,7 @@ def test_what_nvidia_ctk_wrote_of_a_driver_in_a_container_names_our_cards() -> N
 
 def test_the_gpu_operators_spec_for_its_own_containers_is_none_for_ours() -> None:
     spec = recorded("management.yaml")
-    assert (spec.kind, [each.name for each in spec.devices]) == (
+    assert (spec.kind, list(spec.devices)) == (
         "management.nvidia.com/gpu",
         ["all"],
     )
@@ -168,18 +167,18 @@ def test_the_gpu_operators_spec_for_its_own_containers_is_none_for_ours() -> Non
 
 
 def without(spec: Spec, *names: str) -> Spec:
-    return replace(spec, devices=tuple(each for each in spec.devices if each.name not in names))
+    return replace(
+        spec, devices={name: each for name, each in spec.devices.items() if name not in names}
+    )
 
 
 def spec_of(nodes: frozenset[str] = frozenset(), /, **devices: str) -> Spec:
     """Devices by name (``_`` for ``-``), each with its nodes of ``/dev``, space-separated."""
-    made = (
-        SpecDevice(
-            name.strip("i").replace("_", "-"), frozenset(f"/dev/{each}" for each in paths.split())
-        )
+    made = {
+        name.strip("i").replace("_", "-"): frozenset(f"/dev/{each}" for each in paths.split())
         for name, paths in devices.items()
-    )
-    return Spec("nvidia.com/gpu", tuple(made), nodes)
+    }
+    return Spec("nvidia.com/gpu", made, nodes)
 
 
 BY_UUID = {"GPU-0": "nvidia.com/gpu=GPU-0", "GPU-1": "nvidia.com/gpu=GPU-1"}

@@ -1,12 +1,15 @@
 """The one message in which the kubelet is told of every place."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.allocator.slots import DeviceTable
 from agent.errors import SettingsError
-from agent.kubelet.device_list import MOST_BYTES, check_size, devices, size_of
+from agent.kubelet.device_list import MOST_BYTES, HealthFeed, check_size, devices, size_of
 from common.kubelet_api import deviceplugin_pb2 as api
 from contract.inventory import Card, Inventory
 from contract.resource import Resource
@@ -98,3 +101,36 @@ def test_the_numa_node_is_told_where_it_is_wanted(numa: bool, told: list[int]) -
     first = devices(node(1, 256, 256, numa=1), CORE, set(), numa=numa)[0]
     assert [each.ID for each in first.topology.nodes] == told
     assert not devices(node(1, 256, 256, numa=None), CORE, set(), numa=True)[0].topology.nodes
+
+
+# --- who waits for a change of it -------------------------------------------------------------
+
+
+def test_everyone_who_waits_is_told_of_a_change() -> None:
+    unhealthy = {"GPU-0"}
+    feed, nothing = HealthFeed(lambda: frozenset(unhealthy)), frozenset[str]()
+    assert feed.after(nothing, leave=lambda: False) == frozenset({"GPU-0"})  # it has changed before
+    with ThreadPoolExecutor(3) as pool:
+        shown = frozenset({"GPU-0"})
+        waiting = [pool.submit(feed.after, shown, leave=lambda: False) for _ in range(3)]
+        unhealthy.add("GPU-1")
+        feed.wake()
+        assert {each.result(20) for each in waiting} == {frozenset({"GPU-0", "GPU-1"})}
+
+
+def test_who_is_woken_may_leave_and_else_goes_on_waiting() -> None:
+    feed, leaving, asked = HealthFeed(), threading.Event(), threading.Semaphore(0)
+
+    def leave() -> bool:
+        asked.release()
+        return leaving.is_set()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(feed.after, frozenset(), leave=leave)
+        assert asked.acquire(timeout=20)
+        feed.wake()
+        assert asked.acquire(timeout=20)
+        assert not waiting.done()
+        leaving.set()
+        feed.wake()
+        assert waiting.result(20) is None

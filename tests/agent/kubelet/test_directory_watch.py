@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from inotify_simple import INotify
 
-from agent.kubelet import directory_watch
-from agent.kubelet.directory_watch import DirectoryWatch
+from agent.kubelet import kubelet_life
+from agent.kubelet.kubelet_life import DirectoryWatch
 
 LONG = 100.0
 """Longer than any test takes: a wait that ends by itself would be seen."""
@@ -20,8 +20,8 @@ SOON = 0.2
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectoryWatch]:
     """Of a directory that is not there yet, and that is not looked at again now and then."""
-    monkeypatch.setattr(directory_watch, "LOOK_AGAIN_SECONDS", LONG)
-    monkeypatch.setattr(directory_watch, "_BLIND_SECONDS", 0.05)
+    monkeypatch.setattr(kubelet_life, "LOOK_AGAIN_SECONDS", LONG)
+    monkeypatch.setattr(kubelet_life, "_BLIND_SECONDS", 0.05)
     made = DirectoryWatch(tmp_path / "d")
     yield made
     made.close()
@@ -119,7 +119,7 @@ def test_without_inotify_it_says_so_and_looks_again_soon(
 
     (tmp_path / "d").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(directory_watch, "INotify", NoWatches)
+        patch.setattr(kubelet_life, "INotify", NoWatches)
         assert took(watch) < LONG
     (told, *_) = caplog.records
     assert told.getMessage() == "cannot watch the plugin directory"

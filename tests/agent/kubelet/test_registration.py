@@ -8,7 +8,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from agent.kubelet.endpoints import Endpoint
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
 from common.kubelet_api import deviceplugin_pb2 as pb
@@ -41,10 +40,10 @@ class Site:
         """Happens once, while the first socket is being made."""
         self.registrar = Registrar(
             plugin_dir=kubelet.plugin_dir,
-            endpoints=(
-                Endpoint(NAMES.core, "vcore", lambda: self._service(CORE)),
-                Endpoint(NAMES.memory, "vmemory", lambda: self._service(MEMORY)),
-            ),
+            services={
+                NAMES.core: lambda: self._service(CORE),
+                NAMES.memory: lambda: self._service(MEMORY),
+            },
             on_gap=self.gaps.append,
         )
         self._log = log

@@ -13,7 +13,14 @@ import pytest
 
 from agent.allocator.grants import ContainerEdits, Mount
 from agent.errors import PlacementError
-from agent.kubelet.server import DevicePluginService, PluginServer
+from agent.kubelet.server import (
+    BURST,
+    LONGEST_SECONDS,
+    PER_SECOND,
+    DevicePluginService,
+    PluginServer,
+    RefusalPace,
+)
 from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import deviceplugin_pb2_grpc as rpc
 from contract.resource import Resource
@@ -21,6 +28,7 @@ from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import (
     DEADLINE_S,
     FakeCalls,
+    FakeClock,
     ask_allocate,
     ask_preferred,
     ask_prestart,
@@ -217,3 +225,22 @@ def test_a_socket_that_cannot_be_bound_is_an_os_error(folder: Path, calls: FakeC
     path = folder / "none" / "vcore.sock"
     with pytest.raises(OSError, match=rf"^cannot bind {path}: "):
         PluginServer(service_of(calls), path)
+
+
+# --- how fast refusals are answered -----------------------------------------------------
+
+
+def test_a_burst_is_answered_at_once_and_then_so_many_a_second() -> None:
+    clock = FakeClock()
+    pace = RefusalPace(clock)
+    clock.now += 3600  # what is saved up meanwhile is no more than a burst
+    assert [pace.delay() for _ in range(BURST)] == pytest.approx([0] * BURST)
+    begun = clock.now
+    for _ in range(100):
+        clock.now += pace.delay()
+    assert clock.now - begun == pytest.approx(100 / PER_SECOND)
+
+
+def test_no_answer_is_kept_back_for_long() -> None:
+    pace = RefusalPace(FakeClock())
+    assert max(pace.delay() for _ in range(200)) == LONGEST_SECONDS

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.observability import folding as module
-from agent.observability.folding import Folding
+from agent.observability import decision_log as module
+from agent.observability.decision_log import Folding
 from tests.agent.fakes import FakeClock
 
 

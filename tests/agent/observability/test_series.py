@@ -2,9 +2,8 @@
 
 from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
-from agent.observability.gpu_manager_series import gpu_manager_series
 from agent.observability.metrics import Metrics
-from agent.observability.series import card_series
+from agent.observability.series import card_series, gpu_manager_series
 from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
 from agent.usage.join import Measured, Used
 from tests.agent.builders import pod_id

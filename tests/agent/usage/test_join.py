@@ -7,8 +7,7 @@ import pytest
 from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.usage.holdings import HeldShare, Holder
-from agent.usage.join import Owner, Used, join
-from agent.usage.overuse import OveruseRules, OveruseWatch
+from agent.usage.join import OveruseWatch, Owner, Used, join
 from tests.agent.builders import pod_id
 
 MIB = 1 << 20
@@ -74,8 +73,6 @@ def test_use_is_that_of_the_holders(
 
 # --- more than a share ------------------------------------------------------------------------
 
-RULES = OveruseRules(cores=10, memory=512 * MIB, seconds=30, looks=3)
-
 
 @pytest.mark.parametrize(
     ("of", "used", "text"),
@@ -97,13 +94,13 @@ RULES = OveruseRules(cores=10, memory=512 * MIB, seconds=30, looks=3)
 def test_more_than_a_share_is_more_than_its_tolerance(
     of: Holder, used: dict[str, Used], text: str
 ) -> None:
-    watch = OveruseWatch(RULES)
+    watch = OveruseWatch()
     told = [watch.look(at, (of,), {of.ref: used}) for at in (0, 15, 30)]
     assert [[each.text for each in one] for one in told] == [[], [], [text] if text else []]
 
 
 def test_only_what_goes_on_is_told_and_once() -> None:
-    watch, much = OveruseWatch(RULES), {A.ref: {"GPU-0": Used(90, 0)}}
+    watch, much = OveruseWatch(), {A.ref: {"GPU-0": Used(90, 0)}}
 
     def told(at: float, use: Mapping[ContainerRef, Mapping[str, Used]] = much) -> bool:
         return [each.ref for each in watch.look(at, (A,), use)] == [A.ref]
@@ -111,7 +108,7 @@ def test_only_what_goes_on_is_told_and_once() -> None:
     assert not any(told(at) for at in (0, 29))
     assert not told(30, {})  # a pause: it begins anew
     assert not any(told(at) for at in (31, 60))
-    watch_twice = OveruseWatch(RULES)
+    watch_twice = OveruseWatch()
     assert [watch_twice.look(at, (A,), much) for at in (0, 60)] == [[], []]  # too few looks
     assert told(61)
     assert not any(told(at) for at in (70, 200))

@@ -5,19 +5,19 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 
 from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.errors import Unavailable
-from agent.runtime.cgroups import ContainerCgroup
-from agent.runtime.cri import ContainerInfo
+from agent.runtime.cgroups import Cgroups, ContainerCgroup
+from agent.runtime.cri import ContainerInfo, Cri
+from agent.usage import join
 from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
-from agent.usage.join import Measured, Used
-from agent.usage.meter import Meter
-from agent.usage.overuse import Overuse, OveruseRules, OveruseWatch
-from agent.usage.owners import Owners
+from agent.usage.join import Measured, Overuse, Used
+from agent.usage.meter import Meter, Owners
 from tests.agent.builders import pod_id
 
 REF = ContainerRef(pod_id("a", "uid-a"), "main")
@@ -25,6 +25,13 @@ HOLDINGS = Holdings(
     (Holder(REF, "uid-a", {"GPU-0": HeldShare(50, 8)}),), {"GPU-0": CardRoom(50, 50, 8, 8)}
 )
 ID = "a" * 64
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two looks are enough, however soon."""
+    monkeypatch.setattr(join, "LASTING_SECONDS", 0)
+    monkeypatch.setattr(join, "LASTING_LOOKS", 2)
 
 
 @dataclass
@@ -42,7 +49,7 @@ class World:
     overuses: list[Overuse] = field(default_factory=list)
     closed: bool = False
 
-    def read(self, uuids: Collection[str], *, since: int) -> Mapping[str, CardUse]:
+    def read(self, uuids: Collection[str], since: int) -> Mapping[str, CardUse]:
         assert list(uuids) == ["GPU-0"]
         if self.away:
             raise Unavailable(self.away)
@@ -65,12 +72,11 @@ class World:
     def meter(self, period: float = 5.0) -> Meter:
         return Meter(
             read=self.read,
-            owners=Owners(self, self),
+            owners=Owners(cast(Cgroups, self), cast(Cri, self)),
             holdings=lambda: self.holdings,
             period=period,
             on_overuse=self.overuses.append,
             close=self.close,
-            watch=OveruseWatch(OveruseRules(seconds=0, looks=2)),
             clock=lambda: self.now,
             unix=lambda: self.now,
         )
@@ -158,7 +164,7 @@ def test_it_looks_until_it_is_stopped() -> None:
     meter = world.meter(period=0.001)
     world.holdings = Holdings((), HOLDINGS.cards)
 
-    def look_and_stop(uuids: Collection[str], *, since: int) -> Mapping[str, CardUse]:
+    def look_and_stop(uuids: Collection[str], since: int) -> Mapping[str, CardUse]:
         stop.set()
         return {}
 

@@ -26,7 +26,7 @@ from placement.scoring import Policy, best_whole, rank_for_share
 _DEEPEST = 800
 """Containers of a pod; each is a call within a call, of which Python makes a thousand."""
 
-_MOST_TRIES = 500
+MOST_TRIES = 500
 """Placings tried before a search is given up; a pod of few containers needs few."""
 
 Rows: TypeAlias = Sequence[Amounts]
@@ -94,7 +94,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     reusable: Rows = (),
     policy: Policy | None,
     guaranteed: bool = True,
-    most_tries: int = _MOST_TRIES,
+    most_tries: int = MOST_TRIES,
 ) -> tuple[Assignment, ...] | None:
     """Place all containers.
 

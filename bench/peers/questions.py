@@ -310,7 +310,9 @@ class Footprint:
         names = [each.name for each in pod.demand.containers]
         cards = [ContainerCards(each, Provenance.RECORDED) for each in self.cards]
         taken = taken_on(pod.demand, dict(zip(names, cards, strict=True)))
-        return Answer(" ".join(f"{card}:{cores}/{blocks}" for card, cores, blocks in taken))
+        return Answer(
+            " ".join(f"{card}:{cores}/{blocks}" for card, (cores, blocks) in taken.items())
+        )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from sys import intern
 from typing import Any, NamedTuple, TypeAlias
 
 from contract.allocation import Allocation
-from contract.demand import ContainerKind, Demand, PodDemand
+from contract.demand import ContainerKind, PodDemand
 from contract.errors import ContractError, FieldError
 from contract.inventory import NOTHING, Amounts
 from contract.names import Names
@@ -23,7 +23,7 @@ from contract.resource import RESOURCES
 from contract.reusable import NO_ROOM, find_leftover_conflicts, most_at_once
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import NO_WISHES, Wishes, read_wishes
-from placement.capacity import need_of
+from placement.capacity import CardNeed, need_of
 from placement.errors import NoPlacement
 
 MOST_REMEMBERED = 32
@@ -275,29 +275,14 @@ def _unix_ns(rfc3339: str | None) -> int:
 # --- classes ----------------------------------------------------------------------------
 
 
-class ContainerNeed(NamedTuple):
-    """What one container needs of its cards.
-
-    Attributes:
-        kind: how the kubelet counts it.
-        demand: what it asks for.
-        cards: how many cards.
-        counts: what each of them must have free.
-    """
-
-    kind: ContainerKind
-    demand: Demand
-    cards: int
-    counts: Amounts
-
-
 class PodClass(NamedTuple):
     """All that a decision about nodes depends on; equal for equal pods.
 
     What follows from the first three is worked out once, not for every node.
 
     Attributes:
-        needs: of each container, in the kubelet's order of admission.
+        kinds: of each container, in the kubelet's order of admission.
+        needs: of each container, in the same order.
         wishes: of the pod's author.
         problem: why no node can ever serve it; empty when one may.
         shares: how many containers share a card.
@@ -305,11 +290,12 @@ class PodClass(NamedTuple):
         asked: what the whole pod has when it has most.
     """
 
-    needs: tuple[ContainerNeed, ...]
+    kinds: tuple[ContainerKind, ...]
+    needs: tuple[CardNeed, ...]
     wishes: Wishes
     problem: str = ""
     shares: int = 0
-    most_cards: ContainerNeed | None = None
+    most_cards: CardNeed | None = None
     asked: Amounts = NOTHING
 
     def __hash__(self) -> int:
@@ -322,22 +308,20 @@ def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
     """Return the class of a pod."""
     if wishes.core_limit is not None:
         wishes = replace(wishes, core_limit=None)  # says nothing of where
-    needs = []
-    for each in demand.containers:
-        try:
-            need = need_of(each.demand)
-        except NoPlacement as error:
-            return PodClass((), wishes, str(error))
-        needs.append(ContainerNeed(each.kind, each.demand, each.demand.cards, need.per_card))
+    try:
+        needs = tuple([need_of(each.demand) for each in demand.containers])
+    except NoPlacement as error:
+        return PodClass((), (), wishes, str(error))
     for container, conflict in find_leftover_conflicts(demand.containers):
         if conflict.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
-            return PodClass((), wishes, f"container {container.name}: {conflict.detail}")
+            return PodClass((), (), wishes, f"container {container.name}: {conflict.detail}")
     return PodClass(
-        tuple(needs),
+        tuple([each.kind for each in demand.containers]),
+        needs,
         wishes,
         "",
         sum(need.demand.is_share for need in needs),
-        max(needs, key=lambda need: need.cards),
+        max(needs, key=lambda need: need.demand.cards),
         Amounts(*(most_at_once(demand, each) for each in RESOURCES)),
     )
 

@@ -8,10 +8,10 @@ cards of a set would be connected.
 
 from functools import lru_cache
 
-from placement.capacity import CardSet
+from placement.capacity import CardNeed, CardSet
 from placement.cluster.fit import Fit
 from placement.cluster.holdings import NodeSnapshot
-from placement.pods import ContainerNeed, PodClass
+from placement.pods import PodClass
 from placement.scoring import Policy
 from placement.search import Rows
 
@@ -36,7 +36,7 @@ def score(shape: PodClass, view: NodeSnapshot, fit: Fit, policy: Policy) -> int:
         packing = 1 - packing
     parts = [packing]
     largest = shape.most_cards
-    if largest is not None and largest.cards > 1:
+    if largest is not None and largest.demand.cards > 1:
         cards = view.node.card_set_for(shape.wishes)
         parts.append(_connection(largest, cards, view.free, shape.wishes.link))
     elif policy is Policy.BINPACK and shape.shares:
@@ -50,10 +50,10 @@ def _fullness(shape: PodClass, view: NodeSnapshot) -> float:
     return min(max([(used + asked) / max(places, 1) for asked, (places, used) in totals]), 1.0)
 
 
-def _connection(need: ContainerNeed, cards: CardSet, free: Rows, link: str) -> float:
+def _connection(need: CardNeed, cards: CardSet, free: Rows, link: str) -> float:
     """Return how well the best set would be connected, 0 to 1."""
-    fitting = tuple([at for at in cards.usable if free[at].covers(need.counts)])
-    return _quality(cards, need.cards, fitting, link)
+    fitting = tuple([at for at in cards.usable if free[at].covers(need.per_card)])
+    return _quality(cards, need.demand.cards, fitting, link)
 
 
 @lru_cache(maxsize=16384)

@@ -70,8 +70,8 @@ class ContainerStep:
         return tuple(map(Amounts, *parts))
 
 
-class Assignment(NamedTuple):
-    """The part of one container in a plan.
+class ContainerPlan(NamedTuple):
+    """The part of one container in a plan of its pod.
 
     Attributes:
         cards: by position.
@@ -82,7 +82,7 @@ class Assignment(NamedTuple):
     fresh: tuple[Amounts, ...] = ()
 
 
-Plan: TypeAlias = Mapping[str, Assignment]
+Plan: TypeAlias = Mapping[str, ContainerPlan]
 """Container name -> what it gets."""
 
 
@@ -95,7 +95,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     policy: Policy | None,
     guaranteed: bool = True,
     most_tries: int = MOST_TRIES,
-) -> tuple[Assignment, ...] | None:
+) -> tuple[ContainerPlan, ...] | None:
     """Place all containers.
 
     Args:
@@ -180,12 +180,12 @@ class _Search:
         self._failed: set[tuple[int, object]] = set()
         self._furthest: tuple[int, _Found] | None = None
 
-    def run(self, free: Rows, reusable: Rows) -> tuple[Assignment, ...] | None:
+    def run(self, free: Rows, reusable: Rows) -> tuple[ContainerPlan, ...] | None:
         """Place all containers; return ``None`` where it cannot be done."""
         self._start = free, reusable
         return self._place_from(0, free, reusable)
 
-    def _place_from(self, at: int, free: Rows, reusable: Rows) -> tuple[Assignment, ...] | None:
+    def _place_from(self, at: int, free: Rows, reusable: Rows) -> tuple[ContainerPlan, ...] | None:
         """Place the containers from *at* on; return ``None`` where it cannot be done."""
         if at == len(self._steps):
             return ()
@@ -204,14 +204,14 @@ class _Search:
             if self._tries < 0:
                 raise _GivenUpError
             if is_last and not reusable:
-                return (Assignment(cards, step.asked),)
+                return (ContainerPlan(cards, step.asked),)
             after = take(step, cards, free, reusable)
             if after is None:
                 continue
             fresh, free_then, reusable_then = after
             rest = self._place_from(at + 1, free_then, reusable_then)
             if rest is not None:
-                return (Assignment(cards, fresh), *rest)
+                return (ContainerPlan(cards, fresh), *rest)
         if self._furthest is None or at > self._furthest[0]:
             self._furthest = (at, found)
         if at:

@@ -9,7 +9,7 @@ from placement.cluster.nodes import Node
 from placement.errors import NoPlacement
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from placement.search import MOST_TRIES, Assignment, ContainerStep, Plan, Rows, make_plan
+from placement.search import MOST_TRIES, ContainerPlan, ContainerStep, Plan, Rows, make_plan
 
 
 def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
@@ -73,7 +73,7 @@ def search(
     free: Rows,
     policy: Policy | None,
     most_tries: int = MOST_TRIES,
-) -> tuple[Assignment, ...] | None:
+) -> tuple[ContainerPlan, ...] | None:
     """Search as the agent does: a plan that holds whichever slots the kubelet hands on.
 
     Where there is no such plan, one that may hold will do.

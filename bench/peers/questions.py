@@ -363,10 +363,10 @@ class Choice:
             node = parse_node(obj, NAMES)
             view = NodeSnapshot(node, box.free[: len(node.cards)])
             verdict = decisions.judge(pod.pod_class, view)
-            if verdict.score is not None:
-                scores[number] = verdict.score
-            elif verdict.refusal:
-                why.append(verdict.refusal.reason)
+            if isinstance(verdict, Unschedulable):
+                why.append(verdict.reason)
+            else:
+                scores[number] = verdict
         best = [str(each) for each, score in scores.items() if score == max(scores.values())]
         if wants == FITS and best:
             return Answer(FITS)

@@ -22,6 +22,7 @@ from contract.reusable import serve_on_cards
 from placement.capacity import CardNeed, CardSet, explain
 from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
+from placement.topology import choices
 
 _DEEPEST = 800
 """Containers of a pod; each is a call within a call, of which Python makes a thousand."""
@@ -371,7 +372,7 @@ class _Search:
         tried = sorted(kinds[at] for at in best)
         others = sorted((at for at in kinds if at not in needed), key=kinds.__getitem__)
         groups = [list(group) for _, group in groupby(others, key=kinds.__getitem__)]
-        for more in _choose(groups, step.need.demand.cards - len(needed)):
+        for more in choices(groups, step.need.demand.cards - len(needed)):
             every = {*needed, *more}
             if sorted(kinds[at] for at in every) != tried:
                 yield tuple(at for at in kinds if at in every)
@@ -439,15 +440,3 @@ def take(
         tuple(after),
         tuple(left_after) if any(map(any, left_after)) else (),
     )
-
-
-def _choose(groups: Sequence[Sequence[int]], size: int) -> Iterator[tuple[int, ...]]:
-    """Return every way to take *size* cards, of each group always the first ones."""
-    if not groups:
-        if size == 0:
-            yield ()
-        return
-    first, *others = groups
-    for count in range(min(size, len(first)), -1, -1):
-        for more in _choose(others, size - count):
-            yield (*first[:count], *more)

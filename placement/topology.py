@@ -159,7 +159,7 @@ class _Search:
     def best(self) -> tuple[int, ...]:
         """Return the best set of all where they are few, and the best that grows where not."""
         missing = self._size - len(self._must)
-        sets = list(islice(_choices(self._alike(), missing), _MOST_SETS + 1))
+        sets = list(islice(choices(self._alike(), missing), _MOST_SETS + 1))
         if len(sets) > _MOST_SETS:
             sets = [self._grow(first) for first in self._others]
         else:
@@ -210,7 +210,7 @@ class _Search:
         )
 
 
-def _choices(groups: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
+def choices(groups: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
     """Yield all ways to take the first few of each group, *size* in all."""
     if sum(map(len, groups)) < size:
         return
@@ -219,5 +219,5 @@ def _choices(groups: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
         return
     first, *rest = groups
     for count in range(min(len(first), size), -1, -1):
-        for more in _choices(rest, size - count):
+        for more in choices(rest, size - count):
             yield [*first[:count], *more]

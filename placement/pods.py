@@ -5,7 +5,7 @@ check it: annotations and counts. What does not parse counts as not said, and is
 log; what the API server guarantees (metadata, types of the spec) is relied upon.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -240,26 +240,20 @@ def _rank(
     predicate = None if bound else annotations.get(names.predicate_time)
     # The best time known stands in for a missing stamp, so that pods with and without stamps are
     # in one order.
-    time_ns = bound_ns or _time(predicate, faults) or admitted_ns or created
+    time_ns = bound_ns or _read_time(decode_time, predicate, faults) or admitted_ns or created
     return AdmissionRank(time_ns, bound, admitted, created, metadata.get("uid", ""))
 
 
 def _stamp(text: str | None, faults: list[str]) -> tuple[str, int]:
     """Return an order stamp and its time; nothing of one that is none."""
-    if text is None:
-        return "", 0
-    try:
-        return text, OrderStamp.decode(text).time_ns
-    except ContractError as error:
-        faults.append(str(error))
-        return "", 0
+    time_ns = _read_time(lambda stamp: OrderStamp.decode(stamp).time_ns, text, faults)
+    return (text or "", time_ns) if time_ns else ("", 0)
 
 
-def _time(text: str | None, faults: list[str]) -> int:
-    if text is None:
-        return 0
+def _read_time(decode: Callable[[str], int], text: str | None, faults: list[str]) -> int:
+    """Return a time; 0 of what is none, as no stamp has."""
     try:
-        return decode_time(text)
+        return 0 if text is None else decode(text)
     except ContractError as error:
         faults.append(str(error))
         return 0

@@ -144,25 +144,25 @@ class Binder:
     def _assume(self, pod: PodInfo, node: str) -> dict[str, tuple[int, ...]]:
         """Choose the cards, count the pod on its node, and return them by container name."""
         with self.state.lock:
-            room = self.state.room(node)
-            if room is None:
+            held = self.state.allocations(node)
+            if held is None:
                 raise self._error("refused", f"node {node} is not known")
-            view = room.snapshot_without(pod.id.uid)
-            fit = check(pod.pod_class, view)
+            snapshot = held.snapshot_without(pod.id.uid)
+            fit = check(pod.pod_class, snapshot)
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
             try:
-                plan = plan_pod(pod, room.node, view.free, self.policy, most_tries=_MOST_TRIES)
+                plan = plan_pod(pod, held.node, snapshot.free, self.policy, most_tries=_MOST_TRIES)
             except NoPlacement as error:
                 raise self._error("refused", f"node {node}: {error}") from error
             if plan is None:
                 raise self._error("refused", f"node {node}: no place was found in time")
-            cards = room.node.cards
+            cards = held.node.cards
             chosen = {
                 name: tuple(sorted(cards[at].index for at in each.cards))
                 for name, each in plan.items()
             }
-            self.state.assume(replace(pod, node=room.node.name, chosen=chosen, annotated={}))
+            self.state.assume(replace(pod, node=held.node.name, chosen=chosen, annotated={}))
         return chosen
 
     async def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:

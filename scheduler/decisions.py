@@ -1,7 +1,7 @@
 """Which nodes fit a pod and how good they are, over the whole cluster. No I/O.
 
-Decisions are remembered by node for each shape of pod, and forgotten when the room of that node
-changes: of a burst of equal pods, each costs the nodes that the one before it has changed.
+Decisions are remembered by node for each shape of pod, and forgotten when the allocations of
+that node change: of a burst of equal pods, each costs the nodes that the one before it has changed.
 """
 
 from collections import OrderedDict
@@ -141,32 +141,32 @@ class Decisions:
         return table.decided
 
     def _judge(self, shape: PodClass, name: str, known: dict[str, NodeDecision]) -> NodeDecision:
-        room = self._state.room(name)
-        if room is None:
+        held = self._state.allocations(name)
+        if held is None:
             return UNKNOWN  # not remembered: a sender may make up any number
-        known[name] = self.judge(shape, room.snapshot())
+        known[name] = self.judge(shape, held.snapshot())
         return known[name]
 
     def _judge_for_itself(self, pod: PodInfo, name: str) -> NodeDecision:
         """Decide about the node where a pod counts already: its earlier Binding is in doubt."""
-        room = self._state.room(name)
-        if room is None:
+        held = self._state.allocations(name)
+        if held is None:
             return UNKNOWN
-        return self.judge(pod.pod_class, room.snapshot_without(pod.id.uid))
+        return self.judge(pod.pod_class, held.snapshot_without(pod.id.uid))
 
     def _judge_object(self, pod: PodInfo, obj: Json) -> NodeDecision:
         """Decide by an object: the pods that are known there count on the cards that it names."""
         node = parse_node(obj, self._names)
-        room = self._state.room(node.name)
-        if room is None or node.cards != room.node.cards:
+        held = self._state.allocations(node.name)
+        if held is None or node.cards != held.node.cards:
             return self.judge(pod.pod_class, NodeSnapshot(node, node.sizes))
-        return self.judge(pod.pod_class, NodeSnapshot(node, room.snapshot_without(pod.id.uid).free))
+        return self.judge(pod.pod_class, NodeSnapshot(node, held.snapshot_without(pod.id.uid).free))
 
-    def judge(self, shape: PodClass, view: NodeSnapshot) -> NodeDecision:
+    def judge(self, shape: PodClass, snapshot: NodeSnapshot) -> NodeDecision:
         """Decide about one node."""
-        fit = check(shape, view)
+        fit = check(shape, snapshot)
         if isinstance(fit, Unschedulable):
             return fit
         wished = shape.wishes.node_policy
         policy = Policy(wished) if wished else self._node_policy
-        return score(shape, view, fit, policy)
+        return score(shape, snapshot, fit, policy)

@@ -42,20 +42,20 @@ class Unschedulable(NamedTuple):
     unresolvable: bool
 
 
-def check(shape: PodClass, view: NodeSnapshot) -> Fit | Unschedulable:
+def check(shape: PodClass, snapshot: NodeSnapshot) -> Fit | Unschedulable:
     """Decide whether a pod fits on a node.
 
     Args:
         shape: of the pod.
-        view: the node.
+        snapshot: the node.
     """
-    node = view.node
+    node = snapshot.node
     if shape.problem:
         return Unschedulable(shape.problem, unresolvable=True)
     if node.problem:
         return Unschedulable(node.problem.value, unresolvable=True)
     few, cards = len(shape.needs) <= MOST_REMEMBERED, node.card_set_for(shape.wishes)
-    return (_decide if few else _decide_of_many)(shape, cards, view.free)
+    return (_decide if few else _decide_of_many)(shape, cards, snapshot.free)
 
 
 @lru_cache(maxsize=16384)

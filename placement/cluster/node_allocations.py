@@ -15,6 +15,25 @@ from placement.pods import PodInfo
 from placement.scoring import Policy
 
 
+class ClusterAllocations(dict[str, "NodeAllocations"]):
+    """What pods hold, by node; one of which nothing is known yet is there once it is asked for."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Start without nodes; *policy* is which card a share prefers."""
+        super().__init__()
+        self._policy = policy
+
+    def __missing__(self, name: str) -> "NodeAllocations":
+        """Begin a node."""
+        made = self[name] = NodeAllocations(name, self._policy)
+        return made
+
+    def forget_empty(self, name: str) -> None:
+        """Forget a node that has gone, unless it has pods."""
+        if name in self and not self[name].pods:
+            del self[name]
+
+
 class NodeAllocations:
     """What pods hold on one node. Not safe to share between threads."""
 

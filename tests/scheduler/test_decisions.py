@@ -41,9 +41,9 @@ def test_a_decision_lasts_as_long_as_the_room(
     judged: list[str] = []
     judge = Decisions.judge
 
-    def counted(self: Decisions, shape: PodClass, view: NodeSnapshot) -> module.NodeDecision:
-        judged.append(view.node.name)
-        return judge(self, shape, view)
+    def counted(self: Decisions, shape: PodClass, snapshot: NodeSnapshot) -> module.NodeDecision:
+        judged.append(snapshot.node.name)
+        return judge(self, shape, snapshot)
 
     monkeypatch.setattr(Decisions, "judge", counted)
     for name in ("a", "b"):

@@ -93,16 +93,16 @@ class Occupancy:
         return replace(self, unseen=unseen, view=_view(self.facts, self.held, unseen))
 
 
-def occupancy_of(room: NodeAllocations, facts: NodeFacts, *, partial: bool) -> Occupancy:
+def occupancy_of(allocations: NodeAllocations, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """Work out who holds what of a node.
 
     Where the pods that are seen are *partial*, what the agent counts as held counts too.
     """
-    node, simulated = room.node, room.simulate()
+    node, simulated = allocations.node, allocations.simulate()
     held = []
-    for pod in sorted(room.pods.values(), key=lambda pod: pod.id):
-        uid = pod.id.uid
-        cards = known_cards(pod, node) if room.holding(uid) is not None else simulated.get(uid)
+    for pod in sorted(allocations.pods.values(), key=lambda pod: pod.id):
+        is_known = allocations.holding(pod.id.uid) is not None
+        cards = known_cards(pod, node) if is_known else simulated.get(pod.id.uid)
         if cards is not None:
             held.append(_holding(pod, cards, node.sizes))
     unseen: tuple[Amounts, ...] = ()

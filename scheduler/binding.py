@@ -166,7 +166,7 @@ class Binder:
         return chosen
 
     async def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:
-        """Find out what became of a Binding; return where it was done.
+        """Find out what became of a Binding; return if it was done.
 
         Args:
             args: what was to be bound.

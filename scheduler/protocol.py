@@ -9,14 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from common.strict_json import NotJson, decode_strictly
 from contract.errors import quote
-from scheduler.decisions import Filtered
+from scheduler.decisions import Filtered, Json
 from scheduler.errors import BadRequest, TooLarge
-
-Json: TypeAlias = Mapping[str, Any]
 
 LARGEST_NAMES = 8 * 2**20
 """Bytes of a request; a pod is at most 3 MiB, and 5,000 node names a quarter of one."""

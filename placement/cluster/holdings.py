@@ -87,17 +87,14 @@ def known_cards(pod: PodInfo, node: Node) -> PodCards | None:
     """
     found = {}
     for container in pod.demand.containers:
-        if not _is_forgotten(container, pod):
-            cards = _known(container, pod, node)
-            if cards is None:
-                return None
-            found[container.name] = cards
+        is_init, name = container.kind is ContainerKind.INIT, container.name
+        if is_init and pod.annotated and name not in pod.annotated:
+            continue
+        cards = _known(container, pod, node)
+        if cards is None:
+            return None
+        found[name] = cards
     return found
-
-
-def _is_forgotten(container: ContainerDemand, pod: PodInfo) -> bool:
-    is_init = container.kind is ContainerKind.INIT
-    return is_init and bool(pod.annotated) and container.name not in pod.annotated
 
 
 def _known(container: ContainerDemand, pod: PodInfo, node: Node) -> ContainerCards | None:

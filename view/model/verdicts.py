@@ -1,6 +1,7 @@
 """Whether a pod fits on a node, and of each card why not: placing's answers, in detail. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from contract.inventory import Amounts
 from contract.resource import Resource
@@ -74,13 +75,8 @@ def _cards(pod: PodInfo, view: NodeSnapshot) -> tuple[CardVerdict, ...]:
     if not shape.needs:
         return ()
     node, free = view.node, view.free
-    cards = CardSet(
-        [card.uuid for card in node.cards],
-        node.sizes,
-        node.card_set.links,
-        [card.withheld for card in node.cards],
-        node.card_set_for(pod.wishes).excluded,
-    )
+    why = [card.withheld for card in node.cards]
+    cards = replace(node.card_set_for(pod.wishes), unhealthy=why)
     reasons = [
         [_why_not(need, cards, at, row) for at, row in enumerate(free)] for need in shape.needs
     ]

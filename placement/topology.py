@@ -139,7 +139,7 @@ def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
 
 
 class _Search:
-    """One search for the best set, over places in a list of the cards to choose from."""
+    """One search for the best set, over positions in a list of the cards to choose from."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Search:
         self._prices = prices
         self._must = sorted(must)
         self._hold_together = hold_together
-        self._others = [place for place in range(len(worth)) if place not in must]
+        self._others = [at for at in range(len(worth)) if at not in must]
 
     def best(self) -> tuple[int, ...]:
         """Return the best set of all where they are few, and the best that grows where not."""

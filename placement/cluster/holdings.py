@@ -63,12 +63,12 @@ class ContainerCards(NamedTuple):
     any other card, and computes on nothing.
 
     Attributes:
-        places: on the node, ascending.
+        positions: on the node, ascending.
         source: how they are known.
         lost: UUIDs of recorded cards that are not there.
     """
 
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     source: Provenance
     lost: tuple[str, ...] = ()
 
@@ -98,7 +98,7 @@ def known_cards(pod: PodInfo, node: Node) -> PodCards | None:
 
 
 def _known(container: ContainerDemand, pod: PodInfo, node: Node) -> ContainerCards | None:
-    by_uuid, by_index = _places(node)
+    by_uuid, by_index = _positions(node)
     recorded = pod.annotated.get(container.name)
     if recorded is not None:
         here = sorted(by_uuid[uuid] for uuid in recorded.cards if uuid in by_uuid)
@@ -111,27 +111,27 @@ def _known(container: ContainerDemand, pod: PodInfo, node: Node) -> ContainerCar
 
 
 @lru_cache(maxsize=4096)
-def _places(node: Node) -> tuple[Mapping[str, int], Mapping[int, int]]:
-    """Return the places of a node's cards, by UUID and by index."""
+def _positions(node: Node) -> tuple[Mapping[str, int], Mapping[int, int]]:
+    """Return the positions of a node's cards, by UUID and by index."""
     return (
-        {card.uuid: place for place, card in enumerate(node.cards)},
-        {card.index: place for place, card in enumerate(node.cards)},
+        {card.uuid: at for at, card in enumerate(node.cards)},
+        {card.index: at for at, card in enumerate(node.cards)},
     )
 
 
 def parts_of(demand: PodDemand, cards: PodCards) -> dict[tuple[str, int], Amounts]:
-    """Return what each container holds of each card that is there, by name and place.
+    """Return what each container holds of each card that is there, by name and position.
 
     What init containers have left on a card that is lost is reusable there only (fact K7).
     """
     if len(demand.containers) == 1:  # nearly all, and nobody to hand anything on to
         (only,) = demand.containers
-        places, _, lost = cards.get(only.name, _NONE)
-        if len(places) == only.demand.cards == 1 and not lost:
+        positions, _, lost = cards.get(only.name, _NONE)
+        if len(positions) == only.demand.cards == 1 and not lost:
             cores = min(only.demand.cores, CORES_PER_CARD)
-            return {(only.name, places[0]): Amounts(cores, only.demand.memory)}
+            return {(only.name, positions[0]): Amounts(cores, only.demand.memory)}
     on: dict[str, tuple[int | str, ...]] = {
-        name: each.places + each.lost for name, each in cards.items()
+        name: each.positions + each.lost for name, each in cards.items()
     }
     held = held_on_cards(demand, on)
     return {(name, card): row for (name, card), row in held.items() if isinstance(card, int)}
@@ -161,7 +161,7 @@ def simulate(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> tuple[PodC
         rest = replace(pod, demand=PodDemand(tuple(x for x in containers if x.name not in lost)))
         for at, amounts in taken_on(pod.demand, lost).items():
             left[at] = left[at].less(amounts)
-    fixed = {name: each.places for name, each in known.items() if name not in lost}
+    fixed = {name: each.positions for name, each in known.items() if name not in lost}
     try:
         plan = plan_pod(rest, node, tuple(left), policy, fixed=fixed)
     except NoPlacement:

@@ -40,7 +40,7 @@ def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHold
     found = []
     inits_last = sorted(pod.demand.containers, key=lambda each: each.kind is ContainerKind.INIT)
     for container in inits_last:
-        for at in cards[container.name].places if container.name in cards else ():
+        for at in cards[container.name].positions if container.name in cards else ():
             mine = held[container.name, at]
             if not container.demand.is_share and taken[at].cores >= CORES_PER_CARD:
                 rest = Amounts(0, max(sizes[at].memory - taken[at].memory, 0))

@@ -153,7 +153,7 @@ def _parts(
         mine = held.cards.get(name)
         if mine is None:
             return (), None
-        on, lost, source = [cards[at] for at in mine.places], mine.lost, mine.source
+        on, lost, source = [cards[at] for at in mine.positions], mine.lost, mine.source
         rows = [(card.uuid, card.index, card.model, size) for card, size in on]
         rows += [(uuid, None, "", 0) for uuid in lost]
     elif recorded is not None:

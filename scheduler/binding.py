@@ -126,12 +126,11 @@ class Binder:
             The pod; ``None`` for one that asks for no GPU; text where it is bound there already.
         """
         try:
-            obj = await self.api.get_pod(args.namespace, args.name)
+            pod = await self._get(args)
         except (Rejected, Unavailable, Gone) as error:
             raise self._error("unavailable", f"the pod cannot be read: {error}") from error
-        if obj is None or obj["metadata"].get("uid") != args.uid:
+        if pod is None:
             raise self._error("gone", f"the pod with UID {args.uid} is gone")
-        pod = read_pod(obj, self.names)
         if pod.terminal:
             raise self._error("gone", "the pod has ended")
         if pod.node == args.node:
@@ -140,6 +139,13 @@ class Binder:
         if pod.node:
             raise self._error("elsewhere", f"the pod is bound to {pod.node} already")
         return pod if pod.demand else None
+
+    async def _get(self, args: BindingArgs) -> PodInfo | None:
+        """Ask for the pod; ``None`` where it is gone, or another has its name."""
+        obj = await self.api.get_pod(args.namespace, args.name)
+        if obj is None or obj["metadata"].get("uid") != args.uid:
+            return None
+        return read_pod(obj, self.names)
 
     def _assume(self, pod: PodInfo, node: str) -> dict[str, tuple[int, ...]]:
         """Choose the cards, count the pod on its node, and return them by container name."""
@@ -177,21 +183,20 @@ class Binder:
             if attempt:
                 await self.wait(_LOOK_AGAIN_SECONDS)
             try:
-                obj = await self.api.get_pod(args.namespace, args.name)
+                pod = await self._get(args)
             except (Rejected, Unavailable, Gone):
                 continue
-            if obj is None or obj["metadata"].get("uid") != args.uid:
+            if pod is None:
                 self.state.drop_pod(args.uid)
                 raise self._error("gone", f"the pod with UID {args.uid} is gone: {why}")
-            node = (obj.get("spec") or {}).get("nodeName") or ""
-            if node == args.node:
+            if pod.node == args.node:
                 self.state.settle(args.uid, args.node)
                 self.on_result("found")
                 return
-            if node or sure:
+            if pod.node or sure:
                 self.state.retract(args.uid, args.node)
-                where = f"the pod is bound to {node}" if node else "the API server refuses"
-                raise self._error("elsewhere" if node else "rejected", f"{where}: {why}")
+                where = f"the pod is bound to {pod.node}" if pod.node else "the API server refuses"
+                raise self._error("elsewhere" if pod.node else "rejected", f"{where}: {why}")
         raise self._error("doubtful", f"nobody knows whether the pod was bound: {why}")
 
     def _error(self, result: str, text: str) -> BindError:

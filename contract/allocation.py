@@ -10,7 +10,7 @@ from enum import StrEnum
 from sys import intern
 
 from contract.errors import InvalidRecord
-from contract.text import is_text
+from contract.text import is_text, is_whole, read_json
 
 
 class Evidence(StrEnum):
@@ -65,10 +65,7 @@ def decode_allocations(text: str) -> dict[str, Allocation]:
     Raises:
         InvalidRecord: *text* is not what :func:`encode_allocations` writes.
     """
-    try:
-        decoded = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRecord(f"gpu-allocation: not JSON: {error}") from error
+    decoded = read_json(text, "gpu-allocation")
     if not isinstance(decoded, dict):
         raise InvalidRecord("gpu-allocation: must be a JSON object")
     return {name: _decode_one(name, value) for name, value in decoded.items()}
@@ -83,8 +80,7 @@ def _decode_one(name: str, value: object) -> Allocation:
     if not isinstance(cards, list) or not all(map(is_text, cards)):
         raise InvalidRecord(f"gpu-allocation[{name}].cards: must be a list of card UUIDs")
     for field in ("cores", "memoryBlocks"):
-        count = value[field]
-        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        if not is_whole(value[field]):
             raise InvalidRecord(f"gpu-allocation[{name}].{field}: must be a whole number")
     try:
         evidence = Evidence(value["evidence"])

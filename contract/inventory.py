@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from contract.cordon import REASON
 from contract.demand import CORES_PER_CARD
 from contract.errors import InvalidRecord, quote
-from contract.text import is_text
+from contract.text import is_text, is_whole, read_json
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """A card's health, in the words of the device plugin API."""
@@ -181,11 +181,7 @@ def decode_inventory(text: str) -> PublishedInventory:
     Raises:
         InvalidRecord: *text* is not what :func:`encode_inventory` writes.
     """
-    try:
-        decoded = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRecord(f"gpu-cards: not JSON: {error}") from error
-    entry = _mapping(decoded, ("memoryBlock", "cards", "links"), "gpu-cards")
+    entry = _mapping(read_json(text, "gpu-cards"), ("memoryBlock", "cards", "links"), "gpu-cards")
     listed = _items(entry, "cards")
     if len(listed) > _MOST_CARDS:
         raise InvalidRecord(f"gpu-cards.cards: must be at most {_MOST_CARDS} cards")
@@ -233,7 +229,7 @@ def _card(value: object, path: str) -> tuple[Card, Amounts]:
 def _link(value: object, path: str) -> Link:
     entry = _mapping(value, ("cards", "kind"), path)
     pair = entry["cards"]
-    if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_whole, pair)):
+    if not isinstance(pair, list) or len(pair) != 2 or not all(map(is_whole, pair)):
         raise InvalidRecord(
             f"{path}.cards: Invalid value: {quote(pair)}: must be the indices of two cards"
         )
@@ -262,14 +258,10 @@ def _text(entry: Mapping[str, Any], field: str, path: str) -> str:
 
 def _whole(entry: Mapping[str, Any], field: str, path: str) -> int:
     value = entry[field]
-    if not _is_whole(value):
+    if not is_whole(value):
         raise InvalidRecord(
             f"{path}.{field}: Invalid value: {quote(value)}: must be a whole number, 0 or more"
         )
     if value > _LARGEST:
         raise InvalidRecord(f"{path}.{field}: must be at most {_LARGEST}")
-    return int(value)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value

@@ -1,10 +1,11 @@
 """The two resources of which a container asks. Python has no other list of them."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from contract.demand import Demand
+    from contract.inventory import Amounts
 
 HUNDRED = 100
 """The places of a resource that is counted in hundredths of a card."""
@@ -41,10 +42,7 @@ class Resource(StrEnum):
 RESOURCES = tuple(Resource)
 """All of them, in their order: faster to walk than the class."""
 
-Counts: TypeAlias = tuple[int, int]
-"""Cores and memory blocks."""
 
-
-def count_of(demand: "Demand", resource: Resource) -> int:
-    """Return what *demand* asks of *resource*: hundredths of a card, or memory blocks."""
-    return demand.cores if resource is Resource.CORE else demand.memory
+def count_of(amounts: "Demand | Amounts", resource: Resource) -> int:
+    """Return how much of *resource* is meant: hundredths of a card, or memory blocks."""
+    return amounts.cores if resource is Resource.CORE else amounts.memory

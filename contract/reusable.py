@@ -10,9 +10,10 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple, TypeVar
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind, Demand, PodDemand
+from contract.inventory import Amounts
 from contract.resource import RESOURCES, Resource, count_of
 
-Card = TypeVar("Card")
+CardKey = TypeVar("CardKey")
 
 
 class Served(NamedTuple):
@@ -73,8 +74,8 @@ def most_at_once(demand: PodDemand, resource: Resource) -> int:
 
 
 def held_on_cards(
-    demand: PodDemand, cards: Mapping[str, Sequence[Card]]
-) -> dict[tuple[str, Card], list[int]]:
+    demand: PodDemand, cards: Mapping[str, Sequence[CardKey]]
+) -> dict[tuple[str, CardKey], Amounts]:
     """Return what each container holds of each of its cards, once all have been served.
 
     What an ordinary init container has left counts with the container that has taken it since. The
@@ -85,11 +86,11 @@ def held_on_cards(
         cards: of each container whose cards are known.
 
     Returns:
-        By container and card: cores and memory blocks.
+        By container and card.
     """
-    held: dict[tuple[str, Card], list[int]] = {}
+    held: dict[tuple[str, CardKey], list[int]] = {}
     for at, resource in enumerate(RESOURCES):
-        reusable: dict[Card, int] = {}
+        reusable: dict[CardKey, int] = {}
         for container in demand.containers:
             on = cards.get(container.name, ())
             left = [reusable.get(card, 0) for card in on]
@@ -105,7 +106,7 @@ def held_on_cards(
                     row = held[container.name, card]
                     row[at] = min(row[at], reusable[card])
                     reusable[card] -= row[at]
-    return held
+    return {key: Amounts(*row) for key, row in held.items()}
 
 
 def amounts_per_card(demand: Demand, resource: Resource, cards: int) -> tuple[int, ...]:

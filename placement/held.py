@@ -1,12 +1,21 @@
 """What is held of each card of a node, and so what is free of it, as one value. Pure."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from contract.inventory import NOTHING, Amounts
 
-Taken = tuple[tuple[int, int, int], ...]
-"""Of each card that is used: its position on the node, cores and memory blocks."""
+Taken: TypeAlias = Mapping[int, Amounts]
+"""What is taken of each card that is used, by its position on the node, ascending."""
+
+
+def add_up(parts: Iterable[tuple[int, Amounts]]) -> Taken:
+    """Return the sums by card."""
+    taken: dict[int, Amounts] = {}
+    for at, amounts in parts:
+        taken[at] = taken.get(at, NOTHING).plus(amounts)
+    return dict(sorted(taken.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +40,16 @@ class HeldAmounts:
         """What is free of each card: nothing where more is held than there is."""
         return tuple([size.less(held) for size, held in zip(self.sizes, self.held, strict=True)])
 
-    def take(self, taken: Iterable[tuple[int, int, int]]) -> "HeldAmounts":
+    def take(self, taken: Taken) -> "HeldAmounts":
         """Return the same with more held."""
         held = list(self.held)
-        for at, cores, memory in taken:
-            held[at] = held[at].plus(Amounts(cores, memory))
-        return replace(self, held=tuple(held))
+        for at, amounts in taken.items():
+            held[at] = held[at].plus(amounts)
+        return HeldAmounts(self.sizes, tuple(held))
 
-    def give_back(self, taken: Iterable[tuple[int, int, int]]) -> "HeldAmounts":
+    def give_back(self, taken: Taken) -> "HeldAmounts":
         """Return the same with less held."""
         held = list(self.held)
-        for at, cores, memory in taken:
-            held[at] = held[at].less(Amounts(cores, memory))
-        return replace(self, held=tuple(held))
+        for at, amounts in taken.items():
+            held[at] = held[at].less(amounts)
+        return HeldAmounts(self.sizes, tuple(held))

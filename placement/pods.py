@@ -5,7 +5,7 @@ check it: annotations and counts. What does not parse counts as not said, and is
 log; what the API server guarantees (metadata, types of the spec) is relied upon.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -13,7 +13,7 @@ from sys import intern
 from typing import Any, NamedTuple, TypeAlias
 
 from contract.allocation import Allocation
-from contract.demand import ContainerKind, Demand, PodDemand
+from contract.demand import ContainerKind, PodDemand
 from contract.errors import ContractError, FieldError
 from contract.inventory import NOTHING, Amounts
 from contract.names import Names
@@ -23,7 +23,7 @@ from contract.resource import RESOURCES
 from contract.reusable import NO_ROOM, find_leftover_conflicts, most_at_once
 from contract.stamps import OrderStamp, decode_time
 from contract.wishes import NO_WISHES, Wishes, read_wishes
-from placement.capacity import need_of
+from placement.capacity import CardNeed, need_of
 from placement.errors import NoPlacement
 
 MOST_REMEMBERED = 32
@@ -240,26 +240,20 @@ def _rank(
     predicate = None if bound else annotations.get(names.predicate_time)
     # The best time known stands in for a missing stamp, so that pods with and without stamps are
     # in one order.
-    time_ns = bound_ns or _time(predicate, faults) or admitted_ns or created
+    time_ns = bound_ns or _read_time(decode_time, predicate, faults) or admitted_ns or created
     return AdmissionRank(time_ns, bound, admitted, created, metadata.get("uid", ""))
 
 
 def _stamp(text: str | None, faults: list[str]) -> tuple[str, int]:
     """Return an order stamp and its time; nothing of one that is none."""
-    if text is None:
-        return "", 0
-    try:
-        return text, OrderStamp.decode(text).time_ns
-    except ContractError as error:
-        faults.append(str(error))
-        return "", 0
+    time_ns = _read_time(lambda stamp: OrderStamp.decode(stamp).time_ns, text, faults)
+    return (text or "", time_ns) if time_ns else ("", 0)
 
 
-def _time(text: str | None, faults: list[str]) -> int:
-    if text is None:
-        return 0
+def _read_time(decode: Callable[[str], int], text: str | None, faults: list[str]) -> int:
+    """Return a time; 0 of what is none, as no stamp has."""
     try:
-        return decode_time(text)
+        return 0 if text is None else decode(text)
     except ContractError as error:
         faults.append(str(error))
         return 0
@@ -275,29 +269,14 @@ def _unix_ns(rfc3339: str | None) -> int:
 # --- classes ----------------------------------------------------------------------------
 
 
-class ContainerNeed(NamedTuple):
-    """What one container needs of its cards.
-
-    Attributes:
-        kind: how the kubelet counts it.
-        demand: what it asks for.
-        cards: how many cards.
-        counts: what each of them must have free.
-    """
-
-    kind: ContainerKind
-    demand: Demand
-    cards: int
-    counts: Amounts
-
-
 class PodClass(NamedTuple):
     """All that a decision about nodes depends on; equal for equal pods.
 
     What follows from the first three is worked out once, not for every node.
 
     Attributes:
-        needs: of each container, in the kubelet's order of admission.
+        kinds: of each container, in the kubelet's order of admission.
+        needs: of each container, in the same order.
         wishes: of the pod's author.
         problem: why no node can ever serve it; empty when one may.
         shares: how many containers share a card.
@@ -305,11 +284,12 @@ class PodClass(NamedTuple):
         asked: what the whole pod has when it has most.
     """
 
-    needs: tuple[ContainerNeed, ...]
+    kinds: tuple[ContainerKind, ...]
+    needs: tuple[CardNeed, ...]
     wishes: Wishes
     problem: str = ""
     shares: int = 0
-    most_cards: ContainerNeed | None = None
+    most_cards: CardNeed | None = None
     asked: Amounts = NOTHING
 
     def __hash__(self) -> int:
@@ -322,22 +302,20 @@ def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
     """Return the class of a pod."""
     if wishes.core_limit is not None:
         wishes = replace(wishes, core_limit=None)  # says nothing of where
-    needs = []
-    for each in demand.containers:
-        try:
-            need = need_of(each.demand)
-        except NoPlacement as error:
-            return PodClass((), wishes, str(error))
-        needs.append(ContainerNeed(each.kind, each.demand, each.demand.cards, need.per_card))
+    try:
+        needs = tuple([need_of(each.demand) for each in demand.containers])
+    except NoPlacement as error:
+        return PodClass((), (), wishes, str(error))
     for container, conflict in find_leftover_conflicts(demand.containers):
         if conflict.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
-            return PodClass((), wishes, f"container {container.name}: {conflict.detail}")
+            return PodClass((), (), wishes, f"container {container.name}: {conflict.detail}")
     return PodClass(
-        tuple(needs),
+        tuple([each.kind for each in demand.containers]),
+        needs,
         wishes,
         "",
         sum(need.demand.is_share for need in needs),
-        max(needs, key=lambda need: need.cards),
+        max(needs, key=lambda need: need.demand.cards),
         Amounts(*(most_at_once(demand, each) for each in RESOURCES)),
     )
 

@@ -22,11 +22,12 @@ from contract.reusable import serve_on_cards
 from placement.capacity import CardNeed, CardSet, explain
 from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
+from placement.topology import choices
 
 _DEEPEST = 800
 """Containers of a pod; each is a call within a call, of which Python makes a thousand."""
 
-_MOST_TRIES = 500
+MOST_TRIES = 500
 """Placings tried before a search is given up; a pod of few containers needs few."""
 
 Rows: TypeAlias = Sequence[Amounts]
@@ -70,8 +71,8 @@ class ContainerStep:
         return tuple(map(Amounts, *parts))
 
 
-class Assignment(NamedTuple):
-    """The part of one container in a plan.
+class ContainerPlan(NamedTuple):
+    """The part of one container in a plan of its pod.
 
     Attributes:
         cards: by position.
@@ -82,7 +83,7 @@ class Assignment(NamedTuple):
     fresh: tuple[Amounts, ...] = ()
 
 
-Plan: TypeAlias = Mapping[str, Assignment]
+Plan: TypeAlias = Mapping[str, ContainerPlan]
 """Container name -> what it gets."""
 
 
@@ -94,8 +95,8 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     reusable: Rows = (),
     policy: Policy | None,
     guaranteed: bool = True,
-    most_tries: int = _MOST_TRIES,
-) -> tuple[Assignment, ...] | None:
+    most_tries: int = MOST_TRIES,
+) -> tuple[ContainerPlan, ...] | None:
     """Place all containers.
 
     Args:
@@ -180,12 +181,12 @@ class _Search:
         self._failed: set[tuple[int, object]] = set()
         self._furthest: tuple[int, _Found] | None = None
 
-    def run(self, free: Rows, reusable: Rows) -> tuple[Assignment, ...] | None:
+    def run(self, free: Rows, reusable: Rows) -> tuple[ContainerPlan, ...] | None:
         """Place all containers; return ``None`` where it cannot be done."""
         self._start = free, reusable
         return self._place_from(0, free, reusable)
 
-    def _place_from(self, at: int, free: Rows, reusable: Rows) -> tuple[Assignment, ...] | None:
+    def _place_from(self, at: int, free: Rows, reusable: Rows) -> tuple[ContainerPlan, ...] | None:
         """Place the containers from *at* on; return ``None`` where it cannot be done."""
         if at == len(self._steps):
             return ()
@@ -204,14 +205,14 @@ class _Search:
             if self._tries < 0:
                 raise _GivenUpError
             if is_last and not reusable:
-                return (Assignment(cards, step.asked),)
+                return (ContainerPlan(cards, step.asked),)
             after = take(step, cards, free, reusable)
             if after is None:
                 continue
             fresh, free_then, reusable_then = after
             rest = self._place_from(at + 1, free_then, reusable_then)
             if rest is not None:
-                return (Assignment(cards, fresh), *rest)
+                return (ContainerPlan(cards, fresh), *rest)
         if self._furthest is None or at > self._furthest[0]:
             self._furthest = (at, found)
         if at:
@@ -373,7 +374,7 @@ class _Search:
         tried = sorted(kinds[at] for at in best)
         others = sorted((at for at in kinds if at not in needed), key=kinds.__getitem__)
         groups = [list(group) for _, group in groupby(others, key=kinds.__getitem__)]
-        for more in _choose(groups, step.need.demand.cards - len(needed)):
+        for more in choices(groups, step.need.demand.cards - len(needed)):
             every = {*needed, *more}
             if sorted(kinds[at] for at in every) != tried:
                 yield tuple(at for at in kinds if at in every)
@@ -441,15 +442,3 @@ def take(
         tuple(after),
         tuple(left_after) if any(map(any, left_after)) else (),
     )
-
-
-def _choose(groups: Sequence[Sequence[int]], size: int) -> Iterator[tuple[int, ...]]:
-    """Return every way to take *size* cards, of each group always the first ones."""
-    if not groups:
-        if size == 0:
-            yield ()
-        return
-    first, *others = groups
-    for count in range(min(size, len(first)), -1, -1):
-        for more in _choose(others, size - count):
-            yield (*first[:count], *more)

@@ -139,7 +139,7 @@ def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
 
 
 class _Search:
-    """One search for the best set, over places in a list of the cards to choose from."""
+    """One search for the best set, over positions in a list of the cards to choose from."""
 
     def __init__(
         self,
@@ -154,12 +154,12 @@ class _Search:
         self._prices = prices
         self._must = sorted(must)
         self._hold_together = hold_together
-        self._others = [place for place in range(len(worth)) if place not in must]
+        self._others = [at for at in range(len(worth)) if at not in must]
 
     def best(self) -> tuple[int, ...]:
         """Return the best set of all where they are few, and the best that grows where not."""
         missing = self._size - len(self._must)
-        sets = list(islice(_choices(self._alike(), missing), _MOST_SETS + 1))
+        sets = list(islice(choices(self._alike(), missing), _MOST_SETS + 1))
         if len(sets) > _MOST_SETS:
             sets = [self._grow(first) for first in self._others]
         else:
@@ -210,7 +210,7 @@ class _Search:
         )
 
 
-def _choices(groups: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
+def choices(groups: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
     """Yield all ways to take the first few of each group, *size* in all."""
     if sum(map(len, groups)) < size:
         return
@@ -219,5 +219,5 @@ def _choices(groups: Sequence[Sequence[int]], size: int) -> Iterator[list[int]]:
         return
     first, *rest = groups
     for count in range(min(len(first), size), -1, -1):
-        for more in _choices(rest, size - count):
+        for more in choices(rest, size - count):
             yield [*first[:count], *more]

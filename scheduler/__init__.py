@@ -4,6 +4,6 @@ A stock kube-scheduler counts places per node and knows of no card. It asks here
 of these nodes fit, how good they are, and to bind the pod. The choice of cards goes along with the
 Binding as a hint; the agent on the node follows it where it fits, and remains the referee.
 
-Decisions are pure (``fit``, ``score``, ``holdings``, ``nodes``, ``pods``, ``room``, ``state``,
-``decisions``). ``cluster`` talks to the API server, ``app`` and ``server`` to kube-scheduler.
+Decisions are pure (``score``, ``state``, ``decisions``). ``cluster`` talks to the API
+server, ``app`` and ``server`` to kube-scheduler.
 """

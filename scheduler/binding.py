@@ -126,12 +126,11 @@ class Binder:
             The pod; ``None`` for one that asks for no GPU; text where it is bound there already.
         """
         try:
-            obj = await self.api.get_pod(args.namespace, args.name)
+            pod = await self._get(args)
         except (Rejected, Unavailable, Gone) as error:
             raise self._error("unavailable", f"the pod cannot be read: {error}") from error
-        if obj is None or obj["metadata"].get("uid") != args.uid:
+        if pod is None:
             raise self._error("gone", f"the pod with UID {args.uid} is gone")
-        pod = read_pod(obj, self.names)
         if pod.terminal:
             raise self._error("gone", "the pod has ended")
         if pod.node == args.node:
@@ -141,32 +140,39 @@ class Binder:
             raise self._error("elsewhere", f"the pod is bound to {pod.node} already")
         return pod if pod.demand else None
 
+    async def _get(self, args: BindingArgs) -> PodInfo | None:
+        """Ask for the pod; ``None`` where it is gone, or another has its name."""
+        obj = await self.api.get_pod(args.namespace, args.name)
+        if obj is None or obj["metadata"].get("uid") != args.uid:
+            return None
+        return read_pod(obj, self.names)
+
     def _assume(self, pod: PodInfo, node: str) -> dict[str, tuple[int, ...]]:
         """Choose the cards, count the pod on its node, and return them by container name."""
         with self.state.lock:
-            room = self.state.room(node)
-            if room is None:
+            held = self.state.allocations(node)
+            if held is None:
                 raise self._error("refused", f"node {node} is not known")
-            view = room.snapshot_without(pod.id.uid)
-            fit = check(pod.pod_class, view)
+            snapshot = held.snapshot_without(pod.id.uid)
+            fit = check(pod.pod_class, snapshot)
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
             try:
-                plan = plan_pod(pod, room.node, view.free, self.policy, most_tries=_MOST_TRIES)
+                plan = plan_pod(pod, held.node, snapshot.free, self.policy, most_tries=_MOST_TRIES)
             except NoPlacement as error:
                 raise self._error("refused", f"node {node}: {error}") from error
             if plan is None:
                 raise self._error("refused", f"node {node}: no place was found in time")
-            cards = room.node.cards
+            cards = held.node.cards
             chosen = {
                 name: tuple(sorted(cards[at].index for at in each.cards))
                 for name, each in plan.items()
             }
-            self.state.assume(replace(pod, node=room.node.name, chosen=chosen, annotated={}))
+            self.state.assume(replace(pod, node=held.node.name, chosen=chosen, annotated={}))
         return chosen
 
     async def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:
-        """Find out what became of a Binding; return where it was done.
+        """Find out what became of a Binding; return if it was done.
 
         Args:
             args: what was to be bound.
@@ -177,21 +183,20 @@ class Binder:
             if attempt:
                 await self.wait(_LOOK_AGAIN_SECONDS)
             try:
-                obj = await self.api.get_pod(args.namespace, args.name)
+                pod = await self._get(args)
             except (Rejected, Unavailable, Gone):
                 continue
-            if obj is None or obj["metadata"].get("uid") != args.uid:
+            if pod is None:
                 self.state.drop_pod(args.uid)
                 raise self._error("gone", f"the pod with UID {args.uid} is gone: {why}")
-            node = (obj.get("spec") or {}).get("nodeName") or ""
-            if node == args.node:
+            if pod.node == args.node:
                 self.state.settle(args.uid, args.node)
                 self.on_result("found")
                 return
-            if node or sure:
+            if pod.node or sure:
                 self.state.retract(args.uid, args.node)
-                where = f"the pod is bound to {node}" if node else "the API server refuses"
-                raise self._error("elsewhere" if node else "rejected", f"{where}: {why}")
+                where = f"the pod is bound to {pod.node}" if pod.node else "the API server refuses"
+                raise self._error("elsewhere" if pod.node else "rejected", f"{where}: {why}")
         raise self._error("doubtful", f"nobody knows whether the pod was bound: {why}")
 
     def _error(self, result: str, text: str) -> BindError:

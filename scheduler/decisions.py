@@ -1,13 +1,13 @@
 """Which nodes fit a pod and how good they are, over the whole cluster. No I/O.
 
-Decisions are remembered by node for each shape of pod, and forgotten when the room of that node
-changes: of a burst of equal pods, each costs the nodes that the one before it has changed.
+Decisions are remembered by node for each shape of pod, and forgotten when the allocations of
+that node change: of a burst of equal pods, each costs the nodes that the one before it has changed.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from contract.names import Names
 from placement.cluster.fit import Unschedulable, check
@@ -22,16 +22,10 @@ _MOST_SHAPES = 64
 UNKNOWN = Unschedulable("the node is not known yet", unresolvable=False)
 
 
-class Verdict(NamedTuple):
-    """The decision about one node.
+NodeDecision: TypeAlias = int | Unschedulable
+"""The decision about one node: its score, 0 to 10, or why the pod does not fit."""
 
-    Attributes:
-        score: 0 to 10; ``None`` where the pod does not fit.
-        refusal: why not.
-    """
-
-    score: int | None
-    refusal: Unschedulable | None = None
+Json: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +61,7 @@ class _Table:
     """What was decided for one shape of pod, by node, as of one version of the cluster."""
 
     version: int
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    decided: dict[str, NodeDecision] = field(default_factory=dict)
 
 
 class Decisions:
@@ -86,95 +80,93 @@ class Decisions:
         self._node_policy = node_policy
         self._tables: OrderedDict[PodClass, _Table] = OrderedDict()
 
-    def filter(self, pod: PodInfo | None, nodes: Sequence[str]) -> Filtered:
-        """Decide on which of *nodes* a pod fits; without a pod that asks for GPUs, on all."""
-        return Filtered(tuple(nodes)) if pod is None else _sorted(nodes, self._decide(pod, nodes))
+    def filter(
+        self, pod: PodInfo | None, nodes: Sequence[str], objects: Sequence[Json] | None = None
+    ) -> Filtered:
+        """Decide on which of *nodes* a pod fits; without a pod that asks for GPUs, on all.
 
-    def scores(self, pod: PodInfo | None, nodes: Sequence[str]) -> Sequence[int]:
-        """Return the score of each of *nodes*; 0 where the pod does not fit."""
+        Args:
+            pod: the pod.
+            nodes: their names.
+            objects: what to decide by, where the nodes were sent whole.
+        """
+        if pod is None:
+            return Filtered(tuple(nodes))
+        fitting: list[str] = []
+        failed: dict[str, str] = {}
+        unresolvable: dict[str, str] = {}
+        for name, decision in zip(nodes, self._decide(pod, nodes, objects), strict=True):
+            if isinstance(decision, int):
+                fitting.append(name)
+            else:
+                (unresolvable if decision.unresolvable else failed)[name] = decision.reason
+        return Filtered(tuple(fitting), failed, unresolvable)
+
+    def scores(
+        self, pod: PodInfo | None, nodes: Sequence[str], objects: Sequence[Json] | None = None
+    ) -> Sequence[int]:
+        """Return the score of each of *nodes*, as :meth:`filter`; 0 where the pod does not fit."""
         if pod is None:
             return [0] * len(nodes)
-        return [verdict.score or 0 for verdict in self._decide(pod, nodes)]
+        decisions = self._decide(pod, nodes, objects)
+        return [each if isinstance(each, int) else 0 for each in decisions]
 
-    def filter_objects(self, pod: PodInfo | None, nodes: Sequence[Mapping[str, Any]]) -> Filtered:
-        """Decide on which of some nodes a pod fits, by the objects that were sent."""
-        names = [obj["metadata"]["name"] for obj in nodes]
-        if pod is None:
-            return Filtered(tuple(names))
-        return _sorted(names, self._decide_by_objects(pod, nodes))
-
-    def score_objects(self, pod: PodInfo | None, nodes: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return the score of each of some nodes, by the objects that were sent."""
-        if pod is None:
-            return [0] * len(nodes)
-        return [verdict.score or 0 for verdict in self._decide_by_objects(pod, nodes)]
-
-    def _decide(self, pod: PodInfo, nodes: Sequence[str]) -> list[Verdict]:
+    def _decide(
+        self, pod: PodInfo, nodes: Sequence[str], objects: Sequence[Json] | None
+    ) -> list[NodeDecision]:
         with self._state.lock:
-            known = self._known(pod.pod_class)
+            if objects is not None:
+                return [self._judge_object(pod, obj) for obj in objects]
+            shape = pod.pod_class
+            known = self._known(shape)
             in_doubt = self._state.assumed_on(pod.id.uid)
             return [
                 self._judge_for_itself(pod, name)
                 if name in in_doubt
-                else known.get(name) or self._judge(pod.pod_class, name, known)
+                else known[name]
+                if name in known
+                else self._judge(shape, name, known)
                 for name in nodes
             ]
 
-    def _decide_by_objects(self, pod: PodInfo, nodes: Sequence[Mapping[str, Any]]) -> list[Verdict]:
-        with self._state.lock:
-            return [self._judge_object(pod, obj) for obj in nodes]
-
-    def _known(self, shape: PodClass) -> dict[str, Verdict]:
+    def _known(self, shape: PodClass) -> dict[str, NodeDecision]:
         """Return what was decided for pods of one shape and still holds."""
         table = self._tables.setdefault(shape, _Table(self._state.version))
         self._tables.move_to_end(shape)
         if len(self._tables) > _MOST_SHAPES:
             self._tables.popitem(last=False)
         for name in self._state.changed_since(table.version):
-            table.verdicts.pop(name, None)
+            table.decided.pop(name, None)
         table.version = self._state.version
-        return table.verdicts
+        return table.decided
 
-    def _judge(self, shape: PodClass, name: str, known: dict[str, Verdict]) -> Verdict:
-        room = self._state.room(name)
-        if room is None:
-            return Verdict(None, UNKNOWN)  # not remembered: a sender may make up any number
-        known[name] = self.judge(shape, room.snapshot())
+    def _judge(self, shape: PodClass, name: str, known: dict[str, NodeDecision]) -> NodeDecision:
+        held = self._state.allocations(name)
+        if held is None:
+            return UNKNOWN  # not remembered: a sender may make up any number
+        known[name] = self.judge(shape, held.snapshot())
         return known[name]
 
-    def _judge_for_itself(self, pod: PodInfo, name: str) -> Verdict:
+    def _judge_for_itself(self, pod: PodInfo, name: str) -> NodeDecision:
         """Decide about the node where a pod counts already: its earlier Binding is in doubt."""
-        room = self._state.room(name)
-        if room is None:
-            return Verdict(None, UNKNOWN)
-        return self.judge(pod.pod_class, room.snapshot_without(pod.id.uid))
+        held = self._state.allocations(name)
+        if held is None:
+            return UNKNOWN
+        return self.judge(pod.pod_class, held.snapshot_without(pod.id.uid))
 
-    def _judge_object(self, pod: PodInfo, obj: Mapping[str, Any]) -> Verdict:
+    def _judge_object(self, pod: PodInfo, obj: Json) -> NodeDecision:
         """Decide by an object: the pods that are known there count on the cards that it names."""
         node = parse_node(obj, self._names)
-        room = self._state.room(node.name)
-        if room is None or node.cards != room.node.cards:
+        held = self._state.allocations(node.name)
+        if held is None or node.cards != held.node.cards:
             return self.judge(pod.pod_class, NodeSnapshot(node, node.sizes))
-        return self.judge(pod.pod_class, NodeSnapshot(node, room.snapshot_without(pod.id.uid).free))
+        return self.judge(pod.pod_class, NodeSnapshot(node, held.snapshot_without(pod.id.uid).free))
 
-    def judge(self, shape: PodClass, view: NodeSnapshot) -> Verdict:
+    def judge(self, shape: PodClass, snapshot: NodeSnapshot) -> NodeDecision:
         """Decide about one node."""
-        fit = check(shape, view)
+        fit = check(shape, snapshot)
         if isinstance(fit, Unschedulable):
-            return Verdict(None, fit)
+            return fit
         wished = shape.wishes.node_policy
         policy = Policy(wished) if wished else self._node_policy
-        return Verdict(score(shape, view, fit, policy))
-
-
-def _sorted(names: Sequence[str], verdicts: Sequence[Verdict]) -> Filtered:
-    """Sort nodes by what was decided about each."""
-    fitting: list[str] = []
-    failed: dict[str, str] = {}
-    unresolvable: dict[str, str] = {}
-    for name, (_, refusal) in zip(names, verdicts, strict=True):
-        if refusal is None:
-            fitting.append(name)
-        else:
-            (unresolvable if refusal.unresolvable else failed)[name] = refusal.reason
-    return Filtered(tuple(fitting), failed, unresolvable)
+        return score(shape, snapshot, fit, policy)

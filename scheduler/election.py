@@ -97,14 +97,9 @@ class Election:
         """Take the lease, renew it, or find that somebody else has it."""
         began = self.clock()
         try:
-            took = self._take()
+            self._renewed = began if self._take() else None
         except FAILURES as error:
             log.warning("the lease could not be had", extra={"reason": str(error)})
-            return
-        if took:
-            self._renewed = began
-        else:
-            self._renewed = None
 
     def release(self) -> None:
         """Release the lease, so that another replica need not wait for its end."""

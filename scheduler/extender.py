@@ -128,15 +128,12 @@ def observe(
         leads: whether this replica binds.
         in_step: whether nodes and pods are followed.
     """
+    shows = "Pods bound here that the watch does not show."
     for name, text, value in (
-        ("leader", "1 while this replica binds.", lambda: float(leads())),
-        ("in_step", "1 while nodes and pods are followed.", lambda: float(in_step())),
-        ("known_nodes", "Nodes that are known.", lambda: float(state.counts[0])),
-        ("known_pods", "GPU pods that count on a node.", lambda: float(state.counts[1])),
-        (
-            "assumed_pods",
-            "Pods bound here that the watch does not show.",
-            lambda: float(state.assumed),
-        ),
+        ("leader", "1 while this replica binds.", leads),
+        ("in_step", "1 while nodes and pods are followed.", in_step),
+        ("known_nodes", "Nodes that are known.", lambda: state.counts[0]),
+        ("known_pods", "GPU pods that count on a node.", lambda: state.counts[1]),
+        ("assumed_pods", shows, lambda: state.assumed),
     ):
         metrics.observe(name, text, value)

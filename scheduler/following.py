@@ -1,8 +1,7 @@
 """The two watches that keep the state up: nodes, and pods that have not ended."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from common.apiserver.client import Json
@@ -38,31 +37,20 @@ class WatchApi(Protocol):
 class Watches:
     """Both watches, each in a thread of its own."""
 
-    def __init__(
-        self,
-        state: State,
-        api: WatchApi,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        jitter: Jitter = by_chance,
-    ) -> None:
+    def __init__(self, state: State, api: WatchApi, *, jitter: Jitter = by_chance) -> None:
         """Prepare; nothing is asked before :meth:`start`.
 
         Args:
             state: takes in what is seen.
             api: where it comes from.
-            clock: seconds, monotonic.
             jitter: source of randomness for pauses.
         """
         self._api = api
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._pods = Follower(
-            _Pods(state, api), trouble="no pods from the API server", clock=clock, jitter=jitter
-        )
-        self._nodes = Follower(
-            _Nodes(state, api), trouble="no nodes from the API server", clock=clock, jitter=jitter
-        )
+        pods, nodes = "no pods from the API server", "no nodes from the API server"
+        self._pods = Follower(_Pods(state, api), trouble=pods, jitter=jitter)
+        self._nodes = Follower(_Nodes(state, api), trouble=nodes, jitter=jitter)
 
     def start(self) -> None:
         """Begin; returns at once."""

@@ -108,21 +108,14 @@ class Handler:
         pod = read_gpu_pod(args.pod, self.names)
         if not self.in_step():
             raise BindError(NOT_IN_STEP)
-        if args.names is not None:
-            found = self.decisions.filter(pod, args.names)
-        else:
-            found = self.decisions.filter_objects(pod, args.nodes or ())
+        found = self.decisions.filter(pod, args.names, args.nodes)
         self.metrics.filtered(len(found.fitting), len(found.failed), len(found.unresolvable))
         return encode_filtered(args, found.titled(_TITLE))
 
     def _prioritize(self, body: bytes) -> bytes:
         args = decode_args(body)
         pod = read_gpu_pod(args.pod, self.names)
-        if args.names is not None:
-            return encode_scores(args.names, self.decisions.scores(pod, args.names))
-        nodes = args.nodes or ()
-        names = [node["metadata"]["name"] for node in nodes]
-        return encode_scores(names, self.decisions.score_objects(pod, nodes))
+        return encode_scores(args.names, self.decisions.scores(pod, args.names, args.nodes))
 
     async def _bind(self, body: bytes) -> bytes:
         args = decode_binding(body)

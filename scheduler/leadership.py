@@ -20,29 +20,13 @@ from common.apiserver.client import Json
 from common.backoff import spread
 from scheduler.cluster import BIND_SECONDS
 from scheduler.election import FAILURES, LOOK, RETRY, Election
+from scheduler.following import Watches
 
 log = logging.getLogger(__name__)
 
 _TICK = 0.2
 _LOOK_SECONDS = 10.0
 """Between two looks at the EndpointSlice: who applies the manifests again empties it."""
-
-
-class Followed(Protocol):
-    """The part of the watches that a term depends on."""
-
-    @property
-    def in_step(self) -> bool:
-        """Whether everything was listed once."""
-        ...
-
-    def list_pods_again(self) -> int:
-        """Ask for a list of pods that begins after this call."""
-        ...
-
-    def has_listed(self, number: int) -> bool:
-        """Return whether everything is in step since then."""
-        ...
 
 
 class SliceApi(Protocol):
@@ -108,7 +92,7 @@ class Leadership:
     def __init__(
         self,
         election: Election | None,
-        watches: Followed,
+        watches: Watches,
         endpoint: Endpoint,
         *,
         clock: Callable[[], float],

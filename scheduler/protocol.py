@@ -9,14 +9,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
 from common.strict_json import NotJson, decode_strictly
 from contract.errors import quote
-from scheduler.decisions import Filtered
+from scheduler.decisions import Filtered, Json
 from scheduler.errors import BadRequest, TooLarge
-
-Json: TypeAlias = Mapping[str, Any]
 
 LARGEST_NAMES = 8 * 2**20
 """Bytes of a request; a pod is at most 3 MiB, and 5,000 node names a quarter of one."""
@@ -29,6 +27,13 @@ LONGEST_NAME = 253
 
 _ARGS = ("Pod", "Nodes", "NodeNames")
 _BINDING = ("PodName", "PodNamespace", "PodUID", "Node")
+_UNDECIDED: Json = {
+    "Nodes": None,
+    "NodeNames": None,
+    "FailedNodes": {},
+    "FailedAndUnresolvableNodes": {},
+    "Error": "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +42,13 @@ class ExtenderArgs:
 
     Attributes:
         pod: the pod object; its metadata and spec are mappings.
-        names: the nodes asked about; ``None`` where they come whole.
+        names: of the nodes asked about.
         nodes: the nodes, whole; ``None`` where they come by name.
         node_list: the rest of the list that they came in.
     """
 
     pod: Json
-    names: tuple[str, ...] | None
+    names: tuple[str, ...]
     nodes: tuple[Json, ...] | None = None
     node_list: Json | None = None
 
@@ -97,7 +102,8 @@ def decode_args(body: bytes) -> ExtenderArgs:
         _check_object(path, each, "status")
         _text(each["metadata"], "name", f"{path}.metadata.")
     rest = {key: value for key, value in listed.items() if key != "items"}
-    return ExtenderArgs(pod, None, tuple(items or ()), rest)
+    nodes = tuple(items or ())
+    return ExtenderArgs(pod, tuple(each["metadata"]["name"] for each in nodes), nodes, rest)
 
 
 def decode_binding(body: bytes) -> BindingArgs:
@@ -122,26 +128,18 @@ def encode_filtered(args: ExtenderArgs, filtered: Filtered) -> bytes:
         nodes = {**(args.node_list or {}), "items": items}
     return _encode(
         {
+            **_UNDECIDED,
             "Nodes": nodes,
             "NodeNames": names,
             "FailedNodes": filtered.failed,
             "FailedAndUnresolvableNodes": filtered.unresolvable,
-            "Error": "",
         }
     )
 
 
 def encode_filter_error(text: str) -> bytes:
     """Write the answer to a filter that cannot be decided: kube-scheduler tries the pod again."""
-    return _encode(
-        {
-            "Nodes": None,
-            "NodeNames": None,
-            "FailedNodes": {},
-            "FailedAndUnresolvableNodes": {},
-            "Error": text,
-        }
-    )
+    return _encode({**_UNDECIDED, "Error": text})
 
 
 def encode_scores(names: Sequence[str], scores: Sequence[int]) -> bytes:

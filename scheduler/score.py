@@ -8,10 +8,10 @@ cards of a set would be connected.
 
 from functools import lru_cache
 
-from placement.capacity import CardSet
+from placement.capacity import CardNeed, CardSet
 from placement.cluster.fit import Fit
 from placement.cluster.holdings import NodeSnapshot
-from placement.pods import ContainerNeed, PodClass
+from placement.pods import PodClass
 from placement.scoring import Policy
 from placement.search import Rows
 
@@ -22,38 +22,38 @@ HIGHEST = 10
 _LINKS: tuple[tuple[int, float], ...] = ((100, 1.0), (50, 0.8), (40, 0.6), (30, 0.4), (20, 0.2))
 
 
-def score(shape: PodClass, view: NodeSnapshot, fit: Fit, policy: Policy) -> int:
+def score(shape: PodClass, snapshot: NodeSnapshot, fit: Fit, policy: Policy) -> int:
     """Return the score of a node.
 
     Args:
         shape: of the pod.
-        view: the node on which it fits.
+        snapshot: the node on which it fits.
         fit: as :func:`placement.cluster.fit.check` returned it.
         policy: over nodes.
     """
-    packing = _fullness(shape, view)
+    packing = _fullness(shape, snapshot)
     if policy is Policy.SPREAD:
         packing = 1 - packing
     parts = [packing]
     largest = shape.most_cards
-    if largest is not None and largest.cards > 1:
-        cards = view.node.card_set_for(shape.wishes)
-        parts.append(_connection(largest, cards, view.free, shape.wishes.link))
+    if largest is not None and largest.demand.cards > 1:
+        cards = snapshot.node.card_set_for(shape.wishes)
+        parts.append(_connection(largest, cards, snapshot.free, shape.wishes.link))
     elif policy is Policy.BINPACK and shape.shares:
         parts.append(1 - min(fit.newly_shared / shape.shares, 1))
     return min(max(int(HIGHEST * sum(parts) / len(parts) + 0.5), 0), HIGHEST)
 
 
-def _fullness(shape: PodClass, view: NodeSnapshot) -> float:
+def _fullness(shape: PodClass, snapshot: NodeSnapshot) -> float:
     """Return how much of the healthy cards would be taken: of that resource of which it is most."""
-    totals = zip(shape.asked, view.totals, strict=True)
+    totals = zip(shape.asked, snapshot.totals, strict=True)
     return min(max([(used + asked) / max(places, 1) for asked, (places, used) in totals]), 1.0)
 
 
-def _connection(need: ContainerNeed, cards: CardSet, free: Rows, link: str) -> float:
+def _connection(need: CardNeed, cards: CardSet, free: Rows, link: str) -> float:
     """Return how well the best set would be connected, 0 to 1."""
-    fitting = tuple([at for at in cards.usable if free[at].covers(need.counts)])
-    return _quality(cards, need.cards, fitting, link)
+    fitting = tuple([at for at in cards.usable if free[at].covers(need.per_card)])
+    return _quality(cards, need.demand.cards, fitting, link)
 
 
 @lru_cache(maxsize=16384)

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from contract.names import Names
-from placement.cluster.node_allocations import NodeAllocations
+from placement.cluster.node_allocations import ClusterAllocations, NodeAllocations
 from placement.cluster.nodes import parse_node
 from placement.pods import PodInfo, read_gpu_pod
 from placement.scoring import Policy
@@ -34,8 +34,7 @@ class State:
         """
         self.lock = threading.RLock()
         self._names = names
-        self._policy = policy
-        self._rooms: dict[str, NodeAllocations] = {}
+        self._allocations = ClusterAllocations(policy)
         self._where: dict[str, str] = {}
         self._unbound: dict[str, PodInfo] = {}
         # Pod -> nodes to which this process has bound it, or tries to, and no watch shows it yet:
@@ -47,7 +46,7 @@ class State:
 
     @property
     def version(self) -> int:
-        """The number of the newest change of any node's room."""
+        """The number of the newest change of any node's allocations."""
         return self._version
 
     @property
@@ -61,13 +60,13 @@ class State:
         return len(self._nodes), len(self._where)
 
     def changed_since(self, version: int) -> list[str]:
-        """Return the nodes whose room has changed after *version*, the newest first."""
+        """Return the nodes whose allocations have changed after *version*, the newest first."""
         newest = takewhile(lambda each: each[1] > version, reversed(self._changed.items()))
         return [name for name, _ in newest]
 
-    def room(self, name: str) -> NodeAllocations | None:
-        """Return the room of a node; ``None`` where there is no such node."""
-        return self._rooms.get(name) if name in self._nodes else None
+    def allocations(self, name: str) -> NodeAllocations | None:
+        """Return what pods hold of a node; ``None`` where there is no such node."""
+        return self._allocations.get(name) if name in self._nodes else None
 
     def find(self, uid: str) -> PodInfo | None:
         """Return a pod that waits for a node."""
@@ -84,12 +83,12 @@ class State:
         """Take in a node as the API shows it."""
         with self.lock:
             name = obj["metadata"]["name"]
-            room = self._room(name)
-            node = parse_node(obj, self._names, room.node)
+            allocations = self._allocations[name]
+            node = parse_node(obj, self._names, allocations.node)
             known = name in self._nodes
-            self._nodes.add(room.node.name)
-            if node is not room.node:
-                room.set_node(node)
+            self._nodes.add(allocations.node.name)
+            if node is not allocations.node:
+                allocations.set_node(node)
             elif known:
                 return
             self._touch(name)
@@ -154,7 +153,7 @@ class State:
         """Count a pod, as it will be, on the node that it is about to be bound to."""
         with self.lock:
             self._assumed.setdefault(pod.id.uid, set()).add(pod.node)
-            self._room(pod.node).add_pod(pod)
+            self._allocations[pod.node].add_pod(pod)
             self._touch(pod.node)
 
     def settle(self, uid: str, node: str) -> None:
@@ -172,7 +171,7 @@ class State:
                 if not nodes:
                     del self._assumed[uid]
                 if self._where.get(uid) != node:
-                    self._room(node).remove_pod(uid)
+                    self._allocations[node].remove_pod(uid)
                     self._forget_empty(node)
                     self._touch(node)
 
@@ -183,32 +182,25 @@ class State:
         self._assumed.pop(uid, None)
         if self._where.get(uid, pod.node) != pod.node:
             self._leave(uid)
-        room = self._room(pod.node)
+        allocations = self._allocations[pod.node]
         self._where[uid] = pod.node
-        if room.pods.get(uid) == pod:
+        if allocations.pods.get(uid) == pod:
             return
-        before = room.holding(uid)
-        room.add_pod(pod)
-        if before is None or room.holding(uid) != before:
+        before = allocations.holding(uid)
+        allocations.add_pod(pod)
+        if before is None or allocations.holding(uid) != before:
             self._touch(pod.node)
 
     def _leave(self, uid: str) -> None:
         name = self._where.pop(uid, None)
         if name is not None:
-            self._room(name).remove_pod(uid)
+            self._allocations[name].remove_pod(uid)
             self._forget_empty(name)
             self._touch(name)
 
-    def _room(self, name: str) -> NodeAllocations:
-        room = self._rooms.get(name)
-        if room is None:
-            room = self._rooms[name] = NodeAllocations(name, self._policy)
-        return room
-
     def _forget_empty(self, name: str) -> None:
-        room = self._rooms.get(name)
-        if room is not None and not room.pods and name not in self._nodes:
-            del self._rooms[name]
+        if name not in self._nodes:
+            self._allocations.forget_empty(name)
 
     def _touch(self, name: str) -> None:
         self._version += 1

@@ -201,11 +201,11 @@ class SearchInput:
         if self._record.holding(ref, self._resource) is not None:
             return None  # a kubelet that died serves it again: what was planned is over
         cards, bound = planned.cards, {*step.fixed, *step.must}
-        other = MEMORY if self._resource is CORE else CORE
+        other = self._resource.other
         if other in step.lacking:
             reusable = reusable_slots(self._pod, other, self._record, self._table)
             bound.update(self._table.inventory.positions(reusable))
-        wanted = _part(step.need.per_card, self._resource)
+        wanted = count_of(step.need.per_card, self._resource)
         need = step.need._replace(per_card=_amounts(self._resource, wanted, 0))
         rows = [_amounts(self._resource, offered, 0) for offered in self._offer]
         # Of a pod whose spec nobody knows, an earlier call may have shown less.
@@ -217,9 +217,10 @@ class SearchInput:
     @cached_property
     def reusable(self) -> list[Amounts]:
         """What the pod's ordinary init containers leave to the next container (K7)."""
-        other = MEMORY if self._resource is CORE else CORE
         # Of what is asked for, the kubelet has said what it hands on.
-        left = self._per_card(reusable_slots(self._pod, other, self._record, self._table))
+        left = self._per_card(
+            reusable_slots(self._pod, self._resource.other, self._record, self._table)
+        )
         return [
             _amounts(self._resource, must, more)
             for must, more in zip(self._must, left, strict=True)
@@ -233,8 +234,7 @@ class SearchInput:
             alone: only the container that is asking is to be placed: of the resource that it
                 asks for, what the kubelet offers is all that counts.
         """
-        resource = self._resource
-        other = MEMORY if resource is CORE else CORE
+        resource, other = self._resource, self._resource.other
         kept, kept_of_other = (
             self._per_card(assumptions.reserved.get(each, {})) for each in (resource, other)
         )
@@ -258,11 +258,6 @@ class SearchInput:
 
 def _amounts(resource: Resource, count: int, of_other: int) -> Amounts:
     return Amounts(count, of_other) if resource is CORE else Amounts(of_other, count)
-
-
-def _part(amounts: Amounts, resource: Resource) -> int:
-    """Return the part of one resource."""
-    return amounts.cores if resource is CORE else amounts.memory
 
 
 def free_slots(

@@ -310,7 +310,9 @@ class Footprint:
         names = [each.name for each in pod.demand.containers]
         cards = [ContainerCards(each, Provenance.RECORDED) for each in self.cards]
         taken = taken_on(pod.demand, dict(zip(names, cards, strict=True)))
-        return Answer(" ".join(f"{card}:{cores}/{blocks}" for card, cores, blocks in taken))
+        return Answer(
+            " ".join(f"{card}:{cores}/{blocks}" for card, (cores, blocks) in taken.items())
+        )
 
 
 @dataclass(frozen=True)
@@ -361,10 +363,10 @@ class Choice:
             node = parse_node(obj, NAMES)
             view = NodeSnapshot(node, box.free[: len(node.cards)])
             verdict = decisions.judge(pod.pod_class, view)
-            if verdict.score is not None:
-                scores[number] = verdict.score
-            elif verdict.refusal:
-                why.append(verdict.refusal.reason)
+            if isinstance(verdict, Unschedulable):
+                why.append(verdict.reason)
+            else:
+                scores[number] = verdict
         best = [str(each) for each, score in scores.items() if score == max(scores.values())]
         if wants == FITS and best:
             return Answer(FITS)

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.inventory import Amounts
 from contract.wishes import Wishes
-from placement.capacity import HOW, CardSet
+from placement.capacity import HOW, CardNeed, CardSet
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import search, steps_of
 from placement.errors import NoPlacement
-from placement.pods import MOST_REMEMBERED, ContainerNeed, PodClass
+from placement.pods import MOST_REMEMBERED, PodClass
 from placement.search import ContainerStep, Rows
 
 _MOST_TRIES = 2000
@@ -45,20 +45,20 @@ class Unschedulable(NamedTuple):
     unresolvable: bool
 
 
-def check(shape: PodClass, view: NodeSnapshot) -> Fit | Unschedulable:
+def check(shape: PodClass, snapshot: NodeSnapshot) -> Fit | Unschedulable:
     """Decide whether a pod fits on a node.
 
     Args:
         shape: of the pod.
-        view: the node.
+        snapshot: the node.
     """
-    node = view.node
+    node = snapshot.node
     if shape.problem:
         return Unschedulable(shape.problem, unresolvable=True)
     if node.problem:
         return Unschedulable(node.problem.value, unresolvable=True)
     few, cards = len(shape.needs) <= MOST_REMEMBERED, node.card_set_for(shape.wishes)
-    return (_decide if few else _decide_of_many)(shape, cards, view.free)
+    return (_decide if few else _decide_of_many)(shape, cards, snapshot.free)
 
 
 @lru_cache(maxsize=16384)
@@ -86,21 +86,21 @@ def _is_enough(asked: Amounts, cards: CardSet, free: Rows) -> bool:
     return all(sum([row[slot] for row in rows]) >= count for slot, count in enumerate(asked))
 
 
-def _size(need: ContainerNeed) -> tuple[int, ...]:
+def _size(of: tuple[ContainerKind, CardNeed]) -> tuple[int, ...]:
     """Return by what whole cards come before shares, those with the most memory first."""
-    cores, memory = need.counts
-    return (cores, memory, need.cards)
+    need = of[1]
+    return (*need.per_card, need.demand.cards)
 
 
 @lru_cache(maxsize=64)
 def _steps(shape: PodClass) -> Sequence[ContainerStep]:
     """Return the containers; the largest first where nothing is handed on, to find out sooner."""
-    needs = shape.needs
-    if not any(need.kind is ContainerKind.INIT for need in needs):
-        needs = tuple(sorted(needs, key=_size, reverse=True))
+    pairs = list(zip(shape.kinds, shape.needs, strict=True))
+    if ContainerKind.INIT not in shape.kinds:
+        pairs.sort(key=_size, reverse=True)
     containers = [
-        ContainerDemand(str(number), need.kind, number, need.demand)
-        for number, need in enumerate(needs)
+        ContainerDemand(str(number), kind, number, need.demand)
+        for number, (kind, need) in enumerate(pairs)
     ]
     return steps_of(containers, shape.wishes.link)
 
@@ -117,13 +117,13 @@ def _unresolvable(shape: PodClass, cards: CardSet) -> Unschedulable | None:
     wishes = shape.wishes
     kind, kinds = _kind_of_card(wishes)
     sizes = [size for size, why in zip(cards.sizes, cards.excluded, strict=True) if not why]
-    most, healthy = max([need.cards for need in shape.needs]), len(cards.usable)
+    most, healthy = max([need.demand.cards for need in shape.needs]), len(cards.usable)
     short = next(
         (
-            f"{need.counts[slot]} {unit}"
+            f"{need.per_card[slot]} {unit}"
             for need in shape.needs
             for slot, unit in enumerate(_UNITS)
-            if sum([size[slot] >= need.counts[slot] for size in sizes]) < need.cards
+            if sum([size[slot] >= need.per_card[slot] for size in sizes]) < need.demand.cards
         ),
         "",
     )
@@ -145,9 +145,9 @@ def _no_room(shape: PodClass, cards: CardSet, free: Rows) -> Unschedulable:
     wishes, rows = shape.wishes, [free[at] for at in cards.usable]
     kind, kinds = _kind_of_card(wishes)
     for need in shape.needs:
-        if sum([row.covers(need.counts) for row in rows]) < need.cards:
+        if sum([row.covers(need.per_card) for row in rows]) < need.demand.cards:
             return Unschedulable(_too_full(need, kind, kinds), unresolvable=False)
-    most = max([need.cards for need in shape.needs])
+    most = max([need.demand.cards for need in shape.needs])
     reason = f"no {kind} is left for one of {len(shape.needs)} containers"
     if wishes.link and most > 1:
         reason = f"no {most} {kinds} {HOW[wishes.link]} are free"
@@ -174,9 +174,9 @@ def _no_card_wished(cards: CardSet, wishes: Wishes) -> str:
     return f"no card that {min(cards.excluded)} leaves"
 
 
-def _too_full(need: ContainerNeed, kind: str, kinds: str) -> str:
-    pairs = zip(need.counts, _UNITS, strict=True)
+def _too_full(need: CardNeed, kind: str, kinds: str) -> str:
+    pairs = zip(need.per_card, _UNITS, strict=True)
     much = " and ".join(f"{count} {unit}" for count, unit in pairs if count)
-    if need.demand.is_share or need.cards == 1:
+    if need.demand.cards == 1:
         return f"no {kind} has {much} free"
-    return f"fewer than {need.cards} {kinds} have {much} free"
+    return f"fewer than {need.demand.cards} {kinds} have {much} free"

@@ -1,6 +1,6 @@
 """What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
@@ -12,7 +12,7 @@ from contract.reusable import held_on_cards
 from placement.cluster.nodes import Node
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
-from placement.held import Taken
+from placement.held import Taken, add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.search import Rows
@@ -63,12 +63,12 @@ class ContainerCards(NamedTuple):
     any other card, and computes on nothing.
 
     Attributes:
-        places: on the node, ascending.
+        positions: on the node, ascending.
         source: how they are known.
         lost: UUIDs of recorded cards that are not there.
     """
 
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     source: Provenance
     lost: tuple[str, ...] = ()
 
@@ -87,21 +87,18 @@ def known_cards(pod: PodInfo, node: Node) -> PodCards | None:
     """
     found = {}
     for container in pod.demand.containers:
-        if not _is_forgotten(container, pod):
-            cards = _known(container, pod, node)
-            if cards is None:
-                return None
-            found[container.name] = cards
+        is_init, name = container.kind is ContainerKind.INIT, container.name
+        if is_init and pod.annotated and name not in pod.annotated:
+            continue
+        cards = _known(container, pod, node)
+        if cards is None:
+            return None
+        found[name] = cards
     return found
 
 
-def _is_forgotten(container: ContainerDemand, pod: PodInfo) -> bool:
-    is_init = container.kind is ContainerKind.INIT
-    return is_init and bool(pod.annotated) and container.name not in pod.annotated
-
-
 def _known(container: ContainerDemand, pod: PodInfo, node: Node) -> ContainerCards | None:
-    by_uuid, by_index = _places(node)
+    by_uuid, by_index = _positions(node)
     recorded = pod.annotated.get(container.name)
     if recorded is not None:
         here = sorted(by_uuid[uuid] for uuid in recorded.cards if uuid in by_uuid)
@@ -114,27 +111,27 @@ def _known(container: ContainerDemand, pod: PodInfo, node: Node) -> ContainerCar
 
 
 @lru_cache(maxsize=4096)
-def _places(node: Node) -> tuple[Mapping[str, int], Mapping[int, int]]:
-    """Return the places of a node's cards, by UUID and by index."""
+def _positions(node: Node) -> tuple[Mapping[str, int], Mapping[int, int]]:
+    """Return the positions of a node's cards, by UUID and by index."""
     return (
-        {card.uuid: place for place, card in enumerate(node.cards)},
-        {card.index: place for place, card in enumerate(node.cards)},
+        {card.uuid: at for at, card in enumerate(node.cards)},
+        {card.index: at for at, card in enumerate(node.cards)},
     )
 
 
-def parts_of(demand: PodDemand, cards: PodCards) -> dict[tuple[str, int], list[int]]:
-    """Return what each container holds of each card that is there, by name and place.
+def parts_of(demand: PodDemand, cards: PodCards) -> dict[tuple[str, int], Amounts]:
+    """Return what each container holds of each card that is there, by name and position.
 
     What init containers have left on a card that is lost is reusable there only (fact K7).
     """
     if len(demand.containers) == 1:  # nearly all, and nobody to hand anything on to
         (only,) = demand.containers
-        places, _, lost = cards.get(only.name, _NONE)
-        if len(places) == only.demand.cards == 1 and not lost:
+        positions, _, lost = cards.get(only.name, _NONE)
+        if len(positions) == only.demand.cards == 1 and not lost:
             cores = min(only.demand.cores, CORES_PER_CARD)
-            return {(only.name, places[0]): [cores, only.demand.memory]}
+            return {(only.name, positions[0]): Amounts(cores, only.demand.memory)}
     on: dict[str, tuple[int | str, ...]] = {
-        name: each.places + each.lost for name, each in cards.items()
+        name: each.positions + each.lost for name, each in cards.items()
     }
     held = held_on_cards(demand, on)
     return {(name, card): row for (name, card), row in held.items() if isinstance(card, int)}
@@ -146,37 +143,25 @@ def taken_on(demand: PodDemand, cards: PodCards) -> Taken:
     What an ordinary init container took is handed on to the containers after it, before anything
     is taken afresh (fact K7), and is the pod's until it has ended (K4).
     """
-    return add_up(parts_of(demand, cards))
+    return add_up((at, amounts) for (_, at), amounts in parts_of(demand, cards).items())
 
 
-def add_up(parts: Mapping[tuple[str, int], Sequence[int]]) -> Taken:
-    """Return the sums by card of what :func:`parts_of` returns."""
-    taken: dict[int, Amounts] = {}
-    for (_, at), (cores, memory) in parts.items():
-        taken[at] = taken.get(at, NOTHING).plus(Amounts(cores, memory))
-    return tuple((at, *amounts) for at, amounts in sorted(taken.items()))
-
-
-def simulate(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> Taken:
+def simulate(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> tuple[PodCards, Taken]:
     """Place a pod of which nobody has said where it is, as the agent would.
 
     One that fits nowhere will be refused by the agent, or the agent knows more: it counts on the
     emptiest cards until one or the other is told.
     """
-    return simulate_cards(pod, node, free, policy)[1]
-
-
-def simulate_cards(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> tuple[PodCards, Taken]:
-    """Place a pod as :func:`simulate` does; return the cards of each container too."""
     containers = pod.demand.containers
     known = {each.name: mine for each in containers if (mine := _known(each, pod, node))}
     # A container with a lost card is placed nowhere else, so it is no part of the plan.
     lost = {name: each for name, each in known.items() if each.lost}
-    rest = replace(pod, demand=_without(pod.demand, lost)) if lost else pod
-    left = list(free)
-    for at, *counts in taken_on(pod.demand, lost) if lost else ():
-        left[at] = left[at].less(Amounts(*counts))
-    fixed = {name: each.places for name, each in known.items() if name not in lost}
+    rest, left = pod, list(free)
+    if lost:
+        rest = replace(pod, demand=PodDemand(tuple(x for x in containers if x.name not in lost)))
+        for at, amounts in taken_on(pod.demand, lost).items():
+            left[at] = left[at].less(amounts)
+    fixed = {name: each.positions for name, each in known.items() if name not in lost}
     try:
         plan = plan_pod(rest, node, tuple(left), policy, fixed=fixed)
     except NoPlacement:
@@ -194,7 +179,3 @@ def simulate_cards(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> tupl
             on = tuple(sorted(emptiest[: max(container.demand.cards, 1)]))
             cards.setdefault(container.name, ContainerCards(on, Provenance.EXPECTED))
     return cards, taken_on(pod.demand, cards)
-
-
-def _without(demand: PodDemand, names: Container[str]) -> PodDemand:
-    return PodDemand(tuple(each for each in demand.containers if each.name not in names))

@@ -5,21 +5,33 @@ which neither tells are simulated, in the order in which the kubelet admits them
 others leave. So the same pods leave the same, in whatever order the events came.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
-from placement.cluster.holdings import (
-    NodeSnapshot,
-    PodCards,
-    known_cards,
-    simulate,
-    simulate_cards,
-    taken_on,
-)
+from placement.cluster.holdings import NodeSnapshot, PodCards, known_cards, simulate, taken_on
 from placement.cluster.nodes import Node
 from placement.held import HeldAmounts, Taken
 from placement.pods import PodInfo
 from placement.scoring import Policy
+
+
+class ClusterAllocations(dict[str, "NodeAllocations"]):
+    """What pods hold, by node; one of which nothing is known yet is there once it is asked for."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Start without nodes; *policy* is which card a share prefers."""
+        super().__init__()
+        self._policy = policy
+
+    def __missing__(self, name: str) -> "NodeAllocations":
+        """Begin a node."""
+        made = self[name] = NodeAllocations(name, self._policy)
+        return made
+
+    def forget_empty(self, name: str) -> None:
+        """Forget a node that has gone, unless it has pods."""
+        if name in self and not self[name].pods:
+            del self[name]
 
 
 class NodeAllocations:
@@ -66,38 +78,36 @@ class NodeAllocations:
     def snapshot(self) -> NodeSnapshot:
         """Return the node with what is free now; the same object for as long as nothing changes."""
         if self._snapshot is None:
-            self._snapshot = NodeSnapshot(self.node, self._with(self._unknown).free)
+            self._snapshot = self._snapshot_of(self._unknown, self._held)
         return self._snapshot
 
     def snapshot_without(self, uid: str) -> NodeSnapshot:
         """Return the node with what would be free if one pod held nothing."""
         if uid not in self.pods:
             return self.snapshot()
-        held = self._held.give_back(self._by_pod.get(uid, ()))
-        return NodeSnapshot(self.node, self._with(self._unknown - {uid}, held).free)
+        held = self._held.give_back(self._by_pod.get(uid, {}))
+        return self._snapshot_of(self._unknown - {uid}, held)
 
     def holding(self, uid: str) -> Taken | None:
         """Return what a pod holds; ``None`` where that is simulated or the pod is not here."""
         return self._by_pod.get(uid)
 
-    def simulated(self) -> Mapping[str, tuple[PodCards, Taken]]:
-        """Return by UID what pods hold where that is simulated: cards of containers, and counts."""
-        held, found = self._held, {}
-        for pod in self._in_order(self._unknown):
-            found[pod.id.uid] = simulate_cards(pod, self.node, held.free, self._policy)
-            held = held.take(found[pod.id.uid][1])
-        return found
+    def simulate(self) -> Mapping[str, PodCards]:
+        """Return by UID the cards of pods where they are simulated."""
+        return self._simulate(self._unknown, self._held)[0]
 
-    def _with(self, unknown: AbstractSet[str], held: HeldAmounts | None = None) -> HeldAmounts:
-        """Return what is held, by some pods too whose cards are simulated."""
-        held = held or self._held
-        for pod in self._in_order(unknown):
-            held = held.take(simulate(pod, self.node, held.free, self._policy))
-        return held
+    def _snapshot_of(self, unknown: AbstractSet[str], held: HeldAmounts) -> NodeSnapshot:
+        return NodeSnapshot(self.node, self._simulate(unknown, held)[1].free)
 
-    def _in_order(self, uids: AbstractSet[str]) -> Sequence[PodInfo]:
-        """Return pods as the kubelet admits them."""
-        return sorted((self.pods[uid] for uid in uids), key=lambda pod: pod.rank)
+    def _simulate(
+        self, unknown: AbstractSet[str], held: HeldAmounts
+    ) -> tuple[Mapping[str, PodCards], HeldAmounts]:
+        """Place some pods as the kubelet admits them, beside what is *held*; then what is held."""
+        cards = {}
+        for pod in sorted((self.pods[uid] for uid in unknown), key=lambda pod: pod.rank):
+            cards[pod.id.uid], taken = simulate(pod, self.node, held.free, self._policy)
+            held = held.take(taken)
+        return cards, held
 
     def _count(self, pod: PodInfo) -> None:
         self._snapshot = None
@@ -113,4 +123,4 @@ class NodeAllocations:
     def _uncount(self, uid: str) -> None:
         self._snapshot = None
         self._unknown.discard(uid)
-        self._held = self._held.give_back(self._by_pod.pop(uid, ()))
+        self._held = self._held.give_back(self._by_pod.pop(uid, {}))

@@ -3,17 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 from contract.demand import ContainerDemand, ContainerKind
-from contract.inventory import NOTHING, Amounts
 from contract.resource import RESOURCES, count_of
 from placement.capacity import CardSet, need_of
 from placement.cluster.nodes import Node
 from placement.errors import NoPlacement
-from placement.held import Taken
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from placement.search import Assignment, ContainerStep, Plan, Rows, make_plan
-
-MOST_TRIES = 500
+from placement.search import MOST_TRIES, ContainerPlan, ContainerStep, Plan, Rows, make_plan
 
 
 def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
@@ -77,7 +73,7 @@ def search(
     free: Rows,
     policy: Policy | None,
     most_tries: int = MOST_TRIES,
-) -> tuple[Assignment, ...] | None:
+) -> tuple[ContainerPlan, ...] | None:
     """Search as the agent does: a plan that holds whichever slots the kubelet hands on.
 
     Where there is no such plan, one that may hold will do.
@@ -99,12 +95,3 @@ def search(
     if refusal is not None:
         raise refusal
     return None
-
-
-def taken_by(plan: Plan) -> Taken:
-    """Add up what a plan takes of each card."""
-    taken: dict[int, Amounts] = {}
-    for assignment in plan.values():
-        for at, fresh in zip(assignment.cards, assignment.fresh, strict=True):
-            taken[at] = taken.get(at, NOTHING).plus(fresh)
-    return tuple((at, *amounts) for at, amounts in sorted(taken.items()))

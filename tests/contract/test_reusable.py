@@ -68,9 +68,9 @@ def test_a_card_gives_more_than_its_part_of_a_request_where_more_is_reusable() -
 def test_what_is_left_stays_with_the_init_container_and_the_rest_counts_where_it_is_now() -> None:
     demand = pod((INIT, 50, 8), (SIDECAR, 10, 1), (MAIN, 30, 9))
     assert held_on_cards(demand, dict.fromkeys(("c0", "c1", "c2"), ("a",))) == {
-        ("c0", "a"): [10, 0],
-        ("c1", "a"): [10, 1],
-        ("c2", "a"): [30, 9],
+        ("c0", "a"): (10, 0),
+        ("c1", "a"): (10, 1),
+        ("c2", "a"): (30, 9),
     }
 
 

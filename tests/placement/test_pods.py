@@ -363,16 +363,16 @@ def test_nothing_is_remembered_of_pods_with_very_many_containers() -> None:
 
 def test_a_class_knows_what_the_whole_pod_asks_for() -> None:
     found = a_pod("a", (30, 4), (200, 8), inits=[(300, 0)], sidecars=[(10, 1)]).pod_class
-    assert [need.kind for need in found.needs] == [
+    assert found.kinds == (
         ContainerKind.INIT,
         ContainerKind.SIDECAR,
         ContainerKind.MAIN,
         ContainerKind.MAIN,
-    ]
+    )
     assert found.asked == (300, 13)
     assert found.shares == 2
     assert found.most_cards is not None
-    assert found.most_cards.cards == 3
+    assert found.most_cards.demand.cards == 3
 
 
 def test_an_init_container_runs_beside_the_sidecars_that_stand_before_it() -> None:

@@ -17,7 +17,7 @@ from placement.capacity import CardSet, need_of
 from placement.errors import NoPlacement
 from placement.held import HeldAmounts
 from placement.scoring import Policy
-from placement.search import Assignment, ContainerStep, make_plan
+from placement.search import ContainerPlan, ContainerStep, make_plan
 from placement.topology import Links
 from tests.agent.brute_force import can_be_placed
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, card, container
@@ -65,7 +65,7 @@ def plan(
     policy: Policy = Policy.BINPACK,
     size: int = 10,
     **given: Any,
-) -> tuple[Assignment, ...] | None:
+) -> tuple[ContainerPlan, ...] | None:
     """Plan on cards, which are by index."""
     by_index = sorted(rooms)
     cards = CardSet(
@@ -143,8 +143,8 @@ def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
 
 def test_a_plan_says_what_is_taken_afresh() -> None:
     assert plan(pod((50, 4, INIT), (60, 3)), [room(0)]) == (
-        Assignment((0,), (Amounts(50, 4),)),
-        Assignment((0,), (Amounts(10, 0),)),
+        ContainerPlan((0,), (Amounts(50, 4),)),
+        ContainerPlan((0,), (Amounts(10, 0),)),
     )
 
 
@@ -354,14 +354,14 @@ _rooms = st.lists(
 
 
 def _check(
-    found: Sequence[Assignment], containers: Sequence[ContainerDemand], rooms: Sequence[Room]
+    found: Sequence[ContainerPlan], containers: Sequence[ContainerDemand], rooms: Sequence[Room]
 ) -> None:
     """Never over capacity, never a split share, never memory beside the cores."""
     used = HeldAmounts.nothing_of([each.free for each in rooms])
     for asked, assignment in zip(containers, found, strict=True):
         assert len(set(assignment.cards)) == len(assignment.cards) == asked.demand.cards
         fresh = zip(assignment.cards, assignment.fresh, strict=True)
-        used = used.take((at, *amounts) for at, amounts in fresh)
+        used = used.take(dict(fresh))
     for free, held in zip(used.sizes, used.held, strict=True):
         assert free.covers(held)
 

@@ -92,7 +92,7 @@ class Stage:
         return str(error.value)
 
     def free(self, node: str = "n1") -> list[tuple[int, ...]]:
-        room = self.state.room(node)
+        room = self.state.allocations(node)
         assert room is not None
         return list(room.snapshot().free)
 

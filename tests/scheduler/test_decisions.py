@@ -41,9 +41,9 @@ def test_a_decision_lasts_as_long_as_the_room(
     judged: list[str] = []
     judge = Decisions.judge
 
-    def counted(self: Decisions, shape: PodClass, view: NodeSnapshot) -> module.Verdict:
-        judged.append(view.node.name)
-        return judge(self, shape, view)
+    def counted(self: Decisions, shape: PodClass, snapshot: NodeSnapshot) -> module.NodeDecision:
+        judged.append(snapshot.node.name)
+        return judge(self, shape, snapshot)
 
     monkeypatch.setattr(Decisions, "judge", counted)
     for name in ("a", "b"):
@@ -70,7 +70,7 @@ def test_nodes_that_are_not_known_are_not_remembered(decisions: Decisions) -> No
     for number in range(3):
         decisions.filter(POD, ["n1", f"made-up-{number}"])
     (table,) = decisions._tables.values()
-    assert table.verdicts.keys() == {"n1"}
+    assert table.decided.keys() == {"n1"}
 
 
 def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) -> None:
@@ -100,8 +100,8 @@ def test_a_pod_in_doubt_does_not_stand_in_its_own_way(state: State, decisions: D
 def test_without_a_gpu_every_node_fits(decisions: Decisions) -> None:
     assert decisions.filter(None, ["n1", "n9"]) == Filtered(("n1", "n9"))
     assert decisions.scores(None, ["n1", "n9"]) == [0, 0]
-    assert decisions.filter_objects(None, [bare_node("n1")]) == Filtered(("n1",))
-    assert decisions.score_objects(None, [bare_node("n1")]) == [0]
+    assert decisions.filter(None, ["n1"], [bare_node("n1")]) == Filtered(("n1",))
+    assert decisions.scores(None, ["n1"], [bare_node("n1")]) == [0]
 
 
 def test_whole_nodes_are_decided_about_by_what_they_say(state: State, decisions: Decisions) -> None:
@@ -110,11 +110,12 @@ def test_whole_nodes_are_decided_about_by_what_they_say(state: State, decisions:
     template = make_node("n1", 1)
     template["metadata"]["name"] = "template-1"
     nodes = [make_node("n1", 1), template, make_node("n2", 2), bare_node("n4")]
-    found = decisions.filter_objects(POD, nodes)
+    names = [node["metadata"]["name"] for node in nodes]
+    found = decisions.filter(POD, names, nodes)
     assert found.fitting == ("template-1", "n2")
     assert found.failed == {"n1": FULL}
     assert list(found.unresolvable) == ["n4"]
-    assert decisions.score_objects(POD, nodes) == [0, 3, 2, 0]
+    assert decisions.scores(POD, names, nodes) == [0, 3, 2, 0]
 
 
 @patient

@@ -53,7 +53,7 @@ def watches(state: State, cluster: Cluster) -> Iterator[Watches]:
 
 
 def free(state: State, name: str = "n1") -> list[tuple[int, ...]] | None:
-    room = state.room(name)
+    room = state.allocations(name)
     return None if room is None else list(room.snapshot().free)
 
 
@@ -157,7 +157,7 @@ def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
     eventually(lambda: watches.in_step, "everything is listed")
     watches.stop()
     assert free(state) == [(70, 28), (70, 28)]
-    assert state.room("n2") is not None
+    assert state.allocations("n2") is not None
     assert [each.message for each in caplog.records if each.exc_info] == ["object passed over"]
 
 

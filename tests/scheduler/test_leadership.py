@@ -7,19 +7,21 @@ import pytest
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from scheduler.election import DURATION
+from scheduler.following import Watches
 from scheduler.leadership import Endpoint, Leadership
 from tests.agent.fakes import FakeClock
 from tests.placement.cluster.builders import Json
 from tests.scheduler.test_election import FakeLeases, replica
 
 
-class FakeWatches:
-    """A :class:`scheduler.leadership.Followed` that lists when told to."""
+class FakeWatches(Watches):
+    """Watches that list when told to."""
+
+    in_step = True
 
     def __init__(self) -> None:
         self.asked = 0
         self.listed = 0
-        self.in_step = True
 
     def list_pods_again(self) -> int:
         self.asked += 1

@@ -31,7 +31,7 @@ def body(document: object) -> bytes:
 def test_whole_nodes_are_read() -> None:
     nodes = {"metadata": {"resourceVersion": "1"}, "items": [make_node("n1")]}
     args = decode_args(body({**ARGS, "Nodes": nodes, "NodeNames": None}))
-    assert args.names is None
+    assert args.names == ("n1",)
     assert args.nodes == (make_node("n1"),)
     assert decode_args(body({"Pod": POD, "Nodes": {"items": None}})).nodes == ()
 

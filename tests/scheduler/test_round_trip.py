@@ -80,7 +80,7 @@ class Cluster:
 
     def agrees(self) -> bool:
         """Tell whether the extender and the kubelet count the same places as free."""
-        room = self.state.room("n1")
+        room = self.state.allocations("n1")
         assert room is not None
         free = [
             tuple(

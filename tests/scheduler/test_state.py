@@ -30,7 +30,7 @@ def state() -> State:
 
 
 def free(state: State, name: str = "n1") -> list[tuple[int, ...]]:
-    room = state.room(name)
+    room = state.allocations(name)
     assert room is not None
     return list(room.snapshot().free)
 
@@ -226,7 +226,7 @@ class Events(RuleBasedStateMachine):
         for each in self.assumed.values():
             anew.assume(each)
         for name in _NODES:
-            ours, theirs = self.state.room(name), anew.room(name)
+            ours, theirs = self.state.allocations(name), anew.allocations(name)
             assert (ours is None) == (theirs is None)
             if ours is not None and theirs is not None:
                 assert ours.snapshot().free == theirs.snapshot().free
@@ -240,7 +240,8 @@ TestEvents = Events.TestCase
 
 def test_a_list_of_nodes_replaces_what_was_known(state: State) -> None:
     state.replace_nodes([make_node("n2", 2), make_node("n3", 2)])
-    assert [state.room(name) is not None for name in ("n1", "n2", "n3")] == [False, True, True]
+    known = [state.allocations(name) is not None for name in ("n1", "n2", "n3")]
+    assert known == [False, True, True]
 
 
 def test_who_was_bound_by_somebody_else_after_all_counts_there(state: State) -> None:

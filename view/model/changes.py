@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
+from contract.inventory import NOTHING
 from contract.names import Names
 from contract.reusable import find_leftover_conflicts
 from contract.wishes import NO_WISHES
@@ -352,13 +353,13 @@ def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[PodHoldi
 
 
 def _size(held: PodHolding) -> int:
-    return sum(cores for _, cores, _ in held.taken)
+    return sum(each.cores for each in held.taken.values())
 
 
 def _naming(held: PodHolding, occupancy: Occupancy) -> str:
     cards = occupancy.view.node.cards
-    on = sorted({cards[place].index for place, *_ in held.taken})
-    cores, blocks = (sum(row[slot] for row in held.taken) for slot in (1, 2))
+    on = sorted({cards[place].index for place in held.taken})
+    cores, blocks = map(sum, zip(NOTHING, *held.taken.values(), strict=True))
     where = f"{cards_in_words(on)} of {occupancy.view.node.name}"
     return (
         f"pod {held.pod} on {where} (frees {count_of(cores, 'core')}, {count_of(blocks, 'block')})"

@@ -1,12 +1,12 @@
 """Whether and where pods would fit that are only a manifest yet. Pure, and changes nothing."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from contract.names import Names
 from placement.cluster.holdings import NodeSnapshot
-from placement.cluster.plan import taken_by
-from placement.held import HeldAmounts
+from placement.held import HeldAmounts, add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from view.model.changes import find_changes, no_change
@@ -155,7 +155,8 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
             if plan is None:
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
-            held = held.take(taken_by(plan))
+            parts = [zip(part.cards, part.fresh, strict=True) for part in plan.values()]
+            held = held.take(add_up(chain.from_iterable(parts)))
             view = NodeSnapshot(view.node, held.free)
         after.append(each.reserve(held.held) if name in found else each)
     return found, after

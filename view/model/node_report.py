@@ -87,7 +87,7 @@ def _holders(occupancy: Occupancy) -> dict[int, list[Holder]]:
     found: dict[int, list[Holder]] = {}
     for held in occupancy.held:
         pod = held.pod
-        for container, place, cores, blocks in held.parts:
+        for container, place, (cores, blocks) in held.parts:
             source = held.cards[container].source
             recorded = source is Provenance.RECORDED
             by = pod.annotated[container].evidence.value if recorded else ""

@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from contract.demand import CORES_PER_CARD, ContainerKind
 from contract.inventory import NOTHING, Amounts
-from contract.resource import Resource
-from contract.reusable import amounts_per_card
-from placement.cluster.holdings import NodeSnapshot, PodCards, add_up, known_cards, parts_of
+from placement.cluster.holdings import NodeSnapshot, PodCards, known_cards, parts_of
 from placement.cluster.node_allocations import NodeAllocations
 from placement.cluster.nodes import Problem
-from placement.held import HeldAmounts, Taken
+from placement.held import HeldAmounts, Taken, add_up
 from placement.pods import PodInfo
 from view.model.nodes import NodeFacts
 
@@ -23,7 +21,7 @@ class PodHolding:
     Attributes:
         pod: the pod.
         cards: of each container its cards, how they are known, and which are lost.
-        parts: container, place of the card, cores and blocks. What an ordinary init container has
+        parts: container, position of the card, and how much. What an ordinary init container has
             left counts with who has taken it since (fact K7). Of whole cards all blocks count: the
             kubelet may count fewer, and yet nobody else can have one.
         taken: of each card the sum of these.
@@ -31,39 +29,25 @@ class PodHolding:
 
     pod: PodInfo
     cards: PodCards
-    parts: Sequence[tuple[str, int, int, int]]
+    parts: Sequence[tuple[str, int, Amounts]]
     taken: Taken
 
 
 def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHolding:
     """Divide what a pod holds among its containers, those that keep it first."""
     held = parts_of(pod.demand, cards)
-    counted = {place: (cores, blocks) for place, cores, blocks in add_up(held)}
+    taken = dict(add_up((at, amounts) for (_, at), amounts in held.items()))
     found = []
     inits_last = sorted(pod.demand.containers, key=lambda each: each.kind is ContainerKind.INIT)
     for container in inits_last:
-        for place in cards[container.name].places if container.name in cards else ():
-            row, (cores, blocks) = held[container.name, place], counted[place]
-            if not container.demand.is_share and cores >= CORES_PER_CARD:
-                more = max(sizes[place].memory - blocks, 0)
-                row[1], counted[place] = row[1] + more, (cores, blocks + more)
-            if any(row):
-                found.append((container.name, place, row[0], row[1]))
-    taken = tuple((place, cores, blocks) for place, (cores, blocks) in counted.items())
+        for at in cards[container.name].positions if container.name in cards else ():
+            mine = held[container.name, at]
+            if not container.demand.is_share and taken[at].cores >= CORES_PER_CARD:
+                rest = Amounts(0, max(sizes[at].memory - taken[at].memory, 0))
+                mine, taken[at] = mine.plus(rest), taken[at].plus(rest)
+            if any(mine):
+                found.append((container.name, at, mine))
     return PodHolding(pod, cards, found, taken)
-
-
-def amounts_of(
-    container: ContainerDemand, places: Sequence[int], sizes: Sequence[int]
-) -> list[tuple[int, int, int]]:
-    """Return what a container has of each of its cards: place, cores and blocks.
-
-    Of whole cards it has all memory: their *sizes* in blocks.
-    """
-    asked, count = container.demand, len(places)
-    cores = amounts_per_card(asked, Resource.CORE, count)
-    blocks = amounts_per_card(asked, Resource.MEMORY, count) if asked.is_share else sizes
-    return list(zip(places, cores, blocks, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,17 +93,16 @@ class Occupancy:
         return replace(self, unseen=unseen, view=_view(self.facts, self.held, unseen))
 
 
-def occupancy_of(room: NodeAllocations, facts: NodeFacts, *, partial: bool) -> Occupancy:
+def occupancy_of(allocations: NodeAllocations, facts: NodeFacts, *, partial: bool) -> Occupancy:
     """Work out who holds what of a node.
 
     Where the pods that are seen are *partial*, what the agent counts as held counts too.
     """
-    node, simulated = room.node, room.simulated()
+    node, simulated = allocations.node, allocations.simulate()
     held = []
-    for pod in sorted(room.pods.values(), key=lambda pod: pod.id):
-        cards = known_cards(pod, node) if room.holding(pod.id.uid) is not None else None
-        if cards is None and pod.id.uid in simulated:
-            cards = simulated[pod.id.uid][0]
+    for pod in sorted(allocations.pods.values(), key=lambda pod: pod.id):
+        is_known = allocations.holding(pod.id.uid) is not None
+        cards = known_cards(pod, node) if is_known else simulated.get(pod.id.uid)
         if cards is not None:
             held.append(_holding(pod, cards, node.sizes))
     unseen: tuple[Amounts, ...] = ()

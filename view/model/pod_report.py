@@ -5,10 +5,12 @@ from dataclasses import replace
 from signal import Signals
 
 from contract.demand import ContainerDemand
+from contract.resource import Resource
+from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
 from view.model.events import newest_first
 from view.model.nodes import NodeFacts
-from view.model.occupancy import PodHolding, amounts_of
+from view.model.occupancy import PodHolding
 from view.model.pods import PodFacts, failing, refusal_text
 from view.model.reports import (
     ContainerReport,
@@ -151,7 +153,7 @@ def _parts(
         mine = held.cards.get(name)
         if mine is None:
             return (), None
-        on, lost, source = [cards[at] for at in mine.places], mine.lost, mine.source
+        on, lost, source = [cards[at] for at in mine.positions], mine.lost, mine.source
         rows = [(card.uuid, card.index, card.model, size) for card, size in on]
         rows += [(uuid, None, "", 0) for uuid in lost]
     elif recorded is not None:
@@ -164,8 +166,12 @@ def _parts(
         source = Provenance.CHOSEN
     else:
         return (), None
-    amounts = amounts_of(container, range(len(rows)), [size for *_, size in rows])
+    asked, count = container.demand, len(rows)
+    cores = amounts_per_card(asked, Resource.CORE, count)
+    blocks: Sequence[int] = [size for *_, size in rows]  # of whole cards all memory
+    if asked.is_share:
+        blocks = amounts_per_card(asked, Resource.MEMORY, count)
     return tuple(
-        Part(*rows[at][:3], cores, blocks, lost=rows[at][0] in lost)
-        for at, cores, blocks in amounts
+        Part(*row[:3], *amounts, lost=row[0] in lost)
+        for row, amounts in zip(rows, zip(cores, blocks, strict=True), strict=True)
     ), source

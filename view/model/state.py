@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from contract.names import Names
-from placement.cluster.node_allocations import NodeAllocations
+from placement.cluster.node_allocations import ClusterAllocations
 from placement.scoring import Policy
 from view.model.events import ids_of, read_event
 from view.model.manifest import fit_manifests
@@ -61,7 +61,7 @@ class ClusterState:
         self._policy = policy
         self._pool_labels = pool_labels
         self._nodes: dict[str, NodeFacts] = {}
-        self._rooms: dict[str, NodeAllocations] = {}
+        self._allocations = ClusterAllocations(policy)
         self._pods: dict[str, PodFacts] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._told: dict[str, dict[str, EventReport]] = {}  # by UID of what it is about
@@ -81,16 +81,15 @@ class ClusterState:
         if before == facts:
             return
         self._nodes[name] = facts
-        room = self._room(name)
-        if before is None or room.node != facts.placed:
-            room.set_node(facts.placed)
+        allocations = self._allocations[name]
+        if before is None or allocations.node != facts.placed:
+            allocations.set_node(facts.placed)
         self._touch(name)
 
     def drop_node(self, name: str) -> None:
         """Forget a node; its pods stay known until they are gone themselves."""
         self._nodes.pop(name, None)
-        if name in self._rooms and not self._rooms[name].pods:
-            del self._rooms[name]
+        self._allocations.forget_empty(name)
         self._touch(name)
 
     def put_pod(self, obj: Mapping[str, Any]) -> None:
@@ -116,7 +115,7 @@ class ClusterState:
         if before is not None and before.placed.node:
             self._leave(before)
         if pod.node and not facts.ended:
-            self._room(pod.node).add_pod(pod)
+            self._allocations[pod.node].add_pod(pod)
             self._touch(pod.node)
 
     def drop_pod(self, uid: str) -> None:
@@ -214,7 +213,8 @@ class ClusterState:
 
     def _gpu_nodes(self) -> set[str]:
         named = {name for name, facts in self._nodes.items() if facts.for_gpus}
-        return named | {name for name, room in self._rooms.items() if room.pods} & set(self._nodes)
+        with_pods = {name for name, each in self._allocations.items() if each.pods}
+        return named | with_pods & set(self._nodes)
 
     def _still_denied(self) -> list[DeniedReport]:
         """Return what has not healed: nobody has said so for long, or there is a pod since."""
@@ -244,7 +244,7 @@ class ClusterState:
         found = self._occupancies.get(name)
         if found is None:
             partial = any(gap.what == "pods" for gap in self._gaps)
-            found = occupancy_of(self._room(name), self._nodes[name], partial=partial)
+            found = occupancy_of(self._allocations[name], self._nodes[name], partial=partial)
             self._occupancies[name] = found
         return found
 
@@ -292,17 +292,10 @@ class ClusterState:
 
     def _leave(self, facts: PodFacts) -> None:
         pod = facts.placed
-        room = self._room(pod.node)
-        room.remove_pod(pod.id.uid)
-        if not room.pods and pod.node not in self._nodes:
-            del self._rooms[pod.node]
+        self._allocations[pod.node].remove_pod(pod.id.uid)
+        if pod.node not in self._nodes:
+            self._allocations.forget_empty(pod.node)
         self._touch(pod.node)
-
-    def _room(self, name: str) -> NodeAllocations:
-        room = self._rooms.get(name)
-        if room is None:
-            room = self._rooms[name] = NodeAllocations(name, self._policy)
-        return room
 
     def _touch(self, name: str) -> None:
         self._waiting = None

@@ -1,15 +1,16 @@
 """Whether a pod fits on a node, and of each card why not: placing's answers, in detail. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from contract.inventory import Amounts
 from contract.resource import Resource
-from placement.capacity import CardSet, need_of, shortfall
+from placement.capacity import CardNeed, CardSet, shortfall
 from placement.cluster.fit import Unschedulable, check
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
-from placement.pods import ContainerNeed, PodInfo
+from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.search import Plan
 from view.model.occupancy import Occupancy
@@ -74,17 +75,14 @@ def _cards(pod: PodInfo, view: NodeSnapshot) -> tuple[CardVerdict, ...]:
     if not shape.needs:
         return ()
     node, free = view.node, view.free
-    cards = CardSet(
-        [card.uuid for card in node.cards],
-        node.sizes,
-        node.card_set.links,
-        [card.withheld for card in node.cards],
-        node.card_set_for(pod.wishes).excluded,
-    )
+    why = [card.withheld for card in node.cards]
+    cards = replace(node.card_set_for(pod.wishes), unhealthy=why)
     reasons = [
         [_why_not(need, cards, at, row) for at, row in enumerate(free)] for need in shape.needs
     ]
-    spare = [row.count("") - need.cards for row, need in zip(reasons, shape.needs, strict=True)]
+    spare = [
+        row.count("") - need.demand.cards for row, need in zip(reasons, shape.needs, strict=True)
+    ]
     tightest = spare.index(min(spare))
     name = pod.demand.containers[tightest].name
     return tuple(
@@ -93,17 +91,17 @@ def _cards(pod: PodInfo, view: NodeSnapshot) -> tuple[CardVerdict, ...]:
     )
 
 
-def _why_not(need: ContainerNeed, cards: CardSet, at: int, free: Amounts) -> str:
+def _why_not(need: CardNeed, cards: CardSet, at: int, free: Amounts) -> str:
     """Return why a card does not fit, with all that it lacks; empty where it fits.
 
     Not in the agent's words: its "40 of 60 cores free" reads like a card that has 60.
     """
-    first = shortfall(need_of(need.demand), cards, at, free)
+    first = shortfall(need, cards, at, free)
     if first is None or first.free is None:
         return clamp(str(first or ""))
     lacks = [
         f"{count_of(there, unit)} free, {count} needed"
-        for there, count, unit in zip(free, need.counts, ("core", "block"), strict=True)
+        for there, count, unit in zip(free, need.per_card, ("core", "block"), strict=True)
         if there < count
     ]
     return "; ".join(lacks)

@@ -18,7 +18,7 @@ from contract.demand import Demand
 from contract.resource import Resource
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from placement.search import Assignment, Plan
+from placement.search import ContainerPlan, Plan
 from placement.topology import Links
 from tests.agent.builders import (
     CORE,
@@ -72,7 +72,7 @@ def _others(**held: HeldSlots) -> AllocationSnapshot:
 
 def _planned(*cards: int) -> Plan:
     """What an earlier call has planned."""
-    return {"c0": Assignment(cards)}
+    return {"c0": ContainerPlan(cards)}
 
 
 def _tickets(card: int, places: Iterable[int]) -> list[Slot]:

@@ -62,37 +62,37 @@ def test_what_init_containers_took_is_handed_on_and_kept() -> None:
     """Facts K4 and K7; sidecars and containers keep theirs beside each other."""
     pod = a_pod("a", (30, 4), (20, 2), inits=[(40, 8)], sidecars=[(10, 1)])
     on_one = dict.fromkeys(("i0", "s0", "c0", "c1"), on(0))
-    assert taken_on(pod.demand, on_one) == ((0, 60, 8),)
+    assert taken_on(pod.demand, on_one) == {0: (60, 8)}
     elsewhere = on_one | {"i0": on(1)}
-    assert taken_on(pod.demand, elsewhere) == ((0, 60, 7), (1, 40, 8))
+    assert taken_on(pod.demand, elsewhere) == {0: (60, 7), 1: (40, 8)}
 
 
 def test_places_that_are_handed_on_are_used_before_others_on_other_cards() -> None:
     """The kubelet prefers them (K7): no block of the second card is taken."""
     pod = a_pod("a", (200, 8), inits=[(100, 9)])
-    assert taken_on(pod.demand, {"i0": on(0), "c0": on(0, 1)}) == ((0, 100, 9), (1, 100, 0))
+    assert taken_on(pod.demand, {"i0": on(0), "c0": on(0, 1)}) == {0: (100, 9), 1: (100, 0)}
 
 
 def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() -> None:
     node = a_node("n1")
     pod = a_pod("a", (30, 4))
-    assert simulate(pod, node, [Amounts(100, 32), Amounts(40, 8)], Policy.BINPACK) == ((1, 30, 4),)
-    assert simulate(pod, node, [Amounts(100, 32), Amounts(40, 8)], Policy.SPREAD) == ((0, 30, 4),)
+    free = [Amounts(100, 32), Amounts(40, 8)]
+    assert simulate(pod, node, free, Policy.BINPACK)[1] == {1: (30, 4)}
+    assert simulate(pod, node, free, Policy.SPREAD)[1] == {0: (30, 4)}
 
 
 def test_what_is_told_of_a_part_of_a_pod_is_kept_when_the_rest_is_simulated() -> None:
     pod = a_pod("a", (30, 4), (60, 4), annotations=hint("1"))
-    assert simulate(pod, a_node("n1"), FREE, Policy.BINPACK) == ((1, 90, 8),)
+    assert simulate(pod, a_node("n1"), FREE, Policy.BINPACK)[1] == {1: (90, 8)}
 
 
 def test_a_pod_that_fits_nowhere_counts_on_the_emptiest_cards() -> None:
     """The agent refuses it, or knows more: until then nobody else goes there."""
     node = a_node("n1")
-    assert simulate(
-        a_pod("a", (60, 4)), node, [Amounts(50, 8), Amounts(20, 8)], Policy.BINPACK
-    ) == ((0, 60, 4),)
-    two = simulate(a_pod("b", (200, 4)), node, [Amounts(50, 8), Amounts(20, 8)], Policy.BINPACK)
-    assert two == ((0, 100, 2), (1, 100, 2))
+    free = [Amounts(50, 8), Amounts(20, 8)]
+    assert simulate(a_pod("a", (60, 4)), node, free, Policy.BINPACK)[1] == {0: (60, 4)}
+    two = simulate(a_pod("b", (200, 4)), node, free, Policy.BINPACK)[1]
+    assert two == {0: (100, 2), 1: (100, 2)}
 
 
 def test_a_pod_that_asks_for_millions_of_cards_costs_no_more_than_another() -> None:
@@ -101,7 +101,8 @@ def test_a_pod_that_asks_for_millions_of_cards_costs_no_more_than_another() -> N
     try:
         pod = a_pod("a", (2_147_483_600, 5), node="n1")
         assert pod.pod_class.problem == ""
-        assert simulate(pod, a_node("n1"), FREE, Policy.BINPACK) == ((0, 100, 1), (1, 100, 1))
+        taken = simulate(pod, a_node("n1"), FREE, Policy.BINPACK)[1]
+        assert taken == {0: (100, 1), 1: (100, 1)}
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()

@@ -19,7 +19,7 @@ def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
     state.put_node(make_node("n1", 2))
     for pod in pods:
         state.put_pod(pod)
-    room = state.room("n1")
+    room = state.allocations("n1")
     assert room is not None
     return tuple(room.snapshot().free)
 

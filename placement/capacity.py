@@ -45,6 +45,11 @@ class CardSet:
         """The healthy cards."""
         return tuple(at for at, reason in enumerate(self.unhealthy) if not reason)
 
+    def fitting(self, free: Sequence[Amounts], wanted: Amounts) -> list[int]:
+        """Return the usable cards of which enough is free."""
+        cores, memory = wanted
+        return [at for at in self.usable if free[at][0] >= cores and free[at][1] >= memory]
+
 
 class CardNeed(NamedTuple):
     """What a container needs of its cards.

@@ -336,9 +336,8 @@ class _Search:
     def _fitting(self, found: _Found) -> tuple[list[int], AbstractSet[int]]:
         """Return the cards that fit, and those of them that the container must have."""
         step, _, _, rows, bound = found
-        fixed, (demand, (cores, memory)) = step.fixed, step.need
-        usable = self._cards.usable
-        fitting = [at for at in usable if rows[at][0] >= cores and rows[at][1] >= memory]
+        fixed, (demand, per_card) = step.fixed, step.need
+        fitting = self._cards.fitting(rows, per_card)
         if not fixed and not bound:
             return fitting, _NONE
         if len(fixed) < demand.cards:  # less memory than cards: the others are still to be chosen

@@ -52,7 +52,7 @@ def _fullness(shape: PodClass, snapshot: NodeSnapshot) -> float:
 
 def _connection(need: CardNeed, cards: CardSet, free: Rows, link: str) -> float:
     """Return how well the best set would be connected, 0 to 1."""
-    fitting = tuple([at for at in cards.usable if free[at].covers(need.per_card)])
+    fitting = tuple(cards.fitting(free, need.per_card))
     return _quality(cards, need.demand.cards, fitting, link)
 
 

@@ -142,10 +142,10 @@ def _unresolvable(shape: PodClass, cards: CardSet) -> Unschedulable | None:
 
 def _no_room(shape: PodClass, cards: CardSet, free: Rows) -> Unschedulable:
     """Return why a pod does not fit on a node of which it is known that it does not."""
-    wishes, rows = shape.wishes, [free[at] for at in cards.usable]
+    wishes = shape.wishes
     kind, kinds = _kind_of_card(wishes)
     for need in shape.needs:
-        if sum([row.covers(need.per_card) for row in rows]) < need.demand.cards:
+        if len(cards.fitting(free, need.per_card)) < need.demand.cards:
             return Unschedulable(_too_full(need, kind, kinds), unresolvable=False)
     most = max([need.demand.cards for need in shape.needs])
     reason = f"no {kind} is left for one of {len(shape.needs)} containers"

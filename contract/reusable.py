@@ -3,6 +3,8 @@
 The kubelet gives a container first what init containers before it have left and nobody has taken
 since, without asking which of these devices, and takes only the rest anew. Who works out what a
 pod holds, what it holds at most, what is reusable, or what can never be served, asks here.
+
+On which cards that binds a container follows in :func:`placement.search.bound_cards`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -161,6 +161,21 @@ class _Found(NamedTuple):
 _NONE: AbstractSet[int] = frozenset()
 
 
+def bound_cards(step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
+    """Return the cards of which the kubelet will make a container take slots (K7).
+
+    Device IDs name their card: what init containers have left on a card can be used on it only.
+    """
+    demand = step.container.demand
+    asked = [each in step.lacking and count_of(demand, each) > 0 for each in RESOURCES]
+    left = {
+        at
+        for at, (cores, memory) in enumerate(reusable)
+        if (cores and asked[0]) or (memory and asked[1])
+    }
+    return tuple(sorted(left.union(step.must)))
+
+
 class _Search:
     """One search; what it tries last decides what it reports."""
 
@@ -285,16 +300,9 @@ class _Search:
         return _Found(step, free, reusable, rows, self._bound(step, reusable))
 
     def _bound(self, step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
-        """Return the cards of which *step* will be made to take slots."""
-        demand = step.container.demand
-        asked = [each in step.lacking and count_of(demand, each) > 0 for each in RESOURCES]
-        left = {
-            at
-            for at, (cores, memory) in enumerate(reusable)
-            if (cores and asked[0]) or (memory and asked[1])
-        }
-        bound = tuple(sorted(left.union(step.must)))
-        # Those of more cards than it can have may go either way.
+        """Return the cards that a plan has to have for *step*."""
+        bound = bound_cards(step, reusable)
+        # If it is more cards than the container can have, the kubelet chooses among them.
         few = len(bound) <= step.need.demand.cards
         return bound if self._guaranteed or few else step.must
 

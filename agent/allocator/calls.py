@@ -226,7 +226,7 @@ class PreferredCall:
             constraints=PlacementConstraints(info.wishes, info.chosen, self.strict)
             if info is not None
             else PlacementConstraints(),
-            certain=not target.rivals,
+            sole_candidate=not target.rivals,
         )
 
     def _assumptions(self, call: Call, snapshot: AllocationSnapshot) -> Assumptions:

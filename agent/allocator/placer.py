@@ -104,7 +104,7 @@ class Placer:
                         return dict(zip(names, plan, strict=True))
                     if tried is together:
                         refusal = None  # given up, which says nothing
-            if refusal is not None and (request.certain or len(steps) == 1):
+            if refusal is not None and (request.sole_candidate or len(steps) == 1):
                 raise refusal
         raise refusal or NoPlacement("no place was found")
 
@@ -155,7 +155,7 @@ def _steps_after(request: PlacementRequest, found: SearchInput) -> list[Containe
             try:
                 steps.append(found.step(each))
             except NoPlacement as error:
-                if request.certain:
+                if request.sole_candidate:
                     raise NoPlacement(f"container {each.name}: {error}") from error
                 break
     return steps

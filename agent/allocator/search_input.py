@@ -21,7 +21,7 @@ from contract.wishes import NO_WISHES, Wishes
 from placement.capacity import CardSet, need_of, shortfall
 from placement.pods import PodId
 from placement.scoring import Policy
-from placement.search import ContainerStep, Plan
+from placement.search import ContainerStep, Plan, bound_cards
 from placement.topology import Links
 
 CORE, MEMORY = Resource.CORE, Resource.MEMORY
@@ -60,7 +60,7 @@ class Assumptions:
     doubtful: SlotCounts = field(default_factory=dict)
 
     def relaxed(self) -> "Iterator[Assumptions]":
-        """Return these assumptions, then weaker and weaker ones."""
+        """Yield from the strictest to the loosest; the last counts *doubtful* slots as free."""
         yield Assumptions(withheld=self.withheld, reserved=self.reserved)
         yield Assumptions(withheld=self.withheld)
         yield Assumptions()
@@ -82,8 +82,8 @@ class PlacementRequest:
         plan: what was planned when an earlier call of its pod was answered.
         assumptions: where the snapshot may be wrong.
         constraints: what the pod's author and a scheduler want.
-        certain: it is known that this pod is asking; one that is only guessed is not refused
-            for a container that comes later.
+        sole_candidate: no other container may be asking. With rivals, what a later container lacks
+            is no reason to refuse.
     """
 
     ref: ContainerRef
@@ -96,7 +96,7 @@ class PlacementRequest:
     plan: Plan | None = None
     assumptions: Assumptions = Assumptions()
     constraints: PlacementConstraints = PlacementConstraints()
-    certain: bool = True
+    sole_candidate: bool = True
 
 
 class SearchInput:
@@ -124,7 +124,7 @@ class SearchInput:
         self._pod = request.ref.pod
         self._resource = request.resource
         self._table = table
-        self._record = snapshot
+        self._snapshot = snapshot
         wishes, cards = request.constraints.wishes, table.inventory.cards
         self.cards = CardSet(
             [card.uuid for card in cards],
@@ -145,7 +145,7 @@ class SearchInput:
         return frozenset(
             each
             for each in Resource
-            if count_of(container.demand, each) and self._record.holding(ref, each) is None
+            if count_of(container.demand, each) and self._snapshot.holding(ref, each) is None
         )
 
     def step(self, container: ContainerDemand) -> ContainerStep:
@@ -158,7 +158,7 @@ class SearchInput:
         held = {
             each: holding
             for each in Resource
-            if each not in lacking and (holding := self._record.holding(ref, each))
+            if each not in lacking and (holding := self._snapshot.holding(ref, each))
         }
         # Given out already: it need not fit again, and the rest must follow it.
         wanted = need.per_card
@@ -198,13 +198,9 @@ class SearchInput:
         if plan is None or planned is None:
             return None
         ref = ContainerRef(self._pod, step.container.name)
-        if self._record.holding(ref, self._resource) is not None:
+        if self._snapshot.holding(ref, self._resource) is not None:
             return None  # a kubelet that died serves it again: what was planned is over
-        cards, bound = planned.cards, {*step.fixed, *step.must}
-        other = self._resource.other
-        if other in step.lacking:
-            reusable = reusable_slots(self._pod, other, self._record, self._table)
-            bound.update(self._table.inventory.positions(reusable))
+        cards, bound = planned.cards, {*step.fixed, *bound_cards(step, self.reusable)}
         wanted = count_of(step.need.per_card, self._resource)
         need = step.need._replace(per_card=_amounts(self._resource, wanted, 0))
         rows = [_amounts(self._resource, offered, 0) for offered in self._offer]
@@ -219,7 +215,7 @@ class SearchInput:
         """What the pod's ordinary init containers leave to the next container (K7)."""
         # Of what is asked for, the kubelet has said what it hands on.
         left = self._per_card(
-            reusable_slots(self._pod, self._resource.other, self._record, self._table)
+            reusable_slots(self._pod, self._resource.other, self._snapshot, self._table)
         )
         return [
             _amounts(self._resource, must, more)
@@ -240,7 +236,7 @@ class SearchInput:
         )
         withheld = self._per_card(assumptions.withheld.get(other, {}))
         doubtful = self._per_card(assumptions.doubtful.get(other, {}))
-        found = self._per_card(free_slots(self._record, self._table, other))
+        found = self._per_card(free_slots(self._snapshot, self._table, other))
         handed_on = [0] * len(found) if alone else self._must
         return [
             _amounts(

@@ -178,13 +178,15 @@ class EnforcementCoordinator:
             container: its name.
         """
         with self._state as state:
-            snapshot = state.snapshot
-        if not any(each.uid == runtime_uid for each in snapshot.pods):
-            snapshot = self._observer.observe()
+            is_known = any(each.uid == runtime_uid for each in state.snapshot.pods)
+        if not is_known:
+            self._observer.observe()
+        with self._state as state:
+            snapshot, known = state.snapshot, state.known
         # One pod, unless a UID was forged.
         pods = [each for each in snapshot.pods if each.uid == runtime_uid]
         for pod in sorted(pods, key=lambda each: each.id):
-            slots, info = pod.held.get(container, {}), snapshot.known.find(pod.id)
+            slots, info = pod.held.get(container, {}), known.find(pod.id)
             about = entitlement(slots, self._table, ContainerRef(pod.id, container), info)
             if about is not None:
                 return about

@@ -262,8 +262,8 @@ class NodeState:
     def _served(self) -> tuple[CurrentPod, ...]:
         return tuple(each for each in (self.current, self._earlier) if each is not None)
 
-    def update_snapshot(self) -> AllocationSnapshot:
-        """Put the snapshot together anew, unless it would be the same; return it."""
+    def update_snapshot(self) -> None:
+        """Put the snapshot together anew, unless it would be the same."""
         last = self.last_call
         sources = _Sources(
             self.checkpoint,
@@ -294,7 +294,6 @@ class NodeState:
                 stable=self._stable,
             )
             self._history = self._history.with_ended(self.snapshot)
-        return self.snapshot
 
     def assume_free(self, resource: Resource, ids: frozenset[str]) -> None:
         """Make the snapshot as if the kubelet had offered *ids* to any container."""

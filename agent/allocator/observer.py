@@ -36,7 +36,7 @@ LIST_WITHIN = 1.0
 
 
 class KubeletObserver:
-    """Observes kubelet and API, and applies what they show to a state."""
+    """Observes kubelet and API, and applies what they show to a state, which makes the snapshot."""
 
     def __init__(  # noqa: PLR0913 -- the sources, by keyword
         self,
@@ -89,7 +89,7 @@ class KubeletObserver:
                 or state.has_ended_holder()
             )
 
-    def observe(self) -> AllocationSnapshot:
+    def observe(self) -> None:
         """See what there is, where no call has come.
 
         If none has since the last look, ``List`` shows all that was assigned. What the agent before
@@ -100,11 +100,11 @@ class KubeletObserver:
             self._quiet_looks = self._quiet_looks + 1 if quiet else 0
             self._assignments_then = state.assigned_so_far
             enough = 1 if state.assigned_so_far else _LOOKS_UNTIL_ASKED_AGAIN
-        return self._apply(
+        self._apply(
             self.read_checkpoint(), self.ask_list(), {}, caught_up=self._quiet_looks >= enough
         )
 
-    def observe_for_call(self, offered: Offered) -> AllocationSnapshot:
+    def observe_for_call(self, offered: Offered) -> None:
         """See which pods a call may be for; read new ones, and unknown ones, from the API.
 
         Args:
@@ -112,13 +112,15 @@ class KubeletObserver:
         """
         shown = {kubelet_uid(each) for each in self._pods.pods()}
         checkpoint, listed = self.read_checkpoint(), self.ask_list()
-        snapshot = self._apply(checkpoint, listed, offered)
+        self._apply(checkpoint, listed, offered)
         deadline = self._reader.deadline(LIST_WITHIN)
         read: set[Key] = set()
         for _ in range(_MOST_ROUNDS if listed is not None else 0):
             with self._state as state:
                 names = [
-                    each for each in _find_unread(snapshot, state.last_call) if each not in read
+                    each
+                    for each in _find_unread(state.snapshot, state.last_call)
+                    if each not in read
                 ]
             if not names:
                 break
@@ -130,8 +132,7 @@ class KubeletObserver:
             if not in_time:
                 break  # List alone is enough to go on; the watch catches up later
             self._wait_for_watch(names, shown)
-            snapshot = self._apply(checkpoint, listed, offered, read=names, shown=shown)
-        return snapshot
+            self._apply(checkpoint, listed, offered, read=names, shown=shown)
 
     def _wait_for_watch(self, names: Collection[Key], shown: AbstractSet[str]) -> None:
         """Wait until the watch has shown the new pods, too: it is late on a busy node."""
@@ -144,12 +145,12 @@ class KubeletObserver:
                 return
             self._pause(_WATCH_PAUSE_S)
 
-    def observe_after_relist(self, offered: Offered) -> AllocationSnapshot:
+    def observe_after_relist(self, offered: Offered) -> None:
         """List the pods of the node, before a call is refused that no container can be making."""
         self._reader.refresh(within=LIST_WITHIN)
         with self._state as state:
             state.drop_unconfirmed_guesses()
-        return self._apply(self.read_checkpoint(), self.ask_list(), offered)
+        self._apply(self.read_checkpoint(), self.ask_list(), offered)
 
     def read_checkpoint(self) -> Checkpoint | None:
         """Read the checkpoint; ``None`` where it cannot be read, which its reader logs."""
@@ -185,21 +186,21 @@ class KubeletObserver:
         caught_up: bool = True,
         read: Collection[Key] = (),
         shown: AbstractSet[str] = frozenset(),
-    ) -> AllocationSnapshot:
+    ) -> None:
         with self._state as state:
             state.set_pods(self._pods.pods(), synced=self._pods.is_synced())
             corrections = state.apply_observation(
                 checkpoint, listed, offered=offered, caught_up=caught_up
             )
             state.confirm(read, shown, self._pods.uids_seen)
-            snapshot = state.snapshot
         for each in corrections:
             self._decision_log.corrected(each)
-        return snapshot
 
 
-def _find_unread(snapshot: AllocationSnapshot, last_call: LastCall) -> Sequence[Key]:
-    """Return the names of the pods of which the API may show more than is known.
+def _find_unread(
+    snapshot: AllocationSnapshot, last_call: LastCall, read: AbstractSet[Key]
+) -> Sequence[Key]:
+    """Return the names of the pods, less those *read*, of which the API may show more.
 
     These are new ones, the pod of the last call if it has not shown that, and pods that have
     nothing any more: each of them may be another pod of its name.
@@ -213,7 +214,7 @@ def _find_unread(snapshot: AllocationSnapshot, last_call: LastCall) -> Sequence[
             each.ended and not each.shows and not terminal
         ):
             unknown.append(each.id.key)
-    return list(dict.fromkeys((*new, *unknown)))
+    return [each for each in dict.fromkeys((*new, *unknown)) if each not in read]
 
 
 _PAUSES = (0.05, 0.2)

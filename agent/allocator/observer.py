@@ -117,11 +117,7 @@ class KubeletObserver:
         read: set[Key] = set()
         for _ in range(_MOST_ROUNDS if listed is not None else 0):
             with self._state as state:
-                names = [
-                    each
-                    for each in _find_unread(state.snapshot, state.last_call)
-                    if each not in read
-                ]
+                names = _find_unread(state.snapshot, state.last_call, read)
             if not names:
                 break
             read.update(names)

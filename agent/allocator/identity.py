@@ -27,14 +27,19 @@ class KnownPods:
     """The node's pods as the API shows them, and those that left it and may still be listed.
 
     Never changed: :meth:`updated` returns another one.
+
+    Attributes:
+        shown: the pods that the API shows.
+        uids: the kubelet's UIDs of these.
     """
 
-    __slots__ = ("_by_key", "_by_uid", "_departed", "shown")
+    __slots__ = ("_by_key", "_by_uid", "_departed", "shown", "uids")
 
     def __init__(self, shown: Sequence[PodInfo] = (), departed: Iterable[PodInfo] = ()) -> None:
         """Know the pods that the API shows, and *departed* ones, the last that left last (K20)."""
         self.shown = shown
         self._by_uid = {kubelet_uid(each): each for each in shown}
+        self.uids: AbstractSet[str] = self._by_uid.keys()
         left = {uid: each for each in departed if (uid := kubelet_uid(each)) not in self._by_uid}
         self._departed = dict(list(left.items())[-_MOST_DEPARTED:])
         self._by_key: dict[Key, list[PodInfo]] = {}

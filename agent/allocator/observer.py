@@ -110,7 +110,8 @@ class KubeletObserver:
         Args:
             offered: what the kubelet offers in this call.
         """
-        shown = {kubelet_uid(each) for each in self._pods.pods()}
+        with self._state as state:
+            shown = state.known.uids
         checkpoint, listed = self.read_checkpoint(), self.ask_list()
         self._apply(checkpoint, listed, offered)
         deadline = self._reader.deadline(LIST_WITHIN)

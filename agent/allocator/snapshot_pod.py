@@ -192,7 +192,7 @@ def find_stable(  # noqa: PLR0913 -- the sources
 ) -> StablePods:
     """Return the pods of a snapshot that are stable, and of which no source has changed since.
 
-    Sources are compared by value; identity is only the quick way to see that they are equal.
+    Sources are compared by value, which is quick: most are the same objects as before.
 
     Args:
         before: those that were stable then.
@@ -209,13 +209,9 @@ def find_stable(  # noqa: PLR0913 -- the sources
         excluded |= {key for key, count in names.items() if count > 1}
 
     def stays(pod: SnapshotPod) -> bool:
-        key = pod.id.key
-        return (
-            key not in excluded
-            and _is_same(pod.listed, entries.get(key))
-            and _is_same(pod.info, pods.by_uid(pod.uid))
-            and _is_same(pod.checkpointed, checkpoint.pods.get(pod.uid, NOT_CHECKPOINTED))
-        )
+        key, uid = pod.id.key, pod.uid
+        now = entries.get(key), pods.by_uid(uid), checkpoint.pods.get(uid, NOT_CHECKPOINTED)
+        return (pod.listed, pod.info, pod.checkpointed) == now and key not in excluded
 
     candidates = [each for each in more if stays(each) and each.is_stable()]
     alike = Counter([each.id.key for each in candidates])
@@ -224,10 +220,6 @@ def find_stable(  # noqa: PLR0913 -- the sources
     if len(kept) < len(before.by_uid):
         return StablePods([*kept, *come])
     return before.with_pods(come) if come else before
-
-
-def _is_same(one: object, other: object) -> bool:
-    return one is other or one == other
 
 
 def all_slots(pods: Iterable[SnapshotPod]) -> Mapping[Resource, frozenset[str]]:

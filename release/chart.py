@@ -1,59 +1,72 @@
 """The Helm chart, made of the kustomize base and its components.
 
-Nothing that is installed is written a second time: :mod:`release.variants` renders what each
-component changes, and :mod:`release.template` writes it between conditions. Only what a chart has
-and a kustomization has not is in ``deploy/chart``: the values that are no components, their schema,
-NOTES and two helpers.
+Nothing that is installed is written a second time. ``manifests/`` in the chart has what kustomize
+renders of the base, and a file of what each component changes in it. The chart's one template puts
+together what the values ask for. Only what a chart has and a kustomization has not is in
+``deploy/chart``: that template, the values that are no components, their schema, and NOTES.
 """
 
 import json
+import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import yaml
 
 from release.archives import write_tar
-from release.manifests import IMAGE, PROXY_IMAGE
-from release.template import Condition, camel, switch, write_object
-from release.variants import ABSENT, Element, Identity, Leaves, Path_, Variants, read
+from release.manifests import IMAGE, PROXY_IMAGE, kustomize
+
+Json: TypeAlias = dict[str, Any]
+Values: TypeAlias = Mapping[str, Json]
+"""The values of workloads, by name."""
 
 NAME = "gpu-turnstile"
-_KUBE_SCHEDULER = "registry.k8s.io/kube-scheduler"
-_DOMAIN = "tencent.com"
-_COMPONENT_LABEL = "app.kubernetes.io/component"
+
+NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "scheduler-own": ("scheduler-extender",),
+    "view-use": ("view",),
+}
+"""The components that come before one; kustomize refuses it without them."""
 
 CHOSEN: Final[Mapping[str, str]] = {
-    "vcuda": '{{ eq .Values.enforcement "vcuda" }}',
-    "hami-core": '{{ eq .Values.enforcement "hami-core" }}',
-    "envvar": '{{ eq .Values.inject "envvar" }}',
-    "cdi": '{{ eq .Values.inject "cdi" }}',
-    "scheduler-extender": '{{ ne .Values.scheduling "stock" }}',
-    "scheduler-own": '{{ eq .Values.scheduling "own" }}',
-    "view-use": "{{ and .Values.components.view .Values.components.use }}",
+    "vcuda": 'eq .Values.enforcement "vcuda"',
+    "hami-core": 'eq .Values.enforcement "hami-core"',
+    "envvar": 'eq .Values.inject "envvar"',
+    "cdi": 'eq .Values.inject "cdi"',
+    "scheduler-extender": 'ne .Values.scheduling "stock"',
+    "scheduler-own": 'eq .Values.scheduling "own"',
+    "view-use": "and .Values.components.view .Values.components.use",
 }
 """Components that exclude or need each other: another value than their own switch decides."""
 
-_DECIDED = ("GPU_TURNSTILE_DOMAIN", "GPU_TURNSTILE_ENFORCEMENT", "GPU_TURNSTILE_INJECT")
-"""Variables that the helper refuses in ``env``, as it does references."""
-
-_NAMESPACES = {
-    "gpu-turnstile": "{{ .Values.namespaces.system }}",
-    "gpu-turnstile-node": "{{ .Values.namespaces.node }}",
-}
-_IN_TEXT = (
-    (r"(system:serviceaccount:){}(?=:)", "gpu-turnstile-node"),
-    (r"(system:serviceaccount:){}(?=:)", "gpu-turnstile"),
-    (r"(system:serviceaccounts:){}$", "gpu-turnstile"),
-    (r"(\.){}(?=\.svc\b)", "gpu-turnstile"),
-    (r"(namespace=~?\\*\"){}(?=\\*\")", "gpu-turnstile-node"),
-    (r"(namespace=~?\\*\"){}(?=\\*\")", "gpu-turnstile"),
-    (r"(job=\\*\"){}(?=/)", "gpu-turnstile-node"),
-    (r"(resourceNamespace: ){}$", "gpu-turnstile"),
+_FILLED_IN: Final = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (rf'(?<="){PROXY_IMAGE}:[^"]+', "@proxyImage@"),
+        (rf'(?<="){IMAGE}:[^"]+', "@image@"),
+        (r'(?<=")registry\.k8s\.io/kube-scheduler:[^"]+', "@kubeSchedulerImage@"),
+        (r'("hostPath": {"path": ")/var/lib/kubelet(?=[/"])', r"\g<1>@kubeletDir@"),
+        (r'("hostPath": {"path": ")/run/containerd(?=[/"])', r"\g<1>@containerdDir@"),
+        (r"tencent\.com", "@domain@"),
+        *(
+            (rf"{before}{name}{after}", rf"\g<1>@{value}@")
+            for name, value in (("gpu-turnstile-node", "node"), ("gpu-turnstile", "system"))
+            for before, after in (
+                (r'("namespace": "|"value": "|"kube-system", (?:"@node@", )?")', '(?=")'),
+                (r'("kube-system", "gpu-turnstile", ")', '(?=")'),
+                (r"(system:serviceaccounts?:)", '(?=[:"])'),
+                (r'(inject-ca-from": "|job=\\+")', "(?=/)"),
+                (r'(namespace=~?\\+")', r'(?=\\+")'),
+                (r"(resourceNamespace: )", r"(?=\\n)"),
+                (r"(\.)", r"(?=\.svc\b)"),
+            )
+        ),
+    )
 )
-"""Where a namespace is a part of a text: what is before and after it, and which it is."""
+"""What values decide in the JSON of an object, and the word that the template fills in."""
 
 
 def write_chart(  # noqa: PLR0913 - what a release is of, by keyword
@@ -80,24 +93,10 @@ def write_chart(  # noqa: PLR0913 - what a release is of, by keyword
 
 def files(deploy: Path, *, version: str, image: str = "", proxy_image: str = "") -> dict[str, str]:
     """Return the files of the chart by name; the arguments are those of :func:`write_chart`."""
-    variants = read(deploy)
-    workloads = dict(_workloads(variants))
     chart = deploy / "chart"
-    made = {
-        "Chart.yaml": _chart_yaml(version),
-        "values.yaml": _values(deploy, variants, workloads, image, proxy_image),
-        "values.schema.json": _schema(deploy, variants, workloads),
-        "templates/_components.tpl": _components(variants),
-    }
-    for each in sorted((chart / "templates").iterdir()):
-        made[f"templates/{each.name}"] = each.read_text(encoding="utf-8")
-    for component, text in _templates(variants, version).items():
-        made[f"templates/{component}.yaml"] = text
-    return made
-
-
-def _chart_yaml(version: str) -> str:
-    document = {
+    manifests, workloads = _read(deploy)
+    switches = sorted(each for each in components(deploy) if each not in CHOSEN)
+    about = {
         "apiVersion": "v2",
         "name": NAME,
         "description": "Shares GPUs: pods ask for hundredths of a card and blocks of its memory",
@@ -107,226 +106,178 @@ def _chart_yaml(version: str) -> str:
         "kubeVersion": ">=1.30.0-0",
         "home": "https://github.com/gpu-turnstile/gpu-turnstile",
     }
-    return yaml.safe_dump(document, sort_keys=False, width=100)
+    values = (chart / "values.yaml").read_text(encoding="utf-8")
+    for key, given in (("image", image), ("proxyImage", proxy_image)):
+        values = _with_image(values, key, given) if given else values
+    schema = json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
+    schema["properties"] |= _properties(switches, workloads)
+    return {
+        "Chart.yaml": _yaml(about),
+        "values.yaml": values + _more_values(deploy, switches, workloads),
+        "values.schema.json": json.dumps(schema, indent=2) + "\n",
+        "templates/_components.tpl": _choice(components(deploy)),
+        **{
+            f"templates/{each.name}": each.read_text(encoding="utf-8")
+            for each in sorted((chart / "templates").iterdir())
+        },
+        **{f"manifests/{name}.yaml": _yaml(changes) for name, changes in manifests.items()},
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines as such."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _yaml(value: object) -> str:
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=100)
 
 
 # --- the objects ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """One object, as far as the chart says more of it than the components do."""
+def components(deploy: Path) -> list[str]:
+    """Return the names of all components that a chart switches, in the order of their changes.
 
-    identity: Identity
-    leaves: Leaves
-    version: str
+    ``domain`` is none: it replaces text everywhere, which is a value of the chart. ``driver-auto``
+    is the last: it takes the place of what ``vcuda`` names.
+    """
+    found = {each.name for each in (deploy / "components").iterdir()} - {"domain"}
+    return sorted(found, key=lambda name: (name == "driver-auto", name))
 
-    def special(  # noqa: PLR0911 - one case a value of the chart
-        self, path: Path_, value: Any, indent: int
-    ) -> str | None:
-        """Return the text at a path where a value of the chart decides."""
-        container = _container(path)
-        workload = camel(container.name) if container else ""
-        match path:
-            case (*_, "containers" | "initContainers", Element(), "image"):
-                return self._image(str(value))
-            case (*_, "containers", Element(), "resources"):
-                return f"\n{{{{- toYaml .Values.{workload}.resources | nindent {indent + 2} }}}}"
-            case (*_, "env", Element(), "value") if value in _NAMESPACES:
-                return f" {_NAMESPACES[value]}"
-            case (*_, "env", Element(name), "value") if not _is_fixed(name, value):
-                default = json.dumps(value)
-                return f' {{{{ dig "{name}" {default} .Values.{workload}.env | quote }}}}'
-            case (*_, "env", "..."):
-                return self._more_env(workload, value, indent)
-            case ("spec", "template", "spec", "..."):
-                return self._more_of_pods(indent + 2)
-            case ("spec", "replicas") if isinstance(value, int) and value > 1:
-                return f" {{{{ .Values.{self._workload()}.replicas }}}}"
-            case (*_, "hostPath", "path"):
-                return _host_path(str(value))
-            case (*_, "namespace"):
-                return f" {_NAMESPACES.get(value, value)}"
-            case ("metadata", "name") if self.identity.kind == "Namespace":
-                return f" {_NAMESPACES[value]}"
-            case ("metadata", "annotations", "cert-manager.io/inject-ca-from"):
-                return f" {_NAMESPACES['gpu-turnstile']}{str(value).removeprefix('gpu-turnstile')}"
-            case (*_, "namespaceSelector", "matchExpressions"):
-                return _excluded(value, indent)
-        return None
 
-    def _image(self, value: str) -> str:
-        name, _, tag = value.rpartition(":")
-        found = {IMAGE: "image", PROXY_IMAGE: "proxyImage", _KUBE_SCHEDULER: "kubeSchedulerImage"}
-        default = '(include "gpu-turnstile.kubernetes" .)'
-        if name != _KUBE_SCHEDULER:
-            default = ".Chart.AppVersion"
-            if tag != self.version:
-                raise ValueError(f"{value}: the chart is of version {self.version}")
-        instead = "image" if name == PROXY_IMAGE else found[name]
-        given = f'(dict "given" .Values.{found[name]} "instead" .Values.{instead} "tag" {default})'
-        return f' {{{{ include "gpu-turnstile.image" {given} }}}}'
+def _read(deploy: Path) -> tuple[dict[str, Json], dict[str, Json]]:
+    """Render the base with each component: return what each changes, and all workloads' values."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder).resolve()
+        base = _render(place / "base", deploy, ())
+        manifests, workloads = {"base": _changes({}, base)}, _workloads(base)
+        for name in components(deploy):
+            needs = NEEDS.get(name, ())
+            before = _render(place / f"{name}-before", deploy, needs) if needs else base
+            after = _render(place / name, deploy, (*needs, name))
+            manifests[name] = _changes(before, after)
+            workloads = _workloads(after) | workloads
+    return manifests, dict(sorted(workloads.items()))
 
-    def _more_env(self, workload: str, there: Mapping[str, Condition], indent: int) -> str:
-        """Append the variables that people give and the manifests do not have."""
-        own = " ".join(f'"{each}"' for each, when in there.items() if when is True)
-        others = " ".join(f'"{each}" {when}' for each, when in there.items() if when is not True)
-        asked = (
-            f'"workload" "{workload}" "given" .Values.{workload}.env '
-            f'"own" (list {own}) "when" (dict{others and " "}{others})'
+
+def _render(place: Path, deploy: Path, taken: Iterable[str]) -> Json:
+    """Render the base with components, each object by a text that tells it from all others."""
+    place.mkdir()
+    here = os.path.relpath(deploy.resolve(), place)
+    written = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [f"{here}/base"],
+        "components": [f"{here}/components/{each}" for each in taken],
+    }
+    (place / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
+    found = {}
+    for each in yaml.safe_load_all(kustomize(place)):
+        named = each["metadata"]
+        if each["kind"] == "Namespace":
+            named["name"] = "@node@" if named["name"].endswith("-node") else "@system@"
+        text = json.dumps(each)
+        for pattern, instead in _FILLED_IN:
+            text = pattern.sub(instead, text)
+        group = each["apiVersion"].partition("/")[0]
+        found[f"{group} {each['kind']} {named.get('namespace', '')} {named['name']}"] = json.loads(
+            text
         )
-        return (
-            f'{{{{- with include "gpu-turnstile.env" (dict {asked}) | trim }}}}'
-            f"\n{{{{- . | nindent {indent} }}}}\n{{{{- end }}}}"
-        )
-
-    def _more_of_pods(self, indent: int) -> str:
-        names = ["imagePullSecrets"]
-        if self.identity.kind == "Deployment":
-            names += ["nodeSelector", "tolerations"]
-        pad = " " * indent
-        return "\n".join(
-            f"{{{{- with .Values.{each} }}}}\n{pad}{each}:\n"
-            f"{{{{- toYaml . | nindent {indent + 2} }}}}\n{{{{- end }}}}"
-            for each in names
-        )
-
-    def _workload(self) -> str:
-        containers = (_container(path) for path in self.leaves)
-        return camel(next(each.name for each in containers if each))
+    return found
 
 
-_FOLDERS = {"/var/lib/kubelet/": "kubeletDir", "/run/containerd/": "containerdDir"}
+def _changes(before: Json, after: Json) -> Json:
+    """Return what makes *after* of *before*; nothing is written of what stays.
+
+    A key with ``null`` goes. A list whose elements have names is merged by name, as in a strategic
+    merge patch, and has a "+" after its key. Any other list is replaced.
+    """
+    changed: Json = {key: None for key in before if key not in after}
+    for key, value in after.items():
+        old = before.get(key)
+        if key in before and old == value:
+            continue
+        if isinstance(value, dict) and value:
+            changed[key] = _changes(old if isinstance(old, dict) else {}, value)
+        elif here := by_name(value):
+            there = by_name(old)
+            changed[f"{key}+"] = [
+                {"name": name} | _changes(there.get(name, {}), each)
+                for name, each in here.items()
+                if each != there.get(name)
+            ] + [{"name": name, "$patch": "delete"} for name in there if name not in here]
+        else:
+            changed[key] = value
+    return changed
 
 
-def _host_path(path: str) -> str | None:
-    """Write a path of the host in one of the folders that differ between distributions."""
-    for folder, value in _FOLDERS.items():
-        if f"{path}/".startswith(folder):
-            return f" {{{{ .Values.{value} }}}}{path[len(folder) - 1 :]}"
-    return None
-
-
-def _container(path: Path_) -> Element | None:
-    """Return the container that a path leads into."""
-    if "containers" not in path:
-        return None
-    below = path[path.index("containers") + 1 :]
-    return below[0] if below and isinstance(below[0], Element) else None
-
-
-def _is_fixed(name: str, value: Any) -> bool:
-    """Return whether another value of the chart decides a variable."""
-    return name in _DECIDED or _replaced(str(value)) != value
-
-
-def _excluded(value: Any, indent: int) -> str:
-    """Write expressions that name our namespaces."""
-    text = yaml.safe_dump(value, sort_keys=False, width=10_000).rstrip("\n")
-    for name, instead in _NAMESPACES.items():
-        text = re.sub(rf"^(\s*- ){name}$", rf"\g<1>{instead}", text, flags=re.MULTILINE)
-    return "".join(f"\n{' ' * indent}{line}" for line in text.split("\n"))
-
-
-def _replaced(text: str) -> str:
-    """Put the chart's domain and namespaces into a text."""
-    for pattern, name in _IN_TEXT:
-        found = re.compile(pattern.format(name), re.MULTILINE)
-        text = found.sub(rf"\g<1>{_NAMESPACES[name]}", text)
-    return text.replace(_DOMAIN, "{{ .Values.domain }}")
-
-
-def _templates(variants: Variants, version: str) -> dict[str, str]:
-    """Return the text of each component's objects."""
-    found: dict[str, list[str]] = {}
-    for identity in variants.identities():
-        base = variants.base.get(identity, ABSENT)
-        changes = variants.changes.get(identity, ())
-        leaves = _all_leaves(variants, identity)
-        obj = _Object(identity, leaves, version)
-        text = write_object(base, changes, obj.special, _replaced)
-        if identity.kind == "Namespace":
-            name = _NAMESPACES[identity.name].strip("{} ")
-            text = f"{{{{- if ne .Release.Namespace {name} }}}}\n{text}{{{{- end }}}}\n"
-        component = str(leaves["metadata", "labels", _COMPONENT_LABEL])
-        found.setdefault(component, []).append(text)
-    head = '{{- $on := include "gpu-turnstile.components" . | fromYaml }}\n'
-    return {name: head + "".join(texts) for name, texts in found.items()}
-
-
-def _all_leaves(variants: Variants, identity: Identity) -> Leaves:
-    """Return every leaf that the object may have; of several values the first."""
-    leaves = dict(variants.base.get(identity, {}))
-    for change in variants.changes.get(identity, ()):
-        more = change.leaves if change.leaves is not None else change.comes
-        if isinstance(more, dict):
-            leaves = {path: each for path, each in more.items() if each != ABSENT} | leaves
-    return leaves
+def by_name(value: Any) -> dict[str, Json]:
+    """Return a list's elements by their names; nothing where these do not tell them apart."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        return {}
+    found = {each.get("name", ""): each for each in value}
+    return found if "" not in found and len(found) == len(value) else {}
 
 
 # --- the values -----------------------------------------------------------------------------
 
 
-def _workloads(variants: Variants) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the values of each workload, as the manifests have them."""
-    for identity in variants.identities():
-        leaves = _all_leaves(variants, identity)
-        starts = dict.fromkeys(
-            path[: path.index("containers") + 2] for path in leaves if "containers" in path
-        )
-        for start in starts:
-            container = start[-1]
-            if identity.kind not in ("Deployment", "DaemonSet") or not isinstance(
-                container, Element
-            ):
-                continue
-            inside = {p[len(start) :]: v for p, v in leaves.items() if p[: len(start)] == start}
-            values: dict[str, Any] = {}
-            if (replicas := leaves.get(("spec", "replicas"), 1)) > 1:
-                values["replicas"] = replicas
-            if any(path[0] == "env" for path in inside):
-                values["env"] = {}
-            values["resources"] = {}
-            for path, value in inside.items():
-                if path[0] == "resources":
-                    values["resources"].setdefault(path[1], {})[path[2]] = value
-            yield camel(container.name), values
+def _workloads(objects: Json) -> dict[str, Json]:
+    """Return the values of each workload, as the manifests have them."""
+    found: dict[str, Json] = {}
+    for each in objects.values():
+        if each["kind"] not in ("Deployment", "DaemonSet"):
+            continue
+        for container in each["spec"]["template"]["spec"]["containers"]:
+            replicas = each["spec"].get("replicas", 1)
+            found[camel(container["name"])] = {
+                **({"replicas": replicas} if replicas > 1 else {}),
+                **({"env": {}} if "env" in container else {}),
+                "resources": container["resources"],
+            }
+    return found
 
 
-def _switches(variants: Variants) -> list[str]:
-    return sorted(each for each in variants.components if each not in CHOSEN)
+def camel(name: str) -> str:
+    """Return a name without dashes: ``kube-scheduler`` is ``kubeScheduler``."""
+    first, *others = name.split("-")
+    return first + "".join(each.capitalize() for each in others)
 
 
-def _components(variants: Variants) -> str:
-    """Return the helper that says which components are on."""
-    lines = ['{{- define "gpu-turnstile.components" -}}']
-    for each in variants.components:
-        chosen = CHOSEN.get(each, f'{{{{ index .Values.components "{each}" }}}}')
-        lines.append(f"{switch(each).removeprefix('$on.')}: {chosen}")
+def _choice(names: Iterable[str]) -> str:
+    """Return the helper that lists what is put together, in its order."""
+    lines = ['{{- define "gpu-turnstile.components" -}}', "- base"]
+    for each in names:
+        when = CHOSEN.get(each, f'index .Values.components "{each}"')
+        lines += [f"{{{{- if {when} }}}}", f"- {each}", "{{- end }}"]
     return "\n".join([*lines, "{{- end -}}"]) + "\n"
 
 
-def _values(
-    deploy: Path,
-    variants: Variants,
-    workloads: Mapping[str, Mapping[str, Any]],
-    image: str,
-    proxy_image: str,
-) -> str:
-    text = (deploy / "chart" / "values.yaml").read_text(encoding="utf-8")
-    for key, given in (("image", image), ("proxyImage", proxy_image)):
-        if given:
-            parts = image_parts(given)
-            block = "".join(f"  {name}: {json.dumps(value)}\n" for name, value in parts.items())
-            text = re.sub(rf"^({key}:\n)(?:  .*\n)+", rf"\g<1>{block}", text, flags=re.MULTILINE)
+def _more_values(deploy: Path, switches: Iterable[str], workloads: Values) -> str:
     lines = ["", "# Components of the manifests, by the names of their folders.", "components:"]
-    for each in _switches(variants):
-        lines += [f"  # {line}" for line in _about(deploy / "components" / each)]
+    for each in switches:
+        text = (deploy / "components" / each / "kustomization.yaml").read_text(encoding="utf-8")
+        comment = re.search(r"(?:^# .*\n)+", text, re.MULTILINE)
+        lines += [f"  {line}" for line in (comment[0].splitlines() if comment else ())]
         lines.append(f"  {each}: false")
     lines += ["", "# Workloads. Every flag of a program is an environment variable: env sets it."]
-    for name, values in sorted(workloads.items()):
-        lines += ["", yaml.safe_dump({name: dict(values)}, sort_keys=False).rstrip("\n")]
-    return text + "\n".join(lines) + "\n"
+    for name, values in workloads.items():
+        lines += ["", yaml.safe_dump({name: values}, sort_keys=False).rstrip("\n")]
+    return "\n".join(lines) + "\n"
+
+
+def _with_image(text: str, key: str, image: str) -> str:
+    """Write another image into the values."""
+    block = "".join(f"  {name}: {json.dumps(it)}\n" for name, it in image_parts(image).items())
+    return re.sub(rf"^({key}:\n)(?:  .*\n)+", rf"\g<1>{block}", text, flags=re.MULTILINE)
 
 
 def image_parts(image: str) -> dict[str, str]:
@@ -337,25 +288,14 @@ def image_parts(image: str) -> dict[str, str]:
     return {"repository": repository, "tag": tag, "digest": digest}
 
 
-def _about(component: Path) -> list[str]:
-    """Return the comment at the head of a component's kustomization."""
-    text = (component / "kustomization.yaml").read_text(encoding="utf-8")
-    found = re.search(r"(?:^# .*\n)+", text, re.MULTILINE)
-    return [line.removeprefix("# ") for line in found[0].splitlines()] if found else []
-
-
-def _schema(deploy: Path, variants: Variants, workloads: Mapping[str, Mapping[str, Any]]) -> str:
-    text = (deploy / "chart" / "values.schema.json").read_text(encoding="utf-8")
-    schema = json.loads(text)
-    schema["properties"]["components"] = {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": {each: {"type": "boolean"} for each in _switches(variants)},
+def _properties(switches: Iterable[str], workloads: Values) -> Json:
+    """Return the schema of what :func:`_more_values` writes."""
+    found = {
+        name: {each: {"$ref": f"#/definitions/{each}"} for each in values}
+        for name, values in workloads.items()
     }
-    for name, values in sorted(workloads.items()):
-        schema["properties"][name] = {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {each: {"$ref": f"#/definitions/{each}"} for each in values},
-        }
-    return json.dumps(schema, indent=2) + "\n"
+    found["components"] = {each: {"type": "boolean"} for each in switches}
+    return {
+        name: {"type": "object", "additionalProperties": False, "properties": properties}
+        for name, properties in found.items()
+    }

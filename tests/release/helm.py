@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from release.chart import CHOSEN, NAME, files
-from release.variants import components
+from release.chart import CHOSEN, NAME, components, files
 from tests.deploy.kustomize import kubectl
 from tests.deploy.manifests import DEPLOY, LOADER, VERSION, Json
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from release.variants import NEEDS, components, has_names, identity_of
+from release.chart import NEEDS, by_name, components
 from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
 from tests.deploy.manifests import (
     DEPLOY,
@@ -33,14 +33,19 @@ def _ordered(value: Any) -> Any:
     """Sort what may stand in any order: lists of things that have names."""
     if isinstance(value, dict):
         return {key: _ordered(each) for key, each in value.items()}
-    if has_names(value):
-        return sorted((_ordered(each) for each in value), key=lambda each: str(each["name"]))
+    if named := by_name(value):
+        return {name: _ordered(each) for name, each in named.items()}
     return [_ordered(each) for each in value] if isinstance(value, list) else value
+
+
+def _identity(each: Json) -> tuple[str, str, str, str]:
+    named = each["metadata"]
+    return each["apiVersion"], each["kind"], named.get("namespace", ""), named["name"]
 
 
 def _by_identity(objects: list[Json]) -> dict[Any, Json]:
     return {
-        identity_of(each): _ordered(each)
+        _identity(each): _ordered(each)
         for each in objects
         if "config.kubernetes.io/local-config" not in (each["metadata"].get("annotations") or {})
     }
@@ -105,7 +110,7 @@ def test_namespaces_are_named_once(chart: Path) -> None:
     values = values_for(set(components(DEPLOY)) - {"hami-core", "envvar"})
     values["namespaces"] = {"system": "one", "node": "two"}
     objects = render(chart, values)
-    plain = {each.name for each in _by_identity(objects)}
+    plain = {each["metadata"]["name"] for each in objects}
     for each in objects:
         assert each["metadata"].get("namespace", "one") in ("one", "two", "kube-system")
     assert {"one", "two"} <= plain

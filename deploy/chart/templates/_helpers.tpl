@@ -1,3 +1,80 @@
+{{/* Changes .into as .from says: null takes a key away, maps are merged, and so are lists whose key
+     has a "+", by the names of their elements. Anything else is put in the place of what is there. */}}
+{{- define "gpu-turnstile.merge" -}}
+{{- range $key, $new := .from }}
+{{- if kindIs "invalid" $new }}
+{{- $_ := unset $.into $key }}
+{{- else if kindIs "map" $new }}
+{{- if not (kindIs "map" (get $.into $key)) }}
+{{- $_ := set $.into $key dict }}
+{{- end }}
+{{- include "gpu-turnstile.merge" (dict "into" (get $.into $key) "from" $new) }}
+{{- else if hasSuffix "+" $key }}
+{{- $list := get $.into (trimSuffix "+" $key) | default list }}
+{{- range $element := $new }}
+{{- $found := dict }}
+{{- range $list }}
+{{- if eq .name $element.name }}
+{{- $found = . }}
+{{- end }}
+{{- end }}
+{{- if hasKey $element "$patch" }}
+{{- $list = without $list $found }}
+{{- else }}
+{{- if not $found }}
+{{- $list = append $list $found }}
+{{- end }}
+{{- include "gpu-turnstile.merge" (dict "into" $found "from" $element) }}
+{{- end }}
+{{- end }}
+{{- $_ := set $.into (trimSuffix "+" $key) $list }}
+{{- else }}
+{{- $_ := set $.into $key $new }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Gives a workload what the values say of it, and of all. Some variables are decided by other
+     values, or by references to the pod. */}}
+{{- define "gpu-turnstile.set" -}}
+{{- $pod := .workload.spec.template.spec }}
+{{- range $container := $pod.containers }}
+{{- $name := $container.name | camelcase | untitle }}
+{{- $given := get $.values $name }}
+{{- $_ := set $container "resources" $given.resources }}
+{{- if $given.replicas }}
+{{- $_ := set $.workload.spec "replicas" $given.replicas }}
+{{- end }}
+{{- range $key, $value := $given.env }}
+{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|[A-Z]+_(NAMESPACE|ADDRESS|REPLICAS)))$" $key }}
+{{- fail (printf "%s.env.%s: Forbidden: other values of the chart, or the pod, decide it" $name $key) }}
+{{- end }}
+{{- $variable := dict "name" $key "value" (toString $value) }}
+{{- include "gpu-turnstile.merge" (dict "into" $container "from" (dict "env+" (list $variable))) }}
+{{- end }}
+{{- end }}
+{{- range $key := has .workload.kind (list "Deployment") | ternary (list "imagePullSecrets" "nodeSelector" "tolerations") (list "imagePullSecrets") }}
+{{- with get $.values $key }}
+{{- $_ := set $pod $key . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The text .text with the values in the place of their words. */}}
+{{- define "gpu-turnstile.filled-in" -}}
+{{- $values := .root.Values }}
+{{- $version := .root.Chart.AppVersion }}
+{{- $image := include "gpu-turnstile.image" (dict "given" $values.image "instead" $values.image "tag" $version) }}
+{{- $proxy := include "gpu-turnstile.image" (dict "given" $values.proxyImage "instead" $values.image "tag" $version) }}
+{{- /* The cluster's version as kube-scheduler's images have it: without what providers add. */}}
+{{- $kubernetes := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .root.Capabilities.KubeVersion.Version }}
+{{- $own := $values.kubeSchedulerImage }}
+{{- $scheduler := include "gpu-turnstile.image" (dict "given" $own "instead" $own "tag" $kubernetes) }}
+{{- .text | replace "@image@" $image | replace "@proxyImage@" $proxy | replace "@kubeSchedulerImage@" $scheduler
+    | replace "@system@" $values.namespaces.system | replace "@node@" $values.namespaces.node | replace "@domain@" $values.domain
+    | replace "@kubeletDir@" $values.kubeletDir | replace "@containerdDir@" $values.containerdDir }}
+{{- end -}}
+
 {{/* An image: what .given does not say, .instead says, and after it the tag .tag. */}}
 {{- define "gpu-turnstile.image" -}}
 {{- $named := .instead -}}
@@ -8,23 +85,4 @@
 {{- else -}}
 {{ $repository }}:{{ $named.tag | default .tag }}
 {{- end -}}
-{{- end -}}
-
-{{/* The cluster's version as kube-scheduler's images have it: without what providers add. */}}
-{{- define "gpu-turnstile.kubernetes" -}}
-{{- regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
-{{- end -}}
-
-{{/* The variables of .given that are not in their places already: those of .own always are, those
-     of .when under a condition. Some are decided by other values, or by references to the pod. */}}
-{{- define "gpu-turnstile.env" -}}
-{{- range $name, $value := .given }}
-{{- if regexMatch "^(NODE_NAME|GPU_TURNSTILE_(DOMAIN|ENFORCEMENT|INJECT|[A-Z]+_(NAMESPACE|ADDRESS|REPLICAS)))$" $name }}
-{{- fail (printf "%s.env.%s: Forbidden: other values of the chart, or the pod, decide it" $.workload $name) }}
-{{- end }}
-{{- if not (or (has $name $.own) (get $.when $name)) }}
-- name: {{ $name }}
-  value: {{ $value | quote }}
-{{- end }}
-{{- end }}
 {{- end -}}

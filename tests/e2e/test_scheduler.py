@@ -1,4 +1,4 @@
-"""The overlay with a kube-scheduler of its own, which sees cards: what it chooses, a node gives."""
+"""The components with a kube-scheduler of its own, which sees cards: what it chooses, a node gives."""
 
 from collections.abc import Iterator
 

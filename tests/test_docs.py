@@ -1,4 +1,4 @@
-"""What README.md, CONTRIBUTING.md and docs/ name exists: links, flags, metrics, Events, tests.
+"""What README.md, CONTRIBUTING.md and docs/ name exists: links, flags, metrics, Events, log lines.
 
 Each check takes all pages together and must find something to check, so that none can pass for
 looking at nothing.
@@ -7,9 +7,9 @@ looking at nothing.
 import ast
 import functools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import click
 import pytest
@@ -21,6 +21,7 @@ from agent.observability.metrics import Metrics as AgentMetrics
 from bench.libraries import VARIABLES
 from certs.__main__ import cli as certs
 from common.apiserver.client import Client
+from common.logs import FIELDS, TRACE
 from contract.names import Names
 from proxy.__main__ import main as proxy
 from proxy.status import Figures
@@ -127,22 +128,19 @@ def variables() -> set[str]:
     return found
 
 
-def _loaded(path: Path) -> list[Any]:
-    """Read a file of YAML with libyaml, ten times as fast as in Python."""
-    return list(yaml.load_all(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader))
-
-
 @functools.cache
 def objects() -> set[tuple[str, str]]:
     """Kind, in small letters, and name of everything in deploy/."""
-    found = set()
+    found = {("secret", "gpu-turnstile-webhook-ca")}  # made by a rotation
     for path in (ROOT / "deploy").rglob("*.yaml"):
-        for body in _loaded(path):
-            if isinstance(body, dict) and (body.get("metadata") or {}).get("name"):
-                found.add((str(body["kind"]).lower(), str(body["metadata"]["name"])))
-        # A rotation makes the Secrets that it is told to keep.
-        for name in re.findall(r"_SECRET\n +value: ([-a-z]+)$", path.read_text(), re.MULTILINE):
-            found.add(("secret", name))
+        text = path.read_text(encoding="utf-8")
+        found |= {
+            (kind.lower(), name)
+            for kind, name in re.findall(
+                r"^kind: (\w+)\nmetadata:\n  name: ([-a-z]+)$", text, flags=re.MULTILINE
+            )
+        }
+        found |= {("secret", name) for name in re.findall(r"_SECRET\n +value: ([-a-z]+)", text)}
     return found
 
 
@@ -150,17 +148,7 @@ def objects() -> set[tuple[str, str]]:
 def templates() -> list[list[str]]:
     """The texts of our programs; of those with values in them, what stands between."""
     found: list[list[str]] = []
-    for package in (
-        "agent",
-        "certs",
-        "common",
-        "contract",
-        "placement",
-        "proxy",
-        "scheduler",
-        "view",
-        "webhook",
-    ):
+    for package in (*PROGRAMS, "common", "contract", "placement"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -196,16 +184,10 @@ def _with_values() -> list[re.Pattern[str]]:
 
 
 def policies_say() -> str:
-    """Return the messages of our policies, pieces of one text put together."""
-    said = [
-        validation[field]
-        for path in sorted((ROOT / "deploy/base/policies").glob("*.yaml"))
-        for each in _loaded(path)
-        for validation in each.get("spec", {}).get("validations", ())
-        for field in ("message", "messageExpression")
-        if field in validation
-    ]
-    return "\n".join(said).replace("' + '", "")
+    """Return the texts of our policies, pieces of one message put together."""
+    policies = (ROOT / "deploy/base/policies").glob("*.yaml")
+    said = "".join(each.read_text(encoding="utf-8") for each in policies)
+    return " ".join(said.split()).replace("' + '", "")
 
 
 def everywhere(expression: str, text: Callable[[Path], str] = prose) -> list[tuple[Path, str]]:
@@ -287,47 +269,23 @@ def test_every_flag_in_the_text_is_one_of_ours() -> None:
         for _, command in walk(program, name)
         for flag in flags(command)
     }
-    found: set[tuple[str, str]] = set()
-    foreign: set[tuple[str, str]] = set()
-    for page in PAGES:
-        for line in prose(page).splitlines():
-            # The first column of the tables of migrate.md is about the others' programs.
-            text = line.partition(" | ")[2] if page.stem == "migrate" and line[:2] == "| " else line
-            for code in re.findall(r"`([^`]+)`", text):
-                if re.match(r"(kubectl|docker|python) ", code):
-                    continue
-                for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", code):
-                    (found if flag in ours else foreign).add((page.stem, flag))
-    assert foreign == _FOREIGN
-    assert {"operate", "reference", "install", "migrate"} <= {page for page, _ in found}
+    # The first column of the tables of migrate.md is about the others' programs.
+    text = "".join(re.sub(r"(?m)^\| .*? \| ", "", prose(page)) for page in PAGES)
+    found = set(re.findall(r"`(--[a-z][a-z-]*)", text))
+    assert len(found) > 20
+    assert found - ours == _FOREIGN
 
 
 _FOREIGN = {
-    ("README", "--make-rshared"),
-    ("doctor", "--force-conflicts"),
-    ("install", "--build-arg"),
-    ("install", "--gpu-driver"),
-    ("install", "--install-nvidia-plugin"),
-    ("install", "--kube-version"),
-    ("install", "--make-rshared"),
-    ("autoscalers", "--max-node-startup-time"),
-    ("autoscalers", "--max-total-unready-percentage"),
-    ("autoscalers", "--ok-total-unready-count"),
-    ("autoscalers", "--scale-down-utilization-threshold"),
+    *("--build-arg", "--gpu-driver", "--install-nvidia-plugin", "--kube-version"),
+    *("--force-conflicts", "--max-node-startup-time", "--max-total-unready-percentage"),
+    *("--ok-total-unready-count", "--scale-down-utilization-threshold"),
 }
 
 
 def test_every_variable_is_read() -> None:
-    settings = (ROOT / "tests/e2e/settings.py").read_text(encoding="utf-8")
-    (switch,) = re.findall(r'^SWITCH = "(\w+)"$', settings, flags=re.MULTILINE)
-    of_the_suite = {
-        f"{switch}_{each}" for each in re.findall(r'(?<!\.)\bget\("(\w+)"', settings)
-    } | {switch}
-    found = everywhere(r"\bGPU_TURNSTILE_[A-Z0-9_]+\b", whole)
-    assert [
-        each for each in found if each[1] not in variables() | of_the_suite | VARIABLES.keys()
-    ] == []
-    assert of_the_suite <= {each for _, each in found}
+    found = everywhere(r"\bGPU_TURNSTILE_(?!E2E)[A-Z0-9_]+\b", whole)
+    assert [each for each in found if each[1] not in variables() | VARIABLES.keys()] == []
 
 
 @pytest.mark.parametrize("program", ["agent", "scheduler", "view", "webhook"])
@@ -485,29 +443,46 @@ def test_every_object_of_a_command_is_in_deploy() -> None:
         assert ("namespace", each) in objects(), each
 
 
-def test_blocks_of_yaml_are_yaml_and_name_what_is_there() -> None:
-    text = (ROOT / "docs/install.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^ *```yaml\n(.*?)^ *```$", text, flags=re.MULTILINE | re.DOTALL)
-    found, filled_in, kubeadm, own, sidecar, (rbac_proxy,), asked = map(yaml.safe_load, blocks)
-    for path in (*found["resources"], *found["components"]):
-        assert (ROOT / path.removeprefix("../gpu-turnstile/") / "kustomization.yaml").exists()
-    for one in (*found["patches"], *filled_in["patches"]):
-        patch = yaml.safe_load(one["patch"])
-        assert (patch["kind"].lower(), patch["metadata"]["name"]) in objects()
-    ((second,), components) = own["images"], ROOT / "deploy/components"
-    deployment = (components / "scheduler-own/deployment.yaml").read_text(encoding="utf-8")
-    assert f"image: {second['name']}:{second['newTag']}" in deployment
-    # Both proxies lead to the page, and what is asked of the API server is the page's Service.
-    (oauth2_proxy,) = sidecar["spec"]["template"]["spec"]["containers"]
-    for each_proxy in (oauth2_proxy, rbac_proxy):
-        assert "--upstream=http://127.0.0.1:8480" in {
-            each.rstrip("/") for each in each_proxy["args"]
-        }
-    assert ("service", asked["authorization"]["resourceAttributes"]["name"]) in objects()
-    # What kube-scheduler reads is what is mounted into its pod.
-    (argument,) = kubeadm["scheduler"]["extraArgs"]
-    mounted = [each["mountPath"] for each in kubeadm["scheduler"]["extraVolumes"]]
-    (fragment,) = _loaded(components / "scheduler-extender/kube-scheduler.yaml")
-    authority = fragment["extenders"][0]["tlsConfig"]["caFile"]
-    assert mounted == [argument["value"], authority]
-    assert all(each in text.partition("```yaml")[2] for each in mounted)
+# --- the log --------------------------------------------------------------------------------
+
+
+def logged(package: str) -> dict[str, list[tuple[str, set[str] | None]]]:
+    """Level and fields of what a package logs, by message; ``None`` for fields made elsewhere."""
+    found: dict[str, list[tuple[str, set[str] | None]]] = {}
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    ast.Attribute(ast.Name("log" | "_log"), level), [ast.Constant(str(message)), *_]
+                ):
+                    extra = [each.value for each in node.keywords if each.arg == "extra"]
+                    found.setdefault(message, []).append((level, _fields(extra)))
+    return found
+
+
+def _fields(extra: Sequence[ast.expr]) -> set[str] | None:
+    keys = [key for each in extra for key in (each.keys if isinstance(each, ast.Dict) else [None])]
+    names = {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+    return names if len(names) == len(keys) else None
+
+
+def test_the_table_of_log_lines_has_their_levels_and_fields() -> None:
+    section = whole(ROOT / "docs/operate.md").partition("\n## The log\n")[2].partition("\n## ")[0]
+    rows = re.findall(
+        r"^\| ([a-z]+)[\w., ]* \| `([^`]+)` \| (\w+) \| ([^|]*)\|", section, flags=re.MULTILINE
+    )
+    lines = {each: logged(each) for each in {program for program, *_ in rows}}
+    assert lines.keys() == {"agent", "certs", "proxy", "webhook"}
+    compared = 0
+    for program, message, level, cells in rows:
+        if message not in lines[program]:
+            assert is_ours(message), message
+            continue
+        told = set(re.findall(r"`(\w+)`", cells))
+        fields = [fields for written, fields in lines[program][message] if written == level]
+        assert told in fields or None in fields, (program, message, level, told)
+        compared += told in fields
+    assert compared > 25
+    assert {*FIELDS, TRACE} <= set(re.findall(r"^\| `(\w+)` \|", section, flags=re.MULTILINE))
+    quoted = {each for _, each in everywhere(r'"message": ?"([a-z ]+)"', whole)}
+    assert quoted <= {message for _, message, *_ in rows}

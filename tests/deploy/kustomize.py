@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,8 @@ import yaml
 from tests.deploy.manifests import BASE, DEPLOY, LOADER, Json
 
 OVERLAYS = ("", *sorted(f"overlays/{each.name}" for each in (DEPLOY / "overlays").iterdir()))
-"""Everything that can be applied; the first is deploy/ itself."""
+"""Everything that can be applied as it is; the first is deploy/ itself."""
+COMPONENTS = tuple(sorted(each.name for each in (DEPLOY / "components").iterdir()))
 
 
 def kubectl() -> str:
@@ -32,18 +34,31 @@ def kustomize(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-@lru_cache
 def build_folder(folder: Path) -> list[Json]:
-    """Build a folder, once; what is given is not to be changed."""
+    """Build a folder."""
     done = kustomize(folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr == "", "kustomize warns"
     return list(yaml.load_all(done.stdout, Loader=LOADER))
 
 
+@lru_cache
 def build(overlay: str) -> list[Json]:
-    """Build what ``kubectl apply -k deploy/OVERLAY`` would apply."""
+    """Build what ``kubectl apply -k deploy/OVERLAY`` would apply; not to be changed."""
     return build_folder(DEPLOY / overlay)
+
+
+@lru_cache
+def build_components(*names: str) -> list[Json]:
+    """Build the base with components, ``domain`` with the settings beside it; not to be changed."""
+    with tempfile.TemporaryDirectory() as folder:
+        return build_folder(write_overlay(Path(folder) / "mine", names))
+
+
+def taken_by(overlay: str) -> list[str]:
+    """Return the components of an overlay."""
+    text = (DEPLOY / (overlay or "base") / "kustomization.yaml").read_bytes()
+    return [Path(each).name for each in yaml.safe_load(text).get("components", ())]
 
 
 def write_overlay(folder: Path, components: Iterable[str] = (), **more: object) -> Path:
@@ -53,11 +68,16 @@ def write_overlay(folder: Path, components: Iterable[str] = (), **more: object) 
     def relative(target: Path) -> str:
         return os.path.relpath(target, folder.resolve())
 
+    taken = list(components)
+    resources = [relative(BASE)]
+    if "domain" in taken:
+        shutil.copy(DEPLOY / "components/domain/settings.yaml", folder)
+        resources.append("settings.yaml")
     written = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [relative(BASE)],
-        "components": [relative(DEPLOY / "components" / each) for each in components],
+        "resources": resources,
+        "components": [relative(DEPLOY / "components" / each) for each in taken],
         **more,
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")

@@ -1,31 +1,95 @@
-"""deploy/README.md names what there is."""
+"""What pages tell to write into a kustomization is built; deploy/README.md names what there is."""
 
+import os
 import re
+import textwrap
+from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.deploy.kustomize import OVERLAYS, build
-from tests.deploy.manifests import DEPLOY, base, containers, pod_specs
+from tests.deploy.kustomize import (
+    COMPONENTS,
+    OVERLAYS,
+    build,
+    build_components,
+    build_folder,
+    taken_by,
+    write_overlay,
+)
+from tests.deploy.manifests import DEPLOY, VERSION, containers, environment, pod_specs
 
+ROOT = DEPLOY.parent
 TEXT = (DEPLOY / "README.md").read_text(encoding="utf-8")
+_COMPONENT = "app.kubernetes.io/component"
 
 
-@pytest.mark.parametrize("kind", ["overlays", "components"])
-def test_every_overlay_and_component_is_explained(kind: str) -> None:
-    there = {each.name for each in (DEPLOY / kind).iterdir()}
-    rows = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("| `")]
-    named = {name for row in rows for name in re.findall(r"`(?:overlays/)?([-a-z0-9]+)`", row)}
-    assert there <= named
+def _blocks(page: str, part: str) -> list[str]:
+    """Return the blocks of YAML of a page that have a part."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"^ *```yaml\n(.*?)^ *```$", text, flags=re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(each) for each in found if part in each]
 
 
-@pytest.mark.parametrize("page", ["README.md", "deploy/README.md", "docs/install.md"])
-def test_a_kustomization_of_ones_own_names_every_image(page: str) -> None:
-    """One that is left out cannot be pulled: no image is published."""
-    text = (DEPLOY.parent / page).read_text(encoding="utf-8")
-    named = re.findall(r"\bname: (ghcr\.io/[-a-z/]+)[,\s].*?newTag: ([0-9.]+)", text, re.DOTALL)
-    assert {f"{name}:{tag}" for name, tag in named} == {
-        each["image"] for spec in pod_specs(base()).values() for each in containers(spec)
+@pytest.mark.parametrize(
+    "page", ["README.md", "deploy/README.md", "docs/gpu-operator.md", "docs/install.md"]
+)
+def test_a_kustomization_of_ones_own_can_be_built_and_names_every_image(
+    page: str, tmp_path: Path
+) -> None:
+    """An image that is left out cannot be pulled: none is published."""
+    (block,) = _blocks(page, "kind: Kustomization")
+    here = os.path.relpath(DEPLOY, tmp_path.resolve())
+    text = re.sub(r"(?m)\.\./(gpu-turnstile/)?deploy\b(?! )", here, block)
+    (tmp_path / "kustomization.yaml").write_text(text, encoding="utf-8")
+    images = {
+        each["image"]
+        for spec in pod_specs(build_folder(tmp_path)).values()
+        for each in containers(spec)
     }
+    assert images == {f"registry.example.org/gpu-turnstile:{VERSION}"}
+
+
+def test_a_patch_of_settings_reaches_the_agent_alone(tmp_path: Path) -> None:
+    (block,) = _blocks("deploy/README.md", "GPU_TURNSTILE_POLICY")
+    found = pod_specs(build_folder(write_overlay(tmp_path / "mine", **yaml.safe_load(block))))
+    plain = pod_specs(build(""))
+    agent = containers(found.pop("DaemonSet/gpu-turnstile-agent"))[0]
+    assert environment(agent)["GPU_TURNSTILE_POLICY"] == "spread"
+    assert found.items() < plain.items()
+
+
+def test_where_all_workers_are_cordoned_webhook_and_certs_run_on_the_control_plane(
+    tmp_path: Path,
+) -> None:
+    """Step 4 of docs/migrate.md waits for them."""
+    (block,) = _blocks("docs/migrate.md", "tolerations")
+    components = ("host-driver", "vcuda", "gpu-manager", "scheduler-extender")
+    built = build_folder(write_overlay(tmp_path / "mine", components, **yaml.safe_load(block)))
+    key = "node-role.kubernetes.io/control-plane"
+    wanted = [{"key": key, "operator": "Exists", "effect": "NoSchedule"}]
+    found = {name: spec for name, spec in pod_specs(built).items() if "Deployment" in name}
+    assert {"Deployment/gpu-turnstile-webhook", "Deployment/gpu-turnstile-certs"} <= found.keys()
+    assert [name for name, spec in found.items() if spec["tolerations"] != wanted] == []
+
+
+def test_the_version_of_a_second_kube_scheduler_is_set_by_the_name_of_its_image() -> None:
+    (block,) = _blocks("docs/install.md", "kube-scheduler\n  ")
+    ((image),) = yaml.safe_load(block)["images"]
+    specs = pod_specs(build_components("scheduler-extender", "scheduler-own"))
+    (container,) = containers(specs["Deployment/gpu-turnstile-kube-scheduler"])
+    assert container["image"] == f"{image['name']}:{image['newTag']}"
+
+
+def test_every_overlay_and_component_is_explained() -> None:
+    overlays = re.findall(
+        r"^\| `(overlays/[-a-z0-9]+)` \| .* \| (.*) \|$", TEXT, flags=re.MULTILINE
+    )
+    assert {name: re.findall(r"`([-a-z]+)`", taken) for name, taken in overlays} == {
+        each: taken_by(each) for each in OVERLAYS[1:]
+    }
+    below = TEXT.partition("\n## Components\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `([-a-z]+)` \|", below, flags=re.MULTILINE)) == [*COMPONENTS]
 
 
 def test_the_command_that_removes_a_component_names_every_kind() -> None:
@@ -33,15 +97,9 @@ def test_the_command_that_removes_a_component_names_every_kind() -> None:
         re.findall(r"[a-z]+", TEXT.partition("component=COMPONENT ")[2].partition("```")[0])
     )
     named |= set(re.findall(r"[a-z]+", TEXT.partition("With the component `monitoring` add ")[2]))
+    everything = build_components(*(each for each in COMPONENTS if each != "domain"))
     brought = {
-        obj["kind"]
-        for overlay in OVERLAYS
-        for obj in build(overlay)
-        if "labels" in obj["metadata"]
-        and (DEPLOY / "components" / obj["metadata"]["labels"][_COMPONENT]).is_dir()
+        each["kind"] for each in everything if each["metadata"]["labels"][_COMPONENT] in COMPONENTS
     }
     assert {"RoleBinding", "ServiceMonitor", "Certificate"} <= brought
     assert {re.sub(r"y$", "ie", each.lower()).removesuffix("s") + "s" for each in brought} <= named
-
-
-_COMPONENT = "app.kubernetes.io/component"

@@ -1,7 +1,6 @@
-"""The overlays of the scheduler extender: who calls it, whom it believes, what it may bring."""
+"""The components of the scheduler extender: who calls it, whom it believes, what it may bring."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,7 +10,7 @@ from contract.names import Names
 from scheduler.__main__ import cli as scheduler
 from simulator.scheduler.configuration import parse_configuration
 from tests.deploy.creation_examples import BINDINGS
-from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
+from tests.deploy.kustomize import build, build_components
 from tests.deploy.manifests import (
     DEPLOY,
     Json,
@@ -33,7 +32,7 @@ SERVER = "gpu-turnstile-scheduler.gpu-turnstile.svc"
 
 
 def _objects() -> list[Json]:
-    return build("overlays/scheduler-own")
+    return build_components("scheduler-extender", "scheduler-own")
 
 
 def _configuration() -> Json:
@@ -108,12 +107,10 @@ def test_the_certificate_is_made_for_the_service_and_outlives_configurations() -
     ]
 
 
-def test_the_webhook_gives_gpu_pods_to_the_second_scheduler_and_to_no_other() -> None:
+def test_the_webhook_gives_gpu_pods_to_the_second_scheduler() -> None:
     (name,) = parse_configuration(_configuration()).names
-    for overlay in OVERLAYS:
-        webhook = containers(pod_specs(build(overlay))["Deployment/gpu-turnstile-webhook"])[0]
-        given = environment(webhook).get("GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME")
-        assert given == (name if overlay == "overlays/scheduler-own" else None)
+    webhook = containers(pod_specs(_objects())["Deployment/gpu-turnstile-webhook"])[0]
+    assert environment(webhook)["GPU_TURNSTILE_WEBHOOK_SCHEDULER_NAME"] == name
 
 
 def test_the_second_scheduler_leads_by_a_lease_of_its_own() -> None:
@@ -197,13 +194,3 @@ def test_only_the_port_of_the_extender_is_open() -> None:
     assert opened == [port["containerPort"]]
     for name in ("gpu-turnstile-kube-scheduler", "gpu-turnstile-scheduler-certs"):
         assert "ingress" not in find(objects, "NetworkPolicy", name)["spec"]
-
-
-def test_the_extender_goes_with_any_other_component(tmp_path: Path) -> None:
-    others = ["cert-manager", "cdi", "monitoring", "scheduler-extender", "scheduler-own", "vcuda"]
-    built = build_folder(write_overlay(tmp_path / "mine", others))
-    accounts = {each["metadata"]["name"] for each in built if each["kind"] == "ServiceAccount"}
-    # cert-manager renews the webhook's certificate; the extender's certs are its own.
-    assert "gpu-turnstile-certs" not in accounts
-    for name, spec in pod_specs(built).items():
-        assert spec["serviceAccountName"] in accounts, name

@@ -1,17 +1,12 @@
-"""The overlay of the page: who reaches it, and that it may change nothing."""
+"""The overlay of the page: who reaches it."""
 
-from tests.deploy.kustomize import OVERLAYS, build
+from tests.deploy.kustomize import build
 from tests.deploy.manifests import containers, environment, find, pod_specs, selects
 from tests.deploy.soundness import variables
 from view.web.command import serve
 from view.web.hosts import SERVICE
 
 OVERLAY = "overlays/view"
-
-
-def test_it_is_where_it_is_asked_for_alone() -> None:
-    there = [each for each in OVERLAYS if "Deployment/gpu-turnstile-view" in pod_specs(build(each))]
-    assert there == [OVERLAY]
 
 
 def test_no_pod_reaches_it_and_the_service_leads_to_its_port() -> None:

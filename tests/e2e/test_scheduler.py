@@ -1,4 +1,4 @@
-"""The components with a kube-scheduler of its own, which sees cards: what it chooses, a node gives."""
+"""The components with a second kube-scheduler, which sees cards: what it chooses, a node gives."""
 
 from collections.abc import Iterator
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from contract.inventory import Card, PublishedInventory
-from tests.deploy.kustomize import build
+from tests.deploy.kustomize import build_components
 from view.model.doctor import control_plane
 from view.model.doctor.facts import (
     Facts,
@@ -448,7 +448,7 @@ def _runs(owned: Owned, component: str, workload: str) -> bool:
 
 
 def test_what_components_run_is_what_is_installed() -> None:
-    built = [*build("overlays/scheduler-own"), *build("overlays/view")]
+    built = build_components("scheduler-extender", "scheduler-own", "view")
     label = "app.kubernetes.io/component"
     runs = {
         (each["metadata"]["labels"][label], each["kind"], each["metadata"]["name"])

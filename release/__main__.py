@@ -33,7 +33,7 @@ def main(out: Path, image: str, proxy_image: str, url: str) -> None:
     version = own_version()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    _build_wheel(out, epoch)
+    build_wheel(out, epoch)
     program, archive = out / "kubectl-gpu", out / f"kubectl-gpu-{version}.tar.gz"
     write_onefile(program, ROOT, epoch=epoch)
     license_text = (ROOT / "LICENSE").read_bytes()
@@ -67,8 +67,13 @@ def main(out: Path, image: str, proxy_image: str, url: str) -> None:
         sys.exit(1)
 
 
-def _build_wheel(out: Path, epoch: int) -> None:
-    """Build the wheel from a copy: what an earlier build has left here must not get into it."""
+def build_wheel(out: Path, epoch: int) -> None:
+    """Build the wheel from a copy: what an earlier build has left here must not get into it.
+
+    Args:
+        out: the folder that it is put into.
+        epoch: the time of every file in it.
+    """
     skipped = shutil.ignore_patterns(
         ".*", "build", "dist", "*.egg-info", "__pycache__", "tests", "simulator", "docs"
     )

@@ -37,27 +37,23 @@ class Image:
 def commands(builder: str, image: Image, labels: Iterable[str]) -> list[list[str]]:
     """Return what is to be run, one after the other, in the root of the sources."""
     first, *others = image.names
-    build_arguments = [part for each in labels for part in ("--build-arg", each)]
-    platforms = [f"--platform={','.join(image.platforms)}"] if image.platforms else []
+    build = ["build", *(part for each in labels for part in ("--build-arg", each))]
+    if image.platforms:
+        build.append(f"--platform={','.join(image.platforms)}")
     if builder == "docker":
-        if not image.push and len(image.platforms) < 2:
-            tags = [f"--tag={each}" for each in image.names]
-            return [["docker", "build", *platforms, *build_arguments, *tags, "."]]
+        build += [f"--tag={each}" for each in image.names]
+        if image.push:
+            build += ["--push", "--sbom=true", "--provenance=mode=max"]
+            build.append(f"--metadata-file={_metadata(image)}")
         # Several platforms, and what an image consists of, are beyond the classic builder.
-        tags = [f"--tag={each}" for each in image.names]
-        output = ["--push", "--sbom=true", "--provenance=mode=max"] if image.push else []
-        metadata = [f"--metadata-file={_metadata(image)}"] if image.push else []
-        build = ["docker", "buildx", "build", *platforms, *build_arguments, *tags]
-        return [[*build, *output, *metadata, "."]]
-    build = [builder, "build", *platforms, *build_arguments]
-    if not image.platforms:
-        found = [[*build, f"--tag={first}", "."], *([builder, "tag", first, e] for e in others)]
-        push = [builder, "push", f"--digestfile={image.digest_file}"]
-    else:
-        found = [[*build, f"--manifest={first}", "."]]
-        push = [builder, "manifest", "push", "--all", f"--digestfile={image.digest_file}"]
+        beyond = image.push or len(image.platforms) > 1
+        return [["docker", *(["buildx"] if beyond else []), *build, "."]]
+    kind, push = (["manifest"], ["push", "--all"]) if image.platforms else ([], ["push"])
+    found = [[builder, *build, f"--{'manifest' if kind else 'tag'}={first}", "."]]
+    found += [[builder, "tag", first, each] for each in others if not kind]
     if image.push:
-        found += [[*push, first, f"docker://{each}"] for each in image.names]
+        push = [builder, *kind, *push, f"--digestfile={image.digest_file}", first]
+        found += [[*push, f"docker://{each}"] for each in image.names]
     return found
 
 

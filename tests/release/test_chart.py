@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from release.chart import NEEDS, by_name, components
-from tests.deploy.kustomize import OVERLAYS, build, build_folder, write_overlay
+from tests.deploy.kustomize import OVERLAYS, build, build_components, taken_by
 from tests.deploy.manifests import (
     DEPLOY,
     Json,
@@ -53,12 +53,7 @@ def _by_identity(objects: list[Json]) -> dict[Any, Json]:
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda each: each or "deploy")
 def test_it_renders_what_kustomize_renders_of_each_overlay(overlay: str, chart: Path) -> None:
-    written = yaml.safe_load((DEPLOY / (overlay or "base") / "kustomization.yaml").read_bytes())
-    taken = {Path(each).name for each in written.get("components", ())}
-    values = values_for(taken)
-    if "domain" in taken:
-        settings = yaml.safe_load((DEPLOY / overlay / "settings.yaml").read_bytes())
-        values["domain"] = settings["data"]["domain"]
+    values = values_for(set(taken_by(overlay)))
     if overlay == "overlays/k3s":
         values["containerdDir"] = "/run/k3s/containerd"
     assert _by_identity(render(chart, values)) == _by_identity(build(overlay))
@@ -95,10 +90,11 @@ def _combinations() -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("taken", _combinations(), ids="+".join)
 def test_it_renders_what_kustomize_renders_of_components_together(
-    taken: list[str], chart: Path, tmp_path: Path
+    taken: list[str], chart: Path
 ) -> None:
-    built = build_folder(write_overlay(tmp_path / "mine", taken))
-    assert _by_identity(render(chart, values_for(set(taken)))) == _by_identity(built)
+    values = values_for(set(taken)) | {"domain": "gpu.example.com"}
+    built = build_components(*taken, "domain")
+    assert _by_identity(render(chart, values)) == _by_identity(built)
 
 
 def test_helm_has_nothing_against_it(chart: Path) -> None:
@@ -115,16 +111,9 @@ def test_namespaces_are_named_once(chart: Path) -> None:
         assert each["metadata"].get("namespace", "one") in ("one", "two", "kube-system")
     assert {"one", "two"} <= plain
     text = yaml.safe_dump_all(objects, width=10_000)
-    for rest in (
-        'gpu-turnstile-node"',
-        "gpu-turnstile-node:",
-        ".gpu-turnstile.svc",
-        ":gpu-turnstile:",
-    ):
+    for rest in ('-node"', "gpu-turnstile-node:", ".gpu-turnstile.svc", ":gpu-turnstile:"):
         assert rest not in text
     assert 'namespace="gpu-turnstile' not in text.replace("\\", "")
-    view = containers(pod_specs(objects)["Deployment/gpu-turnstile-view"])[0]
-    assert environment(view)["GPU_TURNSTILE_VIEW_AGENT_NAMESPACE"] == "two"
     for each in objects:
         for entry in each.get("webhooks", ()):
             (excluded,) = entry["namespaceSelector"]["matchExpressions"]
@@ -192,12 +181,8 @@ def test_a_second_kube_scheduler_is_of_the_clusters_version(chart: Path) -> None
     ("values", "text"),
     [
         ({"enforcment": "vcuda"}, r"dditional propert\w+ '?enforcment'? (is )?not allowed"),
-        ({"enforcement": "hami"}, r"enforcement.*must be one of"),
         ({"components": {"veiw": True}}, r"components.*dditional propert\w+ '?veiw"),
-        ({"components": {"view": "yes"}}, r"components.view.*boolean.*string|string.*boolean"),
-        ({"webhook": {"replicas": 0}}, r"webhook.replicas.*1"),
         ({"namespaces": {"system": "default"}}, r"namespaces.system"),
-        ({"domain": "Tencent.com/"}, r"\bdomain\b"),
         (
             {"agent": {"env": {"GPU_TURNSTILE_ENFORCEMENT": "vcuda"}}},
             r"agent\.env\.GPU_TURNSTILE_ENFORCEMENT: Forbidden: other values of the chart",

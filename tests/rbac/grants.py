@@ -71,6 +71,7 @@ def read() -> list[Json]:
     return [
         each
         for path in sorted(DEPLOY.rglob("*.yaml"))
+        if path.parent.name != "templates"
         for each in read_yaml(path)
         if isinstance(each, dict)
         and (each.get("metadata") or {}).get("name")

@@ -3,9 +3,6 @@
 What the API server has recorded of it is held against deploy/, in both directions.
 """
 
-import ast
-from pathlib import Path
-
 import pytest
 
 from tests.rbac import lives
@@ -27,27 +24,6 @@ LIVES = {
     "scheduler": lives.extender,
     "view": lives.page,
 }
-ASKED = {
-    "agent": {
-        *(f"{verb} pods" for verb in ("list", "watch", "get", "patch")),
-        *("get nodes", "patch nodes", "create events", "patch events"),
-    },
-    "certs": {
-        *(f"{verb} secrets" for verb in ("get", "create", "update")),
-        *(f"{verb} mutatingwebhookconfigurations" for verb in ("get", "patch")),
-        *(f"{verb} validatingwebhookconfigurations" for verb in ("get", "patch")),
-    },
-    "scheduler": {
-        *("list nodes", "watch nodes", "list pods", "watch pods", "get pods"),
-        *("create pods/binding", "get endpointslices", "patch endpointslices"),
-        *(f"{verb} leases" for verb in ("get", "create", "update")),
-    },
-    "view": {
-        *(f"{verb} {what}" for verb in ("list", "watch") for what in ("nodes", "pods", "events")),
-        "get pods/proxy",
-    },
-}
-"""The list for people; the manifests have it once more for the API server."""
 
 
 @pytest.fixture(scope="module", params=LIVES)
@@ -62,11 +38,6 @@ def heard(program: str, tmp_path_factory: pytest.TempPathFactory) -> set[Request
     return by_name[program]
 
 
-def test_a_program_asks_for_what_is_listed_here(program: str, heard: set[Request]) -> None:
-    """The net under every test, in tests/conftest.py, has what any test makes it ask for."""
-    assert {f"{each.verb} {each.resource}" for each in heard} == ASKED[program]
-
-
 def test_a_program_may_do_what_it_asks_for_and_nothing_else(
     program: str, heard: set[Request]
 ) -> None:
@@ -75,34 +46,6 @@ def test_a_program_may_do_what_it_asks_for_and_nothing_else(
     # By OpenShift's admission, which asks whether an account may use an SCC: no request of ours.
     ours = [each for each in granted if each.group != "security.openshift.io"]
     assert superfluous(heard, ours) == []
-
-
-@pytest.mark.parametrize(
-    ("package", "names", "importers"),
-    [
-        ("agent", {"kubernetes", "requests", "aiohttp", "httpx", "urllib3"}, set()),
-        ("agent", {"common.apiserver.client", "common.apiserver.rest"}, {"client.py"}),
-        ("certs", {"kubernetes", "requests", "aiohttp", "httpx", "urllib3"}, set()),
-        ("certs", {"common.apiserver.client", "common.apiserver.rest"}, {"cluster.py"}),
-    ],
-)
-def test_one_module_of_a_program_speaks_with_the_api_server(
-    package: str, names: set[str], importers: set[str]
-) -> None:
-    found = {
-        path.name
-        for path in (Path(__file__).parents[2] / package).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        for name in _imported(node)
-        if names & {name, name.partition(".")[0]}
-    }
-    assert found == importers
-
-
-def _imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    return [each.name for each in node.names] if isinstance(node, ast.Import) else []
 
 
 def test_the_webhook_may_ask_for_nothing() -> None:

@@ -91,45 +91,32 @@ _RECORD = {
     }
 }
 _FIRST = {**OURS, NAMES.use_gpu_type: "a100"}
+_ALLOCATION = _note(NAMES.gpu_allocation, "{}")
+_INVENTORY = _note(NAMES.gpu_cards, "{}")
+_WISH = _note(NAMES.use_gpu_type, "h100")
+_FOREIGN = _note("example.com/owner", "me")
+_LABEL = {"metadata": {"labels": {"a": "b"}}}
+
+_OWN_NODE = "only pods of its own node"
+_ONLY = "may change only gpu-assigned"
+_NOT_YOURS = "gpu-turnstile's"
+_ANEW = "create it anew"
 
 PODS = [
     _agent("the agent writes its record on a pod of its node", _RECORD),
-    Example(
-        "the agent writes on a pod of another node",
-        AGENT,
-        _RECORD,
-        "only pods of its own node",
-        node="n2",
-    ),
-    _agent(
-        "the agent writes on a pod without a node", _RECORD, "only pods of its own node", bound=""
-    ),
-    Example(
-        "a token of the agent's account names no node", AGENT, _RECORD, "only pods of its own node"
-    ),
-    _agent(
-        "the agent changes a foreign annotation",
-        _note("example.com/owner", "me"),
-        "may change only gpu-assigned",
-    ),
+    Example("the agent writes on a pod of another node", AGENT, _RECORD, _OWN_NODE, node="n2"),
+    _agent("the agent writes on a pod without a node", _RECORD, _OWN_NODE, bound=""),
+    Example("a token of the agent's account names no node", AGENT, _RECORD, _OWN_NODE),
+    _agent("the agent changes a foreign annotation", _FOREIGN, _ONLY),
     _agent(
         "the agent removes a foreign annotation",
         _note("example.com/owner", None),
-        "may change only gpu-assigned",
+        _ONLY,
         annotations={**OURS, "example.com/owner": "you"},
     ),
-    _agent(
-        "the agent changes a stamp",
-        _note(NAMES.admission_order, "0"),
-        "may change only gpu-assigned",
-    ),
-    _agent(
-        "the agent removes a wish",
-        _note(NAMES.use_gpu_type, None),
-        "may change only gpu-assigned",
-        annotations=_FIRST,
-    ),
-    _agent("the agent labels a pod", {"metadata": {"labels": {"a": "b"}}}, "only annotations"),
+    _agent("the agent changes a stamp", _note(NAMES.admission_order, "0"), _ONLY),
+    _agent("the agent removes a wish", _note(NAMES.use_gpu_type, None), _ONLY, annotations=_FIRST),
+    _agent("the agent labels a pod", _LABEL, "only annotations"),
     _agent(
         "the agent adds a finalizer",
         {"metadata": {"finalizers": ["example.com/stay"]}},
@@ -150,24 +137,22 @@ PODS = [
         "the agent gives a pod a deadline", {"spec": {"activeDeadlineSeconds": 60}}, "pod's spec"
     ),
     _agent("the agent writes through the status", _RECORD, "pod's status", subresource="status"),
-    _somebody("somebody writes a record", _RECORD, "gpu-turnstile's"),
+    _somebody("somebody writes a record", _RECORD, _NOT_YOURS),
     Example(
         "the kubelet's account writes a record through the status",
         KUBELET,
-        _note(NAMES.gpu_allocation, "{}"),
-        "gpu-turnstile's",
+        _ALLOCATION,
+        _NOT_YOURS,
         subresource="status",
     ),
-    _somebody("somebody takes a stamp away", _note(NAMES.admission_order, None), "gpu-turnstile's"),
+    _somebody("somebody takes a stamp away", _note(NAMES.admission_order, None), _NOT_YOURS),
     _somebody(
-        "somebody takes all annotations away",
-        {"metadata": {"annotations": None}},
-        "gpu-turnstile's",
+        "somebody takes all annotations away", {"metadata": {"annotations": None}}, _NOT_YOURS
     ),
     _somebody(
         "somebody gives a pod without any annotation a record",
-        _note(NAMES.gpu_allocation, "{}"),
-        "gpu-turnstile's",
+        _ALLOCATION,
+        _NOT_YOURS,
         annotations={},
     ),
     _somebody(
@@ -175,14 +160,9 @@ PODS = [
     ),
     Example("the scheduler chooses a card", SCHEDULER, _notes(**{"predicate-gpu-idx-0": "3"})),
     Example("the scheduler stamps anew", SCHEDULER, _note(NAMES.predicate_time, "2")),
-    Example(
-        "the scheduler writes a record",
-        SCHEDULER,
-        _note(NAMES.gpu_allocation, "{}"),
-        "gpu-turnstile's",
-    ),
-    _somebody("somebody labels a GPU pod", {"metadata": {"labels": {"a": "b"}}}),
-    _somebody("somebody adds a foreign annotation", _note("example.com/owner", "me")),
+    Example("the scheduler writes a record", SCHEDULER, _ALLOCATION, _NOT_YOURS),
+    _somebody("somebody labels a GPU pod", _LABEL),
+    _somebody("somebody adds a foreign annotation", _FOREIGN),
     Example(
         "the kubelet writes a status",
         KUBELET,
@@ -190,46 +170,26 @@ PODS = [
         subresource="status",
     ),
     _somebody(
-        "an author changes a wish before the pod has a node",
-        _note(NAMES.use_gpu_type, "h100"),
-        bound="",
-        annotations=_FIRST,
+        "an author changes a wish before the pod has a node", _WISH, bound="", annotations=_FIRST
     ),
+    _somebody("an author changes a wish once the pod has a node", _WISH, _ANEW, annotations=_FIRST),
     _somebody(
-        "an author changes a wish once the pod has a node",
-        _note(NAMES.use_gpu_type, "h100"),
-        "create it anew",
-        annotations=_FIRST,
+        "an author adds a limit once the pod has a node", _note(NAMES.core_limit, "100"), _ANEW
     ),
-    _somebody(
-        "an author adds a limit once the pod has a node",
-        _note(NAMES.core_limit, "100"),
-        "create it anew",
-    ),
-    _somebody("somebody annotates a plain pod", _note("example.com/owner", "me"), annotations={}),
+    _somebody("somebody annotates a plain pod", _FOREIGN, annotations={}),
 ]
 
 _CARDS = {NAMES.gpu_cards: "{}"}
 
 NODES = [
-    _agent("the agent writes its inventory", _note(NAMES.gpu_cards, "{}")),
-    Example(
-        "the agent writes to another node",
-        AGENT,
-        _note(NAMES.gpu_cards, "{}"),
-        "only its own node",
-        node="n2",
-    ),
-    Example("a token without a node", AGENT, _note(NAMES.gpu_cards, "{}"), "only its own node"),
+    _agent("the agent writes its inventory", _INVENTORY),
+    Example("the agent writes to another node", AGENT, _INVENTORY, "only its own node", node="n2"),
+    Example("a token without a node", AGENT, _INVENTORY, "only its own node"),
     _agent(
         "the agent labels its node with the model of its cards",
         {"metadata": {"labels": {NAMES.gpu_model: "NVIDIA-A30"}}},
     ),
-    _agent(
-        "the agent labels its node otherwise",
-        {"metadata": {"labels": {"a": "b"}}},
-        "only gpu-model",
-    ),
+    _agent("the agent labels its node otherwise", _LABEL, "only gpu-model"),
     _agent(
         "the agent adds a finalizer to its node",
         {"metadata": {"finalizers": ["example.com/stay"]}},
@@ -240,14 +200,9 @@ NODES = [
         {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
         "node's spec",
     ),
+    _agent("the agent writes a foreign annotation", _FOREIGN, "only gpu-cards"),
     _agent(
-        "the agent writes a foreign annotation", _note("example.com/owner", "me"), "only gpu-cards"
-    ),
-    _agent(
-        "the agent writes through the status",
-        _note(NAMES.gpu_cards, "{}"),
-        "node's status",
-        subresource="status",
+        "the agent writes through the status", _INVENTORY, "node's status", subresource="status"
     ),
     _somebody(
         "somebody changes the inventory",
@@ -264,7 +219,7 @@ NODES = [
     Example(
         "the kubelet's account makes up an inventory",
         KUBELET,
-        _note(NAMES.gpu_cards, "{}"),
+        _INVENTORY,
         "inventory",
         annotations={},
         subresource="status",
@@ -276,8 +231,6 @@ NODES = [
         annotations=_CARDS,
         subresource="status",
     ),
-    _somebody(
-        "somebody labels a GPU node", {"metadata": {"labels": {"a": "b"}}}, annotations=_CARDS
-    ),
+    _somebody("somebody labels a GPU node", _LABEL, annotations=_CARDS),
 ]
 """On a node; ``bound`` is its name."""

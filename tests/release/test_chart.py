@@ -2,7 +2,7 @@
 
 import random
 import re
-from itertools import combinations
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from tests.deploy.manifests import (
     pod_specs,
 )
 from tests.release.helm import render, run, template, values_for, write
-
-EXCLUSIVE = ({"vcuda", "hami-core"}, {"envvar", "cdi"})
 
 
 @pytest.fixture(scope="module")
@@ -59,32 +57,17 @@ def test_it_renders_what_kustomize_renders_of_each_overlay(overlay: str, chart: 
     assert _by_identity(render(chart, values)) == _by_identity(build(overlay))
 
 
-def _taken(names: tuple[str, ...]) -> list[str] | None:
-    """Add what they need, in the order of a kustomization; ``None`` if they exclude each other."""
-    wanted = set(names) | {need for each in names for need in NEEDS.get(each, ())}
-    if "view-use" in wanted:
-        wanted.add("use")  # the chart's two switches
-    elif {"view", "use"} <= wanted:
-        wanted.add("view-use")
-    if any(each <= wanted for each in EXCLUSIVE):
-        return None
-    return [each for each in components(DEPLOY) if each in wanted]
-
-
 def _combinations() -> list[list[str]]:
-    """Return a few that are small, by chance, and large ones that have every pair together."""
-    names = components(DEPLOY)
-    chance = random.Random(27)
-    small = (_taken(tuple(chance.sample(names, chance.randint(2, 6)))) for _ in range(6))
-    found = [each for each in small if each]
-    for pair in combinations(names, 2):
-        large = _taken(pair)
-        if large is None or any(set(large) <= set(each) for each in found):
-            continue
-        for each in chance.sample(names, len(names)):
-            large = _taken((*large, each)) or large
-        found.append(large)
-    return found
+    """Return all that go together, in each of four ways, and some by chance."""
+    names, chance = components(DEPLOY), random.Random(27)
+    ways = list(product(("vcuda", "hami-core"), ("envvar", "cdi")))
+    found = [set(names).difference(way) for way in ways]
+    for _ in range(8):
+        taken = set(chance.sample(names, 6)).difference(chance.choice(ways)) - {"view-use"}
+        taken |= {need for each in taken for need in NEEDS.get(each, ())}
+        both = {"view", "use"} <= taken  # the chart has no switch of its own for view-use
+        found.append(taken | ({"view-use"} if both else set()))
+    return [[each for each in names if each in taken] for taken in found]
 
 
 @pytest.mark.slow

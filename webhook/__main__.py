@@ -11,13 +11,12 @@ import click
 
 from common.commandline import flag, read_by, run, server_options
 from common.logs import configure
-from common.serving.asgi import Adapter
+from common.serving.app import Application
 from common.text import cut
 from contract.errors import InvalidName
 from contract.names import DEFAULT_DOMAIN, Names
 from webhook.admission.options import DefaultMemory, Options
 from webhook.admission.privileged import Privileged
-from webhook.admission.reviews import LARGEST_BODY
 from webhook.errors import SettingsError
 from webhook.metrics import Metrics
 from webhook.server import make_app, serve
@@ -55,16 +54,10 @@ def _runtime_class(_context: click.Context, _option: click.Parameter, value: str
     help="Domain of resources and annotations; the agents must have the same.",
 )
 @_flag(
-    "workers",
-    type=click.IntRange(1, 64),
-    default=2,
-    help="Processes; each answers one review at a time.",
-)
-@_flag(
     "connections",
     type=click.IntRange(1, 65536),
     default=1000,
-    help="Connections that each process holds at once; a further one ends the least useful.",
+    help="Connections that are held at once; a further one ends the least useful.",
 )
 @_flag(
     "largest-card",
@@ -110,11 +103,11 @@ def cli(**flags: Any) -> None:
     serve(settings)
 
 
-def application() -> Adapter:
+def application() -> Application:
     """Make the application for a gunicorn of somebody else's, which brings its own certificate.
 
     ``gunicorn -k asgi --certfile tls.crt --keyfile tls.key 'webhook.__main__:application()'``.
-    Flags are read from the environment; those of port, processes and certificates are gunicorn's.
+    Flags are read from the environment; those of port and certificates are gunicorn's.
 
     Raises:
         click.UsageError: a flag cannot be read.
@@ -125,8 +118,7 @@ def application() -> Adapter:
     if settings.files.client_ca is not None:
         raise SettingsError("--client-ca: is not served here: gunicorn has --ca-certs, --cert-reqs")
     configure()
-    metrics = Metrics()
-    return Adapter(make_app(settings, metrics), metrics, largest=LARGEST_BODY)
+    return make_app(settings, Metrics())
 
 
 def _settings(  # noqa: PLR0913 - one argument a flag

@@ -18,8 +18,7 @@ class Settings:
         port: port to listen on.
         files: for TLS.
         names: resources and annotations under the chosen domain.
-        workers: processes.
-        connections: of one process at once.
+        connections: at once.
         options: choices on which decisions depend.
         drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
     """
@@ -28,7 +27,6 @@ class Settings:
     port: int
     files: Files
     names: Names
-    workers: int = 2
     connections: int = 1000
     options: Options = DEFAULTS
     drain_delay: float = 2.0

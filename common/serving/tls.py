@@ -3,7 +3,6 @@
 import logging
 import math
 import ssl
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,31 +17,6 @@ _log = logging.getLogger(__name__)
 # TLS 1.2 only with forward secrecy and authenticated encryption; 1.3 has nothing else.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _CERTIFICATE, _KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
-
-
-class Handshake(ssl.SSLObject):
-    """One connection; when its handshake fails, the client receives the alert.
-
-    asyncio closes as soon as OpenSSL raises, and OpenSSL's alert is never sent. So asyncio is told
-    to wait for input, for which it sends what is pending; the client closes when it has read it.
-
-    Attributes:
-        on_failure: called for each one that fails; set by the worker.
-    """
-
-    on_failure: Callable[..., object] = staticmethod(lambda: None)
-
-    def do_handshake(self) -> None:
-        """Continue the handshake."""
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            if not hasattr(self, "failed"):
-                self.failed = True
-                self.on_failure()
-            raise ssl.SSLWantReadError from error
 
 
 class Change(Enum):
@@ -96,16 +70,6 @@ class Certificate:
         self.context = server_context(files)
         self.expires = not_after(self._content[0])
 
-    def listening_context(self) -> ssl.SSLContext:
-        """Make a context for a listener, each of whose connections is served the newest pair."""
-
-        def choose(connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
-            connection.context = self.context
-
-        context = self.context
-        context.sni_callback = choose  # called for every connection, also for those without a name
-        return context
-
     def refresh(self) -> Change:
         """Serve the pair in the files, or keep the one before when it cannot be used.
 
@@ -117,8 +81,6 @@ class Certificate:
             if content == self._content:
                 return Change.NONE
             context = server_context(self.files)
-            if _read(self.files) != content:
-                return Change.NONE  # replaced while it was read: the next call reads it whole
         except SettingsError as error:
             return self._refuse(str(error))
         self._content, self.context, self._refused = content, context, ""
@@ -135,7 +97,7 @@ class Certificate:
 
 
 def server_context(files: Files) -> ssl.SSLContext:
-    """Make a server's context for asyncio, for TLS 1.2 and newer.
+    """Make a server's context, for TLS 1.2 and newer.
 
     Raises:
         SettingsError: a file cannot be read or used, or the two do not belong together.
@@ -143,11 +105,9 @@ def server_context(files: Files) -> ssl.SSLContext:
     _look_for(_CERTIFICATE, files.cert, "--cert", "a PEM certificate")
     _look_for(_KEY, files.key, "--key", "a PEM private key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sslobject_class = Handshake
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
-    # A resumed session would bring the trust of an earlier --client-ca with it, and be
-    # known to one worker only.
+    # A resumed session would bring the trust of an earlier --client-ca with it.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     pair = f"--cert {files.cert} --key {files.key}"

@@ -91,8 +91,9 @@ class Running:
         lines = self.log.read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
-    def workers(self) -> set[int]:
-        return {each["pid"] for each in self.messages() if "Booting worker" in each["message"]}
+    def worker(self) -> int:
+        """Return the process that serves."""
+        return [each["pid"] for each in self.messages() if "Booting worker" in each["message"]][-1]
 
 
 def free_port() -> int:
@@ -103,22 +104,18 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(
-    certificates: Path, directory: Path, *options: str, serving: Path | None = None
-) -> Iterator[Running]:
+def running(certificates: Path, directory: Path, *options: str) -> Iterator[Running]:
     """Start one, wait until it is ready, and end it.
 
     Args:
         certificates: with the CA that its clients trust.
         directory: for its log.
         options: further flags.
-        serving: where its own certificate is, when not in *certificates*.
     """
     port, log = free_port(), directory / "log"
-    files = serving or certificates
     arguments = [sys.executable, "-m", "webhook", "--host", "127.0.0.1", "--port", str(port)]
-    arguments += ["--cert", str(files / "tls.crt"), "--key", str(files / "tls.key")]
-    arguments += ["--workers", "2", "--drain-delay", "0.2", *options]
+    arguments += ["--cert", str(certificates / "tls.crt"), "--key", str(certificates / "tls.key")]
+    arguments += ["--drain-delay", "0.2", *options]
     # A home that cannot be written, as with a read-only root file system.
     environment = {**os.environ, "HOME": "/proc/none", "PYTHONWARNINGS": "error"}
     environment.pop("XDG_RUNTIME_DIR", None)

@@ -71,7 +71,7 @@ def run(*, seconds: float = 2.0, turns: int = 3, number: int = 100, stalled: int
             for size, limit in zip(_SIZES, (3.5, 1.5), strict=True)
         ),
         Goal("honest reviews that failed beside clients that stall", 0, honest.failed),
-        Goal("workers lost beside them", 0, not same),
+        Goal("workers lost beside them", 0, int(not same)),
         Goal(
             f"time on the processor of a 5 KB review over that of {BARE}",
             1,

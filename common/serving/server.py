@@ -183,18 +183,16 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
             }
         connection = Connection(self)
         try:
-            made = self.loop.connect_accepted_socket(lambda: connection, accepted, **tls)
-            transport, _ = await made
-        except OSError as error:
+            await self.loop.connect_accepted_socket(lambda: connection, accepted, **tls)
+            await connection.gone
+        except (OSError, asyncio.CancelledError) as error:
             if isinstance(error, ssl.SSLError):
                 self.app.metrics.ended("tls")
-            # asyncio's frames and this error refer to each other, and keep TLS in memory.
+                _log.info("handshake failed", extra={"reason": error.reason})
+            # asyncio's frames and this error refer to each other, and would keep TLS in memory.
             error.__traceback__ = None
-            return
-        try:
-            await connection.gone
-        finally:
-            transport.abort()
+        if connection.transport is not None:
+            connection.transport.abort()
 
 
 def settle_garbage() -> None:

@@ -93,7 +93,8 @@ class Running:
 
     def worker(self) -> int:
         """Return the process that serves."""
-        return [each["pid"] for each in self.messages() if "Booting worker" in each["message"]][-1]
+        booted = (each for each in self.messages() if "Booting worker" in each["message"])
+        return int([each["pid"] for each in booted][-1])
 
 
 def free_port() -> int:
@@ -104,17 +105,21 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(certificates: Path, directory: Path, *options: str) -> Iterator[Running]:
+def running(
+    certificates: Path, directory: Path, *options: str, serving: Path | None = None
+) -> Iterator[Running]:
     """Start one, wait until it is ready, and end it.
 
     Args:
         certificates: with the CA that its clients trust.
         directory: for its log.
         options: further flags.
+        serving: where its own certificate is, when not in *certificates*.
     """
     port, log = free_port(), directory / "log"
+    files = serving or certificates
     arguments = [sys.executable, "-m", "webhook", "--host", "127.0.0.1", "--port", str(port)]
-    arguments += ["--cert", str(certificates / "tls.crt"), "--key", str(certificates / "tls.key")]
+    arguments += ["--cert", str(files / "tls.crt"), "--key", str(files / "tls.key")]
     arguments += ["--drain-delay", "0.2", *options]
     # A home that cannot be written, as with a read-only root file system.
     environment = {**os.environ, "HOME": "/proc/none", "PYTHONWARNINGS": "error"}

@@ -43,7 +43,7 @@ def test_a_binding_is_stamped(client: Client, review: Json) -> None:
         "subResource": "binding",
         "object": {"metadata": {"name": "train"}, "target": {"kind": "Node", "name": "n1"}},
     }
-    answer = client.post("/mutate/bindings", json=review).json["response"]
+    answer = json.loads(client.post("/mutate/bindings", json=review).text)["response"]
     assert answer["allowed"] is True
     (operation,) = json.loads(base64.b64decode(answer["patch"]))
     assert operation["path"] == "/metadata/annotations"
@@ -60,7 +60,7 @@ def test_a_workload_is_judged(client: Client, review: Json) -> None:
     }
     response = client.post("/validate/workloads", json=review)
     assert response.status_code == 200
-    status = response.json["response"]["status"]
+    status = json.loads(response.text)["response"]["status"]
     assert (status["code"], status["details"]["kind"]) == (422, "Deployment")
     assert status["message"].startswith(
         "spec.template.spec.containers[0].resources.limits[tencent.com/vcuda-memory]: "

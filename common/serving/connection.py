@@ -69,7 +69,6 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no type in
     def connection_made(self, transport: BaseTransport) -> None:
         """Register the connection; the handshake is done."""
         self._verified = bool(transport.get_extra_info("peercert"))
-        self._enter(Phase.IDLE)
         self.worker.connections.add(self)
         self._metrics.connections += 1
         super().connection_made(transport)

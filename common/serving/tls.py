@@ -3,6 +3,8 @@
 import logging
 import math
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,7 +18,6 @@ _log = logging.getLogger(__name__)
 
 # TLS 1.2 only with forward secrecy and authenticated encryption; 1.3 has nothing else.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-_CERTIFICATE, _KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 
 
 class Change(Enum):
@@ -102,66 +103,59 @@ def server_context(files: Files) -> ssl.SSLContext:
     Raises:
         SettingsError: a file cannot be read or used, or the two do not belong together.
     """
-    _look_for(_CERTIFICATE, files.cert, "--cert", "a PEM certificate")
-    _look_for(_KEY, files.key, "--key", "a PEM private key")
+    _read(files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
     # A resumed session would bring the trust of an earlier --client-ca with it.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
-    pair = f"--cert {files.cert} --key {files.key}"
-    try:
+    with _told(f"--cert {files.cert} --key {files.key}"):
         # Without a password OpenSSL would stop and ask the terminal for one.
         context.load_cert_chain(files.cert, files.key, password=lambda: "")
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            problem = "certificate and key do not belong together"
-        else:
-            problem = f"cannot be used: {error.reason or error}"
-        raise SettingsError(f"{pair}: {problem}") from error
-    except OSError as error:  # taken away since it was read above
-        raise SettingsError(f"{pair}: {error.strerror}") from error
     if files.client_ca is not None:
-        _ask_for_client(context, files.client_ca)
+        # Optional: the kubelet has none, and its probes must pass.
+        context.verify_mode = ssl.CERT_OPTIONAL
+        with _told(f"--client-ca {files.client_ca}"):
+            context.load_verify_locations(files.client_ca)
     return context
 
 
-def _ask_for_client(context: ssl.SSLContext, authority: Path) -> None:
-    """Ask clients for a certificate; the kubelet has none, and its probes must pass."""
-    _look_for(_CERTIFICATE, authority, "--client-ca", "a PEM certificate")
-    context.verify_mode = ssl.CERT_OPTIONAL
+@contextmanager
+def _told(files: str) -> Iterator[None]:
+    """Tell the operator what OpenSSL cannot use."""
     try:
-        context.load_verify_locations(authority)
+        yield
     except ssl.SSLError as error:
-        raise SettingsError(
-            f"--client-ca {authority}: cannot be used: {error.reason or error}"
-        ) from error
-    except OSError as error:  # taken away since it was read above
-        raise SettingsError(f"--client-ca {authority}: {error.strerror}") from error
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise SettingsError(f"{files}: certificate and key do not belong together") from error
+        raise SettingsError(f"{files}: cannot be used: {error.reason or error}") from error
+    except OSError as error:  # taken away since it was read
+        raise SettingsError(f"{files}: {error.strerror}") from error
 
 
 def _read(files: Files) -> tuple[bytes, ...]:
-    """Read all files, to find out whether any has changed.
+    """Read all files, to find out whether any has changed; the certificate is the first.
 
     Raises:
-        SettingsError: a file cannot be read.
+        SettingsError: a file cannot be read, or is of another kind: OpenSSL has one text for all.
     """
-    named = (("--cert", files.cert), ("--key", files.key), ("--client-ca", files.client_ca))
-    return tuple(_content(path, flag) for flag, path in named if path is not None)
-
-
-def _look_for(mark: bytes, path: Path, flag: str, kind: str) -> None:
-    """Refuse the mistakes that OpenSSL reports with one text."""
-    if mark not in _content(path, flag):
-        raise SettingsError(f"{flag} {path}: is not {kind}")
-
-
-def _content(path: Path, flag: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SettingsError(f"{flag} {path}: cannot be read: {error.strerror}") from error
+    certificate, key = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
+    found = []
+    for flag, path, mark, kind in (
+        ("--cert", files.cert, certificate, "a PEM certificate"),
+        ("--key", files.key, key, "a PEM private key"),
+        ("--client-ca", files.client_ca, certificate, "a PEM certificate"),
+    ):
+        if path is None:
+            continue
+        try:
+            found.append(path.read_bytes())
+        except OSError as error:
+            raise SettingsError(f"{flag} {path}: cannot be read: {error.strerror}") from error
+        if mark not in found[-1]:
+            raise SettingsError(f"{flag} {path}: is not {kind}")
+    return tuple(found)
 
 
 def not_after(pem: bytes) -> float:

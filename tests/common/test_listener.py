@@ -49,8 +49,9 @@ def test_who_has_no_answer_goes_first_and_then_who_is_idle_longest() -> None:
         await connect()
         assert ended == [2, 1, 3, 0]
         accepting.cancel()
-        for each in (*clients, *tasks.values()):
-            each.close() if isinstance(each, socket.socket) else each.cancel()
+        for client, task in zip(clients, tasks.values(), strict=True):
+            client.close()
+            task.cancel()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         asyncio.run(run(listening))

@@ -27,7 +27,6 @@ from bench.peers import run as peers
 from bench.process import ProcessFailed
 from bench.report import Report
 from bench.result import Result, this_machine
-from bench.target import Unacceptable
 from simulator.node.node import NodeStuck
 
 QUESTIONS: Mapping[str, Callable[[], Result]] = {
@@ -45,7 +44,7 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     webhook.NAME: webhook.run,
 }
 
-FAILURES = (*(NodeStuck, NotHere, ProcessFailed, Unacceptable, BrokenProcessPool, OSError),)
+FAILURES = (NodeStuck, NotHere, ProcessFailed, BrokenProcessPool, OSError)
 
 
 @click.command(

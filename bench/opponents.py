@@ -1,17 +1,10 @@
-"""Opponents of the webhook, for ``gunicorn bench.opponents:NAME``: its own worker, TLS and HTTP."""
+"""The webhook's opponent, for ``gunicorn bench.opponents:bare()``: gunicorn's own TLS and HTTP."""
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from flask import Flask, Response
-
-from common.logs import configure
-from contract.names import Names
-from contract.stamps import Stamper
-from webhook.admission.routes import make_routes
-from webhook.app import Handler, create_app
 
 OURS = "webhook"
 BARE = "flask-gthread"
@@ -19,7 +12,6 @@ BARE = "flask-gthread"
 SERVED_BY: Mapping[str, str] = {
     OURS: "our application; gunicorn's asgi worker",
     BARE: "a bare Flask view; gunicorn's stock gthread, 8 threads",
-    "webhook-gthread": "our application; gunicorn's stock gthread, 8 threads",
 }
 """The servers of a comparison: name to application and server."""
 
@@ -32,16 +24,15 @@ _ANSWER = json.dumps(
 ).encode()
 
 
-def command(name: str, folder: Path, port: int, workers: int) -> list[str]:
+def command(name: str, folder: Path, port: int) -> list[str]:
     """Return module and arguments that serve with the certificates of *folder*, on 127.0.0.1."""
     cert, key = str(folder / "tls.crt"), str(folder / "tls.key")
     if name == OURS:
-        options = f"webhook --host 127.0.0.1 --port {port} --workers {workers} --drain-delay 0"
+        options = f"webhook --host 127.0.0.1 --port {port} --drain-delay 0"
         return [*options.split(), "--cert", cert, "--key", key]
-    application = "bare" if name == BARE else "ours"
     options = (
-        f"gunicorn --bind 127.0.0.1:{port} --workers {workers} --worker-class gthread --threads 8"
-        f" --keep-alive 120 --no-control-socket bench.opponents:{application}()"
+        f"gunicorn --bind 127.0.0.1:{port} --worker-class gthread --threads 8"
+        f" --keep-alive 120 --no-control-socket bench.opponents:bare()"
     )
     return [*options.split(), "--certfile", cert, "--keyfile", key]
 
@@ -56,10 +47,3 @@ def bare() -> Flask:
     )
     app.add_url_rule("/readyz", endpoint="readyz", view_func=lambda: "ok\n")
     return app
-
-
-def ours() -> Flask:
-    """Make our application."""
-    configure()
-    stamp = Stamper(clock=time.time_ns, writer="bench").next
-    return create_app(Handler(make_routes(names=Names(), stamp=stamp)))

@@ -25,71 +25,16 @@ def review(size: int) -> bytes:
     return json.dumps(body, separators=(",", ":")).encode()
 
 
-def requests() -> list[bytes]:
-    """Make whole HTTP requests, one of each kind: what a fuzzer starts from."""
-    pod = _pod()
-    template = {"metadata": pod["metadata"], "spec": pod["spec"]}
-    binding = {"metadata": {"name": "train"}, "target": {"kind": "Node", "name": "n1"}}
-    bodies = [
-        ("/mutate/pods", _review(pod)),
-        ("/mutate/bindings", _review(binding, kind="Binding", subresource="binding")),
-        (
-            "/validate/workloads",
-            _review({"spec": {"template": template}}, "apps", "deployments", "Deployment"),
-        ),
-        (
-            "/validate/workloads",
-            _review(
-                {"spec": {"jobTemplate": {"spec": {"template": template}}}},
-                *("batch", "cronjobs", "CronJob"),
-            ),
-        ),
-    ]
-    found = [_post(path, json.dumps(body).encode()) for path, body in bodies]
-    found.append(_chunked("/mutate/pods", json.dumps(bodies[0][1]).encode()))
-    found += [_get(path) for path in ("/healthz", "/readyz", "/metrics", "/nowhere")]
-    return found
-
-
-def _post(path: str, body: bytes) -> bytes:
-    return (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n"
-    ).encode() + body
-
-
-def _chunked(path: str, body: bytes) -> bytes:
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        "Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
-    ).encode()
-    half = len(body) // 2
-    pieces = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in (body[:half], body[half:]))
-    return head + pieces + b"0\r\n\r\n"
-
-
-def _get(path: str) -> bytes:
-    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
-
-
-def _review(
-    obj: dict[str, Any],
-    group: str = "",
-    plural: str = "pods",
-    kind: str = "Pod",
-    *,
-    subresource: str = "",
-) -> dict[str, Any]:
+def _review(pod: dict[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",
         "request": {
             "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-            "kind": {"group": group, "version": "v1", "kind": kind},
-            "resource": {"group": group, "version": "v1", "resource": plural},
-            "subResource": subresource,
-            "requestKind": {"group": group, "version": "v1", "kind": kind},
-            "requestResource": {"group": group, "version": "v1", "resource": plural},
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "resource": {"group": "", "version": "v1", "resource": "pods"},
+            "requestKind": {"group": "", "version": "v1", "kind": "Pod"},
+            "requestResource": {"group": "", "version": "v1", "resource": "pods"},
             "name": "train",
             "namespace": "team",
             "operation": "CREATE",
@@ -98,7 +43,7 @@ def _review(
                 "uid": "5ff0f3f1-6d2e-4a27-9d86-2f2f35e5a7f1",
                 "groups": ["system:serviceaccounts", "system:authenticated"],
             },
-            "object": obj,
+            "object": pod,
             "oldObject": None,
             "dryRun": False,
             "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},

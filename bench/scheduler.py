@@ -22,7 +22,7 @@ from bench.filled import CARDS, LIMITS, NAMES, Filled, first_fit, node_object, p
 from bench.process import ProcessFailed, resident_mib
 from bench.result import Goal, Result, Table
 from bench.servers import make_certificates, serving
-from common.serving.master import settle_garbage
+from common.serving.server import settle_garbage
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.handler import Handler

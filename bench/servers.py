@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from bench.process import WITHIN_S, Process, children, running, wait
 from certs import store
 from certs.issue import issue
@@ -51,17 +49,6 @@ class Running:
             response = connection.getresponse()
             response.read()
             return response.status
-
-    def internal_errors(self) -> int:
-        """Return how many answers had status 500, by its metrics."""
-        with self.connect() as connection:
-            connection.request("GET", "/metrics")
-            text = connection.getresponse().read().decode()
-        samples = (
-            each for family in text_string_to_metric_families(text) for each in family.samples
-        )
-        named = (each for each in samples if each.name == "gpu_turnstile_webhook_refusals_total")
-        return int(sum(each.value for each in named if each.labels["status"] == "500"))
 
     def workers(self) -> tuple[int, ...]:
         """Return the processes that answer."""

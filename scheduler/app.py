@@ -6,17 +6,14 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from common.serving.answer import TEXT, Answer
-from common.serving.app import Application, read_body
-from common.serving.environ import VERIFIED
+from common.serving.app import TEXT, Answer, Application, Request
 from contract.errors import quote
 from scheduler.errors import BadRequest, TooLarge
 from scheduler.handler import INTERNAL, Handler
 from scheduler.metrics import BIND, DECISIONS
 from scheduler.protocol import LARGEST_NODES
 
-Json: TypeAlias = dict[str, Any]
-Check: TypeAlias = Callable[[Json], Answer | None]
+Check: TypeAlias = Callable[[Request], Answer | None]
 
 _LARGE = 2**20
 
@@ -28,7 +25,7 @@ def create_app(
     is_broken: Callable[[], str] = lambda: "",
     only_verified: bool = False,
 ) -> Application:
-    """Make the WSGI application.
+    """Make the ASGI application.
 
     Args:
         handler: answers kube-scheduler.
@@ -36,7 +33,7 @@ def create_app(
         is_broken: returns why this replica must be started again; empty when it need not.
         only_verified: refuse clients without a valid certificate.
     """
-    app = Application(_refuse, INTERNAL)
+    app = Application(_refuse, INTERNAL, LARGEST_NODES)
     check = _refuse_unverified if only_verified else lambda _: None
     for verb in DECISIONS:
         app.add(f"/{verb}", "POST", partial(_decide, handler, verb, check))
@@ -46,21 +43,21 @@ def create_app(
 
 
 def _decide(
-    handler: Handler, verb: str, check: Check, environ: Json
+    handler: Handler, verb: str, check: Check, request: Request
 ) -> Answer | Coroutine[Any, Any, Answer]:
-    answer = partial(handler.decide, verb, partial(_read_body, environ))
-    if int(environ.get("CONTENT_LENGTH") or 0) > _LARGE:
+    answer = partial(handler.decide, verb, partial(_read_body, request))
+    if request.size > _LARGE:
         # Whole nodes, which take long to read: others are answered meanwhile.
-        return check(environ) or asyncio.to_thread(answer)
-    return check(environ) or answer()
+        return check(request) or asyncio.to_thread(answer)
+    return check(request) or answer()
 
 
-def _bind(handler: Handler, check: Check, environ: Json) -> Answer | Coroutine[Any, Any, Answer]:
-    return check(environ) or handler.bind(partial(_read_body, environ))
+def _bind(handler: Handler, check: Check, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
+    return check(request) or handler.bind(partial(_read_body, request))
 
 
-def _refuse_unverified(environ: Json) -> Answer | None:
-    if environ.get(VERIFIED):
+def _refuse_unverified(request: Request) -> Answer | None:
+    if request.verified:
         return None
     text = b"a client certificate of --client-ca is needed\n"
     return Answer(HTTPStatus.FORBIDDEN, TEXT, text)
@@ -70,10 +67,10 @@ def _refuse(_path: str, status: HTTPStatus, reason: str) -> Answer:
     return Answer(status, TEXT, f"{reason}\n".encode())
 
 
-def _read_body(environ: Json) -> bytes:
-    media = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+def _read_body(request: Request) -> bytes:
+    media = request.header(b"content-type").partition(";")[0].strip().lower()
     if media != "application/json":
         raise BadRequest(f"Content-Type: Invalid value: {quote(media)}: must be application/json")
-    if environ.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
+    if request.header(b"content-encoding").lower() not in {"", "identity"}:
         raise BadRequest("Content-Encoding: compressed bodies are not read")
-    return read_body(environ, LARGEST_NODES, too_large=TooLarge)
+    return request.body(too_large=TooLarge)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from common.serving.answer import JSON, TEXT, Answer
+from common.serving.app import JSON, TEXT, Answer
 from contract.names import Names
 from placement.pods import read_gpu_pod
 from scheduler.binding import Binder

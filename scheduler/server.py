@@ -4,9 +4,8 @@ One worker, because the state is in memory. It decides one request at a time; Bi
 API server beside each other, without a thread for each.
 """
 
-from common.serving import master
-from common.serving.asgi import Adapter
-from common.serving.master import Serving
+from common.serving import server
+from common.serving.app import Application
 from common.serving.tls import Certificate
 from scheduler.app import create_app
 from scheduler.cluster import Cluster
@@ -15,7 +14,8 @@ from scheduler.metrics import Metrics
 from scheduler.protocol import LARGEST_NODES
 from scheduler.settings import Settings
 
-_DRAIN_SECONDS = 0.0
+_CONNECTIONS = 200
+"""Of kube-schedulers, Prometheus and the kubelet."""
 
 
 def serve(settings: Settings) -> None:
@@ -27,53 +27,43 @@ def serve(settings: Settings) -> None:
     """
     certificate = Certificate(settings.files)
     Cluster(settings.kubeconfig).close()
-    Master(settings, certificate).run()
+    Server(settings, certificate).run()
 
 
-class Master(master.Master):
-    """The extender's processes.
+class Server(server.Server):
+    """The extender's process."""
 
-    Args:
-        settings: of the operator.
-        certificate: to serve.
-    """
+    metrics: Metrics
 
     def __init__(self, settings: Settings, certificate: Certificate) -> None:
-        self.settings = settings
-        self._metrics = Metrics()
+        self._settings = settings
         self._extender: Extender | None = None
-        serving = Serving(
+        super().__init__(
             "gpu-turnstile-scheduler",
             settings.host,
             settings.port,
-            drain_delay=_DRAIN_SECONDS,
+            Metrics(),
+            certificate,
+            connections=_CONNECTIONS,
+            all_bodies=2 * LARGEST_NODES,
+            drain_delay=0.0,
         )
-        super().__init__(serving, certificate, {"worker_exit": lambda _server, _worker: self.end()})
 
-    @property
-    def metrics(self) -> Metrics:
-        """The metrics of the worker."""
-        return self._metrics
-
-    def load(self) -> Adapter:
+    def load(self) -> Application:
         """Make the application and start its threads; runs in the worker, after the fork."""
-        extender = self._extender = Extender(self.settings, self._metrics)
+        extender = self._extender = Extender(self._settings, self.metrics)
         extender.start()
-        app = create_app(
+        return create_app(
             extender.handler,
             is_ready=extender.not_ready,
             is_broken=extender.broken,
-            only_verified=self.settings.files.client_ca is not None,
+            only_verified=self._settings.files.client_ca is not None,
         )
-        # The next connection of a client of one that does not lead finds the leader.
-        leads = extender.leadership
-        return Adapter(
-            app,
-            self.metrics,
-            largest=LARGEST_NODES,
-            all_bodies=2 * LARGEST_NODES,
-            keeps=lambda: leads.leads and not self.draining,
-        )
+
+    def keeps(self) -> bool:
+        """Keep connections to who leads: a client's next connection finds the leader."""
+        leads = self._extender is not None and self._extender.leadership.leads
+        return leads and super().keeps()
 
     def end(self) -> None:
         """Release the lease, and end the watches."""

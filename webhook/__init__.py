@@ -3,11 +3,10 @@
 ============================  ====================================================
 :mod:`webhook.admission`      decisions: pure, no I/O
 :mod:`webhook.app`            routes; one review: decision, answer, metrics and log line
-:mod:`webhook.server`         processes, over :mod:`common.serving`
+:mod:`webhook.server`         the process, over :mod:`common.serving`
 ============================  ====================================================
 
-I/O is allowed in :mod:`webhook.server` (files of the certificate),
-:mod:`webhook.metrics` (files that the workers share) and :mod:`webhook.access_log`.
+I/O is allowed in :mod:`webhook.server` (files of the certificate) and :mod:`webhook.access_log`.
 
 Banned: imports of ``agent``, ``certs`` and ``simulator``; reading or changing any part of
 an object other than our annotations, the requested resources, and the fields that the

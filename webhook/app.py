@@ -5,11 +5,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any
 
-from common.serving.answer import JSON, TEXT, Answer
-from common.serving.app import Application, read_body
-from common.serving.environ import VERIFIED
+from common.serving.app import JSON, TEXT, Answer, Application, Request
 from common.text import cut
 from webhook.access_log import AccessLog
 from webhook.admission.reviews import (
@@ -56,20 +53,15 @@ class Handler:
         self._access = access or AccessLog()
         self._clock = clock
 
-    def answer(self, route: str, environ: dict[str, Any]) -> Answer:
-        """Answer a request to one of :attr:`routes`.
-
-        Args:
-            route: its path.
-            environ: the request (PEP 3333).
-        """
+    def answer(self, route: str, request: Request) -> Answer:
+        """Answer a request to one of :attr:`routes`; *route* is its path."""
         started = self._clock()
         try:
-            if self._only_verified and not environ.get(VERIFIED):
+            if self._only_verified and not request.verified:
                 raise Unverified("client certificate: Required value: of the CA in --client-ca")
-            media = environ.get("CONTENT_TYPE", "").partition(";")[0].strip()
-            check_media(media, environ.get("HTTP_CONTENT_ENCODING", ""))
-            review = decode_review(read_body(environ, LARGEST_BODY, too_large=TooLarge))
+            media = request.header(b"content-type").partition(";")[0].strip()
+            check_media(media, request.header(b"content-encoding"))
+            review = decode_review(request.body(too_large=TooLarge))
             verdict = self.routes[route](review)
             body = encode_review(review, verdict)
             self._record(route, review, verdict, self._clock() - started)
@@ -107,13 +99,13 @@ class Handler:
 
 
 def create_app(handler: Handler, *, is_ready: Callable[[], str] = lambda: "") -> Application:
-    """Make the WSGI application: reviews, probes and metrics.
+    """Make the ASGI application: reviews, probes and metrics.
 
     Args:
         handler: answers reviews.
         is_ready: returns why new requests are not welcome; empty when they are.
     """
-    app = Application(handler.refuse, INTERNAL)
+    app = Application(handler.refuse, INTERNAL, LARGEST_BODY)
     app.add_status(handler.metrics, is_ready=is_ready)
     for route in handler.routes:
         app.add(route, "POST", partial(handler.answer, route))

@@ -1,16 +1,8 @@
-"""The webhook's Prometheus metrics.
+"""The webhook's Prometheus metrics."""
 
-Workers are processes: each writes its numbers to files in a shared directory, and the one
-that is asked adds them up. The files are named by the worker's place among the workers and
-not by its process, so that the successor of a dead worker continues its counts, and restarts
-do not add files.
-"""
-
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
-from prometheus_client import Counter, Histogram, values
+from prometheus_client import Counter, Histogram
 
 from common.serving.metrics import ServerMetrics
 
@@ -21,27 +13,11 @@ _BUCKETS = (
 )
 
 
-def share(directory: Path, place: int) -> None:
-    """Share all metrics that this process makes from now on with other processes.
-
-    Args:
-        directory: where the files are; the same for all workers.
-        place: of this worker among all that run at the same time.
-    """
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(directory)  # where the library looks for it
-    shared_value = values.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]  # is not typed
-    values.ValueClass = shared_value
-
-
 class Metrics(ServerMetrics):
-    """Every metric of one worker.
+    """Every metric of the webhook."""
 
-    Args:
-        shared: the directory given to :func:`share`; ``None`` for a process of its own.
-    """
-
-    def __init__(self, shared: Path | None = None) -> None:
-        super().__init__(_PREFIX, shared)
+    def __init__(self) -> None:
+        super().__init__(_PREFIX)
         self._reviews = Counter(
             f"{_PREFIX}reviews",
             "Reviews answered; of a denied one also the first rule it breaks.",
@@ -67,8 +43,6 @@ class Metrics(ServerMetrics):
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._counted: dict[tuple[str, str, str], Counter] = {}
-        self._timed: dict[str, Histogram] = {}
 
     def reviewed(self, route: str, verdict: str, rules: Sequence[str], seconds: float) -> None:
         """Count a review.
@@ -79,17 +53,10 @@ class Metrics(ServerMetrics):
             rules: those it breaks.
             seconds: how long it took.
         """
-        key = (route, verdict, rules[0] if rules else "")
-        counter = self._counted.get(key)
-        if counter is None:  # finding a child by its labels costs more than counting
-            counter = self._counted[key] = self._reviews.labels(*key)
-        counter.inc()
+        self._reviews.labels(route, verdict, rules[0] if rules else "").inc()
         for rule in rules:
             self._findings.labels(route, rule).inc()
-        timed = self._timed.get(route)
-        if timed is None:
-            timed = self._timed[route] = self._seconds.labels(route)
-        timed.observe(seconds)
+        self._seconds.labels(route).observe(seconds)
 
     def refused(self, status: int) -> None:
         """Count a request that was no review."""

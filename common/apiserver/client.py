@@ -42,17 +42,10 @@ class Client:
         context: str | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Read the credentials; nothing is asked yet.
-
-        Args:
-            kubeconfig: a kubeconfig file, or several as in ``$KUBECONFIG``; ``None`` for the
-                service account of the pod.
-            user_agent: the program, which audit logs name.
-            context: of the kubeconfig; ``None`` for the current one.
-            headers: further ones of each request, such as for whom it is made.
+        """Read the credentials, as :class:`Rest` does; nothing is asked yet.
 
         Raises:
-            CredentialsError: neither can be used.
+            CredentialsError: they cannot be used.
         """
         self.rest = Rest(kubeconfig, user_agent=user_agent, context=context, headers=headers)
         self._lock = threading.Lock()
@@ -98,19 +91,11 @@ class Client:
     def read_text(self, path: str, *, timeout: Timeout) -> str:
         """Get what is no object, such as what a pod answers through the API server's proxy.
 
-        Args:
-            path: absolute, quoted.
-            timeout: how long to wait.
-
-        Raises:
-            Gone: 410.
-            Rejected: another 4xx but 429.
-            Unavailable: no usable answer in time.
+        It takes and raises what :meth:`call` does.
         """
-        response = self._request("GET", path, timeout=timeout)
         try:
-            return str(response.data.decode())
-        except (*BROKEN, ValueError) as error:
+            return self._content("GET", path, timeout=timeout).decode()
+        except ValueError as error:
             raise Unavailable(f"API server: {error}") from error
 
     def list(
@@ -206,7 +191,7 @@ class Client:
         body: Json | None = None,
         *,
         timeout: Timeout,
-        query: Mapping[str, str] | None,
+        query: Mapping[str, str] | None = None,
     ) -> bytes:
         response = self._request(method, path, body, timeout=timeout, query=query)
         try:

@@ -1,5 +1,6 @@
-"""HTTPS for webhook, scheduler extender and page: gunicorn, set up, and Flask behind it.
+"""HTTPS for webhook, scheduler extender and page, by gunicorn's ``asgi`` worker.
 
-gunicorn speaks HTTP and keeps the processes; here are its settings, the certificate, bounds for
-clients, and the adapter from ASGI to Flask. Nothing is decided here about what is asked.
+gunicorn speaks HTTP and keeps the process; here are its settings, the certificate, bounds for
+clients, the routes of webhook and extender, and the way to the page's Flask. Nothing is decided
+here about what is asked.
 """

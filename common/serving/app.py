@@ -1,55 +1,87 @@
-"""The routes of a server: paths, methods and status codes. The one module that knows Flask."""
+"""Routes: requests in, answers out. An ASGI application, called on the event loop."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from flask import Flask
-from werkzeug.exceptions import HTTPException
-
-from common.serving.answer import TEXT, Answer
 from common.serving.metrics import ServerMetrics
 from common.text import cut
 
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
-
-    View: TypeAlias = Callable[[WSGIEnvironment], Answer | Coroutine[Any, Any, Answer]]
+JSON, TEXT = "application/json", "text/plain; charset=utf-8"
+SERVER = (b"Server", b"gpu-turnstile")
+VERIFIED = "gpu_turnstile.verified"
+"""Key of a scope: whether the client presented a valid certificate."""
 
 _log = logging.getLogger(__name__)
 _LONGEST_PATH, _LONGEST_METHOD = 253, 16  # of a sender's text
 
 
-class Application(Flask):
-    """Flask's routes and methods; views take the environment and return an answer.
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer without its framing."""
+
+    status: HTTPStatus
+    media: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that has arrived whole.
+
+    Attributes:
+        headers: by lower-case name.
+        verified: whether the client presented a valid certificate.
+        largest: bytes that a body may have.
+        size: bytes of the body.
+    """
+
+    headers: Mapping[bytes, bytes]
+    verified: bool
+    largest: int
+    size: int
+    _body: bytes
+
+    def header(self, name: bytes) -> str:
+        """Return a header's value; empty where there is none."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def body(self, *, too_large: type[Exception]) -> bytes:
+        """Return the body; raise *too_large*, with one line for the sender, where that is so."""
+        if self.size > self.largest:
+            raise too_large(f"body: must be at most {self.largest} bytes")
+        return self._body
+
+
+View: TypeAlias = Callable[[Request], Answer | Coroutine[Any, Any, Answer]]
+
+
+class Application:
+    """Paths, their methods and their views.
 
     A view whose answer waits for something returns a coroutine; it goes on when its client leaves.
-    Its answer is iterated asynchronously, which only :mod:`common.serving.asgi` does.
-
-    Flask's contexts, request and response would cost half as much as a whole request, which
-    has no use for them.
 
     Args:
         refuse: returns the answer to a request that no route takes, by path, status and reason.
         internal: the reason when a view fails: our own mistake.
+        largest: bytes of a body.
     """
 
-    def __init__(self, refuse: Callable[[str, HTTPStatus, str], Answer], internal: str) -> None:
-        super().__init__(__name__, static_folder=None)
-        self.url_map.merge_slashes = False  # nobody is ever redirected
-        self._adapter = self.url_map.bind("")
-        self._views: dict[str, View] = {}
-        self._known: dict[tuple[str, str], View] = {}  # what needs no search
-        self._waiting: set[asyncio.Task[Answer]] = set()
+    def __init__(
+        self, refuse: Callable[[str, HTTPStatus, str], Answer], internal: str, largest: int
+    ) -> None:
         self._refuse = refuse
         self._internal = internal
+        self._largest = largest
+        self._views: dict[str, dict[str, View]] = {}
+        self._waiting: set[asyncio.Task[Answer]] = set()
 
-    def add(self, path: str, method: str, view: "View") -> None:
+    def add(self, path: str, method: str, view: View) -> None:
         """Add a route."""
-        self.add_url_rule(path, path, methods=[method], provide_automatic_options=False)
-        self._views[path] = self._known[method, path] = view
+        self._views.setdefault(path, {})[method] = view
 
     def add_status(
         self,
@@ -67,75 +99,70 @@ class Application(Flask):
         """
         self.add("/healthz", "GET", lambda _: _probe(is_broken()))
         self.add("/readyz", "GET", lambda _: _probe(is_ready()))
-        self.add("/metrics", "GET", lambda _: _show(metrics))
+        shown = metrics.content_type
+        self.add("/metrics", "GET", lambda _: Answer(HTTPStatus.OK, shown, metrics.render()))
 
-    def wsgi_app(  # type: ignore[override]  # Flask's own waits for nothing
-        self, environ: "WSGIEnvironment", start_response: "StartResponse"
-    ) -> Iterable[bytes] | AsyncIterator[bytes]:
-        """Answer one request."""
-        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        extra: list[tuple[str, str]] = []
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Answer one request; WebSockets and lifespan events are not served."""
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        size, body = await read_body(headers, receive, self._largest)
+        request = Request(headers, scope.get(VERIFIED, False), self._largest, size, body)
+        path, method = scope["path"], scope["method"]
+        views = self._views.get(path, {})
+        view = views.get("GET" if method == "HEAD" else method)
+        fields = [SERVER]
         try:
-            view = self._known.get((method, path))
-            if view is None:
-                endpoint, _ = self._adapter.match(path, method)
-                view = self._views[endpoint]
-            found = view(environ)
-            if not isinstance(found, Answer):
-                return self._later(path, found, start_response)
-            answer = found
-        except HTTPException as error:
-            status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
-            answer = self._refuse(path, status, _reason(status, method))
-            extra = [each for each in error.get_headers(environ) if each[0] == "Allow"]
-        except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
-            answer = self._fail(path)
-        start_response(answer.status_line, answer.headers + extra)
-        return [] if method == "HEAD" else [answer.body]
+            if view is not None:
+                found = view(request)
+                answer = found if isinstance(found, Answer) else await self._finish(found)
+            elif views:
+                fields.append((b"Allow", ", ".join(views).encode()))
+                reason = f"{cut(method, _LONGEST_METHOD)} is not allowed here"
+                answer = self._refuse(path, HTTPStatus.METHOD_NOT_ALLOWED, reason)
+            else:
+                answer = self._refuse(path, HTTPStatus.NOT_FOUND, "no such path")
+        except Exception:  # noqa: BLE001 -- our own mistake: its trace is for us only
+            _log.exception("failed", extra={"path": cut(path, _LONGEST_PATH)})
+            answer = self._refuse(path, HTTPStatus.INTERNAL_SERVER_ERROR, self._internal)
+        fields += [
+            (b"Content-Type", answer.media.encode()),
+            (b"Content-Length", str(len(answer.body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": int(answer.status), "headers": fields})
+        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
 
-    async def _later(
-        self, path: str, found: Coroutine[Any, Any, Answer], start_response: "StartResponse"
-    ) -> AsyncIterator[bytes]:
-        task = asyncio.create_task(found)
+    async def _finish(self, view: Coroutine[Any, Any, Answer]) -> Answer:
+        task = asyncio.create_task(view)
         self._waiting.add(task)  # asyncio itself does not keep it
         task.add_done_callback(self._waiting.discard)
-        try:
-            answer = await asyncio.shield(task)
-        except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
-            answer = self._fail(path)
-        start_response(answer.status_line, answer.headers)
-        yield answer.body
-
-    def _fail(self, path: str) -> Answer:
-        _log.exception("failed", extra={"path": cut(path, _LONGEST_PATH)})
-        return self._refuse(path, HTTPStatus.INTERNAL_SERVER_ERROR, self._internal)
+        return await asyncio.shield(task)
 
 
-def read_body(environ: dict[str, Any], largest: int, *, too_large: type[Exception]) -> bytes:
-    """Return the body of a request.
+async def read_body(
+    headers: Mapping[bytes, bytes], receive: Any, largest: int
+) -> tuple[int, bytes]:
+    """Return the size of a request's body, and the body.
 
-    Args:
-        environ: of the request.
-        largest: how many bytes it may have.
-        too_large: raised, with one line for the sender, where it has more.
+    Of one with more than *largest* bytes as much again is read, and nothing kept: its sender may
+    send all of it before it reads the answer. A sender that asks first is answered at once.
     """
-    if int(environ.get("CONTENT_LENGTH") or 0) > largest:
-        raise too_large(f"body: must be at most {largest} bytes")
-    body: bytes = environ["wsgi.input"].read()
-    return body
+    length, size, more = int(headers.get(b"content-length", 0)), 0, True
+    if length > largest and b"expect" in headers:
+        return length, b""
+    parts: list[bytes] = []
+    while more and size <= 2 * largest:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise asyncio.CancelledError
+        size, more = size + len(event["body"]), event["more_body"]
+        parts.append(event["body"])
+        if size > largest:
+            parts.clear()
+    return size, b"".join(parts)
 
 
 def _probe(why_not: str) -> Answer:
     status = HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK
     return Answer(status, TEXT, f"{why_not or 'ok'}\n".encode())
-
-
-def _show(metrics: ServerMetrics) -> Answer:
-    return Answer(HTTPStatus.OK, metrics.content_type, metrics.render())
-
-
-def _reason(status: HTTPStatus, method: str) -> str:
-    return {
-        HTTPStatus.NOT_FOUND: "no such path",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{cut(method, _LONGEST_METHOD)} is not allowed here",
-    }.get(status, "the request could not be read")

@@ -1,39 +1,45 @@
 """The Prometheus metrics of a server: its connections, requests and certificate."""
 
-from pathlib import Path
-from typing import Protocol
+import platform
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from common.metrics import ProcessMetrics
 from common.serving.tls import Change
 
 
-class Observer(Protocol):
-    """The metrics of connections: changes of two gauges, and a counter."""
+class ServerMetrics:
+    """The metrics of a server.
 
-    def in_flight(self, change: int) -> None: ...  # noqa: D102
-    def connected(self, change: int) -> None: ...  # noqa: D102
-    def ended(self, why: str) -> None: ...  # noqa: D102
+    Attributes:
+        registry: where further ones are registered.
+        connections: that are open.
+        requests: whose header has arrived and that are not answered.
+    """
 
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
 
-class ServerMetrics(ProcessMetrics):
-    """The metrics of one worker of a server."""
-
-    def __init__(self, prefix: str, shared: Path | None = None, *, tls: bool = True) -> None:
+    def __init__(self, prefix: str, *, tls: bool = True) -> None:
         """Begin with nothing open.
 
         Args:
-            prefix: as of :class:`ProcessMetrics`.
-            shared: as there.
+            prefix: of the name of every metric.
             tls: whether there is a certificate.
         """
-        super().__init__(prefix, shared)
-        self._in_flight = self._gauge(
-            "requests_in_flight", "Requests whose header has arrived and that are not answered."
+        self._prefix = prefix
+        self.registry = CollectorRegistry()
+        self.connections = self.requests = 0
+        build = Gauge(
+            f"{prefix}build_info", "What is running.", ["version", "python"], registry=self.registry
         )
-        self._open = 0
-        self._connections = self._gauge("connections", "Connections that are open.")
+        build.labels(_version(), platform.python_version()).set(1)
+        self.observe(
+            "requests_in_flight",
+            "Requests whose header has arrived and that are not answered.",
+            lambda: self.requests,
+        )
+        self.observe("connections", "Connections that are open.", lambda: self.connections)
         self._ended = Counter(
             f"{prefix}connections_ended",
             "Connections ended before their client did, by the reason.",
@@ -52,30 +58,23 @@ class ServerMetrics(ProcessMetrics):
             self._reloads.labels(change.value)
         self._expiry = Gauge(
             f"{prefix}certificate_expiry_timestamp_seconds",
-            "When the certificate that is served ends, of all workers the earliest.",
+            "When the certificate that is served ends.",
             registry=self.registry,
-            multiprocess_mode="min",
         )
 
-    def in_flight(self, change: int) -> None:
-        """Add to the requests that are not answered; others see it from the next :meth:`tell` on.
+    def observe(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Export a number that is looked at when somebody asks.
 
-        To write it into a file that processes share takes longer than to read a request.
+        Args:
+            name: without the prefix of all.
+            text: what it is.
+            value: returns it.
         """
-        self._open += change
-
-    def tell(self) -> None:
-        """Let other processes see what changes with each request."""
-        self._in_flight.set(self._open)
+        Gauge(f"{self._prefix}{name}", text, registry=self.registry).set_function(value)
 
     def render(self) -> bytes:
-        """Write all metrics, of all processes, in the text format."""
-        self.tell()
-        return super().render()
-
-    def connected(self, change: int) -> None:
-        """Add to the open connections."""
-        self._connections.inc(change)
+        """Write all metrics in the text format."""
+        return generate_latest(self.registry)
 
     def ended(self, why: str) -> None:
         """Count a connection that the server closed first."""
@@ -92,9 +91,9 @@ class ServerMetrics(ProcessMetrics):
         if change is not Change.NONE:
             self._reloads.labels(change.value).inc()
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        gauge = Gauge(
-            f"{self._prefix}{name}", text, registry=self.registry, multiprocess_mode="sum"
-        )
-        gauge.set(0)  # the worker before in this place has died with all it had open
-        return gauge
+
+def _version() -> str:
+    try:
+        return version("gpu-turnstile")
+    except PackageNotFoundError:  # run from a copy of the source
+        return "unknown"

@@ -3,7 +3,8 @@
 import logging
 import math
 import ssl
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -17,32 +18,6 @@ _log = logging.getLogger(__name__)
 
 # TLS 1.2 only with forward secrecy and authenticated encryption; 1.3 has nothing else.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-_CERTIFICATE, _KEY = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
-
-
-class Handshake(ssl.SSLObject):
-    """One connection; when its handshake fails, the client receives the alert.
-
-    asyncio closes as soon as OpenSSL raises, and OpenSSL's alert is never sent. So asyncio is told
-    to wait for input, for which it sends what is pending; the client closes when it has read it.
-
-    Attributes:
-        on_failure: called for each one that fails; set by the worker.
-    """
-
-    on_failure: Callable[..., object] = staticmethod(lambda: None)
-
-    def do_handshake(self) -> None:
-        """Continue the handshake."""
-        try:
-            super().do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            raise
-        except ssl.SSLError as error:
-            if not hasattr(self, "failed"):
-                self.failed = True
-                self.on_failure()
-            raise ssl.SSLWantReadError from error
 
 
 class Change(Enum):
@@ -96,16 +71,6 @@ class Certificate:
         self.context = server_context(files)
         self.expires = not_after(self._content[0])
 
-    def listening_context(self) -> ssl.SSLContext:
-        """Make a context for a listener, each of whose connections is served the newest pair."""
-
-        def choose(connection: ssl.SSLObject, _name: str | None, _: ssl.SSLContext) -> None:
-            connection.context = self.context
-
-        context = self.context
-        context.sni_callback = choose  # called for every connection, also for those without a name
-        return context
-
     def refresh(self) -> Change:
         """Serve the pair in the files, or keep the one before when it cannot be used.
 
@@ -117,8 +82,6 @@ class Certificate:
             if content == self._content:
                 return Change.NONE
             context = server_context(self.files)
-            if _read(self.files) != content:
-                return Change.NONE  # replaced while it was read: the next call reads it whole
         except SettingsError as error:
             return self._refuse(str(error))
         self._content, self.context, self._refused = content, context, ""
@@ -135,73 +98,64 @@ class Certificate:
 
 
 def server_context(files: Files) -> ssl.SSLContext:
-    """Make a server's context for asyncio, for TLS 1.2 and newer.
+    """Make a server's context, for TLS 1.2 and newer.
 
     Raises:
         SettingsError: a file cannot be read or used, or the two do not belong together.
     """
-    _look_for(_CERTIFICATE, files.cert, "--cert", "a PEM certificate")
-    _look_for(_KEY, files.key, "--key", "a PEM private key")
+    _read(files)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.sslobject_class = Handshake
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
-    # A resumed session would bring the trust of an earlier --client-ca with it, and be
-    # known to one worker only.
+    # A resumed session would bring the trust of an earlier --client-ca with it.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
-    pair = f"--cert {files.cert} --key {files.key}"
-    try:
+    with _told(f"--cert {files.cert} --key {files.key}"):
         # Without a password OpenSSL would stop and ask the terminal for one.
         context.load_cert_chain(files.cert, files.key, password=lambda: "")
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            problem = "certificate and key do not belong together"
-        else:
-            problem = f"cannot be used: {error.reason or error}"
-        raise SettingsError(f"{pair}: {problem}") from error
-    except OSError as error:  # taken away since it was read above
-        raise SettingsError(f"{pair}: {error.strerror}") from error
     if files.client_ca is not None:
-        _ask_for_client(context, files.client_ca)
+        # Optional: the kubelet has none, and its probes must pass.
+        context.verify_mode = ssl.CERT_OPTIONAL
+        with _told(f"--client-ca {files.client_ca}"):
+            context.load_verify_locations(files.client_ca)
     return context
 
 
-def _ask_for_client(context: ssl.SSLContext, authority: Path) -> None:
-    """Ask clients for a certificate; the kubelet has none, and its probes must pass."""
-    _look_for(_CERTIFICATE, authority, "--client-ca", "a PEM certificate")
-    context.verify_mode = ssl.CERT_OPTIONAL
+@contextmanager
+def _told(files: str) -> Iterator[None]:
+    """Tell the operator what OpenSSL cannot use."""
     try:
-        context.load_verify_locations(authority)
+        yield
     except ssl.SSLError as error:
-        raise SettingsError(
-            f"--client-ca {authority}: cannot be used: {error.reason or error}"
-        ) from error
-    except OSError as error:  # taken away since it was read above
-        raise SettingsError(f"--client-ca {authority}: {error.strerror}") from error
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise SettingsError(f"{files}: certificate and key do not belong together") from error
+        raise SettingsError(f"{files}: cannot be used: {error.reason or error}") from error
+    except OSError as error:  # taken away since it was read
+        raise SettingsError(f"{files}: {error.strerror}") from error
 
 
 def _read(files: Files) -> tuple[bytes, ...]:
-    """Read all files, to find out whether any has changed.
+    """Read all files, to find out whether any has changed; the certificate is the first.
 
     Raises:
-        SettingsError: a file cannot be read.
+        SettingsError: a file cannot be read, or is of another kind: OpenSSL has one text for all.
     """
-    named = (("--cert", files.cert), ("--key", files.key), ("--client-ca", files.client_ca))
-    return tuple(_content(path, flag) for flag, path in named if path is not None)
-
-
-def _look_for(mark: bytes, path: Path, flag: str, kind: str) -> None:
-    """Refuse the mistakes that OpenSSL reports with one text."""
-    if mark not in _content(path, flag):
-        raise SettingsError(f"{flag} {path}: is not {kind}")
-
-
-def _content(path: Path, flag: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SettingsError(f"{flag} {path}: cannot be read: {error.strerror}") from error
+    certificate, key = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
+    found = []
+    for flag, path, mark, kind in (
+        ("--cert", files.cert, certificate, "a PEM certificate"),
+        ("--key", files.key, key, "a PEM private key"),
+        ("--client-ca", files.client_ca, certificate, "a PEM certificate"),
+    ):
+        if path is None:
+            continue
+        try:
+            found.append(path.read_bytes())
+        except OSError as error:
+            raise SettingsError(f"{flag} {path}: cannot be read: {error.strerror}") from error
+        if mark not in found[-1]:
+            raise SettingsError(f"{flag} {path}: is not {kind}")
+    return tuple(found)
 
 
 def not_after(pem: bytes) -> float:

@@ -1,7 +1,5 @@
 """Log lines are JSON objects on standard error, with the same fields in all programs."""
 
-import ast
-import functools
 import json
 import logging
 import os
@@ -14,9 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.logs import FIELDS, TRACE, JsonFormatter, configure
-
-ROOT = Path(__file__).parents[2]
-PROGRAMS = ("agent", "certs", "simulator", "webhook")
 
 
 @pytest.fixture(autouse=True)
@@ -103,31 +98,3 @@ def test_debug_tells_more_and_configuring_twice_does_not_write_twice(
     configure("debug")
     logging.getLogger("agent").debug("finer")
     assert json.loads(capsys.readouterr().err)["message"] == "finer"
-
-
-@functools.cache
-def _calls() -> list[tuple[str, ast.Call]]:
-    """Every call of a logger in our programs, with its place."""
-    return [
-        (f"{path.relative_to(ROOT)}:{node.lineno}", node)
-        for program in PROGRAMS
-        for path in sorted((ROOT / program).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and ast.unparse(node.func.value) in {"log", "_log"}
-    ]
-
-
-def test_no_field_has_the_name_of_one_that_every_line_has() -> None:
-    given = [
-        (place, key.value)
-        for place, call in _calls()
-        for keyword in call.keywords
-        for dictionary in ast.walk(keyword.value)
-        if isinstance(dictionary, ast.Dict)
-        for key in dictionary.keys
-        if isinstance(key, ast.Constant)
-    ]
-    assert ("reason") in {key for _, key in given}
-    assert [each for each in given if each[1] in {*FIELDS, TRACE}] == []

@@ -72,7 +72,7 @@ def test_any_other_page_is_not_found(site: Site, path: str) -> None:
     # Written by hand: a client would tidy the path up.
     with clients(site.server.port, 1, f"GET {path} HTTP/1.0\r\n\r\n".encode()) as (connection,):
         answer = read_all(connection)
-    assert answer.startswith(b"HTTP/1.0 404 ")
+    assert answer.startswith(b"HTTP/1.1 404 ")
     assert answer.endswith(b"not found\n")
 
 
@@ -153,7 +153,7 @@ def test_a_client_that_trickles_is_cut_off_in_time(site: Site) -> None:
 
 def test_scrapes_that_hang_hold_no_probe_up(site: Site) -> None:
     site.going_on.clear()
-    before = threading.active_count()
+    before = threading.active_count() + 1  # makes the metrics
     with clients(site.server.port, 20, b"GET /metrics HTTP/1.0\r\n\r\n") as made:
         for _ in range(5):
             assert get(site.server, "/readyz").status == 200

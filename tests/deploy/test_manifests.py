@@ -185,11 +185,10 @@ def test_the_agent_has_time_to_end() -> None:
     assert AGENT["terminationGracePeriodSeconds"] > supervisor._JOIN_SECONDS + 10
 
 
-def test_the_webhooks_memory_holds_its_workers() -> None:
-    container = containers(WEBHOOK)[0]
-    workers = int(environment(container)["GPU_TURNSTILE_WEBHOOK_WORKERS"])
-    mebibytes = int(container["resources"]["requests"]["memory"].removesuffix("Mi"))
-    assert mebibytes >= (workers + 1) * 60
+def test_the_webhooks_memory_holds_its_connections() -> None:
+    limit = containers(WEBHOOK)[0]["resources"]["limits"]["memory"]
+    connections = default(webhook, "GPU_TURNSTILE_WEBHOOK_CONNECTIONS")
+    assert int(limit.removesuffix("Mi")) >= 80 + 0.31 * connections + 64
 
 
 def test_nobody_writes_a_ca_bundle_by_hand() -> None:

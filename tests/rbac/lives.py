@@ -209,8 +209,8 @@ def page(folder: Path) -> Heard:
             path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{name}/status"
             admin.patch(path, {"status": {"phase": "Running"}})
         settings = ViewSettings("127.0.0.1", 8480, NAMES, kubeconfig=kubeconfig)
-        master = view_server.Master(settings)
-        browser = client_of(master.load())
+        page = view_server.Server(settings)
+        browser = client_of(page.load())
         eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")
         for path in ("/", "/rows?since=0", *(f"/pods/{each}/p" for each in _TEAMS), "/metrics"):
             assert browser.get(path).status_code == 200
@@ -222,7 +222,7 @@ def page(folder: Path) -> Heard:
             lambda: sum("/proxy/metrics" in each.path for each in server.requests) == 2,
             "agents are asked what they measure",
         )
-        master.end()
+        page.end()
         return by_program(server.requests)
 
 

@@ -117,7 +117,7 @@ def test_values_reach_the_pods(chart: Path) -> None:
             "proxyImage": {"tag": "0"},
             "webhook": {
                 "replicas": 3,
-                "env": {"GPU_TURNSTILE_WEBHOOK_WORKERS": 4, "GPU_TURNSTILE_WEBHOOK_PORT": 1},
+                "env": {"GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY": 4, "GPU_TURNSTILE_WEBHOOK_PORT": 1},
                 "resources": {"limits": {"memory": "1Gi"}},
             },
             "kubeletDir": "/var/lib/k0s/kubelet",
@@ -131,12 +131,12 @@ def test_values_reach_the_pods(chart: Path) -> None:
     assert set(images.values()) == {"registry.example/gpu:1"}
     webhook = containers(specs["Deployment/gpu-turnstile-webhook"])[0]
     given = environment(webhook)
-    assert given["GPU_TURNSTILE_WEBHOOK_WORKERS"] == "4"
+    assert given["GPU_TURNSTILE_WEBHOOK_DRAIN_DELAY"] == "4"
     assert given["GPU_TURNSTILE_WEBHOOK_PORT"] == "1"
     names = [each["name"] for each in webhook["env"]]
     assert len(names) == len(set(names))
     assert webhook["resources"]["limits"] == {"memory": "1Gi"}
-    assert webhook["resources"]["requests"] == {"cpu": "100m", "memory": "192Mi"}
+    assert webhook["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
     assert find(objects, "Deployment", "gpu-turnstile-webhook")["spec"]["replicas"] == 3
     agent = specs["DaemonSet/gpu-turnstile-agent"]
     paths = {each["name"]: each["hostPath"]["path"] for each in agent["volumes"]}

@@ -13,7 +13,7 @@ from placement.scoring import Policy
 from scheduler.app import create_app
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
-from scheduler.server import Master, serve
+from scheduler.server import Server, serve
 from scheduler.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import eventually
@@ -64,7 +64,7 @@ def test_a_replica_whose_thread_has_ended_is_to_be_started_again(
 
     extender = Extender(settings, Metrics())
     app = create_app(extender.handler, is_ready=lambda: "", is_broken=extender.broken)
-    health = partial(app.test_client().get, "/healthz")
+    health = partial(client_of(app).get, "/healthz")
     assert (health().status_code, health().text) == (200, "ok\n")
 
     monkeypatch.setattr(where, fail)
@@ -93,34 +93,34 @@ def test_a_replica_is_ready_once_in_step_and_gives_the_lease_back(settings: Sett
 
 
 def test_the_worker_serves_the_replica_and_ends_it(settings: Settings) -> None:
-    master = Master(settings, Certificate(settings.files))
-    client = client_of(master.load())
+    server = Server(settings, Certificate(settings.files))
+    assert not server.keeps()
+    client = client_of(server.load())
     eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
-    eventually(lambda: "Connection" not in client.get("/readyz").headers, "it leads")
-    master.cfg.worker_exit(None, None)
-    ended = client.get("/readyz")
-    assert ended.text == "shutting down\n"
-    assert ended.headers["Connection"] == "close"  # the next connection finds the leader
-    master.end()
+    eventually(server.keeps, "it leads")
+    server.end()
+    assert client.get("/readyz").text == "shutting down\n"
+    assert not server.keeps()  # the next connection finds the leader
+    server.end()
 
 
 def test_the_worker_asks_for_the_certificate_of_the_client_ca(settings: Settings) -> None:
     files = replace(settings.files, client_ca=settings.files.cert)
-    master = Master(replace(settings, files=files), Certificate(settings.files))
-    client = client_of(master.load())
+    server = Server(replace(settings, files=files), Certificate(settings.files))
+    client = client_of(server.load())
     assert client.post("/filter", json={}).status_code == 403
-    master.end()
+    server.end()
 
 
 def test_what_cannot_be_used_is_found_before_the_port_is_opened(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[Master] = []
+    ran: list[Server] = []
 
-    def run(master: Master) -> None:
-        ran.append(master)
+    def run(server: Server) -> None:
+        ran.append(server)
 
-    monkeypatch.setattr(Master, "run", run)
+    monkeypatch.setattr(Server, "run", run)
     serve(settings)
     assert len(ran) == 1
     settings.files.key.write_bytes(b"junk")

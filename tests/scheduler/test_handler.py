@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.serving.asgi import Adapter
-from common.serving.environ import VERIFIED
+from common.serving.app import VERIFIED
 from placement.scoring import Policy
 from scheduler import app as module
 from scheduler.app import create_app
@@ -16,7 +15,6 @@ from scheduler.binding import Binder
 from scheduler.decisions import Decisions
 from scheduler.handler import Handler
 from scheduler.metrics import Metrics
-from scheduler.protocol import LARGEST_NODES
 from scheduler.state import State
 from tests.agent.builders import patient
 from tests.common.serving.through import client_of
@@ -54,7 +52,7 @@ class Stage:
             is_ready=lambda: self.ready,
             only_verified=only_verified,
         )
-        self.client = client_of(Adapter(self.app, self.metrics, largest=LARGEST_NODES))
+        self.client = client_of(self.app)
 
     def post(self, verb: str, document: Any) -> Any:
         answer = self.client.post(f"/{verb}", json=document)
@@ -158,9 +156,9 @@ def test_only_plain_json_is_read(stage: Stage, headers: dict[str, str], text: st
     assert json.loads(answer.text)["Error"] == f"gpu-turnstile: {text}"
 
 
-def test_what_is_too_large_is_not_read(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST_NODES", 10)
-    answer = stage.client.post("/filter", json=ARGS)
+    answer = Stage().client.post("/filter", json=ARGS)
     assert json.loads(answer.text)["Error"] == "gpu-turnstile: body: must be at most 10 bytes"
 
 
@@ -206,7 +204,7 @@ def test_without_its_certificate_nobody_is_answered_but_probes() -> None:
 def test_other_paths_and_methods_are_refused(
     stage: Stage, method: str, path: str, status: int, text: str
 ) -> None:
-    answer = stage.app.test_client().open(f"http://localhost{path}", method=method)
+    answer = stage.client.open(f"http://localhost{path}", method=method)
     assert (answer.status_code, answer.text) == (status, text)
     assert ("Allow" in answer.headers) == (status == 405)
 

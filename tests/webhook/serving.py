@@ -91,8 +91,10 @@ class Running:
         lines = self.log.read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines if line.startswith("{")]
 
-    def workers(self) -> set[int]:
-        return {each["pid"] for each in self.messages() if "Booting worker" in each["message"]}
+    def worker(self) -> int:
+        """Return the process that serves."""
+        booted = (each for each in self.messages() if "Booting worker" in each["message"])
+        return int([each["pid"] for each in booted][-1])
 
 
 def free_port() -> int:
@@ -118,7 +120,7 @@ def running(
     files = serving or certificates
     arguments = [sys.executable, "-m", "webhook", "--host", "127.0.0.1", "--port", str(port)]
     arguments += ["--cert", str(files / "tls.crt"), "--key", str(files / "tls.key")]
-    arguments += ["--workers", "2", "--drain-delay", "0.2", *options]
+    arguments += ["--drain-delay", "0.2", *options]
     # A home that cannot be written, as with a read-only root file system.
     environment = {**os.environ, "HOME": "/proc/none", "PYTHONWARNINGS": "error"}
     environment.pop("XDG_RUNTIME_DIR", None)

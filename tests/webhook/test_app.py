@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from werkzeug.test import TestResponse
+from werkzeug.test import Client, TestResponse
 
-from common.serving.environ import VERIFIED
+from common.serving.app import VERIFIED
 from contract.names import Names
 from contract.stamps import OrderStamp
+from tests.common.serving.through import client_of
 from tests.examples import share
 from webhook.access_log import AccessLog
 from webhook.admission.reviews import LARGEST_BODY
@@ -24,8 +24,8 @@ Stamp = Callable[[], OrderStamp]
 
 
 @pytest.fixture
-def client(names: Names, stamp: Stamp) -> FlaskClient:
-    return create_app(Handler(make_routes(names=names, stamp=stamp))).test_client()
+def client(names: Names, stamp: Stamp) -> Client:
+    return client_of(create_app(Handler(make_routes(names=names, stamp=stamp))))
 
 
 def _line(response: TestResponse) -> str:
@@ -36,21 +36,21 @@ def _line(response: TestResponse) -> str:
     return response.text[:-1]
 
 
-def test_a_binding_is_stamped(client: FlaskClient, review: Json) -> None:
+def test_a_binding_is_stamped(client: Client, review: Json) -> None:
     review["request"] |= {
         "resource": {"group": "", "version": "v1", "resource": "pods"},
         "kind": {"group": "", "version": "v1", "kind": "Binding"},
         "subResource": "binding",
         "object": {"metadata": {"name": "train"}, "target": {"kind": "Node", "name": "n1"}},
     }
-    answer = client.post("/mutate/bindings", json=review).get_json()["response"]
+    answer = json.loads(client.post("/mutate/bindings", json=review).text)["response"]
     assert answer["allowed"] is True
     (operation,) = json.loads(base64.b64decode(answer["patch"]))
     assert operation["path"] == "/metadata/annotations"
     assert operation["value"]["tencent.com/predicate-node"] == "n1"
 
 
-def test_a_workload_is_judged(client: FlaskClient, review: Json) -> None:
+def test_a_workload_is_judged(client: Client, review: Json) -> None:
     template = {"spec": review["request"]["object"]["spec"]}
     del template["spec"]["containers"][0]["resources"]["limits"]["tencent.com/vcuda-memory"]
     review["request"] |= {
@@ -60,7 +60,7 @@ def test_a_workload_is_judged(client: FlaskClient, review: Json) -> None:
     }
     response = client.post("/validate/workloads", json=review)
     assert response.status_code == 200
-    status = response.get_json()["response"]["status"]
+    status = json.loads(response.text)["response"]["status"]
     assert (status["code"], status["details"]["kind"]) == (422, "Deployment")
     assert status["message"].startswith(
         "spec.template.spec.containers[0].resources.limits[tencent.com/vcuda-memory]: "
@@ -77,21 +77,15 @@ def test_a_workload_is_judged(client: FlaskClient, review: Json) -> None:
             415,
             'Content-Encoding: Invalid value: "gzip": compressed bodies are not read',
         ),
-        (
-            {"environ_overrides": {"CONTENT_LENGTH": str(LARGEST_BODY + 1)}},
-            413,
-            "body: must be at most 8388608 bytes",
-        ),
         ({"data": b" " * (LARGEST_BODY + 1)}, 413, "body: must be at most 8388608 bytes"),
         ({"method": "GET"}, 405, "GET is not allowed here"),
         ({"method": "OPTIONS"}, 405, "OPTIONS is not allowed here"),
         ({"path": "/mutate/pods/"}, 404, "no such path"),
-        ({"path": "//mutate/pods"}, 404, "no such path"),
         ({"path": "/healthz", "method": "POST"}, 405, "POST is not allowed here"),
     ],
 )
 def test_a_bad_request_gets_a_status_and_one_line(
-    client: FlaskClient, changes: dict[str, Any], status: int, line: str
+    client: Client, changes: dict[str, Any], status: int, line: str
 ) -> None:
     request = {
         "path": "/mutate/pods",
@@ -104,13 +98,13 @@ def test_a_bad_request_gets_a_status_and_one_line(
     assert _line(response) == line
 
 
-def test_a_wrong_method_is_told_the_right_one(client: FlaskClient) -> None:
+def test_a_wrong_method_is_told_the_right_one(client: Client) -> None:
     assert client.get("/mutate/pods").headers["Allow"] == "POST"
 
 
 def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
     handler = Handler(make_routes(names=names, stamp=stamp))
-    client = create_app(handler, is_ready=lambda: "shutting down").test_client()
+    client = client_of(create_app(handler, is_ready=lambda: "shutting down"))
     response = client.get("/readyz")
     assert (response.status_code, _line(response)) == (503, "shutting down")
     assert client.get("/healthz").status_code == 200
@@ -123,13 +117,13 @@ def test_a_mistake_of_ours_is_logged_and_shows_nothing(
         raise RuntimeError("inner secret")
 
     handler = Handler(make_routes(names=names, stamp=stamp))
-    response = create_app(handler, is_ready=broken).test_client().get("/readyz")
+    response = client_of(create_app(handler, is_ready=broken)).get("/readyz")
     assert response.status_code == 500
     assert _line(response) == "internal error, see the log of the webhook"
     assert "inner secret" in caplog.text
 
 
-def test_reviews_and_refusals_are_counted(client: FlaskClient, review: Json) -> None:
+def test_reviews_and_refusals_are_counted(client: Client, review: Json) -> None:
     client.post("/mutate/pods", json=review)
     limits = review["request"]["object"]["spec"]["containers"][0]["resources"]["limits"]
     limits["tencent.com/vcuda-core"] = "150"
@@ -164,7 +158,7 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
         clock=lambda: next(ticks) * 0.0025,
     )
     review["request"]["name"] = "x" * 300
-    response = create_app(handler).test_client().post("/mutate/pods", json=review)
+    response = client_of(create_app(handler)).post("/mutate/pods", json=review)
     assert (response.status_code, response.content_type) == (200, "application/json")
     (line,) = lines
     assert line.endswith(b"\n")
@@ -193,7 +187,7 @@ def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
     names: Names, stamp: Stamp, review: Json, path: str
 ) -> None:
     handler = Handler(make_routes(names=names, stamp=stamp), only_verified=True)
-    client = create_app(handler).test_client()
+    client = client_of(create_app(handler))
     response = client.post(path, json=review)
     assert response.status_code == 403
     assert _line(response) == "client certificate: Required value: of the CA in --client-ca"
@@ -239,7 +233,7 @@ FUZZ = settings(
 @FUZZ
 @given(data=st.data())
 def test_a_review_with_any_part_replaced_never_ends_in_500(
-    client: FlaskClient, review: Json, data: st.DataObject
+    client: Client, review: Json, data: st.DataObject
 ) -> None:
     document: Any = json.loads(json.dumps(review))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -262,7 +256,7 @@ def test_a_review_with_any_part_replaced_never_ends_in_500(
     content_type=st.sampled_from(["application/json", "text/plain", "", "multipart/form-data"]),
 )
 def test_arbitrary_bytes_never_end_in_500(
-    client: FlaskClient, body: bytes, path: str, method: str, content_type: str
+    client: Client, body: bytes, path: str, method: str, content_type: str
 ) -> None:
     try:
         environ: dict[str, Any] = {"path": path, "method": method, "data": body}

@@ -26,7 +26,6 @@ VALUES = {
     "cert": "c",
     "key": "k",
     "domain": "gpu.example",
-    "workers": "3",
     "connections": "50",
     "client-ca": "ca",
     "largest-card": "96",
@@ -44,7 +43,7 @@ def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
     assert (settings.host, settings.port) == ("0.0.0.0", 8443)
     assert settings.files == Files(Path("c"), Path("k"), None)
     assert settings.names.domain == "tencent.com"
-    assert (settings.workers, settings.connections) == (2, 1000)
+    assert settings.connections == 1000
     assert settings.drain_delay == 2.0
     assert settings.options == Options(0, DefaultMemory.REFUSE, "", "")
 
@@ -64,7 +63,7 @@ def test_every_flag_is_an_environment_variable(
     assert (settings.host, settings.port) == ("::1", 443)
     assert settings.names.domain == "gpu.example"
     assert settings.files == Files(Path("c"), Path("k"), Path("ca"))
-    assert (settings.workers, settings.connections) == (3, 50)
+    assert settings.connections == 50
     assert settings.drain_delay == 0.5
     assert settings.options == Options(
         96, DefaultMemory.PROPORTIONAL, "gpu-turnstile-scheduler", "nvidia", Privileged.DENY
@@ -88,7 +87,6 @@ def test_every_flag_is_an_environment_variable(
             "--default-memory proportional: needs --largest-card",
         ),
         ([*PAIR, "--port", "0"], "Invalid value for '--port'"),
-        ([*PAIR, "--workers", "no"], "Invalid value for '--w"),
         ([*PAIR, "--drain-delay", "16"], "Invalid value for '--drain-delay'"),
         (["--nonsense"], "No such option"),
         ([*PAIR, "--domain", "A_b"], 'domain: Invalid value: "A_b": must be a lower-case DNS name'),

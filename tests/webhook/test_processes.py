@@ -9,11 +9,9 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,42 +40,17 @@ def test_tls_1_1_is_refused(webhook: Running) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
-    with pytest.raises(ssl.SSLError, match=r"(?i)version|alert|handshake"):
+    with pytest.raises(OSError, match=r"EOF|reset"):  # by the other side
         webhook.connect(context)
-
-
-def test_every_stamp_of_two_workers_is_unique(webhook: Running, review: Json) -> None:
-    body = json.dumps(review)
-
-    def stamps(_: int) -> list[OrderStamp]:
-        found = []
-        for _ in range(10):  # a connection each, so that both workers get some
-            status, text = webhook.post(body)
-            assert status == 200
-            patch = json.loads(base64.b64decode(json.loads(text)["response"]["patch"]))
-            written = {each["path"]: each["value"] for each in patch}
-            found.append(
-                OrderStamp.decode(written["/metadata/annotations/tencent.com~1admission-order"])
-            )
-        return found
-
-    with ThreadPoolExecutor(8) as pool:
-        found = [stamp for listed in pool.map(stamps, range(8)) for stamp in listed]
-    assert len({stamp.encode() for stamp in found}) == 80
-    reviewed = [each for each in webhook.messages() if each["message"] == "reviewed"]
-    assert len({stamp.writer for stamp in found}) == len({each["pid"] for each in reviewed})
 
 
 def test_the_end_waits_for_a_request_under_way_and_for_nothing_idle(
     certificates: Path, tmp_path: Path, review: Json
 ) -> None:
-    """Nothing is left behind: no port, no directory in memory, no error in the log."""
-    before = _directories()
+    """Nothing is left behind: no port, no error in the log."""
     body = json.dumps(review).encode()
     head = JSON_HEAD + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % len(body)
     with running(certificates, tmp_path) as webhook, contextlib.ExitStack() as open_ones:
-        made = _directories_of(webhook, before)
-        assert [each.stat().st_mode & 0o777 for each in made] == [0o700]
         idle: list[socket.socket] = []
         for _ in range(4):
             connection = webhook.http()
@@ -105,16 +78,6 @@ def test_the_end_waits_for_a_request_under_way_and_for_nothing_idle(
         assert all("exception" not in each for each in webhook.messages())
         with pytest.raises(OSError, match="refused"):
             webhook.connect()
-    assert not made & _directories()
-
-
-def _directories() -> set[Path]:
-    return set(Path("/dev/shm").glob("gpu-turnstile-webhook-*"))
-
-
-def _directories_of(webhook: Running, before: set[Path]) -> set[Path]:
-    maps = [Path(f"/proc/{worker}/maps").read_text() for worker in webhook.workers()]
-    return {each for each in _directories() - before if any(str(each) in text for text in maps)}
 
 
 def test_readiness_goes_first_and_who_still_comes_is_answered(
@@ -132,72 +95,35 @@ def test_readiness_goes_first_and_who_still_comes_is_answered(
             response = kept.getresponse()
             assert (response.status, response.headers["Connection"]) == (200, "close")
             response.read()
-        for worker in webhook.workers():
-            os.kill(worker, signal.SIGQUIT)  # we need not wait for the rest of the delay
+        os.kill(webhook.worker(), signal.SIGQUIT)  # we need not wait for the rest of the delay
         assert webhook.process.wait(DEADLINE) == 0
 
 
-def test_a_killed_worker_costs_no_review_but_those_on_its_sockets(
+def test_a_killed_worker_is_started_again_and_writes_other_stamps(
     certificates: Path, tmp_path: Path, review: Json
 ) -> None:
-    """And what takes its place counts on in its files."""
-    body = json.dumps(review)
-    before = _directories()
+    def stamp(webhook: Running) -> OrderStamp:
+        status, text = webhook.post(json.dumps(review))
+        assert status == 200
+        patch = json.loads(base64.b64decode(json.loads(text)["response"]["patch"]))
+        written = {each["path"]: each["value"] for each in patch}
+        return OrderStamp.decode(written["/metadata/annotations/tencent.com~1admission-order"])
+
     with running(certificates, tmp_path) as webhook:
-        (shared,) = _directories_of(webhook, before)
-        stop = threading.Event()
-
-        def load(_: int) -> tuple[int, int]:
-            done = failed = 0
-            while not stop.is_set():
-                try:
-                    assert webhook.post(body)[0] == 200
-                    done += 1
-                except OSError:
-                    failed += 1
-            return done, failed
-
-        with ThreadPoolExecutor(4) as pool:
-            loads = [pool.submit(load, number) for number in range(4)]
-            try:
-                webhook.wait(lambda: len(webhook.workers()) == 2)
-                one, other = webhook.workers()
-                os.kill(one, signal.SIGKILL)
-                webhook.wait(lambda: len(webhook.workers()) == 3)
-                os.kill(other, signal.SIGKILL)
-                webhook.wait(lambda: len(webhook.workers()) == 4)
-            finally:
-                stop.set()
-            outcomes = [each.result(DEADLINE) for each in loads]
-        failures = [failed for _, failed in outcomes]
-        assert sum(failures) <= 2 * 4  # two workers, four sockets at most on each
-        assert all(done for done, _ in outcomes)
-        reviewed = sum(
-            value for name, value in webhook.metrics().items() if name.startswith("reviews_total")
-        )
-        assert reviewed >= sum(done for done, _ in outcomes)  # counts of the dead are kept
-        counters = {each.name for each in shared.glob("counter_*")}
-        assert counters == {"counter_0.db", "counter_1.db"}
+        before = stamp(webhook)
+        os.kill(webhook.worker(), signal.SIGKILL)
+        after = stamp(webhook)  # the port stays open: who comes meanwhile waits
+        assert (before.writer != after.writer, before < after) == (True, True)
 
 
-def test_metrics_are_those_of_all_workers(webhook: Running, review: Json) -> None:
-    def reviews() -> float:
-        return webhook.metrics().get(
-            'reviews_total{route="/mutate/pods",rule="",verdict="patched"}', 0
-        )
-
-    before = reviews()
-    body = json.dumps(review)
-    for _ in range(10):
-        assert webhook.post(body)[0] == 200
-    assert {reviews() for _ in range(10)} == {before + 10}
+def test_what_is_served_can_be_seen(webhook: Running, review: Json) -> None:
+    assert webhook.post(json.dumps(review))[0] == 200
+    found = webhook.metrics()
+    assert found['reviews_total{route="/mutate/pods",rule="",verdict="patched"}'] == 1
+    assert found["requests_in_flight"] == 1  # this very one
+    assert found["certificate_expiry_timestamp_seconds"] > time.time()
     (line,) = (each for each in webhook.messages() if each["message"] == "listening")
     assert line["addresses"] == [f"https://127.0.0.1:{webhook.port}"]
-    found = webhook.metrics()
-    assert found["certificate_expiry_timestamp_seconds"] > time.time()
-    # This very one; the answers before it are counted out a moment after they are sent.
-    webhook.wait(lambda: webhook.metrics()["requests_in_flight"] == 1)
-    assert any(name.startswith("build_info") for name in found)
 
 
 def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
@@ -207,34 +133,24 @@ def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
     serving = tmp_path / "serving"
     _write(serving, 1)
     with running(serving, tmp_path) as webhook, contextlib.closing(webhook.http()) as kept:
-        webhook.wait(lambda: len(webhook.workers()) == 2)
         (tmp_path / "broken").write_bytes(b"-----BEGIN CERTIFICATE-----\nAAAA\n")
         (tmp_path / "broken").replace(serving / "tls.crt")  # nobody reads half of it
-        webhook.wait(lambda: webhook.metrics()['certificate_reloads_total{result="refused"}'] == 2)
-        # Who starts now cannot read a pair, and serves what the others serve.
-        os.kill(min(webhook.workers()), signal.SIGKILL)
-        webhook.wait(lambda: len(webhook.workers()) == 3)
+        webhook.wait(lambda: _reloads(webhook, "refused") == 1)
+        # Who starts now cannot read a pair, and serves what was served.
+        os.kill(webhook.worker(), signal.SIGKILL)
         kept.request("POST", "/mutate/pods", body, JSON)
         assert kept.getresponse().read()
         sock = kept.sock
         first = webhook.metrics()["certificate_expiry_timestamp_seconds"]
         _write(serving, 3)
-        webhook.wait(lambda: _is_served(webhook))
-        webhook.wait(lambda: _loads(webhook) == 2)
+        webhook.wait(lambda: _reloads(webhook, "loaded") == 1)
         assert webhook.metrics()["certificate_expiry_timestamp_seconds"] > first + 86400
         kept.request("POST", "/mutate/pods", body, JSON)
         assert kept.getresponse().status == 200
         assert kept.sock is sock
-        for worker in webhook.workers():
-            with contextlib.suppress(ProcessLookupError):  # the one that was killed above
-                os.kill(worker, signal.SIGKILL)
-        # Their master knows the first pair alone; whoever takes their place reads the files first.
-        for _ in range(10):
-            with webhook.connect():
-                pass
     messages = [each["message"] for each in webhook.messages()]
-    assert messages.count("certificate refused, the one before serves on") >= 2
-    assert messages.count("certificate loaded") >= 2
+    assert "certificate refused, the one before serves on" in messages
+    assert messages.count("certificate loaded") == 1
 
 
 def _write(directory: Path, days: int) -> None:
@@ -242,18 +158,11 @@ def _write(directory: Path, days: int) -> None:
     store.write(directory, issued, force=True)
 
 
-def _loads(webhook: Running) -> float:
-    """Count workers that have loaded the new files; others are not trusted any more."""
+def _reloads(webhook: Running, result: str) -> float:
+    """Count; until the new certificate is served it is not trusted: its CA is new as well."""
     with contextlib.suppress(ssl.SSLCertVerificationError):
-        return webhook.metrics()['certificate_reloads_total{result="loaded"}']
+        return webhook.metrics()[f'certificate_reloads_total{{result="{result}"}}']
     return 0
-
-
-def _is_served(webhook: Running) -> bool:
-    """Return whether the new certificate is served: its CA is new as well."""
-    with contextlib.suppress(ssl.SSLCertVerificationError), webhook.connect():
-        return True
-    return False
 
 
 def test_reviews_need_the_certificate_of_the_client_ca_and_probes_do_not(
@@ -272,8 +181,10 @@ def test_reviews_need_the_certificate_of_the_client_ca_and_probes_do_not(
         assert webhook.post(body, context=known)[0] == 200
         unknown = webhook.tls()
         stranger.issue_cert("apiserver").configure_cert(unknown)
-        with pytest.raises(OSError, match=r"(?i)alert|reset|certificate"):
+        with pytest.raises(OSError, match=r"closed|reset|EOF"):
             webhook.post(body, context=unknown)
+        (line,) = (each for each in webhook.messages() if each["message"] == "handshake failed")
+        assert line["reason"] == "CERTIFICATE_VERIFY_FAILED"
 
 
 def test_a_gunicorn_of_somebody_elses_serves_it(

@@ -1,29 +1,33 @@
-"""gunicorn's master and worker in this process, as far as no process is needed."""
+"""The webhook's server in this process, as far as no process is needed."""
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from common.serving.tls import Certificate
-from contract.names import Names
-from webhook.server import Master
+from webhook.metrics import Metrics
+from webhook.server import Server
 from webhook.settings import Files, Settings
 
 
-@pytest.fixture
-def settings(certificates: Path) -> Settings:
+def test_no_setting_of_gunicorn_touches_a_read_only_root(certificates: Path) -> None:
     files = Files(certificates / "tls.crt", certificates / "tls.key")
-    return Settings("::1", 8443, files, Names(), workers=3, connections=70, drain_delay=5)
-
-
-def test_no_setting_of_gunicorn_touches_a_read_only_root(
-    settings: Settings, tmp_path: Path
-) -> None:
-    master = Master(settings, Certificate(settings.files), tmp_path)
-    assert master.serving.connections == 70
-    made = master.cfg.settings
+    settings = Settings(host="::1", port=8443, files=files, connections=70, drain_delay=5)
+    server = Server(settings, Certificate(files))
+    made = server.cfg.settings
+    assert server.connections == 70
     assert made["bind"].value == ["[::1]:8443"]
-    assert made["workers"].value == 3
     assert made["control_socket_disable"].value is True
     assert made["worker_tmp_dir"].value in {"/dev/shm", None}
     assert 5 + 16 < made["graceful_timeout"].value < 30
+
+
+def test_a_copy_of_the_source_that_was_never_installed_has_no_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def not_installed(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("common.serving.metrics.version", not_installed)
+    assert 'version="unknown"' in Metrics().render().decode()

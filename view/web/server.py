@@ -12,10 +12,9 @@ from pathlib import Path
 from time import time
 
 from common.apiserver.errors import CredentialsError
-from common.serving import master
-from common.serving.asgi import Adapter
+from common.serving import server
 from common.serving.errors import SettingsError
-from common.serving.master import Serving
+from common.serving.wsgi import Wsgi
 from contract.names import Names
 from placement.scoring import Policy
 from view.cluster.agents import AGENT_NAMESPACE
@@ -61,7 +60,7 @@ def serve(settings: Settings) -> None:
         SystemExit: always, at the end; status 0 after a signal.
     """
     connection_of(settings).client.close()
-    Master(settings).run()
+    Server(settings).run()
 
 
 def connection_of(settings: Settings) -> Connection:
@@ -77,53 +76,48 @@ def connection_of(settings: Settings) -> Connection:
         raise SettingsError(str(error)) from error
 
 
-class Master(master.Master):
-    """The page's processes."""
+class Server(server.Server):
+    """The page's process."""
+
+    metrics: Metrics
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._metrics = Metrics()
+        self._settings = settings
         self._live: Live | None = None
-        serving = Serving(
+        super().__init__(
             "gpu-turnstile-view",
             settings.host,
             settings.port,
+            Metrics(),
+            None,
             connections=settings.streams + _CONNECTIONS,
-            drain_delay=0,
+            drain_delay=0.0,
         )
-        super().__init__(serving, None, {"worker_exit": lambda _server, _worker: self.end()})
 
-    @property
-    def metrics(self) -> Metrics:
-        """The metrics of the worker."""
-        return self._metrics
-
-    def load(self) -> Adapter:
+    def load(self) -> Wsgi:
         """Make the application and start its threads; runs in the worker, after the fork."""
-        feed = Feed(self.settings.streams, contact=lambda: contact(live.freshness, time()))
-        connection = connection_of(self.settings)
-        state = ClusterState(
-            self.settings.names, self.settings.policy, pool_labels=self.settings.pool_labels
-        )
+        settings = self._settings
+        feed = Feed(settings.streams, contact=lambda: contact(live.freshness, time()))
+        connection = connection_of(settings)
+        state = ClusterState(settings.names, settings.policy, pool_labels=settings.pool_labels)
         live = self._live = Live(
             connection.client,
             state,
             feed,
-            self._metrics,
+            self.metrics,
             namespace=connection.namespace,
-            agents=self.settings.agents,
+            agents=settings.agents,
         )
         live.start()
         app = create_app(
             live,
             feed,
-            hosts=self.settings.hosts,
-            metrics=self._metrics,
-            dashboard=self.settings.dashboard,
+            hosts=settings.hosts,
+            metrics=self.metrics,
+            dashboard=settings.dashboard,
         )
-        return Adapter(
-            app.wsgi_app,
-            self._metrics,
+        return Wsgi(
+            application=app.wsgi_app,
             largest=_LARGEST_BODY,
             threads=ThreadPoolExecutor(_THREADS, "page"),
             quick=_QUICK,

@@ -1,7 +1,8 @@
 """A server of our kind with a small application: ``PORT CERT KEY CONNECTIONS GATE PATIENCE``.
 
-``/late`` is answered when the file GATE is there. Without PATIENCE a request must arrive within a
-second, and a handshake or a first request within five.
+``/late`` is answered when the file GATE is there, ``/large`` with more than the kernel takes.
+PATIENCE is ``all``; with ``none`` a request must arrive, and an answer be taken, within a second,
+and a handshake or a first byte come within five; ``plain`` is ``none`` without TLS.
 """
 
 import asyncio
@@ -9,18 +10,16 @@ import sys
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 from common.logs import configure
-from common.serving import client
-from common.serving.answer import TEXT, Answer
-from common.serving.app import Application, read_body
-from common.serving.asgi import Adapter
-from common.serving.master import Master, Serving
+from common.serving import connection, server
+from common.serving.app import TEXT, Answer, Application, Request
+from common.serving.connection import Phase
 from common.serving.metrics import ServerMetrics
 from common.serving.tls import Certificate, Files
 
 LARGEST = 2**20
+ALL_BODIES = 2**21
 
 
 class TooLarge(Exception):
@@ -31,45 +30,51 @@ def _ok(body: bytes) -> Answer:
     return Answer(HTTPStatus.OK, TEXT, body)
 
 
-def _length(environ: dict[str, Any]) -> Answer:
+def _length(request: Request) -> Answer:
     try:
-        return _ok(str(len(read_body(environ, LARGEST, too_large=TooLarge))).encode())
+        return _ok(str(len(request.body(too_large=TooLarge))).encode())
     except TooLarge as error:
         return Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TEXT, str(error).encode())
 
 
-async def _late(gate: Path, _: dict[str, Any]) -> Answer:
+async def _late(gate: Path, _: Request) -> Answer:
     while not gate.exists():  # noqa: ASYNC110, ASYNC240 -- of another process
         await asyncio.sleep(0.02)
     return _ok(b"late")
 
 
-class Program(Master):
-    """A server with two routes."""
+class Program(server.Server):
+    """A server with a few routes."""
 
-    def __init__(self, serving: Serving, certificate: Certificate, gate: Path) -> None:
-        self._gate = gate
-        self._metrics = ServerMetrics("test_")
-        super().__init__(serving, certificate)
+    gate = Path()
 
-    @property
-    def metrics(self) -> ServerMetrics:
-        """The metrics of the worker."""
-        return self._metrics
-
-    def load(self) -> Adapter:
+    def load(self) -> Application:
         """Make the application."""
-        app = Application(lambda _, status, text: Answer(status, TEXT, text.encode()), "ours")
+        refuse = lambda _, status, text: Answer(status, TEXT, text.encode())  # noqa: E731
+        app = Application(refuse, "ours", LARGEST)
         app.add("/length", "POST", _length)
-        app.add("/late", "GET", partial(_late, self._gate))
-        app.add("/metrics", "GET", lambda _: _ok(self._metrics.render()))
-        return Adapter(app, self._metrics, largest=LARGEST, keeps=lambda: not self.draining)
+        app.add("/late", "GET", partial(_late, self.gate))
+        app.add("/large", "GET", lambda _: _ok(bytes(2**25)))
+        app.add("/metrics", "GET", lambda _: _ok(self.metrics.render()))
+        return app
 
 
 if __name__ == "__main__":
     port, cert, key, connections, gate, patience = sys.argv[1:]
-    if patience == "none":
-        client.ARRIVAL_SECONDS, client.IDLE_SECONDS, client.HANDSHAKE_SECONDS = 1.0, 5, 5.0
+    if patience != "all":
+        times = {Phase.IDLE: 5.0, Phase.ARRIVING: 1.0, Phase.SENDING: 1.0}
+        connection.SECONDS.update(times)
+        server.HANDSHAKE_SECONDS = 5.0
     configure()
-    serving = Serving("test", "127.0.0.1", int(port), connections=int(connections), drain_delay=0.0)
-    Program(serving, Certificate(Files(Path(cert), Path(key))), Path(gate)).run()
+    Program.gate = Path(gate)
+    certificate = None if patience == "plain" else Certificate(Files(Path(cert), Path(key)))
+    Program(
+        "test",
+        "127.0.0.1",
+        int(port),
+        ServerMetrics("test_", tls=certificate is not None),
+        certificate,
+        connections=int(connections),
+        all_bodies=ALL_BODIES,
+        drain_delay=0.0,
+    ).run()

@@ -1,7 +1,6 @@
 import logging
 import math
 import os
-import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -173,23 +172,6 @@ def test_a_broken_pair_is_refused_once_and_the_one_before_serves_on(
     mount.replace()
     assert certificate.refresh() is Change.LOADED
     assert certificate.context is not first
-
-
-def test_files_that_change_while_they_are_read_are_read_again(
-    mount: Mount, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    certificate = Certificate(mount.files)
-    mount.replace()
-
-    def slow(files: Files) -> ssl.SSLContext:
-        context = server_context(files)
-        mount.replace()
-        return context
-
-    monkeypatch.setattr("common.serving.tls.server_context", slow)
-    assert certificate.refresh() is Change.NONE
-    monkeypatch.undo()
-    assert certificate.refresh() is Change.LOADED
 
 
 def test_the_end_of_the_first_certificate_is_read() -> None:

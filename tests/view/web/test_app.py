@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from flask.testing import FlaskClient
 
-from common.serving.asgi import Adapter
+from common.serving.wsgi import Wsgi
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
@@ -402,9 +402,8 @@ def test_a_stream_is_opened_and_a_further_one_is_refused(shown: Shown, client: F
     assert client.head("/events").headers["Content-Type"] == "text/event-stream"
     feed = Feed(1, life=0.05)
     feed.publish(7)
-    metrics = Metrics()
-    app = create_app(shown, feed, hosts=Hosts(), metrics=metrics)
-    browser = client_of(Adapter(app.wsgi_app, metrics, largest=0))
+    app = create_app(shown, feed, hosts=Hosts(), metrics=Metrics())
+    browser = client_of(Wsgi(application=app.wsgi_app, largest=0))
     answer = browser.get("/events?since=3")
     assert answer.data == (
         b"retry: 3000\n\nid: 7\nevent: edition\ndata: 7\n\nevent: contact\ndata: {}\n\n"

@@ -37,7 +37,7 @@ from view.web.feed import Feed
 from view.web.hosts import Hosts
 from view.web.live import Live
 from view.web.metrics import Metrics
-from view.web.server import Master, Settings, connection_of
+from view.web.server import Server, Settings, connection_of
 
 pytestmark = pytest.mark.slow
 
@@ -234,25 +234,24 @@ def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
 
 
 def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
-    master = Master(settings)
-    assert (master.cfg.workers, master.serving.connections) == (1, 802)
-    assert master.cfg.bind == ["127.0.0.1:8480"]
-    master.end()
-    client = client_of(master.load())
+    server = Server(settings)
+    assert server.connections == 802
+    assert server.cfg.bind == ["127.0.0.1:8480"]
+    server.end()
+    client = client_of(server.load())
     eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
-    assert master.cfg.proc_name == "gpu-turnstile-view"
     for line in ("in_step 1.0", "known_nodes 4.0", "streams 0.0", "streams_refused 0.0"):
         assert f"gpu_turnstile_view_{line}" in client.get("/metrics").text
-    master.cfg.worker_exit(None, None)
+    server.end()
     assert client.get("/readyz").text == "shutting down\n"
-    master.end()
+    server.end()
 
 
 def test_what_cannot_be_used_is_found_before_the_port_is_opened(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[Master] = []
-    monkeypatch.setattr(Master, "run", lambda master: ran.append(master))  # noqa: PLW0108 -- bound
+    ran: list[Server] = []
+    monkeypatch.setattr(Server, "run", lambda server: ran.append(server))  # noqa: PLW0108 -- bound
     module.serve(settings)
     (tmp_path / "kubeconfig").write_text("[]")
     with pytest.raises(SettingsError, match="cannot use"):

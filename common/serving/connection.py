@@ -1,0 +1,164 @@
+"""One client's connection: gunicorn's own, with deadlines for what the client sends and takes."""
+
+import asyncio
+import math
+from asyncio import BaseTransport
+from enum import Enum
+from http import HTTPStatus
+from typing import Any
+
+from gunicorn.asgi.protocol import ASGIProtocol
+
+from common.serving.app import VERIFIED
+from common.serving.metrics import ServerMetrics
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    IDLE = "the first byte of a request"
+    ARRIVING = "the rest of a request"
+    ANSWERING = "the application"
+    SENDING = "the client to take its answer"
+
+
+# The API server keeps idle connections for 90 s. A server that closes first may close while a
+# review is on its way, and not every review is sent again.
+SECONDS = {Phase.IDLE: 120.0, Phase.ARRIVING: 15.0, Phase.ANSWERING: math.inf, Phase.SENDING: 20.0}
+
+
+def _refusal(status: HTTPStatus, text: str) -> bytes:
+    return (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\nServer: gpu-turnstile\r\nConnection: close\r\n"
+        f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text)}\r\n\r\n{text}"
+    ).encode("ascii")
+
+
+_LATE = _refusal(
+    HTTPStatus.REQUEST_TIMEOUT,
+    f"a request must arrive within {SECONDS[Phase.ARRIVING]:.0f} s\n",
+)
+_NO_MEMORY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests are arriving\n")
+
+
+class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no type information
+    """One client of gunicorn's ``asgi`` worker.
+
+    gunicorn lets a first header and a body arrive as slowly as they like. So three callbacks of
+    asyncio's are extended, to know when a connection begins, when a request does, and when all
+    ends; and what gunicorn calls for a request is :meth:`_answer`, around the application.
+
+    Attributes:
+        gone: is done when the connection is.
+        held: bytes of a body that is arriving.
+    """
+
+    transport: Any
+
+    def __init__(self, worker: Any) -> None:
+        """Prepare; *worker* is a :class:`common.serving.server.Worker`."""
+        super().__init__(worker)
+        self.app = self._answer
+        self.gone: asyncio.Future[None] = worker.loop.create_future()
+        self.held = 0
+        self._metrics: ServerMetrics = worker.app.metrics
+        self._served_by = asyncio.current_task()
+        self._verified = False
+        self._enter(Phase.IDLE)
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Register the connection; the handshake is done."""
+        self._verified = bool(transport.get_extra_info("peercert"))
+        self.worker.connections.add(self)
+        self._metrics.connections += 1
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Read; a request that has begun must arrive whole soon."""
+        if self._phase is Phase.IDLE:
+            self._enter(Phase.ARRIVING)
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the client."""
+        self.worker.connections.discard(self)
+        self._metrics.connections -= 1
+        super().connection_lost(exc)
+        # This object and its parser refer to each other until garbage is collected, and would keep
+        # some 300 KiB of TLS in memory.
+        self.transport = self.writer = self._flow_control = None
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def end_if_late(self, now: float) -> None:
+        """End the connection if what it waits for is overdue."""
+        if self._due > now:
+            return
+        self._metrics.ended("write-timeout" if self._phase is Phase.SENDING else "timeout")
+        if self._phase is Phase.ARRIVING:
+            self.refuse(_LATE)
+        else:
+            self.transport.abort()
+
+    def end_if_idle(self) -> None:
+        """End the connection if no request is on its way or being answered."""
+        if self._phase is Phase.IDLE:
+            self.transport.close()
+
+    def refuse(self, refusal: bytes) -> None:
+        """End the connection; its request has not arrived whole."""
+        self._release()
+        self._enter(Phase.ANSWERING)  # not to be ended again
+        self.transport.write(refusal)
+        self.transport.close()
+
+    async def _answer(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        """Call the application for one request."""
+        worker = self.worker
+        if self._phase is Phase.IDLE:  # it came behind another one
+            self._enter(Phase.ARRIVING)
+        keep = worker.app.keeps()
+
+        async def take() -> Any:
+            event = await receive()
+            if event.get("more_body"):
+                self._hold(len(event["body"]))
+            else:
+                self._release()
+                self._enter(Phase.ANSWERING)
+            return event
+
+        async def give(message: dict[str, Any]) -> None:
+            if not keep and "headers" in message:
+                message["headers"].append((b"Connection", b"close"))
+            self._enter(Phase.SENDING)
+            await send(message)
+            self._enter(Phase.ANSWERING)
+
+        self._metrics.requests += 1
+        try:
+            scope[VERIFIED] = self._verified
+            await worker.asgi(scope, take, give)
+            worker.listener.answered(self._served_by)
+            if not keep and self.transport is not None:
+                self.transport.close()
+        finally:
+            self._metrics.requests -= 1
+            self._release()
+            self._enter(Phase.IDLE)
+
+    def _hold(self, size: int) -> None:
+        """Count bytes of a body; of too many the largest body's connection is ended."""
+        worker = self.worker
+        self.held += size
+        worker.arriving += size
+        if worker.arriving > worker.app.all_bodies:
+            self._metrics.ended("memory")
+            max(worker.connections, key=lambda each: each.held).refuse(_NO_MEMORY)
+
+    def _release(self) -> None:
+        self.worker.arriving -= self.held
+        self.held = 0
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase, self._due = phase, self.worker.loop.time() + SECONDS[phase]

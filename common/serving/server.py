@@ -1,0 +1,226 @@
+"""gunicorn, set up for our servers: its process that listens, and one ``asgi`` worker.
+
+gunicorn keeps the port open, speaks HTTP, and starts a worker again that dies or hangs. What is
+added: a certificate that is judged before anything is served and reloaded in place, a bound on
+connections and deadlines for requests, and an end in which readiness goes first.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import resource
+import socket
+import ssl
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.glogging import Logger
+from gunicorn.workers.gasgi import ASGIWorker
+
+from common.listener import Listener
+from common.logs import JsonFormatter
+from common.serving.connection import SECONDS, Connection, Phase
+from common.serving.metrics import ServerMetrics
+from common.serving.tls import Certificate
+
+_log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 16
+"""With the delay before it, within the 30 s that Kubernetes grants a pod by default."""
+HANDSHAKE_SECONDS = 10.0
+
+_CLOSE_SECONDS = 5.0  # for a client to take its last answer, and to confirm the end of TLS
+_SPARE_DESCRIPTORS = 64
+# A decoded pod is hundreds of objects without a cycle among them: a search for cycles after
+# every other request, as Python does by default, finds nothing.
+_GARBAGE = 20_000
+
+
+class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no type information
+    """A server's settings, in code only: gunicorn reads neither files nor environment.
+
+    A program extends it by :meth:`load` and, where it holds something, :meth:`end`.
+
+    Attributes:
+        metrics: of connections, requests and certificate.
+        certificate: to serve; HTTP without TLS where there is none.
+        connections: at once.
+        all_bodies: bytes of all bodies that are arriving; above, the largest one is ended.
+        drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
+        draining: whether this process is about to end.
+    """
+
+    def __init__(  # noqa: PLR0913 -- where it listens, and by keyword what is bounded
+        self,
+        name: str,
+        host: str,
+        port: int,
+        metrics: ServerMetrics,
+        certificate: Certificate | None,
+        *,
+        connections: int = 1000,
+        all_bodies: int = 2**26,
+        drain_delay: float = 2.0,
+    ) -> None:
+        """Set gunicorn up; *name* is that of the processes."""
+        self.name = name
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.metrics = metrics
+        self.certificate = certificate
+        self.connections = connections
+        self.all_bodies = all_bodies
+        self.drain_delay = drain_delay
+        self.draining = False
+        super().__init__()
+
+    def load(self) -> Any:
+        """Make the ASGI application; runs in the worker, after the fork."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Release what the application holds; called on a thread when the worker is to end."""
+
+    def keeps(self) -> bool:
+        """Return whether connections are kept after an answer."""
+        return not self.draining
+
+    def not_ready(self) -> str:
+        """Return why new requests are not welcome; empty when they are."""
+        return "shutting down" if self.draining else ""
+
+    def load_config(self) -> None:
+        """Hand our settings to gunicorn."""
+        memory = Path("/dev/shm")  # noqa: S108 -- gunicorn makes its files safely
+        settings: dict[str, Any] = {
+            "bind": self.address,
+            "worker_class": Worker,
+            "graceful_timeout": int(self.drain_delay) + DRAIN_SECONDS + 2,
+            "keepalive": int(SECONDS[Phase.IDLE]) + 5,  # later than we end it, and count it
+            "asgi_loop": "asyncio",
+            "asgi_disconnect_grace_period": 0,
+            # A root file system may be read-only; heartbeats need no disk.
+            "worker_tmp_dir": str(memory) if os.access(memory, os.W_OK) else None,
+            "control_socket_disable": True,
+            "logger_class": JsonLogger,
+            "accesslog": None,
+            "when_ready": _report_listening,
+            "proc_name": self.name,
+        }
+        if self.certificate is not None:  # for its log lines alone
+            settings["certfile"] = str(self.certificate.files.cert)
+        for name, value in settings.items():
+            self.cfg.set(name, value)
+
+
+class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type information
+    """gunicorn's ``asgi`` worker.
+
+    Attributes:
+        connections: whose handshake is done.
+        listener: accepts them.
+        arriving: bytes of all bodies that are arriving.
+    """
+
+    app: Server
+
+    async def _serve(self) -> None:
+        """Serve until told to end, or until the process above is gone; then drain.
+
+        gunicorn's own hands its sockets to asyncio's server, which bounds nothing.
+        """
+        self._ending: asyncio.Future[None] | None = None
+        self.connections: set[Connection] = set()
+        self.arriving = 0
+        self.listener = Listener(
+            self.sockets[0].sock,
+            self._meet,
+            most=open_files(self.app.connections),
+            on_full=partial(self.app.metrics.ended, "no-room"),
+        )
+        settle_garbage()
+        accepting = self.loop.create_task(self.listener.run())
+        while self.alive and self.ppid == os.getppid():
+            self.notify()
+            self._look_around()
+            await asyncio.sleep(1)
+        accepting.cancel()
+        for each in list(self.connections):
+            each.end_if_idle()
+        await self._shutdown()  # gunicorn's: waits for the requests that have begun
+        await (self._ending or asyncio.to_thread(self.app.end))
+
+    def handle_exit_signal(self) -> None:
+        """Report "not ready" from now on: SIGTERM has arrived, at which gunicorn's own ends.
+
+        Requests are still accepted until everybody has had the time to notice.
+        """
+        if not self.app.draining:
+            self.app.draining = True
+            self._ending = self.loop.run_in_executor(None, self.app.end)
+            self.loop.call_later(self.app.drain_delay, super().handle_exit_signal)
+
+    def _look_around(self) -> None:
+        """Do once a second what is due."""
+        now = self.loop.time()
+        for each in list(self.connections):
+            each.end_if_late(now)
+        certificate = self.app.certificate
+        if certificate is not None:
+            self.app.metrics.certificate(certificate.refresh(), certificate.expires)
+
+    async def _meet(self, accepted: socket.socket) -> None:
+        """Serve one client, from its handshake to its end."""
+        tls: dict[str, Any] = {}
+        if self.app.certificate is not None:
+            tls = {
+                "ssl": self.app.certificate.context,
+                "ssl_handshake_timeout": HANDSHAKE_SECONDS,
+                "ssl_shutdown_timeout": _CLOSE_SECONDS,
+            }
+        connection = Connection(self)
+        try:
+            await self.loop.connect_accepted_socket(lambda: connection, accepted, **tls)
+            await connection.gone
+        except (OSError, asyncio.CancelledError) as error:
+            if isinstance(error, ssl.SSLError):
+                self.app.metrics.ended("tls")
+                _log.info("handshake failed", extra={"reason": error.reason})
+            # asyncio's frames and this error refer to each other, and would keep TLS in memory.
+            error.__traceback__ = None
+        if connection.transport is not None:
+            connection.transport.abort()
+
+
+def settle_garbage() -> None:
+    """Collect garbage now, and seldom from now on: not while requests wait."""
+    gc.collect()
+    gc.freeze()  # what has been made by now stays
+    gc.set_threshold(_GARBAGE)
+
+
+def open_files(connections: int) -> int:
+    """Raise the limit of open files as far as allowed; return how many connections it holds."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return max(min(connections, soft - _SPARE_DESCRIPTORS), 1)
+
+
+def _report_listening(arbiter: Any) -> None:
+    addresses = [str(listener) for listener in arbiter.LISTENERS]
+    _log.info("listening", extra={"addresses": addresses})
+
+
+class JsonLogger(Logger):  # type: ignore[misc]  # gunicorn has no type information
+    """gunicorn's own messages, as JSON like ours."""
+
+    def setup(self, cfg: Any) -> None:
+        """Write as JSON what gunicorn says."""
+        super().setup(cfg)
+        for handler in self.error_log.handlers:
+            handler.setFormatter(JsonFormatter())

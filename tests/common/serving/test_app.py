@@ -1,0 +1,46 @@
+"""Routes, where no program's own test asks for them."""
+
+import asyncio
+from http import HTTPStatus
+
+import pytest
+
+from common.serving.app import TEXT, Answer, Application, Request
+from tests.common.serving.through import call, client_of, scope_of
+
+
+def application() -> Application:
+    return Application(lambda _, status, text: Answer(status, TEXT, text.encode()), "ours", 9)
+
+
+def test_a_view_that_waits_goes_on_when_its_client_leaves() -> None:
+    done: list[str] = []
+
+    async def run() -> None:
+        goes_on = asyncio.Event()
+
+        async def view(_: Request) -> Answer:
+            await goes_on.wait()
+            done.append("done")
+            return Answer(HTTPStatus.OK, TEXT, b"")
+
+        app = application()
+        app.add("/", "POST", view)
+        scope = scope_of({"REQUEST_METHOD": "POST", "PATH_INFO": "/"})
+        request = asyncio.create_task(call(app, scope, [b""]))
+        await asyncio.sleep(0.01)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        goes_on.set()
+        await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert done == ["done"]
+
+
+def test_the_head_of_an_answer_has_its_length_and_no_body() -> None:
+    app = application()
+    app.add("/", "GET", lambda _: Answer(HTTPStatus.OK, TEXT, b"text"))
+    answer = client_of(app).head("/")
+    assert (answer.status_code, answer.headers["Content-Length"], answer.data) == (200, "4", b"")

@@ -1,0 +1,125 @@
+"""What reaches a WSGI application such as the page's, and what becomes of its answer."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.serving.wsgi import Wsgi
+from tests.common.serving.through import Message, call, scope_of
+
+LARGEST = 1000
+REQUEST = {"REQUEST_METHOD": "POST", "PATH_INFO": "/a", "QUERY_STRING": "b=1"}
+
+
+class App:
+    """A WSGI application that remembers what it was called with, and echoes the body."""
+
+    def __init__(self) -> None:
+        self.environ: Message = {}
+        self.thread = 0
+        self.closed = 0
+
+    def __call__(self, environ: Message, start_response: Any) -> Any:
+        self.environ, self.thread = environ, threading.get_ident()
+        start_response("200 OK", [("X-Length", environ["CONTENT_LENGTH"])])
+        return Body(self, environ["wsgi.input"].read())
+
+
+class Body:
+    def __init__(self, app: App, body: bytes) -> None:
+        self._app, self._body = app, body
+
+    def __iter__(self) -> Any:
+        return iter((self._body[:1], self._body[1:]))
+
+    def close(self) -> None:
+        self._app.closed += 1
+
+
+def ask(app: Any, *pieces: bytes, request: Message = REQUEST) -> list[Message]:
+    """Return what is sent in answer to one request."""
+    with ThreadPoolExecutor(1) as threads:
+        wsgi = Wsgi(application=app, largest=LARGEST, threads=threads, quick=("/healthz",))
+        return asyncio.run(call(wsgi, scope_of(request), pieces or (b"",)))
+
+
+def test_a_request_becomes_a_wsgi_environment() -> None:
+    app = App()
+    request = {**REQUEST, "PATH_INFO": "/caf\u00c3\u00a9 %", "HTTP_X_A": "1", "CONTENT_TYPE": "t/t"}
+    start, body = ask(app, b"bo", b"dy", request=request)
+    expected = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": "/caf\u00c3\u00a9 %",  # WSGI has the bytes as latin-1
+        "QUERY_STRING": "b=1",
+        "CONTENT_TYPE": "t/t",
+        "CONTENT_LENGTH": "4",
+        "HTTP_X_A": "1",
+        "REMOTE_ADDR": "192.0.2.1",
+        "SERVER_NAME": "192.0.2.2",
+        "SERVER_PORT": "8443",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "wsgi.url_scheme": "https",
+    }
+    assert expected.items() <= app.environ.items()
+    assert (start["status"], start["headers"]) == (
+        200,
+        [(b"X-Length", b"4"), (b"Server", b"gpu-turnstile")],
+    )
+    assert (body["body"], app.closed) == (b"body", 1)
+
+
+@given(pieces=st.lists(st.binary(max_size=LARGEST // 2), min_size=1, max_size=8))
+def test_a_body_arrives_whole_or_is_refused_by_its_length(pieces: list[bytes]) -> None:
+    app, whole = App(), b"".join(pieces)
+    _, *bodies = ask(app, *pieces)
+    fits = len(whole) <= LARGEST
+    assert b"".join(each["body"] for each in bodies) == (whole if fits else b"")
+    assert (int(app.environ["CONTENT_LENGTH"]) <= LARGEST) == fits
+
+
+def test_what_may_wait_is_called_on_a_thread_and_probes_are_not() -> None:
+    app = App()
+    for path, elsewhere in (("/a", True), ("/healthz", False)):
+        ask(app, request={**REQUEST, "PATH_INFO": path})
+        assert (app.thread != threading.get_ident()) == elsewhere
+
+
+class Stream:
+    """An answer in pieces."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces, self.closed = pieces, False
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        await asyncio.sleep(0)
+        if not self._pieces:
+            raise StopAsyncIteration
+        return self._pieces.pop(0)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def test_an_answer_that_waits_is_sent_piece_by_piece() -> None:
+    stream = Stream([b"one", b"two"])
+
+    def app(_: Message, start_response: Any) -> Stream:
+        start_response("201 Created", [])
+        return stream
+
+    start, *bodies = ask(app)
+    assert start["status"] == 201
+    assert [(each.get("body"), each.get("more_body")) for each in bodies] == [
+        (b"one", True),
+        (b"two", True),
+        (None, None),
+    ]
+    assert stream.closed

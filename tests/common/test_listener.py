@@ -1,0 +1,57 @@
+"""Which client goes when there are too many."""
+
+import asyncio
+import socket
+
+from common.listener import Listener
+
+
+def test_who_has_no_answer_goes_first_and_then_who_is_idle_longest() -> None:
+    tasks: dict[int, asyncio.Task[None]] = {}
+    ended: list[int] = []
+    full: list[str] = []
+
+    async def serve(accepted: socket.socket) -> None:
+        number = len(tasks)
+        task = asyncio.current_task()
+        assert task is not None
+        tasks[number] = task
+        with accepted:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append(number)
+
+    async def run(listening: socket.socket) -> None:
+        listener = Listener(listening, serve, most=4, on_full=lambda: full.append("full"))
+        accepting = asyncio.create_task(listener.run())
+        clients: list[socket.socket] = []
+
+        async def connect() -> None:
+            clients.append(socket.create_connection(listening.getsockname()))
+            while len(tasks) < len(clients):  # noqa: ASYNC110 -- of the listener
+                await asyncio.sleep(0.001)
+
+        for _ in range(4):
+            await connect()
+        for number in (0, 1, 3, 0):
+            listener.answered(tasks[number])
+        await connect()
+        assert ended == [2]
+        listener.answered(tasks[4])
+        for _ in range(2):
+            await connect()
+            listener.answered(tasks[len(tasks) - 1])
+        assert ended == [2, 1, 3]
+        assert len(full) == 3
+        tasks[2].cancel()  # once more: it has gone, and is not among them again
+        listener.answered(tasks[2])
+        await connect()
+        assert ended == [2, 1, 3, 0]
+        accepting.cancel()
+        for client, task in zip(clients, tasks.values(), strict=True):
+            client.close()
+            task.cancel()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(run(listening))

@@ -1,11 +1,14 @@
-"""Routes: requests in, answers out. An ASGI application, called on the event loop."""
+"""Flask's routes, served as an ASGI application on the event loop: requests in, answers out."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
+
+from flask import Flask
+from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from common.serving.metrics import ServerMetrics
 from common.text import cut
@@ -59,10 +62,12 @@ class Request:
 View: TypeAlias = Callable[[Request], Answer | Coroutine[Any, Any, Answer]]
 
 
-class Application:
-    """Paths, their methods and their views.
+class Application(Flask):
+    """Flask's paths, methods and view functions; a view takes a request and returns an answer.
 
     A view whose answer waits for something returns a coroutine; it goes on when its client leaves.
+    Flask's contexts, request and response would cost half as much as a whole review, which has no
+    use for them; so :meth:`__call__` is ASGI's, and looks views up in Flask's own map of URLs.
 
     Args:
         refuse: returns the answer to a request that no route takes, by path, status and reason.
@@ -73,15 +78,19 @@ class Application:
     def __init__(
         self, refuse: Callable[[str, HTTPStatus, str], Answer], internal: str, largest: int
     ) -> None:
+        super().__init__(__name__, static_folder=None)
+        self.url_map.merge_slashes = False  # nobody is ever redirected
+        self._urls = self.url_map.bind("")
         self._refuse = refuse
         self._internal = internal
         self._largest = largest
-        self._views: dict[str, dict[str, View]] = {}
         self._waiting: set[asyncio.Task[Answer]] = set()
 
     def add(self, path: str, method: str, view: View) -> None:
         """Add a route."""
-        self._views.setdefault(path, {})[method] = view
+        self.add_url_rule(
+            path, path, cast("Any", view), methods=[method], provide_automatic_options=False
+        )
 
     def add_status(
         self,
@@ -102,7 +111,9 @@ class Application:
         shown = metrics.content_type
         self.add("/metrics", "GET", lambda _: Answer(HTTPStatus.OK, shown, metrics.render()))
 
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def __call__(  # type: ignore[override]  # Flask's own is WSGI's
+        self, scope: dict[str, Any], receive: Any, send: Any
+    ) -> None:
         """Answer one request; WebSockets and lifespan events are not served."""
         if scope["type"] != "http":
             return
@@ -110,19 +121,19 @@ class Application:
         size, body = await read_body(headers, receive, self._largest)
         request = Request(headers, scope.get(VERIFIED, False), self._largest, size, body)
         path, method = scope["path"], scope["method"]
-        views = self._views.get(path, {})
-        view = views.get("GET" if method == "HEAD" else method)
         fields = [SERVER]
         try:
-            if view is not None:
-                found = view(request)
-                answer = found if isinstance(found, Answer) else await self._finish(found)
-            elif views:
-                fields.append((b"Allow", ", ".join(views).encode()))
-                reason = f"{cut(method, _LONGEST_METHOD)} is not allowed here"
-                answer = self._refuse(path, HTTPStatus.METHOD_NOT_ALLOWED, reason)
-            else:
-                answer = self._refuse(path, HTTPStatus.NOT_FOUND, "no such path")
+            rule, _ = self._urls.match(path, method, return_rule=True)
+            if rule.rule != path:  # of "//path" the map reads "/path"
+                raise NotFound
+            found = cast("View", self.view_functions[rule.endpoint])(request)
+            answer = found if isinstance(found, Answer) else await self._finish(found)
+        except NotFound:
+            answer = self._refuse(path, HTTPStatus.NOT_FOUND, "no such path")
+        except MethodNotAllowed as error:
+            fields.append((b"Allow", ", ".join(sorted(error.valid_methods or ())).encode()))
+            reason = f"{cut(method, _LONGEST_METHOD)} is not allowed here"
+            answer = self._refuse(path, HTTPStatus.METHOD_NOT_ALLOWED, reason)
         except Exception:  # noqa: BLE001 -- our own mistake: its trace is for us only
             _log.exception("failed", extra={"path": cut(path, _LONGEST_PATH)})
             answer = self._refuse(path, HTTPStatus.INTERNAL_SERVER_ERROR, self._internal)

@@ -328,14 +328,14 @@ def _certificates_rotate(folder: Path, capsys: pytest.CaptureFixture[str]) -> li
             *(configuration(kind) for kind in (Kind.MUTATING, Kind.VALIDATING)),
         )
         assert rotate() == 0
-        further = ("--dns", "hook.example.com")
+        further = ("--service", "hook")
         assert rotate(*further, "--replicas", "127.0.0.1:1") == 0
-        assert rotate(*further, "--settle", "1", "--wait", "--timeout", "30") == 0
+        assert rotate(*further, "--settle", "1", "--wait") == 0
         for name in (CA, TLS):
             path = f"/api/v1/namespaces/gpu/secrets/{name}"
             admin.patch(path, {"metadata": {"labels": {LABEL: None}}})
         assert rotate(*further) == 1
         assert rotate(*further, "--force") == 0
         admin.delete(f"/api/v1/namespaces/gpu/secrets/{CA}")
-        assert rotate(*further, "--settle", "1", "--grace", "1", "--wait", "--timeout", "60") == 0
+        assert rotate(*further, "--settle", "1", "--grace", "1", "--wait") == 0
     return written

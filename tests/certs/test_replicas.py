@@ -48,23 +48,23 @@ def serving(directory: Path | None) -> Iterator[int]:
 def test_everybody_behind_a_name_is_asked(issued: Issued, tmp_path: Path) -> None:
     store.write(tmp_path, issued)
     with serving(tmp_path) as port:
-        served = Replicas("127.0.0.1", port, "hook.gpu.svc").served()
+        served = Replicas("127.0.0.1", port).ask("hook.gpu.svc")
     assert served == {"127.0.0.1": read_certificate(issued.serving.certificate)}
 
 
 def test_who_does_not_speak_tls_serves_nothing() -> None:
     with serving(None) as port:
-        assert Replicas("127.0.0.1", port, "x").served() == {"127.0.0.1": None}
+        assert Replicas("127.0.0.1", port).ask("x") == {"127.0.0.1": None}
 
 
 def test_who_does_not_listen_serves_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    assert Replicas("127.0.0.1", port, "x").served() == {"127.0.0.1": None}
+    assert Replicas("127.0.0.1", port).ask("x") == {"127.0.0.1": None}
 
 
 def test_a_name_that_stands_for_nobody_gives_nobody() -> None:
-    assert Replicas("nobody.invalid", 1, "x").served() == {}
+    assert Replicas("nobody.invalid", 1).ask("x") == {}
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,11 @@ def test_a_name_that_stands_for_nobody_gives_nobody() -> None:
     ],
 )
 def test_host_and_port_are_read(text: str, host: str, port: int) -> None:
-    assert parse_replicas(text, "x") == Replicas(host, port, "x")
+    assert parse_replicas(text) == Replicas(host, port)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a", ":1", "a:", "a:b", "a:0", "a:65536", "a:-1", "a:²", "[]:1"]
-)
+@pytest.mark.parametrize("text", ["a", ":1", "a:", "a:b", "a:0", "a:65536", "a:-1", "a:²", "[]:1"])
 def test_what_is_no_host_and_port_is_refused(text: str) -> None:
     with pytest.raises(InvalidField) as caught:
-        parse_replicas(text, "x")
+        parse_replicas(text)
     assert str(caught.value) == f"replicas: Invalid value: {text!r}: must be HOST:PORT"

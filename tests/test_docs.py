@@ -18,7 +18,6 @@ from prometheus_client import generate_latest
 
 from agent.__main__ import main as agent
 from agent.observability.metrics import Metrics as AgentMetrics
-from bench.libraries import VARIABLES
 from certs.__main__ import cli as certs
 from common.apiserver.client import Client
 from contract.names import Names
@@ -28,6 +27,7 @@ from scheduler.__main__ import cli as scheduler
 from scheduler.extender import observe
 from scheduler.metrics import Metrics as SchedulerMetrics
 from scheduler.state import State
+from tests.runtime.test_libraries import LIBRARIES
 from view.__main__ import cli as view
 from view.model.state import ClusterState
 from view.web.command import serve
@@ -325,7 +325,7 @@ def test_every_variable_is_read() -> None:
     } | {switch}
     found = everywhere(r"\bGPU_TURNSTILE_[A-Z0-9_]+\b", whole)
     assert [
-        each for each in found if each[1] not in variables() | of_the_suite | VARIABLES.keys()
+        each for each in found if each[1] not in variables() | of_the_suite | LIBRARIES.keys()
     ] == []
     assert of_the_suite <= {each for _, each in found}
 

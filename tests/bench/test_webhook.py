@@ -52,10 +52,9 @@ def test_an_answer_that_may_not_be_ends_the_run(
 @pytest.mark.slow
 def test_every_server_is_measured_and_the_webhook_withstands_a_small_siege() -> None:
     result = webhook.run(seconds=0.2, turns=1, number=2, siege=(20, 1, 10), inputs=100)
-    costs, alone, siege, fuzzed = result.tables
+    costs, alone, _, siege, fuzzed = result.tables
     assert [row[0] for row in costs.rows] == list(SERVED_BY)
     assert [row[0] for row in alone.rows] == ["5 KB", "50 KB"]
     assert len(siege.rows) == 3
     assert sum(int(answers) for _, answers in fuzzed.rows) > 50
-    strength = [each for each in result.goals if "siege" in each.what or "500" in each.what]
-    assert [goal.met for goal in strength] == [True] * 3
+    assert result.wrong == []

@@ -1,13 +1,11 @@
-"""The adapter against a real HTTP API, and against servers that answer badly."""
+"""The adapter against a real HTTP API, and against bad answers."""
 
 import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +15,12 @@ from certs.errors import ClusterError, Conflict
 from certs.issue import Issued
 from certs.objects import Kind, Purpose, bundle_patch, new_secret
 from certs.reading import read_certificate
+from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.certs.fakes import CA, MUTATING, SECRETS, configuration, settings
 
 Json = dict[str, Any]
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 NAMESPACE: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}}
 
 
@@ -92,13 +92,9 @@ def test_a_patch_of_a_webhook_that_has_gone_is_a_conflict(
         cluster.request("PATCH", MUTATING, patch)
 
 
-@pytest.mark.parametrize(
-    "content", ["not: [yaml", "[]", "apiVersion: v1", "clusters: 7", None], ids=str
-)
-def test_a_bad_kubeconfig_is_one_line(tmp_path: Path, content: str | None) -> None:
+def test_a_bad_kubeconfig_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    if content is not None:
-        path.write_text(content)
+    path.write_text("not: [yaml")
     with pytest.raises(ClusterError) as caught:
         Cluster(settings(kubeconfig=path))
     assert str(caught.value).startswith(f"kubeconfig: cannot use {path}: ")
@@ -111,69 +107,54 @@ def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch) -
         Cluster(settings())
 
 
-# --- servers that answer badly ----------------------------------------------------------
+# --- bad answers ------------------------------------------------------------------------
 
 
-@contextmanager
-def answering(status: int, body: bytes, date: str | None = None) -> Iterator[str]:
-    """Serve HTTP: every request gets the same answer."""
+class Answering(Cluster):
+    """Is answered the same to every request."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self.send_response_only(status)
-            self.send_header("Content-Length", str(len(body)))
-            if date is not None:
-                self.send_header("Date", date)
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET  # noqa: N815 - name of the library
-
-        def log_message(self, *_: object) -> None:
-            """Keep the tests' output clean."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    def __init__(self, status: int, body: bytes, date: str = "") -> None:
+        headers = {"Date": date} if date else {}
+        answer = SimpleNamespace(status=status, data=body, headers=headers, reason="")
+        self.settings = settings()
+        self._now = lambda: NOW
+        self._rest: Any = SimpleNamespace(request=lambda *_, **__: answer)
 
 
 def _status(code: int, message: str) -> bytes:
     return json.dumps({"kind": "Status", "code": code, "message": message}).encode()
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [410, 429, 500, 503])
 def test_what_may_pass_by_itself_and_what_may_have_been_done_is_looked_at_again(
-    tmp_path: Path, status: int
+    status: int,
 ) -> None:
-    text = f": API server: {status} etcd is away$"
-    with answering(status, _status(status, "etcd is\naway")) as url:
-        cluster = connected(url, tmp_path)
-        with pytest.raises(Conflict, match=f"^GET {MUTATING}{text}"):
-            cluster.observe()
-        with pytest.raises(Conflict, match=f"^POST {SECRETS}{text}"):
-            cluster.write_secret(_secret())
+    cluster = Answering(status, _status(status, "etcd is\naway"))
+    with pytest.raises(Conflict, match=f"^GET {MUTATING}: .*etcd is away$"):
+        cluster.observe()
+    with pytest.raises(Conflict, match=f"^POST {SECRETS}: .*etcd is away$"):
+        cluster.write_secret(_secret())
 
 
-def test_what_is_forbidden_is_told(tmp_path: Path) -> None:
+def test_an_api_server_that_is_away_is_looked_at_again(cluster: Cluster, server: ApiServer) -> None:
+    server.set_outage(Outage.REFUSED)
+    with pytest.raises(Conflict, match=f"^GET {MUTATING}: API server: "):
+        cluster.observe()
+
+
+@pytest.mark.parametrize("status", [403, 422])
+def test_what_is_refused_is_told(status: int) -> None:
     text = 'secrets "s" is forbidden: User "x" cannot create resource "secrets"'
-    with answering(403, _status(403, text)) as url, pytest.raises(ClusterError) as caught:
-        connected(url, tmp_path).write_secret(_secret())
-    assert str(caught.value) == f"POST {SECRETS}: 403 {text}"
+    with pytest.raises(ClusterError) as caught:
+        Answering(status, _status(status, text)).write_secret(_secret())
+    assert str(caught.value) == f"POST {SECRETS}: {status} {text}"
     assert not isinstance(caught.value, Conflict)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"<html>", b'{"data": {"ca.key": "c2VjcmV0'])
-def test_an_answer_that_is_no_object_is_not_shown(tmp_path: Path, body: bytes) -> None:
-    with answering(200, body) as url, pytest.raises(ClusterError) as caught:
-        connected(url, tmp_path).request("GET", SECRETS)
+def test_an_answer_that_is_no_object_is_not_shown(body: bytes) -> None:
+    with pytest.raises(ClusterError) as caught:
+        Answering(200, body).request("GET", SECRETS)
     assert str(caught.value) == (
         f"GET {SECRETS}: the API server answered with something that is no object"
     )
@@ -181,16 +162,12 @@ def test_an_answer_that_is_no_object_is_not_shown(tmp_path: Path, body: bytes) -
 
 
 @pytest.mark.parametrize("minutes", [-6, 6])
-def test_clocks_that_do_not_agree_are_refused(tmp_path: Path, minutes: int) -> None:
-    theirs = datetime.now(UTC) + timedelta(minutes=minutes)
-    refused = pytest.raises(
-        ClusterError, match=r"^the clock here says .* and the API server's says "
-    )
-    with answering(200, b"{}", format_datetime(theirs, usegmt=True)) as url, refused:
-        connected(url, tmp_path).request("GET", SECRETS)
+def test_clocks_that_do_not_agree_are_refused(minutes: int) -> None:
+    theirs = format_datetime(NOW + timedelta(minutes=minutes), usegmt=True)
+    with pytest.raises(ClusterError, match=r"^the clock here says .* and the API server's says "):
+        Answering(200, b"{}", theirs).request("GET", SECRETS)
 
 
-@pytest.mark.parametrize("date", ["", "yesterday", None])
-def test_a_date_that_says_nothing_else_is_no_obstacle(tmp_path: Path, date: str | None) -> None:
-    with answering(200, b"{}", date) as url:
-        assert connected(url, tmp_path).request("GET", SECRETS) == {}
+@pytest.mark.parametrize("date", ["", "yesterday", format_datetime(NOW, usegmt=True)])
+def test_a_date_that_says_nothing_else_is_no_obstacle(date: str) -> None:
+    assert Answering(200, b"{}", date).request("GET", SECRETS) == {}

@@ -323,6 +323,23 @@ def test_over_any_history_every_api_server_accepts_every_webhook(
     assert world.serving().names == world.settings.names
 
 
+def test_an_api_server_that_is_away_for_a_while_is_asked_again() -> None:
+    """At any request: the one whose answer is lost may have been done."""
+    world = at(_renew_both)
+    requests = 0
+
+    def lose_some() -> None:
+        nonlocal requests
+        requests += 1
+        if requests % 7 == 0:
+            raise Conflict("nobody answers")
+
+    world.run(lose_some)
+    assert isinstance(world.run_to_the_end(), Done)
+    assert "looking again: nobody answers" in world.said
+    assert world.accepted_now()
+
+
 def test_more_conflicts_than_can_be_chance_end_the_run() -> None:
     world = installed()
     world.watched = False
@@ -397,16 +414,17 @@ def _no_stamps(world: World) -> None:
         each["metadata"].pop("annotations", None)
 
 
-def _stamps_from_the_future(world: World) -> None:
+def _stamp(world: World, text: str) -> None:
     for each in (*world.configurations(), world.secret(TLS)):
-        for key in each["metadata"]["annotations"]:
-            each["metadata"]["annotations"][key] = "2999-01-01T00:00:00Z"
+        each["metadata"]["annotations"] = dict.fromkeys(each["metadata"]["annotations"], text)
+
+
+def _stamps_from_the_future(world: World) -> None:
+    _stamp(world, "2999-01-01T00:00:00Z")
 
 
 def _stamps_of_nonsense(world: World) -> None:
-    for each in (*world.configurations(), world.secret(TLS)):
-        for key in each["metadata"]["annotations"]:
-            each["metadata"]["annotations"][key] = "2030-01-01T00:00:00"
+    _stamp(world, "2030-01-01T00:00:00")
 
 
 def _more_trusted(world: World) -> None:
@@ -486,9 +504,8 @@ def test_a_missing_configuration_is_an_error_once_everything_else_is_done() -> N
     del world.api.objects[VALIDATING]
     with pytest.raises(ClusterError) as caught:
         world.run()
-    assert str(caught.value) == (
-        "validatingwebhookconfiguration gpu-turnstile: not found: apply it"
-    )
+    told = "validatingwebhookconfiguration gpu-turnstile: not found: apply it"
+    assert str(caught.value) == told
     assert world.accepted_now()
     assert len(world.api.writes) == 3
 

@@ -18,7 +18,6 @@ from certs.cluster import Cluster
 from certs.errors import CertsError, InvalidCertificate, InvalidField
 from certs.issue import issue
 from certs.names import parse_subject
-from certs.objects import Served
 from certs.reading import read_bundle
 from certs.report import as_table
 from certs.rotation import Environment, rotate
@@ -118,7 +117,7 @@ def rotate_command(*, wait: bool, every: int | None, **given: Any) -> None:
         # The first process of a container is not ended by a signal that it does not handle.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     configure()
-    env = Environment(_now, _sleep, partial(_served, settings), _unless_repeated())
+    env = Environment(_now, _sleep, _unless_repeated())
     try:
         cluster = Cluster(settings)
         while True:
@@ -137,11 +136,6 @@ def status_command(**given: Any) -> None:
     """Show what is there, when it is renewed and what is done next; changes nothing."""
     settings = Settings(**given)
     click.echo(as_table(Cluster(settings).observe(), settings, _now()))
-
-
-def _served(settings: Settings) -> Served:
-    assert settings.replicas is not None  # noqa: S101 - nobody else is asked
-    return settings.replicas.ask(settings.subject.dns[0])
 
 
 def _unless_repeated() -> Callable[..., None]:

@@ -361,19 +361,17 @@ def _all_trusted(observed: Observed) -> Iterator[Certificate]:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Clock, log, webhooks and randomness of a run.
+    """Clock, log and randomness of a run.
 
     Attributes:
         clock: returns the present.
         sleep: waits for a duration.
-        served: asks the webhooks what they serve.
         log: writes a line: a message, and fields by keyword.
         jitter: source of randomness for pauses, so that two runs do not collide again.
     """
 
     clock: Callable[[], datetime]
     sleep: Callable[[timedelta], None]
-    served: Callable[[], Served]
     log: Callable[..., None]
     jitter: Jitter = by_chance
 
@@ -427,11 +425,11 @@ def _step(cluster: Cluster, env: Environment) -> tuple[Observed, Step | Wait | D
         Conflict: somebody else was faster, or nobody answered.
         CertsError: the API server refuses, or what is there belongs to somebody else.
     """
-    observed = cluster.observe()
-    now = env.clock()
-    action = decide(observed, cluster.settings, now=now)
-    if isinstance(action, Ask):
-        action = decide(observed, cluster.settings, now=now, served=env.served())
+    observed, settings, now = cluster.observe(), cluster.settings, env.clock()
+    action = decide(observed, settings, now=now)
+    if isinstance(action, Ask) and settings.replicas is not None:
+        served = settings.replicas.ask(settings.subject.dns[0])
+        action = decide(observed, settings, now=now, served=served)
     assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - tells mypy
     if not isinstance(action, Wait | Done):
         _carry_out(action, observed, cluster, now)

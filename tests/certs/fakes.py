@@ -27,11 +27,20 @@ MUTATING, VALIDATING = (
 PATCHES = [f"PATCH {kind.value}s/gpu-turnstile" for kind in Kind]
 
 
-def settings(*, asks: bool = False, **changed: Any) -> Settings:
+def settings(**changed: Any) -> Settings:
     given: dict[str, Any] = {"namespace": "gpu", "service": "hook"}
-    if asks:
-        given["replicas"] = Replicas("127.0.0.1", 1)
     return Settings(**given | changed)
+
+
+@dataclass(frozen=True)
+class FakeReplicas(Replicas):
+    """Webhooks of which each serves what it is said to."""
+
+    shown: Served
+
+    def ask(self, server_name: str) -> Served:
+        assert server_name == "hook.gpu.svc"
+        return self.shown
 
 
 def configuration(kind: Kind = Kind.MUTATING, *, webhooks: int = 2) -> Json:
@@ -145,7 +154,6 @@ class World:
         self.api = FakeApi(after=self.remember)
         self.api.install()
         self.said: list[str] = []
-        self.served: Served = {}
         self.watched = False
         self._serving: list[tuple[datetime, Certificate]] = []
         self._bundles: dict[tuple[str, int], list[tuple[datetime, tuple[Certificate, ...]]]] = {}
@@ -156,7 +164,7 @@ class World:
     def run(
         self, gate: Callable[[], None] = _nothing, *, until: datetime | None = None
     ) -> Wait | Done:
-        env = Environment(self.clock, self.clock.sleep, lambda: self.served, self.say)
+        env = Environment(self.clock, self.clock.sleep, self.say)
         return rotate(FakeCluster(self.settings, self.api, gate), env, until=until)
 
     def secret(self, name: str) -> Json:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -292,7 +293,7 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
     """The webhook's own reload, real handshakes, and both late: API server and kubelet."""
     now = datetime.now(UTC)
     past = now - timedelta(days=70)  # of 90: all is due
-    wanted = Local(namespace="gpu", ca_days=90, kubeconfig=kubeconfig, replicas=Replicas("-", 1))
+    wanted = Local(namespace="gpu", ca_days=90, kubeconfig=kubeconfig)
     authority = make_authority(now=past, days=90)
     before = sign_serving(authority, wanted.subject, now=past)
     pem = authority.certificate
@@ -327,13 +328,13 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
 
         said: list[object] = []
         replicas = Replicas("127.0.0.1", hook.port)
+        asking = Cluster(replace(wanted, replicas=replicas))
         env = Environment(
             lambda: datetime.now(UTC) + passed,
             sleep,
-            lambda: replicas.ask("localhost"),
             lambda message, /, **fields: said.append((message, fields)),
         )
-        done = rotate(api, env, until=now + timedelta(hours=3))
+        done = rotate(asking, env, until=now + timedelta(hours=3))
         client.trusts = _trusted(api)
         client.wait_for(20)
         observed = api.observe()

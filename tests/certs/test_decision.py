@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from certs.issue import KeyPair, make_authority, sign_serving
 from certs.objects import Configuration, Kind, Observed, Origin, Secret
 from certs.reading import Certificate, is_issued_by, read_certificate
+from certs.replicas import Replicas
 from certs.rotation import (
     Ask,
     DateServing,
@@ -23,7 +24,7 @@ from certs.rotation import (
 from tests.certs.fakes import GRACE, SETTLE, START, settings
 
 SETTINGS = settings()
-FORCED = settings(asks=True, force=True)
+FORCED = settings(replicas=Replicas("hook", 1), force=True)
 AUTHORITIES = [make_authority(now=START + timedelta(days=days), days=90) for days in (0, 40, 70)]
 SERVING = [
     sign_serving(authority, replace(SETTINGS.subject, days=30), now=START + timedelta(days=days))

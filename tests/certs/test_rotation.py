@@ -31,6 +31,7 @@ from tests.certs.fakes import (
     START,
     TLS,
     VALIDATING,
+    FakeReplicas,
     Killed,
     World,
     configuration,
@@ -162,7 +163,6 @@ def test_waiting_is_done_in_one_run_if_asked_for() -> None:
 
 def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_certificate() -> None:
     world = at(_renew_both)
-    world.settings = rotation(asks=True)
     old = world.serving()
     for _ in range(2):
         found = world.run()
@@ -176,17 +176,17 @@ def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_cert
         ({"10.0.0.1": old, "10.0.0.2": world.serving()}, f"{why} 10.0.0.1"),
         ({"10.0.0.2": old, "10.0.0.1": None}, f"{why} 10.0.0.1, 10.0.0.2"),
     ):
-        world.served = served
+        world.settings = rotation(replicas=FakeReplicas("hook", 1, served))
         assert world.run() == Wait(again, text)
     assert world.api.writes == []
-    world.served = {"10.0.0.1": world.serving()}
+    world.settings = rotation(replicas=FakeReplicas("hook", 1, {"10.0.0.1": world.serving()}))
     assert isinstance(world.run(), Done)
     assert len(world.api.writes) == 3
 
 
 def test_an_old_authority_is_dropped_without_asking_once_it_has_ended() -> None:
     world = at(_drop)
-    world.settings = rotation(asks=True)
+    world.settings = rotation(replicas=FakeReplicas("hook", 1, {}))
     assert isinstance(world.run(), Wait)
     old = world.observed().configurations[0].bundles[0][1]
     world.clock.now = old.not_after + timedelta(seconds=1)

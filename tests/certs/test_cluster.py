@@ -1,7 +1,6 @@
 """The adapter against a real HTTP API, and against bad answers."""
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -16,34 +15,20 @@ from certs.issue import Issued
 from certs.objects import Kind, Purpose, bundle_patch, new_secret
 from certs.reading import read_certificate
 from simulator.api.faults import Outage
-from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.api.server import ApiServer
 from tests.certs.fakes import CA, MUTATING, SECRETS, configuration, settings
 
 Json = dict[str, Any]
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
-NAMESPACE: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}}
 
 
-def connected(url: str, directory: Path) -> Cluster:
-    kubeconfig = directory / "kubeconfig"
-    kubeconfig.write_text(kubeconfig_for(url), encoding="utf-8")
+@pytest.fixture
+def cluster(kubeconfig: Path) -> Cluster:
     return Cluster(settings(kubeconfig=kubeconfig))
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as running:
-        running.apply(NAMESPACE)
-        yield running
-
-
-@pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Cluster:
-    return connected(server.url, tmp_path)
-
-
-def _secret() -> Json:
-    return new_secret(CA, Purpose.AUTHORITY, namespace="gpu") | {"data": {"a": "YQ=="}}
+def _secret(namespace: str = "gpu") -> Json:
+    return new_secret(CA, Purpose.AUTHORITY, namespace=namespace) | {"data": {"a": "YQ=="}}
 
 
 def test_a_secret_that_is_there_or_has_changed_or_gone_is_a_conflict(cluster: Cluster) -> None:
@@ -59,17 +44,16 @@ def test_a_secret_that_is_there_or_has_changed_or_gone_is_a_conflict(cluster: Cl
         cluster.write_secret(gone)
 
 
-def test_a_namespace_that_is_not_there_is_no_conflict(tmp_path: Path) -> None:
-    with ApiServer() as server, pytest.raises(ClusterError) as caught:
-        connected(server.url, tmp_path).write_secret(_secret())
-    assert str(caught.value).startswith(f"POST {SECRETS}: 404 ")
+def test_a_namespace_that_is_not_there_is_no_conflict(kubeconfig: Path) -> None:
+    with pytest.raises(ClusterError) as caught:
+        Cluster(settings(kubeconfig=kubeconfig, namespace="other")).write_secret(_secret("other"))
+    assert str(caught.value).startswith("POST /api/v1/namespaces/other/secrets: 404 ")
     assert not isinstance(caught.value, Conflict)
 
 
 def test_a_configuration_is_patched_by_the_version_it_was_read_at(
-    cluster: Cluster, server: ApiServer, issued: Issued
+    cluster: Cluster, issued: Issued
 ) -> None:
-    server.apply(*map(configuration, Kind))
     trusted = (read_certificate(issued.authority.certificate),)
     before = cluster.observe().configurations
     assert [each.kind for each in before] == list(Kind)
@@ -84,7 +68,6 @@ def test_a_configuration_is_patched_by_the_version_it_was_read_at(
 def test_a_patch_of_a_webhook_that_has_gone_is_a_conflict(
     cluster: Cluster, server: ApiServer
 ) -> None:
-    server.apply(*map(configuration, Kind))
     found = cluster.observe().configurations[0]
     server.apply(configuration(webhooks=1))
     patch = bundle_patch(found, (), datetime.now(UTC))[1:]

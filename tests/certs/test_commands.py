@@ -7,13 +7,11 @@ configurations say, and a rotation of everything meanwhile.
 import base64
 import contextlib
 import json
-import re
 import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -31,7 +29,7 @@ from certs.reading import read_certificate, write_bundle
 from certs.replicas import Replicas
 from certs.rotation import Done, Environment, rotate
 from certs.settings import SERVING_DAYS, Settings
-from simulator.api.server import ApiServer, kubeconfig_for
+from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from tests.certs.fakes import CA, SECRETS, TLS, configuration, settings
 from tests.webhook.serving import Running, running
@@ -41,23 +39,6 @@ pytestmark = pytest.mark.slow
 
 _NAME = "must be a name that Kubernetes allows"
 _SAME = "must not be --ca-secret: webhooks are to see no CA key"
-
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as found:
-        found.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}},
-            *(configuration(kind) for kind in Kind),
-        )
-        yield found
-
-
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(kubeconfig_for(server.url), encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -150,19 +131,6 @@ def test_a_mistake_is_one_line_and_an_exit_status(
     told = capsys.readouterr().err
     assert told.startswith(f"certs: error: {message}")
     assert told.count("\n") == 1
-
-
-@pytest.mark.parametrize(("command", "count"), [("rotate", 14), ("status", 12), ("issue", 5)])
-def test_every_flag_is_an_environment_variable(
-    capsys: pytest.CaptureFixture[str], command: str, count: int
-) -> None:
-    assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
-    flags = set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE)) - {"help"}
-    assert len(flags) == count
-    text = "".join(text.split())
-    for flag in flags:
-        assert f"GPU_TURNSTILE_CERTS_{flag.replace('-', '_').upper()}" in text
 
 
 @pytest.mark.usefixtures("environment")

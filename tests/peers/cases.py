@@ -1,4 +1,4 @@
-"""The cases of the peers' tests, read from ``cases/*.toml``: a table a peer, a list a test.
+"""The cases of the peers' tests, read from ``data/*.toml``: a table a peer, a list a test.
 
 The word that a row begins with says what is asked (:mod:`tests.peers.questions`): ``place``,
 ``admit``, ``wish``, ``hold``, ``phase`` or ``choose``. A node is a ``machine`` of which some cards
@@ -25,7 +25,7 @@ from tests.peers.questions import (
     whole,
 )
 
-_FOLDER = Path(__file__).with_name("cases")
+_FOLDER = Path(__file__).with_name("data")
 _FILES = ("gpu_manager", "vgpu_manager", "hami", "device_plugin", "gpuallocator")
 
 Row = Mapping[str, Any]

@@ -1,6 +1,6 @@
 """The nodes of the peers' tests, and the sets that NVIDIA's best-effort policy chooses on them.
 
-The nodes are in ``machines.toml``, the policy is that of ``NVIDIA/go-gpuallocator``
+The nodes are in ``data/machines.toml``, the policy is that of ``NVIDIA/go-gpuallocator``
 (``besteffort_policy.go``).
 """
 
@@ -82,7 +82,7 @@ def _read(path: Path) -> dict[str, Machine]:
     return machines
 
 
-MACHINES = _read(Path(__file__).with_name("machines.toml"))
+MACHINES = _read(Path(__file__).with_name("data") / "machines.toml")
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,6 @@
 """The cases of other projects' own tests, asked of our code.
 
-``cases/`` has a file of cases a peer, as data of our own making: what is asked, and what the peer's
+``data/`` has a file of cases a peer, as data of our own making: what is asked, and what the peer's
 test expects; ``machines.toml`` has their nodes.
 """
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -163,6 +164,8 @@ def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
             with ApiClient(server.url) as admin:
                 admin.delete(f"{SECRETS}/{TLS}")
             _made(cluster, before=first)
+            seen = len(server.requests)
+            _wait(lambda: len(server.requests) > seen + 12)  # it has looked three times more
             process.terminate()
             _, log = process.communicate(timeout=60)
         finally:
@@ -175,13 +178,22 @@ def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
 
 def _made(cluster: Cluster, *, before: Json | None) -> Json:
     """Wait for the Secret of the webhook, another one than *before*."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    found: Json = {}
+
+    def is_made() -> bool:
+        nonlocal found
         found = cluster.observe().serving.obj
-        if found and (before is None or found["data"] != before["data"]):
-            return found
+        return bool(found) and (before is None or found["data"] != before["data"])
+
+    _wait(is_made)
+    return found
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    raise AssertionError("no certificate")
 
 
 class Mount:

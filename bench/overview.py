@@ -25,7 +25,7 @@ from statistics import median
 
 from bench.cluster import Json, Listing, listing
 from bench.process import running, wait
-from bench.result import Goal, Result, Table
+from bench.result import Result, Table, wrong
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from contract.names import Names
@@ -37,8 +37,7 @@ NAME = "overview"
 _CARDS = 8
 _BLOCK = 256 << 20
 _CARD_MEMORY = 80 << 30
-_GOAL_RATIO = 3.0
-_GOAL_A_MINUTE = 25
+_MOST_A_MINUTE = 25
 """Requests of a page that somebody looks at, when nothing happens: whether the server is there
 (15), and Events of the pod (6) while the page is drawn anew."""
 
@@ -92,6 +91,7 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: floa
             ("until all is printed", f"{wall:.2f}"),
             ("CPU", f"{cpu:.2f}"),
             ("json.loads of the same", f"{alone:.2f}"),
+            ("CPU : json.loads", f"{ratio:.2f}"),
         ),
     )
     asked = Table(
@@ -103,11 +103,9 @@ def run(*, nodes: int = 1000, pods: int = 12_570, rounds: int = 5, seconds: floa
             (f"the page, looked at for {seconds:.0f} s", *looked),
         ),
     )
-    a_minute = round((looked[0] - looked[2]) * 60 / seconds, 1)
-    quiet = Goal("requests a minute of a page that is looked at", _GOAL_A_MINUTE, a_minute)
-    goal = Goal("CPU of kubectl gpu / json.loads of what it reads", _GOAL_RATIO, round(ratio, 2))
-    raw = {"wall_s": wall, "cpu_s": cpu, "json_s": alone, "requests_a_minute": a_minute}
-    return Result(NAME, (table, asked), (goal, quiet), raw)
+    a_minute = (looked[0] - looked[2]) * 60 / seconds
+    many = f"requests a minute of a page that is looked at, more than {_MOST_A_MINUTE}"
+    return Result(NAME, (table, asked), wrong({many: round(max(a_minute - _MOST_A_MINUTE, 0))}))
 
 
 def _command(kubeconfig: Path) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """Processes that are measured: started, waited for, watched and ended."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,3 +115,16 @@ def children(pid: int) -> tuple[int, ...]:
     """Return the processes that a process has started."""
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
     return tuple(sorted(map(int, text.split())))
+
+
+def compile_library(source: Path, built: Path) -> None:
+    """Compile a stand-in for a library of a driver.
+
+    Raises:
+        ProcessFailed: there is no C compiler.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise ProcessFailed("there is no C compiler for the stand-in of a driver")
+    flags = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(built))
+    subprocess.run([compiler, *flags, str(source)], check=True, timeout=100)  # noqa: S603 - cc

@@ -1,5 +1,6 @@
-"""What a question answers with: tables for people, figures for programs."""
+"""What a question answers with, and how that is printed and written."""
 
+import json
 import os
 import platform
 import re
@@ -7,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from simulator import report
 
 Cell = str | int | float
 
@@ -22,67 +25,62 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """A goal that the project has set itself, and what was measured."""
-
-    what: str
-    limit: float
-    measured: float
-
-    @property
-    def met(self) -> bool:
-        """Whether what was measured is within the limit."""
-        return self.measured <= self.limit
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """The answer to one question.
 
     Attributes:
-        figures: further numbers, for the JSON alone.
+        wrong: what may happen on no machine, and did, such as a container that was named wrongly.
+        figures: what is too much to print, for the JSON alone.
     """
 
     name: str
     tables: Sequence[Table]
-    goals: Sequence[Goal] = ()
+    wrong: Sequence[str] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
 
-    def as_json(self, machine: "Machine", seconds: float) -> dict[str, Any]:
-        """Return what goes into the JSON file."""
-        return {
-            "name": self.name,
-            "machine": asdict(machine),
-            "seconds": round(seconds, 1),
-            "tables": [asdict(each) for each in self.tables],
-            "goals": [{**asdict(each), "met": each.met} for each in self.goals],
-            "figures": dict(self.figures),
-        }
+
+class Report(report.Report):
+    """Prints to standard output, in columns."""
+
+    width_without_terminal = 140
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """What the numbers were measured on."""
+def tell(result: Result, seconds: float, out: Path, printed: Report | None = None) -> None:
+    """Print a result, and write it into a JSON file in the folder *out*."""
+    printed = printed or Report()
+    for table in result.tables:
+        printed.heading(table.title)
+        printed.table(table.columns, [list(map(_shown, row)) for row in table.rows], counts=True)
+        for note in table.notes:
+            printed.say(note)
+    for each in result.wrong:
+        printed.say(f"WRONG: {each}")
+    printed.say(f"{result.name}: {seconds:.0f} s, {machine()}")
+    out.mkdir(parents=True, exist_ok=True)
+    document = asdict(result) | {"seconds": round(seconds, 1), "machine": machine()}
+    text = json.dumps(document, indent=2) + "\n"
+    (out / f"{result.name}.json").write_text(text, encoding="utf-8")
 
-    cpu: str
-    cores: int
-    python: str
-    system: str
 
-    def __str__(self) -> str:
-        return f"{self.cpu}, {self.cores} cores, Python {self.python}, {self.system}"
+def _shown(cell: Cell) -> str:
+    """Write a cell: three digits are all that a measurement on a shared machine is worth."""
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
 
 
-def this_machine() -> Machine:
+def machine() -> str:
     """Describe this machine; cores are those this process may run on."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         text = ""
     found = re.search(r"^model name\s*: *(.+)$", text, re.MULTILINE)  # not every CPU has one
-    return Machine(
-        found[1] if found else platform.processor() or platform.machine(),
-        len(os.sched_getaffinity(0)),
-        platform.python_version(),
-        f"{platform.system()} {platform.release()}",
-    )
+    cpu = found[1] if found else platform.processor() or platform.machine()
+    cores, python = len(os.sched_getaffinity(0)), platform.python_version()
+    return f"{cpu}, {cores} cores, Python {python}, {platform.system()} {platform.release()}"
+
+
+def wrong(counts: Mapping[str, int]) -> list[str]:
+    """Return, as :attr:`Result.wrong`, what was counted and should be 0."""
+    return [f"{what}: {count}" for what, count in counts.items() if count]

@@ -20,7 +20,7 @@ from random import Random
 
 from bench.adversary.soak import soak as soak_by_adversary
 from bench.bursts import Json, draw_burst
-from bench.result import Cell, Goal, Result, Table
+from bench.result import Cell, Result, Table, wrong
 from simulator.node.judge import Verdict
 from simulator.node.node import Node
 from simulator.node.options import NodeOptions
@@ -82,7 +82,7 @@ def run(
         for scenario in scenarios:
             tasks = [pool.submit(soak, scenario, seed, pods) for seed in range(seeds)]
             totals[scenario] = sum((task.result() for task in tasks), Counts())
-    tables, goals, figures = soak_by_adversary(seeds=seeds, processes=processes)
+    tables, counted, figures = soak_by_adversary(seeds=seeds, processes=processes)
     rows: list[tuple[Cell, ...]] = [
         (
             scenario.name,
@@ -96,7 +96,7 @@ def run(
         for scenario, total in totals.items()
     ]
     witnessed = [total for scenario, total in totals.items() if scenario.witness]
-    wrong = sum(total["verdict", Verdict.WRONG] for total in witnessed)
+    named = sum(total["verdict", Verdict.WRONG] for total in witnessed)
     doubled = sum(total["doubled", ""] for total in totals.values())
     return Result(
         NAME,
@@ -119,10 +119,9 @@ def run(
             ),
             *tables,
         ),
-        (
-            Goal("named wrongly where List can be asked", 0, wrong),
-            Goal("places given to two pods", 0, doubled),
-            *goals,
+        wrong(
+            {"named wrongly where List can be asked": named, "places given to two pods": doubled}
+            | counted
         ),
         figures
         | {

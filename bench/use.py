@@ -15,11 +15,10 @@ import grpc
 from agent.runtime import cri
 from agent.runtime.api import runtime_pb2, runtime_pb2_grpc
 from bench.footprint import Site, loaded_site, wait_assigned
-from bench.limits import compile_library
 from bench.load import Load
 from bench.onenode import running_agent
-from bench.process import cpu_percent, wait
-from bench.result import Goal, Result, Table
+from bench.process import compile_library, cpu_percent, wait
+from bench.result import Result, Table
 from contract.names import Names
 from simulator.cluster import read_lines
 
@@ -28,7 +27,6 @@ NAME = "use"
 USUAL = Load(cards=8, live=100, arriving=0)
 _PROCESSES = 2  # in each container
 _STUB = Path(__file__).parents[1] / "tests/agent/nvml_stub/nvml_stub.c"
-_GOAL_CPU = 1.0
 _FIRST_PID = 10_000
 
 
@@ -49,7 +47,6 @@ def run(*, load: Load = USUAL, seconds: float = 60.0, period: str = "5s") -> Res
                 ["The stand-in's own time is in it: it reads a file in every call."],
             ),
         ),
-        (Goal("CPU of measuring use, percent of a core", _GOAL_CPU, cost),),
     )
 
 

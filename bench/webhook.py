@@ -18,9 +18,9 @@ from statistics import median
 from timeit import timeit
 
 from bench.cpu import per_review_us
-from bench.opponents import BARE, OURS, SERVED_BY, command
+from bench.opponents import OURS, SERVED_BY, command
 from bench.process import resident_mib
-from bench.result import Cell, Goal, Result, Table
+from bench.result import Cell, Result, Table, wrong
 from bench.reviews import NAMES, review
 from bench.servers import Running, make_certificates, raise_file_limit, serving
 from contract.stamps import Stamper
@@ -60,24 +60,6 @@ def run(*, seconds: float = 2.0, turns: int = 3, number: int = 100, stalled: int
                 _stall(server, stalled)
             grown = resident_mib(worker) - resident
             same = server.workers() == (worker,)
-    first = cpu[_SIZES[0]]
-    goals = (
-        *(
-            Goal(
-                f"review function alone over json.loads of the same {size // 1000} KB",
-                limit,
-                alone[size].review / alone[size].loads,
-            )
-            for size, limit in zip(_SIZES, (3.5, 1.5), strict=True)
-        ),
-        Goal("honest reviews that failed beside clients that stall", 0, honest.failed),
-        Goal("workers lost beside them", 0, int(not same)),
-        Goal(
-            f"time on the processor of a 5 KB review over that of {BARE}",
-            1,
-            median(ours / bare for ours, bare in zip(first[OURS], first[BARE], strict=True)),
-        ),
-    )
     tables = (
         _costs(cpu),
         Table(
@@ -94,7 +76,11 @@ def run(*, seconds: float = 2.0, turns: int = 3, number: int = 100, stalled: int
             [(honest.sent, honest.failed, resident, grown)],
         ),
     )
-    return Result(NAME, tables, goals, {"resident_mib": resident})
+    strength = {
+        "honest reviews that failed beside clients that stall": honest.failed,
+        "workers lost beside them": int(not same),
+    }
+    return Result(NAME, tables, wrong(strength))
 
 
 @dataclass(slots=True)

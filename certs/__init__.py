@@ -3,7 +3,7 @@
 Here belong: what a certificate authority and a serving certificate must say
 (:mod:`certs.issue`, pure but for the key generator of the cryptography library, and
 :mod:`certs.reading`), the names they are for (:mod:`certs.names`), a directory they are kept
-in (:mod:`certs.store`), and their renewal in a cluster: the objects (:mod:`certs.objects`),
+
 read at one moment (:mod:`certs.observing`), and the phases (:mod:`certs.rotation`).
 
 I/O is in :mod:`certs.store`, :mod:`certs.cluster` (the API server) and :mod:`certs.replicas`

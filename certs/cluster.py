@@ -1,206 +1,142 @@
-"""The API server, as a rotation uses it: the objects it needs, over :mod:`common.apiserver`.
+"""The API server, as a rotation uses it: a few objects, over :mod:`common.apiserver`.
 
-Every request has its timeouts. A read that meets what may pass by itself (no connection,
-5xx, 429) is tried again for a while. A write is not: its answer may be lost although it was
-done, and it may carry the time it was made at; whoever makes one looks again first.
+Every request is made once, within its timeouts. One that may succeed later, and one whose answer
+is lost although it may have been done, is a :class:`certs.errors.Conflict`: whoever makes it looks
+at all objects again, after a pause.
 """
 
 import json
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 from certs.errors import ClusterError, Conflict
-from certs.objects import Json, Kind
+from certs.objects import (
+    Configuration,
+    Json,
+    Kind,
+    Observed,
+    Purpose,
+    bundle_patch,
+    parse_configuration,
+    parse_secret,
+)
+from certs.reading import Certificate
+from certs.settings import Settings
 from common.apiserver.client import object_path, quoted, refusal
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.apiserver.rest import BROKEN, Rest
-from common.backoff import Backoff, by_chance
 from common.errors import Unavailable
 
 _TIMEOUTS = (5.0, 15.0)
-_PATIENCE_S = 60.0
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _SKEW = timedelta(minutes=5)
-_NOT_FOUND, _CONFLICT, _INVALID = 404, 409, 422
-
-_Failure: TypeAlias = Gone | Rejected | Unavailable
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """The clocks and the pauses of a client.
-
-    Attributes:
-        now: gives the present.
-        monotonic: gives seconds, for deadlines.
-        sleep: waits for seconds.
-        jitter: gives 0 to 1, so that two clients do not try again together.
-    """
-
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    monotonic: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-    jitter: Callable[[], float] = by_chance
+_AGAIN = (("POST", 409), ("PUT", 409), ("PUT", 404), ("PATCH", 409), ("PATCH", 404), ("PATCH", 422))
+"""Refusals of what has changed, or gone; of a patch 422, before versions are compared."""
 
 
-class ApiCluster:
-    """A client for one namespace.
+class Cluster:
+    """The objects of one rotation.
 
     Args:
-        namespace: where the Secrets are.
-        kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
-        times: clocks.
+        settings: which objects, and how the API server is reached.
+        now: gives the present.
 
     Raises:
         ClusterError: the credentials cannot be used.
     """
 
     def __init__(
-        self, namespace: str, kubeconfig: Path | None = None, *, times: Time | None = None
+        self, settings: Settings, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
+        self.settings = settings
+        self._now = now
         try:
-            self._rest = Rest(kubeconfig, user_agent="gpu-turnstile-certs")
+            self._rest = Rest(settings.kubeconfig, user_agent="gpu-turnstile-certs")
         except CredentialsError as error:
-            hint = "; --kubeconfig is not given" if kubeconfig is None else ""
+            hint = "; --kubeconfig is not given" if settings.kubeconfig is None else ""
             raise ClusterError(f"{error}{hint}") from error
-        self._namespace = namespace
-        self._times = times or Time()
 
-    def get_secret(self, name: str) -> Json | None:
-        """Read a Secret; ``None`` when there is none.
+    def observe(self) -> Observed:
+        """Read everything.
+
+        What is written to an object is refused if it has changed since it was read, and what is
+        read after it is newer. So what is written last, trust, is read first.
 
         Raises:
-            ClusterError: no usable answer.
+            ClusterError: the API server refuses.
+            Conflict: it does not answer.
         """
-        return self._read(self._secret(name), self._secret_path(name))
+        wanted = self.settings.configurations
+        found = [(kind, name, self.request("GET", _path(kind, name))) for kind, name in wanted]
+        ca_secret, tls_secret = self.settings.ca_secret, self.settings.tls_secret
+        serving = self.request("GET", self._secret_path(tls_secret))
+        authority = self.request("GET", self._secret_path(ca_secret))
+        return Observed(
+            parse_secret(ca_secret, Purpose.AUTHORITY, authority),
+            parse_secret(tls_secret, Purpose.SERVING, serving),
+            tuple(
+                parse_configuration(kind, name, obj) for kind, name, obj in found if obj is not None
+            ),
+            tuple(f"{kind.value} {name}" for kind, name, obj in found if obj is None),
+        )
 
-    def create_secret(self, obj: Json) -> None:
-        """Create a Secret.
+    def write_secret(self, obj: Json) -> None:
+        """Create a Secret, or replace the one that was read.
 
         Raises:
-            Conflict: it is there.
+            Conflict: it is there, or has changed since it was read.
             ClusterError: it is refused.
         """
-        what = f"{self._secret(str(obj['metadata']['name']))}: create"
-        self._write(what, "POST", self._secret_path(), obj, {_CONFLICT})
+        metadata = obj["metadata"]
+        if "resourceVersion" in metadata:
+            self.request("PUT", self._secret_path(metadata["name"]), obj)
+        else:
+            self.request("POST", self._secret_path(), obj)
 
-    def replace_secret(self, name: str, obj: Json) -> None:
-        """Replace a Secret.
+    def write_bundle(
+        self, found: Configuration, trusted: tuple[Certificate, ...], now: datetime
+    ) -> None:
+        """Give all webhooks of a configuration the same ``caBundle``.
 
         Raises:
             Conflict: it has changed since it was read.
             ClusterError: it is refused.
         """
-        what = f"{self._secret(name)}: update"
-        self._write(what, "PUT", self._secret_path(name), obj, {_CONFLICT, _NOT_FOUND})
+        self.request("PATCH", _path(found.kind, found.name), bundle_patch(found, trusted, now))
 
-    def get_configuration(self, kind: Kind, name: str) -> Json | None:
-        """Read a webhook configuration; ``None`` when there is none.
-
-        Raises:
-            ClusterError: no usable answer.
-        """
-        return self._read(f"{kind.value} {name}", _configuration_path(kind, name))
-
-    def patch_configuration(self, kind: Kind, name: str, patch: list[Json]) -> None:
-        """Apply a JSON patch to a webhook configuration.
+    def request(self, method: str, path: str, body: Json | list[Json] | None = None) -> Json | None:
+        """Make a request, and return the object of the answer; ``None`` for one that is not there.
 
         Raises:
-            Conflict: it has changed since it was read.
-            ClusterError: it is refused.
+            Conflict: the object has changed, or nobody answered.
+            ClusterError: it is refused, or the answer is no object or by another clock.
         """
-        # A path of the patch may be gone: that is refused before versions are compared.
-        conflicts = {_CONFLICT, _NOT_FOUND, _INVALID}
-        what = f"{kind.value} {name}: patch"
-        self._write(what, "PATCH", _configuration_path(kind, name), patch, conflicts)
-
-    def _secret(self, name: str) -> str:
-        return f"secret {self._namespace}/{name}"
+        try:
+            response = self._rest.request(method, path, timeout=_TIMEOUTS, body=body)
+            content = response.data
+            if not 200 <= response.status < 300:
+                raise refusal(response.status, str(response.reason), content)
+        except Rejected as error:
+            if (method, error.status) == ("GET", 404):
+                return None
+            kind = Conflict if (method, error.status) in _AGAIN else ClusterError
+            raise kind(f"{method} {path}: {error.status} {_line(error)}") from error
+        except (*BROKEN, Gone, Unavailable) as error:
+            raise Conflict(f"{method} {path}: {_line(error)}") from error
+        self._compare_clocks(response.headers.get("Date"))
+        return _decode(content, f"{method} {path}")
 
     def _secret_path(self, name: str = "") -> str:
-        return object_path("secrets", self._namespace, name)
-
-    def _read(self, what: str, path: str) -> Json | None:
-        """Get an object, again and again while nobody answers; ``None`` when there is none.
-
-        Raises:
-            ClusterError: no usable answer.
-        """
-        what = f"{what}: get"
-        end = self._times.monotonic() + _PATIENCE_S
-        pauses = Backoff(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, jitter=self._times.jitter)
-        while True:
-            try:
-                return self._request(what, "GET", path)
-            except Unavailable as error:
-                wait = pauses.next()
-                if self._times.monotonic() + wait > end:
-                    raise ClusterError(f"{what}: {_text(error)}") from error
-            except (Gone, Rejected) as error:
-                if isinstance(error, Rejected) and error.status == _NOT_FOUND:
-                    return None
-                raise ClusterError(f"{what}: {_text(error)}") from error
-            self._times.sleep(wait)
-
-    def _write(
-        self, what: str, method: str, path: str, body: Json | list[Json], conflicts: set[int]
-    ) -> None:
-        """Make a write, once.
-
-        Raises:
-            Conflict: an answer in *conflicts*, or none: nobody knows whether it was done.
-            ClusterError: it is refused.
-        """
-        try:
-            self._request(what, method, path, body)
-        except (Gone, Rejected, Unavailable) as error:
-            again = isinstance(error, Unavailable) or (
-                isinstance(error, Rejected) and error.status in conflicts
-            )
-            raise (Conflict if again else ClusterError)(f"{what}: {_text(error)}") from error
-
-    def _request(
-        self, what: str, method: str, path: str, body: Json | list[Json] | None = None
-    ) -> Json:
-        """Make a request.
-
-        Raises:
-            Gone: 410.
-            Rejected: the API server said no.
-            Unavailable: it did not answer.
-            ClusterError: it answered with something that is no object, or by another clock.
-        """
-        response = self._rest.request(method, path, timeout=_TIMEOUTS, body=body)
-        try:
-            content = response.data
-        except BROKEN as error:
-            raise Unavailable(f"API server: {error}") from error
-        if not 200 <= response.status < 300:
-            raise refusal(response.status, str(response.reason), content)
-        try:
-            decoded = json.loads(content)
-        except ValueError:
-            # Nothing of the answer is told: it may be half of a Secret.
-            decoded = None
-        if not isinstance(decoded, dict):
-            raise ClusterError(f"{what}: the API server answered with something that is no object")
-        self._compare_clocks(response.headers.get("Date"))
-        return decoded
+        return object_path("secrets", self.settings.namespace, name)
 
     def _compare_clocks(self, date: str | None) -> None:
         """Refuse to date anything by a clock that API servers do not agree with."""
-        if date is None:
-            return
         try:
-            theirs = parsedate_to_datetime(date)
+            theirs = parsedate_to_datetime(date or "")
         except ValueError:
             return
-        ours = self._times.now()
+        ours = self._now()
         if abs(ours - theirs) > _SKEW:
             raise ClusterError(
                 f"the clock here says {ours:%Y-%m-%d %H:%M:%S} UTC and the API server's says "
@@ -208,10 +144,20 @@ class ApiCluster:
             )
 
 
-def _configuration_path(kind: Kind, name: str) -> str:
+def _decode(content: bytes, what: str) -> Json:
+    """Read an object; nothing of what is none is told: it may be half of a Secret."""
+    try:
+        decoded: Any = json.loads(content)
+    except ValueError:
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise ClusterError(f"{what}: the API server answered with something that is no object")
+    return decoded
+
+
+def _path(kind: Kind, name: str) -> str:
     return f"/apis/admissionregistration.k8s.io/v1/{kind.value}s/{quoted(name)}"
 
 
-def _text(error: _Failure) -> str:
-    text = " ".join(str(error).split())
-    return f"{error.status} {text}" if isinstance(error, Rejected) else text
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())

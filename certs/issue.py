@@ -18,6 +18,11 @@ from certs.names import Subject
 SKEW = timedelta(minutes=5)
 """Certificates start this much earlier, for nodes whose clocks run behind."""
 
+_USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
@@ -71,16 +76,15 @@ def make_authority(*, now: datetime, days: int) -> KeyPair:
     serial = x509.random_serial_number()
     # The number in the name keeps two authorities apart while a rotation trusts both.
     name = _name(f"gpu-turnstile webhook CA {serial % 2**32:08x}")
+    start, end = _life(now, days)
     builder = (
-        _begin(name, name, key.public_key(), _life(now, days))
-        .serial_number(serial)
+        x509.CertificateBuilder(name, name, key.public_key(), serial)
+        .not_valid_before(start)
+        .not_valid_after(end)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False
-        )
+        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
     )
-    return _pair(builder.sign(key, hashes.SHA256()), key)
+    return _sign(builder, key, key)
 
 
 def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyPair:
@@ -94,46 +98,23 @@ def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyP
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     issuer_key = serialization.load_pem_private_key(authority.key, password=None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)  # noqa: S101 - as read_pair has it
-    not_before, not_after = _life(now, subject.days)
+    start, end = _life(now, subject.days)
     key = ec.generate_private_key(ec.SECP256R1())
-    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     names = [
         *(x509.DNSName(each) for each in subject.dns),
         *(x509.IPAddress(each) for each in subject.ips),
     ]
     builder = (
-        _begin(
-            _name("gpu-turnstile webhook"),
-            issuer.subject,
-            key.public_key(),
-            (not_before, min(not_after, issuer.not_valid_after_utc)),
-        )
+        x509.CertificateBuilder(issuer.subject, _name("gpu-turnstile webhook"), key.public_key())
         .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(min(end, issuer.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(identifier, critical=False)
     )
-    return _pair(builder.sign(issuer_key, hashes.SHA256()), key)
-
-
-def _begin(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public_key: ec.EllipticCurvePublicKey,
-    life: tuple[datetime, datetime],
-) -> x509.CertificateBuilder:
-    not_before, not_after = life
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .not_valid_before(not_before)
-        .not_valid_after(not_after)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-    )
+    return _sign(builder, key, issuer_key)
 
 
 def _life(now: datetime, days: int) -> tuple[datetime, datetime]:
@@ -145,23 +126,23 @@ def _name(common_name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _usage(
-    *, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
+def _usage(*allowed: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**(dict.fromkeys(_USAGES, False) | dict.fromkeys(allowed, True)))
+
+
+def _sign(
+    builder: x509.CertificateBuilder,
+    key: ec.EllipticCurvePrivateKey,
+    issuer_key: ec.EllipticCurvePrivateKey,
+) -> KeyPair:
+    """Sign a certificate for the public half of *key*, by the key of its issuer."""
+    identifiers = (
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
     )
-
-
-def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> KeyPair:
+    for each in identifiers:
+        builder = builder.add_extension(each, critical=False)
+    certificate = builder.sign(issuer_key, hashes.SHA256())
     return KeyPair(
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(

@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from certs.errors import InvalidField
@@ -11,6 +12,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z", re.ASCII)
 _LONGEST_NAME = 253
+_RULE = (
+    "must be at most 253 characters: labels of 1 to 63 letters, digits and inner hyphens, "
+    "joined by dots"
+)
 LONGEST_DAYS = 3650
 """Ten years: longer is a forgotten certificate, not a plan."""
 
@@ -55,21 +60,14 @@ def parse_dns_name(text: str) -> str:
         InvalidField: the name could never match a host.
     """
     name = text.lower()
-    if not name or len(name) > _LONGEST_NAME:
-        raise InvalidField("dns", text, f"must be 1 to {_LONGEST_NAME} characters")
-    if not name.isascii():
-        raise InvalidField("dns", text, "must be ASCII: write the xn-- form of the name")
-    if _is_address(name):
-        raise InvalidField("dns", text, "is an address: give it as an IP address instead")
     labels = name.split(".")
     if labels[0] == "*" and len(labels) > 2:
         labels = labels[1:]
-    if not all(_LABEL.match(label) for label in labels):
-        raise InvalidField(
-            "dns",
-            text,
-            "must be labels of 1 to 63 letters, digits and inner hyphens, joined by dots",
-        )
+    if len(name) > _LONGEST_NAME or not all(map(_LABEL.match, labels)):
+        raise InvalidField("dns", text, _RULE)
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        raise InvalidField("dns", text, "is an address: give it as an IP address instead")
     return name
 
 
@@ -77,20 +75,12 @@ def parse_ip(text: str) -> Address:
     """Read an IPv4 or IPv6 address.
 
     Raises:
-        InvalidField: it is none, or is bound to one interface.
+        InvalidField: it is none, or is bound to one interface, which no certificate can hold.
     """
     try:
         address = ipaddress.ip_address(text)
     except ValueError as error:
         raise InvalidField("ip", text, "must be an IPv4 or IPv6 address") from error
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
-        raise InvalidField("ip", text, "must not name an interface, a certificate cannot hold it")
+        raise InvalidField("ip", text, "must not name an interface")
     return address
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

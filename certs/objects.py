@@ -5,14 +5,13 @@ together with what it dates, so that one write can never come without the other.
 """
 
 import base64
-import binascii
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, TypeAlias
 
-from certs.errors import ClusterError, InvalidCertificate
+from certs.errors import InvalidCertificate
 from certs.issue import KeyPair
 from certs.reading import Certificate, read_bundle, read_pair, write_bundle
 
@@ -20,7 +19,6 @@ Json: TypeAlias = dict[str, Any]
 
 LABEL = "app.kubernetes.io/managed-by"
 LABEL_VALUE = "gpu-turnstile-certs"
-PART_OF, COMPONENT = "app.kubernetes.io/part-of", "app.kubernetes.io/component"
 SERVING_SINCE = "gpu-turnstile/serving-since"
 BUNDLE_CHANGED = "gpu-turnstile/bundle-changed"
 INJECTORS = (
@@ -105,76 +103,78 @@ class Configuration:
         return f"{self.kind.value} {self.name}"
 
 
-def parse_secret(name: str, purpose: Purpose, obj: Json | None) -> Secret:
-    """Read a Secret; ``None`` is one that is not there.
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The objects, as they were read.
 
-    Raises:
-        ClusterError: it is no Secret at all.
+    Attributes:
+        authority: the Secret of the authority.
+        serving: the Secret that the webhook mounts.
+        configurations: those that are there.
+        missing: those that should be there and are not.
     """
+
+    authority: Secret
+    serving: Secret
+    configurations: tuple[Configuration, ...]
+    missing: tuple[str, ...] = ()
+
+
+Served: TypeAlias = Mapping[str, Certificate | None]
+"""What is served at each address; ``None`` where nobody answers."""
+
+
+def parse_secret(name: str, purpose: Purpose, obj: Json | None) -> Secret:
+    """Read a Secret; ``None`` is one that is not there."""
     if obj is None:
         return Secret(name, Origin.ABSENT, problem="is not there")
-    metadata = _mapping(obj, "metadata", f"secret {name}")
-    labels = _mapping(metadata, "labels", f"secret {name}")
-    annotations = _mapping(metadata, "annotations", f"secret {name}")
-    data = _mapping(obj, "data", f"secret {name}")
-    if labels.get(LABEL) == LABEL_VALUE:
+    metadata, data = obj.get("metadata") or {}, obj.get("data") or {}
+    if (metadata.get("labels") or {}).get(LABEL) == LABEL_VALUE:
         origin = Origin.OURS
     else:
         origin = Origin.FOREIGN if any(data.values()) else Origin.EMPTY
-    _, certificate_key, key_key = purpose.value
-    pair: KeyPair | None = None
-    certificate: Certificate | None = None
-    problem = ""
-    try:
-        pair = KeyPair(_decode(data, certificate_key), _decode(data, key_key))
-        certificate = read_pair(pair)
-        if certificate.is_authority != (purpose is Purpose.AUTHORITY):
-            problem = "is the certificate of " + (
-                "an authority" if certificate.is_authority else "no authority"
-            )
-    except InvalidCertificate as error:
-        problem = str(error)
-    if problem:
-        pair = certificate = None
-        problem = f"{certificate_key}: {problem}"
-    trusted: tuple[Certificate, ...] = ()
-    if purpose is Purpose.SERVING:
-        trusted = _bundle(data.get("ca.crt"))
-    since = _stamp(annotations.get(SERVING_SINCE))
+    pair, certificate, problem = _read_pair(purpose, data)
+    is_serving = purpose is Purpose.SERVING
+    trusted = read_bundle(_decode(data.get("ca.crt"))) if is_serving else ()
+    since = _stamp(metadata, SERVING_SINCE)
     return Secret(name, origin, pair, certificate, problem, trusted, since, obj)
 
 
-def parse_configuration(kind: Kind, name: str, obj: Json) -> Configuration:
-    """Read a webhook configuration.
+def _read_pair(purpose: Purpose, data: Json) -> tuple[KeyPair | None, Certificate | None, str]:
+    """Return a pair that can be used and its certificate, or why there is none."""
+    _, certificate_key, key_key = purpose.value
+    try:
+        pair = KeyPair(_decode(data.get(certificate_key)), _decode(data.get(key_key)))
+        certificate = read_pair(pair)
+    except InvalidCertificate as error:
+        return None, None, f"{certificate_key}: {error}"
+    if certificate.is_authority is not (purpose is Purpose.AUTHORITY):
+        found = "an authority" if certificate.is_authority else "no authority"
+        return None, None, f"{certificate_key}: is the certificate of {found}"
+    return pair, certificate, ""
 
-    Raises:
-        ClusterError: it is none.
-    """
-    what = f"{kind.value} {name}"
-    metadata = _mapping(obj, "metadata", what)
-    annotations = _mapping(metadata, "annotations", what)
-    webhooks = obj.get("webhooks") or []
-    if not isinstance(webhooks, list):
-        raise ClusterError(f"{what}: webhooks: must be a list")
-    bundles = []
-    for index, webhook in enumerate(webhooks):
-        client = webhook.get("clientConfig") if isinstance(webhook, dict) else None
-        if not isinstance(client, dict):
-            raise ClusterError(f"{what}: webhooks[{index}].clientConfig: must be an object")
-        bundles.append(_bundle(client.get("caBundle")))
+
+def parse_configuration(kind: Kind, name: str, obj: Json) -> Configuration:
+    """Read a webhook configuration."""
+    metadata = obj.get("metadata") or {}
+    annotations = metadata.get("annotations") or {}
     return Configuration(
         kind,
         name,
         str(metadata.get("resourceVersion", "")),
-        tuple(bundles),
-        _stamp(annotations.get(BUNDLE_CHANGED)),
+        tuple(
+            read_bundle(_decode(each["clientConfig"].get("caBundle")))
+            for each in obj.get("webhooks") or ()
+        ),
+        _stamp(metadata, BUNDLE_CHANGED),
         bool(annotations),
         next((each for each in INJECTORS if each in annotations), ""),
     )
 
 
-def new_secret(name: str, namespace: str, purpose: Purpose, component: str = "certs") -> Json:
+def new_secret(name: str, purpose: Purpose, *, namespace: str, component: str = "certs") -> Json:
     """Make a Secret that holds nothing yet, with the labels by which *component* is deleted."""
+    labels = {"app.kubernetes.io/part-of": "gpu-turnstile"}
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -182,41 +182,27 @@ def new_secret(name: str, namespace: str, purpose: Purpose, component: str = "ce
         "metadata": {
             "name": name,
             "namespace": namespace,
-            "labels": {PART_OF: "gpu-turnstile", COMPONENT: component},
+            "labels": {**labels, "app.kubernetes.io/component": component},
         },
     }
 
 
-def with_authority(obj: Json, pair: KeyPair) -> Json:
-    """Copy the Secret of the authority, with another one."""
-    return _with(obj, {"ca.crt": pair.certificate, "ca.key": pair.key})
+def changed(obj: Json, data: Mapping[str, bytes], *, since: datetime | None = None) -> Json:
+    """Copy a Secret, with our label and other data; whatever else it has is kept.
 
-
-def with_serving(
-    obj: Json, pair: KeyPair, *, trusted: Iterable[Certificate], now: datetime
-) -> Json:
-    """Copy the Secret that the webhook mounts, with another certificate, dated *now*."""
-    data = {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": write_bundle(trusted)}
-    return with_stamp(_with(obj, data), now)
-
-
-def with_label(obj: Json) -> Json:
-    """Copy a Secret, with our label."""
+    Args:
+        obj: the Secret.
+        data: what is replaced.
+        since: dates the certificate; ``None`` keeps the date it has.
+    """
     metadata = obj["metadata"]
     labels = {**(metadata.get("labels") or {}), LABEL: LABEL_VALUE}
-    return {**obj, "metadata": {**metadata, "labels": labels}}
-
-
-def with_trusted(obj: Json, trusted: Iterable[Certificate]) -> Json:
-    """Copy the Secret that the webhook mounts, with other authorities beside its certificate."""
-    return {**obj, "data": {**obj["data"], "ca.crt": _encode(write_bundle(trusted))}}
-
-
-def with_stamp(obj: Json, now: datetime) -> Json:
-    """Copy the Secret that the webhook mounts, its certificate dated *now*."""
-    metadata = obj["metadata"]
-    annotations = {**(metadata.get("annotations") or {}), SERVING_SINCE: write_stamp(now)}
-    return {**obj, "metadata": {**metadata, "annotations": annotations}}
+    metadata = {**metadata, "labels": labels}
+    if since is not None:
+        annotations = {**(metadata.get("annotations") or {}), SERVING_SINCE: write_stamp(since)}
+        metadata = {**metadata, "annotations": annotations}
+    encoded = {key: _encode(value) for key, value in data.items()}
+    return {**obj, "metadata": metadata, "data": {**(obj.get("data") or {}), **encoded}}
 
 
 def bundle_patch(
@@ -253,53 +239,22 @@ def write_stamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _with(obj: Json, data: Mapping[str, bytes]) -> Json:
-    encoded = {key: _encode(value) for key, value in data.items()}
-    return {**with_label(obj), "data": {**(obj.get("data") or {}), **encoded}}
-
-
-def _mapping(parent: Json, field_name: str, what: str) -> Json:
-    value = parent.get(field_name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ClusterError(f"{what}: {field_name}: must be an object")
-    return value
-
-
-def _bundle(text: object) -> tuple[Certificate, ...]:
+def _decode(text: object) -> bytes:
+    """Read base64; what is none holds nothing."""
     try:
-        return read_bundle(_bytes(text or ""))
-    except InvalidCertificate:
-        return ()
-
-
-def _decode(data: Json, key: str) -> bytes:
-    try:
-        return _bytes(data.get(key) or "")
-    except InvalidCertificate as error:
-        raise InvalidCertificate(f"{key} is not base64") from error
-
-
-def _bytes(text: object) -> bytes:
-    if not isinstance(text, str):
-        raise InvalidCertificate("not a string")
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidCertificate("not base64") from error
+        return base64.b64decode(str(text or ""), validate=True)
+    except ValueError:
+        return b""
 
 
 def _encode(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-def _stamp(text: object) -> datetime | None:
+def _stamp(metadata: Json, annotation: str) -> datetime | None:
     """Read a time; what is none was not written by us, and dates nothing."""
-    if not isinstance(text, str):
-        return None
     try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(str((metadata.get("annotations") or {}).get(annotation)))
     except ValueError:
         return None
     return moment if moment.tzinfo is not None else None

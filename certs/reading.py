@@ -83,21 +83,6 @@ def write_bundle(certificates: Iterable[Certificate]) -> bytes:
     return b"".join(each.pem for each in certificates)
 
 
-def check_authorities(pem: bytes) -> None:
-    """Check that *pem* holds authorities, and nothing else.
-
-    Raises:
-        InvalidCertificate: a client could not use *pem* as what it trusts.
-    """
-    try:
-        certificates = x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
-        raise InvalidCertificate("not a PEM certificate") from error
-    for certificate in certificates:
-        if not _is_authority(certificate):
-            raise InvalidCertificate("not the certificate of an authority (CA:TRUE is missing)")
-
-
 def read_pair(pair: KeyPair) -> Certificate:
     """Read the certificate of a pair that belongs together.
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from certs.errors import InvalidCertificate, InvalidField
-from certs.observing import Served
+from certs.objects import Served
 from certs.reading import Certificate, read_certificate
 
 _SECONDS = 5.0
@@ -18,28 +18,23 @@ class Replicas:
     """All webhooks behind a host name.
 
     Attributes:
-        host: a name that stands for the addresses of all webhooks, as that of a headless
-            Service does.
+        host: stands for the addresses of all webhooks, as that of a headless Service does.
         port: where each of them listens.
-        server_name: sent in the handshake (SNI).
     """
 
     host: str
     port: int
-    server_name: str
 
-    def served(self) -> Served:
-        """Return what each address serves; ``None`` where nobody answers."""
-        return {address: self._shake(address) for address in self._addresses()}
-
-    def _addresses(self) -> list[str]:
+    def ask(self, server_name: str) -> Served:
+        """Return what each address serves by *server_name* (SNI); ``None`` where nobody answers."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError:  # nobody is there, or the name server is away: nothing is known
-            return []
-        return sorted({str(address[0]) for *_, address in found})
+            return {}
+        addresses = sorted({str(address[0]) for *_, address in found})
+        return {each: self._shake(each, server_name) for each in addresses}
 
-    def _shake(self, address: str) -> Certificate | None:
+    def _shake(self, address: str, server_name: str) -> Certificate | None:
         # Whatever is shown is looked at and nothing is sent: there is nothing to trust.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
@@ -47,7 +42,7 @@ class Replicas:
         with (
             suppress(OSError, InvalidCertificate),
             socket.create_connection((address, self.port), timeout=_SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=self.server_name) as secure,
+            context.wrap_socket(plain, server_hostname=server_name) as secure,
         ):
             shown = secure.getpeercert(binary_form=True)
             if shown is not None:
@@ -55,14 +50,16 @@ class Replicas:
         return None
 
 
-def parse_replicas(text: str, server_name: str) -> Replicas:
-    """Read ``HOST:PORT``.
+def parse_replicas(text: str) -> Replicas | None:
+    """Read ``HOST:PORT``; nothing is nobody.
 
     Raises:
-        InvalidField: it is none.
+        InvalidField: it is something else.
     """
+    if not text:
+        return None
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) <= _LARGEST_PORT:
         raise InvalidField("replicas", text, "must be HOST:PORT")
-    return Replicas(host, int(port), server_name)
+    return Replicas(host, int(port))

@@ -1,63 +1,26 @@
-"""Reports of the objects and of the actions, for people and for programs. Pure."""
+"""What there is and what a rotation would do next, for a terminal. Pure."""
 
-import json
 from collections.abc import Iterator
 from datetime import datetime
 
 from certs.errors import Foreign
-from certs.objects import Configuration, Json, Origin, Secret, write_stamp
-from certs.observing import Observed
+from certs.objects import Configuration, Observed, Origin, Secret
 from certs.reading import Certificate, is_issued_by
-from certs.rotation import decide
-from certs.settings import Policy
+from certs.rotation import decide, event
+from certs.settings import Settings
 
 
-def as_json(observed: Observed, policy: Policy, now: datetime) -> str:
-    """Write everything as one JSON object."""
-    return json.dumps(
-        {
-            "secrets": [
-                {
-                    "name": secret.name,
-                    "origin": secret.origin.value,
-                    "problem": secret.problem,
-                    "certificate": _certificate(secret.certificate),
-                }
-                for secret in (observed.authority, observed.serving)
-            ],
-            "configurations": [
-                {
-                    "kind": each.kind.value,
-                    "name": each.name,
-                    "trusts": [
-                        [certificate.fingerprint for certificate in bundle]
-                        for bundle in each.bundles
-                    ],
-                    "acceptsServing": _accepts(each, observed.serving.certificate),
-                }
-                for each in observed.configurations
-            ],
-            "missing": list(observed.missing),
-            "next": next_step(observed, policy, now),
-        },
-        indent=2,
-    )
-
-
-def as_table(observed: Observed, policy: Policy, now: datetime) -> str:
+def as_table(observed: Observed, settings: Settings, now: datetime) -> str:
     """Write everything as lines for a terminal."""
     rows = list(_rows(observed))
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]
-    return "\n".join([*lines, "", f"next: {next_step(observed, policy, now)}"])
-
-
-def next_step(observed: Observed, policy: Policy, now: datetime) -> str:
-    """Return what a rotation would do next."""
     try:
-        return str(decide(observed, policy, now=now))
+        message, fields = event(decide(observed, settings, now=now))
+        following = ", ".join([message, *(f"{key}: {value}" for key, value in fields.items())])
     except Foreign as error:
-        return f"refused: {error}"
+        following = f"refused: {error}"
+    return "\n".join([*lines, "", f"next: {following}"])
 
 
 def _rows(observed: Observed) -> Iterator[tuple[str, str, str]]:
@@ -78,18 +41,6 @@ def _described(secret: Secret) -> str:
     if found is None:
         return "" if secret.origin is Origin.ABSENT else secret.problem
     return f"{found}, renewed from {found.renew_at:%Y-%m-%d %H:%M} UTC"
-
-
-def _certificate(found: Certificate | None) -> Json | None:
-    if found is None:
-        return None
-    return {
-        "fingerprint": found.fingerprint,
-        "names": sorted(found.names),
-        "notBefore": write_stamp(found.not_before),
-        "notAfter": write_stamp(found.not_after),
-        "renewAt": write_stamp(found.renew_at),
-    }
 
 
 def _accepts(configuration: Configuration, serving: Certificate | None) -> bool:

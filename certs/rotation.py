@@ -19,29 +19,26 @@ continued by the next, whoever starts it. :func:`rotate` is the loop around it.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
+from certs.cluster import Cluster
 from certs.errors import ClusterError, Conflict, Foreign
 from certs.issue import make_authority, sign_serving
 from certs.objects import (
     LABEL,
     Configuration,
     Json,
+    Observed,
     Origin,
     Purpose,
     Secret,
-    bundle_patch,
+    Served,
+    changed,
     new_secret,
-    with_authority,
-    with_label,
-    with_serving,
-    with_stamp,
-    with_trusted,
     write_stamp,
 )
-from certs.observing import Cluster, Observed, Served, observe
-from certs.reading import Certificate, is_issued_by
-from certs.settings import Policy, Settings
+from certs.reading import Certificate, is_issued_by, write_bundle
+from certs.settings import Settings
 from common.backoff import Jitter, by_chance, pause_after
 
 AHEAD = timedelta(minutes=5)
@@ -56,7 +53,7 @@ _LONGEST_NAP = timedelta(seconds=30)
 _MISSING_NAP = timedelta(seconds=5)
 
 
-# --- the actions: one write, or one reason to do nothing; the text is what is told of it ----
+# --- the actions: one write, or one reason to do nothing ------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +62,12 @@ class TakeOver:
 
     secret: Secret
 
-    def __str__(self) -> str:
-        return f"secret {self.secret.name}: taken over"
-
 
 @dataclass(frozen=True, slots=True)
 class StoreAuthority:
     """Make an authority and store it."""
 
     why: str
-
-    def __str__(self) -> str:
-        return f"new authority: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +77,12 @@ class WriteCaBundle:
     configuration: Configuration
     trusted: tuple[Certificate, ...]
 
-    def __str__(self) -> str:
-        return f"{self.configuration} trusts {_listed(self.trusted)}"
-
 
 @dataclass(frozen=True, slots=True)
 class WriteCaCrt:
     """Write *trusted* as ``ca.crt`` of the webhook's Secret, for clients other than API servers."""
 
     trusted: tuple[Certificate, ...]
-
-    def __str__(self) -> str:
-        return f"ca.crt beside the serving certificate holds {_listed(self.trusted)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,24 +92,15 @@ class StoreServing:
     trusted: tuple[Certificate, ...]
     why: str
 
-    def __str__(self) -> str:
-        return f"new serving certificate: {self.why}"
-
 
 @dataclass(frozen=True, slots=True)
 class DateServing:
     """Date the serving certificate, where its Secret does not tell since when it is there."""
 
-    def __str__(self) -> str:
-        return "serving certificate: dated"
-
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Find out what the webhooks serve, and decide again."""
-
-    def __str__(self) -> str:
-        return "webhooks are asked which certificate they serve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +110,12 @@ class Wait:
     until: datetime
     why: str
 
-    def __str__(self) -> str:
-        return f"next step not before {_minute(self.until)}: {self.why}"
-
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """Nothing is left to do until *renewal*."""
 
     renewal: datetime
-
-    def __str__(self) -> str:
-        return f"nothing to do before {_minute(self.renewal)}"
 
 
 Step: TypeAlias = (
@@ -154,25 +124,47 @@ Step: TypeAlias = (
 Action: TypeAlias = Step | Ask | Wait | Done
 
 
-def _listed(certificates: tuple[Certificate, ...]) -> str:
-    return ", ".join(map(str, certificates))
+def event(action: Action) -> tuple[str, dict[str, object]]:
+    """Return the message and the fields of the log line about an action."""
+    fields: dict[str, object] = {}
+    match action:
+        case TakeOver(secret):
+            message, fields = "secret taken over", {"secret": secret.name}
+        case StoreAuthority(why):
+            message, fields = "new authority", {"reason": why}
+        case StoreServing(why=why):
+            message, fields = "new serving certificate", {"reason": why}
+        case DateServing():
+            message = "serving certificate dated"
+        case WriteCaBundle(configuration, trusted):
+            message = "trust changed"
+            fields = {"configuration": str(configuration), "trusts": _listed(trusted)}
+        case WriteCaCrt(trusted):
+            message, fields = "ca.crt changed", {"trusts": _listed(trusted)}
+        case Ask():
+            message = "webhooks are asked which certificate they serve"
+        case Wait(until, why):
+            message, fields = "next step later", {"until": write_stamp(until), "reason": why}
+        case Done(renewal):
+            message, fields = "nothing to do", {"until": write_stamp(renewal)}
+    return message, fields
 
 
-def _minute(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+def _listed(certificates: tuple[Certificate, ...]) -> list[str]:
+    return [each.fingerprint for each in certificates]
 
 
 # --- the decision ---------------------------------------------------------------------------
 
 
 def decide(
-    observed: Observed, policy: Policy, *, now: datetime, served: Served | None = None
+    observed: Observed, settings: Settings, *, now: datetime, served: Served | None = None
 ) -> Action:
     """Return what to do next.
 
     Args:
         observed: the objects.
-        policy: what is wanted.
+        settings: what is wanted.
         now: the present.
         served: what the webhooks serve; ``None`` when they were not asked.
 
@@ -182,7 +174,7 @@ def decide(
     _refuse_injected(observed)
     for secret in (observed.authority, observed.serving):
         if secret.origin is Origin.FOREIGN:
-            return _take_over(secret, force=policy.force)
+            return _take_over(secret, force=settings.force)
     authority, serving = observed.authority.certificate, observed.serving.certificate
     if authority is None:
         return StoreAuthority(observed.authority.problem)
@@ -192,7 +184,7 @@ def decide(
     in_use = serving is not None and is_issued_by(serving, authority)
     if spent := _spent(authority, now, may_be_renewed=in_use and not urgent):
         return StoreAuthority(spent)
-    phases = _Phases(observed, policy, now, authority, others)
+    phases = _Phases(observed, settings, now, authority, others)
     return (
         phases.trust()
         or phases.switch(urgent=urgent)
@@ -207,14 +199,14 @@ class _Phases:
 
     Attributes:
         observed: the objects.
-        policy: what is wanted.
+        settings: what is wanted.
         now: the present.
         authority: the one that is stored.
         others: the other authorities that are trusted and not expired, in a fixed order.
     """
 
     observed: Observed
-    policy: Policy
+    settings: Settings
     now: datetime
     authority: Certificate
     others: tuple[Certificate, ...]
@@ -240,7 +232,7 @@ class _Phases:
         if not why:
             return None
         changes = [each.changed for each in self.observed.configurations if each.changed]
-        seen = max(changes, default=self.now - self.policy.settle) + self.policy.settle
+        seen = max(changes, default=self.now - self.settings.settle) + self.settings.settle
         if self.now < seen and not urgent:
             return Wait(seen, "API servers may not have seen the changed caBundle")
         return StoreServing((self.authority, *self.others), why)
@@ -252,9 +244,11 @@ class _Phases:
         since = self.observed.serving.since
         if since is None or not _is_stamp(since, self.now):
             return DateServing()
-        if self.now < since + self.policy.grace:
-            return Wait(since + self.policy.grace, "webhooks may not serve the new certificate yet")
-        if not self.policy.asks:
+        if self.now < since + self.settings.grace:
+            return Wait(
+                since + self.settings.grace, "webhooks may not serve the new certificate yet"
+            )
+        if not self.settings.replicas:
             return None
         return Ask() if served is None else self._wait_for_late(served)
 
@@ -271,7 +265,7 @@ class _Phases:
         return Done(min(each.renew_at for each in found if each is not None))
 
     def _renewal(self) -> str:
-        serving, names = self.observed.serving.certificate, self.policy.names
+        serving, names = self.observed.serving.certificate, self.settings.names
         if serving is None:
             return self.observed.serving.problem
         if not serving.is_valid_at(self.now):
@@ -365,43 +359,25 @@ def _all_trusted(observed: Observed) -> Iterator[Certificate]:
 # --- the loop -------------------------------------------------------------------------------
 
 
-class Log(Protocol):
-    """Writes a line to the log."""
-
-    def __call__(self, message: str, /, **fields: object) -> None:
-        """Write one line."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Clock, log, webhooks and randomness of a run.
+    """Clock, log and randomness of a run.
 
     Attributes:
         clock: returns the present.
         sleep: waits for a duration.
-        served: asks the webhooks what they serve.
-        log: writes each step.
+        log: writes a line: a message, and fields by keyword.
         jitter: source of randomness for pauses, so that two runs do not collide again.
     """
 
     clock: Callable[[], datetime]
     sleep: Callable[[timedelta], None]
-    served: Callable[[], Served]
-    log: Log
+    log: Callable[..., None]
     jitter: Jitter = by_chance
 
 
-def rotate(
-    cluster: Cluster, settings: Settings, env: Environment, *, until: datetime | None = None
-) -> Wait | Done:
-    """Act until nothing is left to do, or time has to pass.
-
-    Args:
-        cluster: the API server.
-        settings: which objects, and when they are renewed.
-        env: clock, sleep, log.
-        until: stay so long where time has to pass; ``None`` to leave that to the next run.
+def rotate(cluster: Cluster, env: Environment, *, until: datetime | None = None) -> Wait | Done:
+    """Do everything that can be done now, and wait for the rest until *until*.
 
     Returns:
         Why there is nothing to do now.
@@ -412,7 +388,7 @@ def rotate(
     conflicts, told = 0, ""
     while True:
         try:
-            observed, action = _step(cluster, settings, env)
+            observed, action = _step(cluster, env)
         except Conflict as error:
             conflicts += 1
             if conflicts == _CONFLICTS:
@@ -423,136 +399,85 @@ def rotate(
             continue
         conflicts = 0
         if not isinstance(action, Wait | Done):
+            _log_action(env, action)
             continue
-        now = env.clock()
-        nap = _nap(action, observed, now)
-        if until is None or not nap or now + nap > until:
-            _need_all(observed)
-            _report(env, action)
+        nap, why = _nap(action, observed, env.clock())
+        if until is None or not nap or env.clock() + nap > until:
+            if observed.missing:
+                raise ClusterError(f"{', '.join(observed.missing)}: not found: apply it")
+            _log_action(env, action)
             return action
-        why = _why(action, observed)
         if why != told:
             env.log("waiting", reason=why)
             told = why
         env.sleep(nap)
 
 
-def _step(
-    cluster: Cluster, settings: Settings, env: Environment
-) -> tuple[Observed, Step | Wait | Done]:
+def _log_action(env: Environment, action: Action) -> None:
+    message, fields = event(action)
+    env.log(message, **fields)
+
+
+def _step(cluster: Cluster, env: Environment) -> tuple[Observed, Step | Wait | Done]:
     """Read the objects, decide, and carry out the decision if it is a step.
 
     Raises:
-        Conflict: somebody else was faster.
+        Conflict: somebody else was faster, or nobody answered.
         CertsError: the API server refuses, or what is there belongs to somebody else.
     """
-    observed = observe(cluster, settings)
-    now = env.clock()
-    action = decide(observed, settings.policy, now=now)
-    if isinstance(action, Ask):
-        action = decide(observed, settings.policy, now=now, served=env.served())
+    observed, settings, now = cluster.observe(), cluster.settings, env.clock()
+    action = decide(observed, settings, now=now)
+    if isinstance(action, Ask) and settings.replicas is not None:
+        served = settings.replicas.ask(settings.subject.dns[0])
+        action = decide(observed, settings, now=now, served=served)
     assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - tells mypy
     if not isinstance(action, Wait | Done):
-        _carry_out(action, observed, cluster, settings, now)
-        _report(env, action)
+        _carry_out(action, observed, cluster, now)
     return observed, action
 
 
-def _carry_out(
-    step: Step, observed: Observed, cluster: Cluster, settings: Settings, now: datetime
-) -> None:
+def _carry_out(step: Step, observed: Observed, cluster: Cluster, now: datetime) -> None:
     """Make one write; it is refused if the object has changed since it was read.
 
     Raises:
         Conflict: it has.
         ClusterError: the API server refuses.
     """
-    authority, serving = observed.authority, observed.serving
+    authority, serving, settings = observed.authority, observed.serving, cluster.settings
     match step:
         case StoreAuthority():
-            pair = make_authority(now=now, days=settings.ca_days)
+            made = make_authority(now=now, days=settings.ca_days)
+            data = {"ca.crt": made.certificate, "ca.key": made.key}
             obj = authority.obj or _empty(settings, authority.name, Purpose.AUTHORITY)
-            _store(cluster, authority, with_authority(obj, pair))
+            cluster.write_secret(changed(obj, data))
         case StoreServing(trusted):
             assert authority.pair is not None  # noqa: S101 - decide has looked
-            pair = sign_serving(authority.pair, settings.subject, now=now)
+            made = sign_serving(authority.pair, settings.subject, now=now)
+            data = {
+                "tls.crt": made.certificate,
+                "tls.key": made.key,
+                "ca.crt": write_bundle(trusted),
+            }
             obj = serving.obj or _empty(settings, serving.name, Purpose.SERVING)
-            _store(cluster, serving, with_serving(obj, pair, trusted=trusted, now=now))
+            cluster.write_secret(changed(obj, data, since=now))
         case TakeOver(secret):
-            _store(cluster, secret, with_label(secret.obj))
+            cluster.write_secret(changed(secret.obj, {}))
         case WriteCaCrt(trusted):
-            _store(cluster, serving, with_trusted(serving.obj, trusted))
+            cluster.write_secret(changed(serving.obj, {"ca.crt": write_bundle(trusted)}))
         case DateServing():
-            _store(cluster, serving, with_stamp(serving.obj, now))
+            cluster.write_secret(changed(serving.obj, {}, since=now))
         case WriteCaBundle(configuration, trusted):
-            patch = bundle_patch(configuration, trusted, now)
-            cluster.patch_configuration(configuration.kind, configuration.name, patch)
+            cluster.write_bundle(configuration, trusted, now)
 
 
 def _empty(settings: Settings, name: str, purpose: Purpose) -> Json:
-    return new_secret(name, settings.namespace, purpose, settings.component)
+    return new_secret(name, purpose, namespace=settings.namespace, component=settings.component)
 
 
-def _store(cluster: Cluster, secret: Secret, obj: Json) -> None:
-    if secret.origin is Origin.ABSENT:
-        cluster.create_secret(obj)
-    else:
-        cluster.replace_secret(secret.name, obj)
-
-
-def _report(env: Environment, action: Step | Wait | Done) -> None:
-    message, fields = _event(action)
-    env.log(message, **fields)
-
-
-def _event(action: Step | Wait | Done) -> tuple[str, dict[str, object]]:
-    """Return the message and the fields of the log line about *action*."""
-    fields: dict[str, object]
-    match action:
-        case TakeOver(secret):
-            message, fields = "secret taken over", {"secret": secret.name}
-        case StoreAuthority(why):
-            message, fields = "new authority", {"reason": why}
-        case StoreServing(why=why):
-            message, fields = "new serving certificate", {"reason": why}
-        case DateServing():
-            message, fields = "serving certificate dated", {}
-        case WriteCaBundle(configuration, trusted):
-            message = "trust changed"
-            fields = {
-                "configuration": str(configuration),
-                "trusts": [each.fingerprint for each in trusted],
-            }
-        case WriteCaCrt(trusted):
-            message, fields = "ca.crt changed", {"trusts": [each.fingerprint for each in trusted]}
-        case Wait(until, why):
-            message, fields = "next step later", {"until": write_stamp(until), "reason": why}
-        case Done(renewal):
-            message, fields = "nothing to do", {"until": write_stamp(renewal)}
-    return message, fields
-
-
-def _nap(action: Wait | Done, observed: Observed, now: datetime) -> timedelta:
-    """Return how long to wait before looking again; nothing when all is done."""
-    naps = []
-    if isinstance(action, Wait):
-        naps.append(min(max(action.until - now, timedelta(seconds=1)), _LONGEST_NAP))
+def _nap(action: Wait | Done, observed: Observed, now: datetime) -> tuple[timedelta, str]:
+    """Return how long to wait before looking again, and for what; nothing when all is done."""
     if observed.missing:
-        naps.append(_MISSING_NAP)
-    return min(naps, default=timedelta())
-
-
-def _why(action: Wait | Done, observed: Observed) -> str:
-    """Return what is waited for; the same text while it is the same."""
-    reasons = [f"{each} not found" for each in observed.missing]
+        return _MISSING_NAP, f"{', '.join(observed.missing)} not found"
     if isinstance(action, Wait):
-        reasons.append(action.why)
-    return "; ".join(reasons)
-
-
-def _need_all(observed: Observed) -> None:
-    if observed.missing:
-        raise ClusterError(
-            f"{', '.join(observed.missing)}: not found: apply it, "
-            "or leave it out of --mutating and --validating"
-        )
+        return min(max(action.until - now, timedelta(seconds=1)), _LONGEST_NAP), action.why
+    return timedelta(), ""

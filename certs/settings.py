@@ -1,139 +1,119 @@
-"""The settings of a rotation. Pure."""
+"""The settings of a rotation: each field with its flag."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+
+import click
 
 from certs.errors import InvalidField
-from certs.names import LONGEST_DAYS, Subject, parse_dns_name, parse_subject
+from certs.names import LONGEST_DAYS, Subject, parse_dns_name
 from certs.objects import Kind
+from certs.replicas import Replicas, parse_replicas
+from common.commandline import setting
+
+SERVING_DAYS = 90
+"""How long a serving certificate is valid."""
+
+CONFIGURATIONS = ((Kind.MUTATING, "gpu-turnstile"), (Kind.VALIDATING, "gpu-turnstile"))
+"""The webhook configurations that call the webhook."""
 
 LONGEST_SECONDS = 7 * 24 * 3600
+_SECONDS = click.IntRange(0, LONGEST_SECONDS)
+_NAME = "gpu-turnstile-webhook"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The wishes of the operator.
-
-    Attributes:
-        names: DNS names of the serving certificate.
-        settle: how long API servers may need to see a changed configuration.
-        grace: how long webhooks may need to serve what their Secret holds.
-        asks: whether webhooks are asked what they serve.
-        force: take over Secrets that somebody else made.
-    """
-
-    names: frozenset[str]
-    settle: timedelta
-    grace: timedelta
-    asks: bool = False
-    force: bool = False
+def _duration(seconds: int) -> timedelta:
+    return timedelta(seconds=seconds)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The objects to keep, and their lives.
-
-    Attributes:
-        namespace: of both Secrets.
-        ca_secret: name of the Secret of the authority.
-        tls_secret: name of the Secret that the webhook mounts.
-        configurations: kinds and names of the webhook configurations; none where nobody but the
-            readers of ``ca.crt`` has to trust the authority.
-        subject: whom the serving certificate names, and for how long.
-        ca_days: how long an authority is valid.
-        policy: when what is done.
-        component: the label by which both Secrets are deleted.
-    """
-
-    namespace: str
-    ca_secret: str
-    tls_secret: str
-    configurations: tuple[tuple[Kind, str], ...]
-    subject: Subject
-    ca_days: int
-    policy: Policy
-    component: str = "certs"
-
-
-def parse_settings(  # noqa: PLR0913 - one argument a flag
-    *,
-    namespace: str,
-    ca_secret: str,
-    tls_secret: str,
-    service: str,
-    dns: tuple[str, ...],
-    mutating: tuple[str, ...],
-    validating: tuple[str, ...],
-    days: int,
-    ca_days: int,
-    settle: int,
-    grace: int,
-    asks: bool,
-    force: bool,
-    secrets_only: bool = False,
-    component: str = "certs",
-) -> Settings:
-    """Check the flags of the command line.
+    """The objects to keep, and when what is done.
 
     Raises:
         InvalidField: naming the field, the value and the rule.
     """
-    _check_name("namespace", namespace)
-    _check_name("service", service)
-    _check_name("ca-secret", ca_secret)
-    _check_name("tls-secret", tls_secret)
-    _check_name("component", component)
-    if ca_secret == tls_secret:
-        raise InvalidField(
-            "tls-secret", tls_secret, "must not be --ca-secret: webhooks are to see no CA key"
-        )
-    configurations = (
-        *_configurations("mutating", Kind.MUTATING, mutating),
-        *_configurations("validating", Kind.VALIDATING, validating),
+
+    namespace: str = setting(
+        default="gpu-turnstile", help="Namespace of both Secrets and the Service."
     )
-    if secrets_only:
-        configurations = ()
-    subject = parse_subject([f"{service}.{namespace}.svc", *dns], [], days)
-    if not days <= ca_days <= LONGEST_DAYS:
-        rule = f"must be --days ({days}) to {LONGEST_DAYS}"
-        raise InvalidField("ca-days", ca_days, rule)
-    policy = Policy(
-        frozenset(subject.dns),
-        _seconds("settle", settle),
-        _seconds("grace", grace),
-        asks,
-        force,
+    ca_secret: str = setting(default=f"{_NAME}-ca", help="Secret of the CA; nobody else needs it.")
+    tls_secret: str = setting(default=f"{_NAME}-tls", help="Secret that the webhook mounts.")
+    service: str = setting(
+        default=_NAME, help="Service of the webhook: it is for SERVICE.NAMESPACE.svc."
     )
-    return Settings(
-        namespace,
-        ca_secret,
-        tls_secret,
-        configurations,
-        subject,
-        ca_days,
-        policy,
-        component,
+    ca_days: int = setting(
+        default=365,
+        type=click.IntRange(SERVING_DAYS, LONGEST_DAYS),
+        help="How long a CA is valid.",
+    )
+    settle: timedelta = setting(
+        default=120,
+        parse=_duration,
+        type=_SECONDS,
+        help="Seconds API servers may need to see a changed caBundle.",
+    )
+    grace: timedelta = setting(
+        default=600,
+        parse=_duration,
+        type=_SECONDS,
+        help="Seconds webhooks may need to serve what their Secret holds.",
+    )
+    replicas: Replicas | None = setting(
+        default="",
+        parse=parse_replicas,
+        metavar="HOST:PORT",
+        help="Everybody behind HOST, such as a headless Service, is asked for its certificate "
+        "before an old CA is dropped. Without it the time of --grace has to do.",
+    )
+    secrets_only: bool = setting(
+        default=False,
+        is_flag=True,
+        help="Keep the two Secrets and no caBundle, for a server that API servers do not call.",
+    )
+    component: str = setting(
+        default="certs",
+        help="Label app.kubernetes.io/component of both Secrets, by which they are deleted.",
+    )
+    force: bool = setting(
+        default=False, is_flag=True, help="Take over Secrets that somebody else made."
+    )
+    kubeconfig: Path | None = setting(
+        default=None,
+        envvar=["GPU_TURNSTILE_CERTS_KUBECONFIG", "KUBECONFIG"],
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="How to reach the API server; the service account of the pod when not given.",
     )
 
+    def __post_init__(self) -> None:
+        """Check the names; those of Kubernetes objects that are allowed here are host names too."""
+        for field in ("namespace", "service", "ca_secret", "tls_secret", "component"):
+            _check_name(field.replace("_", "-"), getattr(self, field))
+        if self.ca_secret == self.tls_secret:
+            rule = "must not be --ca-secret: webhooks are to see no CA key"
+            raise InvalidField("tls-secret", self.tls_secret, rule)
 
-def _configurations(field: str, kind: Kind, names: Iterable[str]) -> Iterable[tuple[Kind, str]]:
-    for name in dict.fromkeys(names):
-        _check_name(field, name)
-        yield kind, name
+    @property
+    def configurations(self) -> tuple[tuple[Kind, str], ...]:
+        """The webhook configurations that have to trust the authority."""
+        return () if self.secrets_only else CONFIGURATIONS
+
+    @property
+    def subject(self) -> Subject:
+        """Whom the serving certificate names, and for how long."""
+        return Subject((f"{self.service}.{self.namespace}.svc",), (), SERVING_DAYS)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """DNS names of the serving certificate."""
+        return frozenset(self.subject.dns)
 
 
 def _check_name(field: str, text: str) -> None:
-    """Check a name of a Kubernetes object; those allowed here are host names too."""
     try:
         parsed = parse_dns_name(text)
     except InvalidField:
         parsed = ""
     if parsed != text or "*" in text or not text:
         raise InvalidField(field, text, "must be a name that Kubernetes allows")
-
-
-def _seconds(field: str, seconds: int) -> timedelta:
-    if not 0 <= seconds <= LONGEST_SECONDS:
-        raise InvalidField(field, seconds, f"must be 0 to {LONGEST_SECONDS} seconds")
-    return timedelta(seconds=seconds)

@@ -17,7 +17,6 @@ import yaml
 from prometheus_client import generate_latest
 
 from agent.observability.metrics import Metrics as AgentMetrics
-from bench.libraries import VARIABLES
 from common.apiserver.client import Client
 from common.logs import FIELDS, TRACE
 from contract.names import Names
@@ -26,6 +25,7 @@ from scheduler.extender import observe
 from scheduler.metrics import Metrics as SchedulerMetrics
 from scheduler.state import State
 from tests.deploy.soundness import PROGRAMS, variables
+from tests.runtime.test_libraries import LIBRARIES
 from view.model.state import ClusterState
 from view.web.command import serve
 from view.web.feed import Feed
@@ -232,7 +232,7 @@ _FOREIGN = {
 
 def test_every_variable_is_read() -> None:
     found = everywhere(r"\bGPU_TURNSTILE_(?!E2E)[A-Z0-9_]+\b", whole)
-    assert [each for each in found if each[1] not in read_variables() | VARIABLES.keys()] == []
+    assert [each for each in found if each[1] not in read_variables() | LIBRARIES.keys()] == []
 
 
 @pytest.mark.parametrize("program", ["agent", "scheduler", "view", "webhook"])

@@ -13,8 +13,8 @@ from agent.cards.source import look as discover
 from agent.cards.source import none_served
 from agent.errors import SettingsError, Unavailable
 from agent.settings import HAMI_LIBRARY_DIR
-from bench.confined import NotHere, ProgramFailed
 from bench.gpu import checks
+from bench.gpu.confined import NotHere, ProgramFailed
 from bench.gpu.table import Outcome, Row, render, skipped
 
 _CONTROL = Path("/dev/nvidiactl")

@@ -18,9 +18,9 @@ from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.cards.nvml_use import read_use
 from agent.kubernetes_api.inventory import model_label, survey
-from bench import confined, limits
+from bench.gpu import confined, limits
+from bench.gpu.limits import Container
 from bench.gpu.table import Row, near, row, skipped
-from bench.limits import Container
 from contract.inventory import Card, decode_inventory, encode_inventory
 from contract.resource import Resource
 

@@ -4,7 +4,7 @@ from bench import footprint
 from bench.load import Load
 
 
-def test_a_small_node_is_measured_and_its_goals_are_named() -> None:
+def test_a_small_node_is_measured() -> None:
     result = footprint.run(usual=Load(1, 4, 2), large=Load(1, 76, 1), starts=1, idle_seconds=0.2)
     starts, nodes = result.tables
     for _, shortest, median, longest in starts.rows:
@@ -14,9 +14,3 @@ def test_a_small_node_is_measured_and_its_goals_are_named() -> None:
         assert 10 < float(started) <= 1000
         assert 10 < float(served) <= 1000
         assert float(idle) >= 0
-    assert [each.what for each in result.goals] == [
-        "seconds from start to registered, median",
-        "MiB resident, 1 cards and 4 live",
-        "MiB resident, 1 cards and 75 live",
-        "idle CPU, percent",
-    ]

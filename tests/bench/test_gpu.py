@@ -11,14 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from agent.cards.inventory import Discovery
-from bench.confined import NotHere
 from bench.gpu.__main__ import main
 from bench.gpu.checks import look
 from bench.gpu.cuda import spin_ptx
 from bench.gpu.table import Outcome, Row, near, render
-from bench.limits import build_driver
 from contract.inventory import Inventory, Link
 from tests.agent.builders import device_table
+from tests.runtime.test_libraries import build_driver
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is a GPU: make gpu")
@@ -83,10 +82,7 @@ def test_the_kernel_is_of_a_target_that_the_card_can_run(
 
 @pytest.mark.slow
 def test_the_load_holds_memory_and_is_as_busy_as_it_is_told(tmp_path: Path) -> None:
-    try:
-        build_driver(tmp_path)
-    except NotHere as error:
-        pytest.skip(str(error))
+    build_driver(tmp_path)
     options = (f"--memory={1 << 30}", "--duty=0.5", "--seconds=0.5")
     done = subprocess.run(
         [sys.executable, "-m", "bench.gpu.load", *options],

@@ -8,9 +8,7 @@ from bench import overview
 @pytest.mark.slow
 def test_the_command_is_measured_beside_decoding_what_it_reads() -> None:
     result = overview.run(nodes=2, pods=24, rounds=1, seconds=3.0)
-    goal, quiet = result.goals
-    assert goal.measured > 0
-    assert quiet.measured > 0
+    assert float(result.tables[0].rows[-1][1]) > 0
     once, ready, looked = ([0, *map(float, map(str, row[1:]))] for row in result.tables[1].rows)
     # Each list is read once: nodes, pods, Events of ours and of denials; then it is watched.
     assert (once[2], once[3]) == (4, 0)

@@ -1,4 +1,6 @@
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -6,6 +8,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from certs.issue import Issued, issue
 from certs.names import parse_subject
+from certs.objects import Kind
+from simulator.api.server import ApiServer, kubeconfig_for
+from tests.certs.fakes import configuration
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +26,19 @@ def rsa_key() -> bytes:
     return rsa.generate_private_key(65537, 2048).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """An API server with the webhook configurations."""
+    with ApiServer() as found:
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}}
+        found.apply(namespace, *map(configuration, Kind))
+        yield found
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(kubeconfig_for(server.url), encoding="utf-8")
+    return path

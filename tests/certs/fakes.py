@@ -9,48 +9,46 @@ from typing import Any
 
 import jsonpatch
 
+from certs.cluster import Cluster
 from certs.errors import CertsError, Conflict
-from certs.objects import Json, Kind, Purpose, parse_configuration, parse_secret
-from certs.observing import Observed, Served, observe
+from certs.objects import Json, Kind, Observed, Purpose, Served, parse_configuration, parse_secret
 from certs.reading import Certificate, is_issued_by
+from certs.replicas import Replicas
 from certs.rotation import Done, Environment, Wait, rotate
-from certs.settings import Settings, parse_settings
+from certs.settings import Settings
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 CA, TLS = "gpu-turnstile-webhook-ca", "gpu-turnstile-webhook-tls"
-MUTATING, VALIDATING = (Kind.MUTATING, "gpu-turnstile"), (Kind.VALIDATING, "gpu-turnstile")
 SETTLE, GRACE = timedelta(seconds=120), timedelta(seconds=600)
-
-
-def flags(**changed: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "namespace": "gpu",
-        "ca_secret": CA,
-        "tls_secret": TLS,
-        "service": "hook",
-        "dns": (),
-        "mutating": ("gpu-turnstile",),
-        "validating": ("gpu-turnstile",),
-        "days": 90,
-        "ca_days": 365,
-        "settle": 120,
-        "grace": 600,
-        "asks": False,
-        "force": False,
-    }
-    return given | changed
+SECRETS = "/api/v1/namespaces/gpu/secrets"
+MUTATING, VALIDATING = (
+    f"/apis/admissionregistration.k8s.io/v1/{kind.value}s/gpu-turnstile" for kind in Kind
+)
+PATCHES = [f"PATCH {kind.value}s/gpu-turnstile" for kind in Kind]
 
 
 def settings(**changed: Any) -> Settings:
-    return parse_settings(**flags(**changed))
+    given: dict[str, Any] = {"namespace": "gpu", "service": "hook"}
+    return Settings(**given | changed)
 
 
-def configuration(kind: Kind = Kind.MUTATING, *, webhooks: int = 2, name: str = "") -> Json:
+@dataclass(frozen=True)
+class FakeReplicas(Replicas):
+    """Webhooks of which each serves what it is said to."""
+
+    shown: Served
+
+    def ask(self, server_name: str) -> Served:
+        assert server_name == "hook.gpu.svc"
+        return self.shown
+
+
+def configuration(kind: Kind = Kind.MUTATING, *, webhooks: int = 2) -> Json:
     capital = {Kind.MUTATING: "Mutating", Kind.VALIDATING: "Validating"}[kind]
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{capital}WebhookConfiguration",
-        "metadata": {"name": name or "gpu-turnstile"},
+        "metadata": {"name": "gpu-turnstile"},
         "webhooks": [
             {
                 "name": f"hook{index}.example.com",
@@ -81,68 +79,45 @@ class Clock:
 
 
 @dataclass
-class FakeCluster:
+class FakeApi:
     """Keeps objects as the API server does: versions, conflicts, copies.
 
     Attributes:
         after: called after every write.
-        secrets: by name.
-        configurations: by kind and name.
-        writes: the names of the writes so far.
+        objects: by path.
+        writes: method and end of the path of each write so far.
     """
 
-    after: Callable[[], None] = lambda: None
-    secrets: dict[str, Json] = field(default_factory=dict)
-    configurations: dict[tuple[Kind, str], Json] = field(default_factory=dict)
+    after: Callable[[], None]
+    objects: dict[str, Json] = field(default_factory=dict)
     writes: list[str] = field(default_factory=list)
     version: int = 0
 
-    def stamp(self, obj: Json) -> Json:
+    def put(self, path: str, obj: Json) -> None:
         self.version += 1
         obj = _copy(obj)
         obj["metadata"]["resourceVersion"] = str(self.version)
-        obj["metadata"].setdefault("uid", f"uid-{self.version}")
-        return obj
+        self.objects[path] = obj
 
     def install(self) -> None:
-        for key in (MUTATING, VALIDATING):
-            self.configurations[key] = self.stamp(configuration(key[0]))
+        for kind, path in zip(Kind, (MUTATING, VALIDATING), strict=True):
+            self.put(path, configuration(kind))
 
-    def get_secret(self, name: str) -> Json | None:
-        found: Json | None = _copy(self.secrets.get(name))
-        return found
-
-    def create_secret(self, obj: Json) -> None:
-        name = obj["metadata"]["name"]
-        if name in self.secrets:
-            raise Conflict(f"{name}: exists")
-        assert "resourceVersion" not in obj["metadata"]
-        self.secrets[name] = self.stamp(obj)
-        self._written(f"create {name}")
-
-    def replace_secret(self, name: str, obj: Json) -> None:
-        self._check(self.secrets.get(name), obj["metadata"]["resourceVersion"])
-        self.secrets[name] = self.stamp(obj)
-        self._written(f"replace {name}")
-
-    def get_configuration(self, kind: Kind, name: str) -> Json | None:
-        found: Json | None = _copy(self.configurations.get((kind, name)))
-        return found
-
-    def patch_configuration(self, kind: Kind, name: str, patch: list[Json]) -> None:
-        found = self.configurations.get((kind, name))
-        patched = jsonpatch.apply_patch(found, patch)
-        self._check(found, patched["metadata"]["resourceVersion"])
-        self.configurations[kind, name] = self.stamp(patched)
-        self._written(f"patch {kind.value}")
-
-    def _check(self, found: Json | None, version: str) -> None:
-        if found is None or found["metadata"]["resourceVersion"] != version:
+    def request(self, method: str, path: str, body: Any) -> Json | None:
+        if method == "GET":
+            found: Json | None = _copy(self.objects.get(path))
+            return found
+        if method == "POST":
+            path = f"{path}/{body['metadata']['name']}"
+        if method == "PATCH":
+            body = jsonpatch.apply_patch(self.objects[path], body)
+        before = self.objects.get(path, {"metadata": {}})["metadata"].get("resourceVersion")
+        if body["metadata"].get("resourceVersion") != before:
             raise Conflict("has changed")
-
-    def _written(self, what: str) -> None:
-        self.writes.append(what)
+        self.put(path, body)
+        self.writes.append(f"{method} {'/'.join(path.split('/')[-2:])}")
         self.after()
+        return None
 
 
 def _copy(obj: Any) -> Any:
@@ -150,35 +125,24 @@ def _copy(obj: Any) -> Any:
     return marshal.loads(marshal.dumps(obj, 2))  # from version 3 on what is twice stays one
 
 
-class Gated:
-    """A cluster seen by one run: *gate* is called before every request, and after every write."""
+class FakeCluster(Cluster):
+    """The API seen by one run: *gate* is called before every request, and after every write."""
 
-    def __init__(self, cluster: FakeCluster, gate: Callable[[], None]) -> None:
-        self._cluster = cluster
+    def __init__(self, settings: Settings, api: FakeApi, gate: Callable[[], None]) -> None:
+        self.settings = settings
+        self._api = api
         self._gate = gate
 
-    def get_secret(self, name: str) -> Json | None:
+    def request(self, method: str, path: str, body: Json | list[Json] | None = None) -> Json | None:
         self._gate()
-        return self._cluster.get_secret(name)
+        answer = self._api.request(method, path, body)
+        if method != "GET":
+            self._gate()
+        return answer
 
-    def get_configuration(self, kind: Kind, name: str) -> Json | None:
-        self._gate()
-        return self._cluster.get_configuration(kind, name)
 
-    def create_secret(self, obj: Json) -> None:
-        self._gate()
-        self._cluster.create_secret(obj)
-        self._gate()
-
-    def replace_secret(self, name: str, obj: Json) -> None:
-        self._gate()
-        self._cluster.replace_secret(name, obj)
-        self._gate()
-
-    def patch_configuration(self, kind: Kind, name: str, patch: list[Json]) -> None:
-        self._gate()
-        self._cluster.patch_configuration(kind, name, patch)
-        self._gate()
+def _nothing() -> None:
+    """Let everything happen."""
 
 
 class World:
@@ -187,38 +151,43 @@ class World:
     def __init__(self, wanted: Settings | None = None) -> None:
         self.clock = Clock()
         self.settings = wanted or settings()
-        self.cluster = FakeCluster(after=self.remember)
-        self.cluster.install()
+        self.api = FakeApi(after=self.remember)
+        self.api.install()
         self.said: list[str] = []
-        self.served: Served = {}
         self.watched = False
         self._serving: list[tuple[datetime, Certificate]] = []
-        self._bundles: dict[tuple[Any, int], list[tuple[datetime, tuple[Certificate, ...]]]] = {}
+        self._bundles: dict[tuple[str, int], list[tuple[datetime, tuple[Certificate, ...]]]] = {}
 
     def say(self, message: str, /, **fields: object) -> None:
         self.said.append(": ".join([message, *map(str, fields.values())]))
 
     def run(
-        self, gate: Callable[[], None] = lambda: None, *, until: datetime | None = None
+        self, gate: Callable[[], None] = _nothing, *, until: datetime | None = None
     ) -> Wait | Done:
-        env = Environment(self.clock, self.clock.sleep, lambda: self.served, self.say)
-        return rotate(Gated(self.cluster, gate), self.settings, env, until=until)
+        env = Environment(self.clock, self.clock.sleep, self.say)
+        return rotate(FakeCluster(self.settings, self.api, gate), env, until=until)
+
+    def secret(self, name: str) -> Json:
+        return self.api.objects[f"{SECRETS}/{name}"]
+
+    def configurations(self) -> list[Json]:
+        return [self.api.objects[each] for each in (MUTATING, VALIDATING)]
 
     def kill_after(self, writes: int) -> Callable[[], None]:
         """Make a gate that ends the process after so many writes.
 
         Where between two writes it ends makes no difference to what it leaves.
         """
-        last = len(self.cluster.writes) + writes
+        last = len(self.api.writes) + writes
 
         def gate() -> None:
-            if len(self.cluster.writes) >= last:
+            if len(self.api.writes) >= last:
                 raise Killed
 
         return gate
 
     def run_to_the_end(self) -> Done:
-        """Run as a CronJob does, until nothing is left to do."""
+        """Run once more whenever time has passed, until nothing is left to do."""
         for _ in range(20):
             found = self.run()
             if isinstance(found, Done):
@@ -227,7 +196,7 @@ class World:
         raise AssertionError(f"never done: {found}")
 
     def observed(self) -> Observed:
-        return observe(self.cluster, self.settings)
+        return FakeCluster(self.settings, self.api, _nothing).observe()
 
     def serving(self) -> Certificate:
         found = self.observed().serving.certificate
@@ -242,16 +211,16 @@ class World:
     def remember(self) -> None:
         """Note what is there now, and check what must hold of now and of lately."""
         now = self.clock.now
-        obj = self.cluster.secrets.get(TLS)
+        obj = self.api.objects.get(f"{SECRETS}/{TLS}")
         certificate = parse_secret(TLS, Purpose.SERVING, obj).certificate
         if certificate is not None and not self._is_last(self._serving, certificate):
             if self._serving and not self._serving[-1][1].is_valid_at(now):
                 self._begin_anew()  # nobody was served any more: there is nothing to break
             self._serving.append((now, certificate))
-        for (kind, name), each in self.cluster.configurations.items():
-            bundles = parse_configuration(kind, name, each).bundles
-            for index, bundle in enumerate(bundles):
-                history = self._bundles.setdefault(((kind, name), index), [])
+        for path in (MUTATING, VALIDATING):
+            found = parse_configuration(Kind.MUTATING, path, self.api.objects.get(path, {}))
+            for index, bundle in enumerate(found.bundles):
+                history = self._bundles.setdefault((path, index), [])
                 if not self._is_last(history, bundle):
                     history.append((now, bundle))
         if self.watched:

@@ -7,13 +7,13 @@ configurations say, and a rotation of everything meanwhile.
 import base64
 import contextlib
 import json
-import re
 import ssl
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -22,46 +22,24 @@ from typing import Any, Self
 import pytest
 
 from certs.__main__ import main
-from certs.cluster import ApiCluster
+from certs.cluster import Cluster
 from certs.issue import make_authority, sign_serving
-from certs.objects import (
-    Json,
-    Kind,
-    Purpose,
-    new_secret,
-    parse_configuration,
-    with_authority,
-    with_serving,
-)
-from certs.observing import observe
+from certs.names import Subject
+from certs.objects import Json, Kind, Purpose, changed, new_secret
 from certs.reading import read_certificate, write_bundle
 from certs.replicas import Replicas
 from certs.rotation import Done, Environment, rotate
-from simulator.api.server import ApiServer, kubeconfig_for
+from certs.settings import SERVING_DAYS, Settings
+from simulator.api.server import ApiServer
 from simulator.client import ApiClient
-from tests.certs.fakes import CA, TLS, configuration, settings
+from tests.certs.fakes import CA, SECRETS, TLS, configuration, settings
 from tests.webhook.serving import Running, running
 
 pytestmark = pytest.mark.slow
 
-KINDS = (Kind.MUTATING, Kind.VALIDATING)
 
-
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as found:
-        found.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}},
-            *(configuration(kind) for kind in KINDS),
-        )
-        yield found
-
-
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(kubeconfig_for(server.url), encoding="utf-8")
-    return path
+_NAME = "must be a name that Kubernetes allows"
+_SAME = "must not be --ca-secret: webhooks are to see no CA key"
 
 
 @pytest.fixture
@@ -92,7 +70,7 @@ def test_rotate_installs_and_status_tells(
     ]
     assert {each["level"] for each in lines} == {"info"}
     assert {each["configuration"] for each in lines[1:3]} == {
-        f"{kind.value} gpu-turnstile" for kind in KINDS
+        f"{kind.value} gpu-turnstile" for kind in Kind
     }
     assert main(["rotate", "--wait"]) == 0
     (line,) = logged(capsys)
@@ -100,71 +78,72 @@ def test_rotate_installs_and_status_tells(
     assert datetime.fromisoformat(line["until"]) > datetime.now(UTC) + timedelta(days=50)
     before = len(server.requests)
     assert main(["status"]) == 0
-    assert f"secret {TLS}" in capsys.readouterr().out
-    assert main(["status", "--output", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert all(each["acceptsServing"] for each in found["configurations"])
+    table = capsys.readouterr().out
+    assert f"secret {TLS}" in table
+    assert "renewed from " in table
+    assert table.count("  accepts  trusts ") == 2
+    assert "\nnext: nothing to do, until: " in table
     assert {each.verb for each in server.requests[before:]} == {"get"}
 
 
-_SECONDS = "must be 0 to 604800 seconds"
-_MISSING = (
-    "mutatingwebhookconfiguration other: not found: apply it, "
-    "or leave it out of --mutating and --validating"
-)
+@pytest.mark.usefixtures("environment")
+def test_what_is_wrong_is_told_and_what_rotation_would_refuse(
+    capsys: pytest.CaptureFixture[str], server: ApiServer
+) -> None:
+    assert main(["status"]) == 0
+    table = capsys.readouterr().out
+    assert table.count("  absent") == 2
+    assert table.count("does not accept  trusts nobody") == 2
+    assert table.endswith("next: new authority, reason: is not there\n")
+    with ApiClient(server.url) as admin:
+        path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+        admin.delete(f"{path}/gpu-turnstile")
+    server.apply(new_secret(TLS, Purpose.SERVING, namespace="gpu") | {"data": {"tls.crt": "YQ=="}})
+    assert main(["status"]) == 0
+    table = " ".join(capsys.readouterr().out.split())
+    assert f"secret {TLS} foreign tls.crt: not a PEM certificate" in table
+    assert "validatingwebhookconfiguration gpu-turnstile absent" in table
+    assert f"next: refused: secret {TLS}: was made by somebody else" in table
+    assert main(["rotate"]) == 1
+    line = logged(capsys)[-1]
+    assert (line["level"], line["message"]) == ("error", "rotation failed")
+    assert line["reason"].startswith(f"secret {TLS}: was made by somebody else")
 
 
 @pytest.mark.usefixtures("environment")
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["rotate", "--settle", "-1"], 1, f"settle: Invalid value: -1: {_SECONDS}"),
-        (["rotate", "--timeout", "-1"], 1, f"timeout: Invalid value: -1: {_SECONDS}"),
-        (
-            ["rotate", "--wait", "--every", "0"],
-            1,
-            "every: Invalid value: 0: must be 1 to 604800 seconds, with --wait",
-        ),
-        (
-            ["rotate", "--every", "60"],
-            1,
-            "every: Invalid value: 60: must be 1 to 604800 seconds, with --wait",
-        ),
-        (["rotate", "--replicas", "x"], 1, "replicas: Invalid value: 'x': must be HOST:PORT"),
-        (["status", "--output", "xml"], 2, "Invalid value for '--output'"),
+        (["--settle", "-1"], 2, "Invalid value for '--settle'"),
+        (["--ca-days", "89"], 2, "Invalid value for '--ca-days'"),
+        (["--wait", "--every", "0"], 2, "Invalid value for '--every'"),
+        (["--every", "60"], 1, "every: Invalid value: 60: needs --wait"),
+        (["--replicas", "x"], 1, "replicas: Invalid value: 'x': must be HOST:PORT"),
+        (["--service", "a b"], 1, f"service: Invalid value: 'a b': {_NAME}"),
+        (["--ca-secret", "Aa"], 1, f"ca-secret: Invalid value: 'Aa': {_NAME}"),
+        (["--component", "*.b.c"], 1, f"component: Invalid value: '*.b.c': {_NAME}"),
+        (["--tls-secret", CA], 1, f"tls-secret: Invalid value: '{CA}': {_SAME}"),
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_status(
     capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, message: str
 ) -> None:
-    assert main(arguments) == status
+    assert main(["rotate", *arguments]) == status
     told = capsys.readouterr().err
     assert told.startswith(f"certs: error: {message}")
     assert told.count("\n") == 1
 
 
 @pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize("more", [[], ["--wait", "--timeout", "0"]], ids=["once", "waiting"])
-def test_a_rotation_that_fails_ends_with_a_line_of_the_log(
-    capsys: pytest.CaptureFixture[str], more: list[str]
+def test_a_server_that_api_servers_do_not_call_gets_two_secrets(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["rotate", "--mutating", "other", *more]) == 1
-    line = logged(capsys)[-1]
-    assert (line["level"], line["message"]) == ("error", "rotation failed")
-    assert line["reason"] == _MISSING
-
-
-@pytest.mark.parametrize(("command", "count"), [("rotate", 15), ("status", 15), ("issue", 5)])
-def test_every_flag_is_an_environment_variable(
-    capsys: pytest.CaptureFixture[str], command: str, count: int
-) -> None:
-    assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
-    flags = set(re.findall(r"^  --([a-z-]+)", text, re.MULTILINE)) - {"help"}
-    assert len(flags) >= count
-    text = "".join(text.split())
-    for flag in flags:
-        assert f"GPU_TURNSTILE_CERTS_{flag.replace('-', '_').upper()}" in text
+    assert main(["rotate", "--secrets-only"]) == 0
+    assert [each["message"] for each in logged(capsys)] == [
+        "new authority",
+        "new serving certificate",
+        "nothing to do",
+    ]
 
 
 _FIRST_RUN = ["new authority", "trust changed", "trust changed", "new serving certificate"]
@@ -173,7 +152,7 @@ _FIRST_RUN = ["new authority", "trust changed", "trust changed", "new serving ce
 def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
     server: ApiServer, kubeconfig: Path
 ) -> None:
-    cluster = ApiCluster("gpu", kubeconfig)
+    cluster = Cluster(settings(kubeconfig=kubeconfig))
     command = [sys.executable, "-m", "certs", "rotate", "--namespace", "gpu", "--wait"]
     command += ["--every", "1", "--component", "mine", "--kubeconfig", str(kubeconfig)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -183,8 +162,10 @@ def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
             assert labels["app.kubernetes.io/part-of"] == "gpu-turnstile"
             assert labels["app.kubernetes.io/component"] == "mine"
             with ApiClient(server.url) as admin:
-                admin.delete(f"/api/v1/namespaces/gpu/secrets/{TLS}")
+                admin.delete(f"{SECRETS}/{TLS}")
             _made(cluster, before=first)
+            seen = len(server.requests)
+            _wait(lambda: len(server.requests) > seen + 12)  # it has looked three times more
             process.terminate()
             _, log = process.communicate(timeout=60)
         finally:
@@ -195,15 +176,24 @@ def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
     assert all(each != after for each, after in pairwise(told[4:])), "a line for each look"
 
 
-def _made(cluster: ApiCluster, *, before: Json | None) -> Json:
+def _made(cluster: Cluster, *, before: Json | None) -> Json:
     """Wait for the Secret of the webhook, another one than *before*."""
+    found: Json = {}
+
+    def is_made() -> bool:
+        nonlocal found
+        found = cluster.observe().serving.obj
+        return bool(found) and (before is None or found["data"] != before["data"])
+
+    _wait(is_made)
+    return found
+
+
+def _wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = cluster.get_secret(TLS)
-        if found is not None and (before is None or found["data"] != before["data"]):
-            return found
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    raise AssertionError("no certificate")
 
 
 class Mount:
@@ -263,17 +253,17 @@ class Client:
             self.calls += 1
 
 
-def _trusted(api: ApiCluster) -> bytes:
-    found = api.get_configuration(Kind.MUTATING, "gpu-turnstile")
-    assert found is not None
-    (bundle,) = set(parse_configuration(Kind.MUTATING, "gpu-turnstile", found).bundles)
+class Local(Settings):
+    """Those of a webhook that is called by the name of this machine."""
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(("localhost",), (), SERVING_DAYS)
+
+
+def _trusted(api: Cluster) -> bytes:
+    (bundle,) = set(api.observe().configurations[0].bundles)
     return write_bundle(bundle)
-
-
-def _secret(api: ApiCluster) -> Json:
-    found = api.get_secret(TLS)
-    assert found is not None
-    return found
 
 
 @pytest.mark.timeout(180)
@@ -283,23 +273,27 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
     """The webhook's own reload, real handshakes, and both late: API server and kubelet."""
     now = datetime.now(UTC)
     past = now - timedelta(days=70)  # of 90: all is due
-    wanted = settings(dns=("localhost",), asks=True, ca_days=90)
+    wanted = Local(namespace="gpu", ca_days=90, kubeconfig=kubeconfig)
     authority = make_authority(now=past, days=90)
     before = sign_serving(authority, wanted.subject, now=past)
-    old = read_certificate(authority.certificate)
+    pem = authority.certificate
+    held = {"tls.crt": before.certificate, "tls.key": before.key, "ca.crt": pem}
     server.apply(
-        with_authority(new_secret(CA, "gpu", Purpose.AUTHORITY), authority),
-        with_serving(new_secret(TLS, "gpu", Purpose.SERVING), before, trusted=(old,), now=past),
-        *(_trusting(configuration(kind), authority.certificate) for kind in KINDS),
+        changed(
+            new_secret(CA, Purpose.AUTHORITY, namespace="gpu"),
+            {"ca.crt": pem, "ca.key": authority.key},
+        ),
+        changed(new_secret(TLS, Purpose.SERVING, namespace="gpu"), held, since=past),
+        *(_trusting(configuration(kind), pem) for kind in Kind),
     )
     mount, logs = Mount(tmp_path / "mount"), tmp_path / "logs"
     logs.mkdir()
-    (logs / "ca.crt").write_bytes(authority.certificate)
-    api = ApiCluster("gpu", kubeconfig)
-    mount.update(_secret(api))
+    (logs / "ca.crt").write_bytes(pem)
+    api = Cluster(wanted)
+    mount.update(api.observe().serving.obj)
     with (
         running(logs, logs, serving=mount.directory) as hook,
-        Client(hook, authority.certificate) as client,
+        Client(hook, pem) as client,
     ):
         passed = timedelta()
 
@@ -310,26 +304,26 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
             client.wait_for(2)
             client.trusts = _trusted(api)
             client.wait_for(2)
-            mount.update(_secret(api))
+            mount.update(api.observe().serving.obj)
 
         said: list[object] = []
-        replicas = Replicas("127.0.0.1", hook.port, "localhost")
+        replicas = Replicas("127.0.0.1", hook.port)
+        asking = Cluster(replace(wanted, replicas=replicas))
         env = Environment(
             lambda: datetime.now(UTC) + passed,
             sleep,
-            replicas.served,
             lambda message, /, **fields: said.append((message, fields)),
         )
-        done = rotate(api, wanted, env, until=now + timedelta(hours=3))
+        done = rotate(asking, env, until=now + timedelta(hours=3))
         client.trusts = _trusted(api)
         client.wait_for(20)
-        observed = observe(api, wanted)
-        assert replicas.served() == {"127.0.0.1": observed.serving.certificate}
+        observed = api.observe()
+        assert replicas.ask("localhost") == {"127.0.0.1": observed.serving.certificate}
     assert isinstance(done, Done)
     assert client.failures == []
     assert client.calls > 50
     new = observed.authority.certificate
-    assert new not in (None, old)
+    assert new not in (None, read_certificate(pem))
     assert {bundle for each in observed.configurations for bundle in each.bundles} == {(new,)}
     assert "PRIVATE" not in repr(said)
     assert len(said) > 5

@@ -23,6 +23,20 @@ def test_issue_then_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert base64.b64decode(printed).startswith(b"-----BEGIN CERTIFICATE-----")
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file or directory"), ("junk", "holds no certificate of an authority")],
+)
+def test_a_bundle_that_is_none_is_refused_with_its_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str
+) -> None:
+    path = tmp_path / "ca.crt"
+    if content is not None:
+        path.write_text(content)
+    assert main(["bundle", "--in", str(tmp_path)]) == 1
+    assert _error(capsys) == f"certs: error: {path}: {message}"
+
+
 def test_issue_refuses_to_overwrite_until_forced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

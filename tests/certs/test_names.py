@@ -22,36 +22,28 @@ def test_a_good_dns_name_is_read(text: str, name: str) -> None:
     assert parse_dns_name(text) == name
 
 
-LABELS = "must be labels of 1 to 63 letters, digits and inner hyphens, joined by dots"
+RULE = (
+    "must be at most 253 characters: labels of 1 to 63 letters, digits and inner hyphens, "
+    "joined by dots"
+)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "dns: Invalid value: '': must be 1 to 253 characters"),
-        ("a." * 127, f"dns: Invalid value: '{'a.' * 38}a...': must be 1 to 253 characters"),
-        ("a_b", f"dns: Invalid value: 'a_b': {LABELS}"),
-        ("a..b", f"dns: Invalid value: 'a..b': {LABELS}"),
-        ("a.", f"dns: Invalid value: 'a.': {LABELS}"),
-        ("-a", f"dns: Invalid value: '-a': {LABELS}"),
-        ("a-", f"dns: Invalid value: 'a-': {LABELS}"),
-        ("*", f"dns: Invalid value: '*': {LABELS}"),
-        ("*.svc", f"dns: Invalid value: '*.svc': {LABELS}"),
-        ("a.*.svc", f"dns: Invalid value: 'a.*.svc': {LABELS}"),
-        ("a b", f"dns: Invalid value: 'a b': {LABELS}"),
-        ("a\n", f"dns: Invalid value: 'a\\n': {LABELS}"),
-        ("x" * 64, f"dns: Invalid value: '{'x' * 64}': {LABELS}"),
-        ("hütte", "dns: Invalid value: 'hütte': must be ASCII: write the xn-- form of the name"),
-        (
-            "10.0.0.1",
-            "dns: Invalid value: '10.0.0.1': is an address: give it as an IP address instead",
-        ),
-    ],
+    "text",
+    ["", "a_b", "a..b", "a.", "-a", "a-", "*", "*.svc", "a.*.svc", "a\n", "x" * 64, "hütte"],
 )
-def test_a_bad_dns_name_is_refused_with_field_value_and_rule(text: str, message: str) -> None:
+def test_a_bad_dns_name_is_refused_with_field_value_and_rule(text: str) -> None:
     with pytest.raises(InvalidField) as caught:
         parse_dns_name(text)
-    assert str(caught.value) == message
+    assert str(caught.value) == f"dns: Invalid value: {text!r}: {RULE}"
+
+
+def test_a_long_name_is_cut_in_the_message_and_an_address_is_no_name() -> None:
+    with pytest.raises(InvalidField) as caught:
+        parse_dns_name("a." * 126 + "ab")
+    assert str(caught.value) == f"dns: Invalid value: '{'a.' * 38}a...': {RULE}"
+    with pytest.raises(InvalidField, match="is an address: give it as an IP"):
+        parse_dns_name("10.0.0.1")
 
 
 @pytest.mark.parametrize("text", ["127.0.0.1", "::1", "2001:db8::5"])
@@ -68,10 +60,7 @@ def test_a_good_address_is_read(text: str) -> None:
         ("10.0.0.0/8", "ip: Invalid value: '10.0.0.0/8': must be an IPv4 or IPv6 address"),
         (
             "fe80::1%eth0",
-            (
-                "ip: Invalid value: 'fe80::1%eth0': must not name an interface, "
-                "a certificate cannot hold it"
-            ),
+            "ip: Invalid value: 'fe80::1%eth0': must not name an interface",
         ),
     ],
 )

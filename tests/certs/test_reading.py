@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from certs.errors import InvalidCertificate
 from certs.issue import Issued, KeyPair, issue, make_authority, sign_serving
 from certs.names import parse_subject
-from certs.reading import check_authorities, is_issued_by, read_bundle, read_certificate, read_pair
+from certs.reading import is_issued_by, read_bundle, read_certificate, read_pair
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -77,10 +77,3 @@ def test_a_pair_belongs_together(issued: Issued, rsa_key: bytes) -> None:
 
 def test_the_certificate_itself_does_not_show_in_repr(issued: Issued) -> None:
     assert "BEGIN" not in repr(read_certificate(issued.serving.certificate))
-
-
-def test_what_is_no_bundle_of_authorities_is_refused(issued: Issued) -> None:
-    with pytest.raises(InvalidCertificate, match=r"^not a PEM certificate$"):
-        check_authorities(b"junk")
-    with pytest.raises(InvalidCertificate, match=r"^not the certificate of an authority"):
-        check_authorities(issued.serving.certificate)

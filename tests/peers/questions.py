@@ -12,7 +12,6 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any, TypeAlias
 
-from bench.peers.machines import Machine, plain
 from contract.demand import CORES_PER_CARD
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from contract.names import Names
@@ -30,6 +29,7 @@ from placement.search import ContainerStep, make_plan
 from placement.topology import Links
 from scheduler.decisions import Decisions
 from scheduler.state import State
+from tests.peers.machines import Machine, plain
 from webhook.admission.defaults import adjust_memory
 from webhook.admission.options import Options
 from webhook.admission.pods import mutate_pod

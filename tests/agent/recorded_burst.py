@@ -13,7 +13,7 @@ from contract.requests import read_pod_demand
 from contract.resource import Resource
 from simulator.attribution import Candidate, Request
 
-RECORDING = Path(__file__).parents[1] / "tests" / "data" / "kubelet-1.36-burst80.json.gz"
+RECORDING = Path(__file__).parents[1] / "data" / "kubelet-1.36-burst80.json.gz"
 
 _CALLS_OF_A_CONTAINER = 4
 """A preferred call and an ``Allocate`` for each of the two resources (facts K1, K2)."""

@@ -1,17 +1,18 @@
-"""The cases of the peers' tests, read from ``cases/*.toml``: a table a peer, a list a test.
+"""The cases of the peers' tests, read from ``data/*.toml``: a table a peer, a list a test.
 
-The word that a row begins with says what is asked (:mod:`bench.peers.questions`): ``place``,
+The word that a row begins with says what is asked (:mod:`tests.peers.questions`): ``place``,
 ``admit``, ``wish``, ``hold``, ``phase`` or ``choose``. A node is a ``machine`` of which some cards
 are ``taken``, or ``cards``: what is used of each, cores, blocks, and all its blocks.
 """
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.peers.machines import MACHINES, plain
-from bench.peers.questions import (
+from tests.peers.machines import MACHINES, plain
+from tests.peers.questions import (
     Admission,
     Box,
     Choice,
@@ -23,12 +24,32 @@ from bench.peers.questions import (
     used,
     whole,
 )
-from bench.peers.verdicts import Case
 
-_FOLDER = Path(__file__).with_name("cases")
+_FOLDER = Path(__file__).with_name("data")
 _FILES = ("gpu_manager", "vgpu_manager", "hami", "device_plugin", "gpuallocator")
 
 Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case of a peer's test.
+
+    Attributes:
+        wants: the answer that the peer's test expects; several that it accepts, with ``or``.
+        rule: by which the peer is known to differ; a key of :data:`tests.peers.verdicts.RULES`.
+    """
+
+    peer: str
+    test: str
+    name: str
+    question: Question
+    wants: str
+    rule: str = ""
+
+    def __str__(self) -> str:
+        """Write the name, as tests are named."""
+        return f"{self.peer}: {self.test}: {self.name}"
 
 
 def read_cases() -> Iterator[Case]:

@@ -1,6 +1,6 @@
 """The nodes of the peers' tests, and the sets that NVIDIA's best-effort policy chooses on them.
 
-The nodes are in ``machines.toml``, the policy is that of ``NVIDIA/go-gpuallocator``
+The nodes are in ``data/machines.toml``, the policy is that of ``NVIDIA/go-gpuallocator``
 (``besteffort_policy.go``).
 """
 
@@ -82,7 +82,7 @@ def _read(path: Path) -> dict[str, Machine]:
     return machines
 
 
-MACHINES = _read(Path(__file__).with_name("machines.toml"))
+MACHINES = _read(Path(__file__).with_name("data") / "machines.toml")
 
 
 @lru_cache(maxsize=64)
@@ -91,25 +91,20 @@ def plain(count: int) -> Machine:
     return Machine(f"{count} cards", count)
 
 
-def choose_as_nvidia(
-    machine: Machine, free: Sequence[int], size: int, required: frozenset[int] = frozenset()
-) -> tuple[int, ...]:
+def choose_as_nvidia(machine: Machine, free: Sequence[int], size: int) -> tuple[int, ...]:
     """Choose as NVIDIA's best-effort policy: the best set of the best division into such sets.
 
-    Empty where the policy has no answer, or gives one that is not full (a known fault of it).
+    Empty where the policy gives a set that is not full (a known fault of it).
     """
-    if not 0 < size <= len(free) or len(required) > size:
-        return ()
     padding = -len(free) % size
     best: list[tuple[int, ...]] = []
     most = -1
     for division in _divisions([*free, *[-1] * padding], size, padding):
-        if any(-1 not in each and required <= {*each} for each in division):
+        if any(-1 not in each for each in division):
             total = sum(_score(machine, each) for each in division)
             if total > most:
                 best, most = division, total
-    fitting = [each for each in best if required <= {*each}]
-    chosen = max(fitting, key=lambda each: _score(machine, each), default=())
+    chosen = max(best, key=lambda each: _score(machine, each), default=())
     return () if -1 in chosen else chosen
 
 

@@ -1,0 +1,102 @@
+"""A limit as a program meets it: our enforcer, the library that it counts on, and a driver.
+
+A container is given what the agent would answer for it, and a program in it
+(:mod:`bench.gpu.share`) says what it is told of each card and what it is given.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from agent.allocator.grants import CardGrant, ContainerEdits, Entitlement, Grant
+from agent.allocator.interfaces import ContainerRef
+from agent.enforcement.hami import HamiCore
+from agent.enforcement.hami_library import HamiLibrary
+from bench.gpu import confined
+from contract.demand import CORES_PER_CARD
+from contract.inventory import Card
+from contract.resource import Resource
+from placement.pods import PodId
+
+BLOCK = 256 << 20
+"""Bytes of a block of memory."""
+
+_MIB = 1 << 20
+_REF = ContainerRef(PodId("default", "limits", "11111111-2222-4333-8444-555555555555"), "main")
+_TOLD = re.compile(r"[0-9a-fA-F:.]+: .* MiB, |busy [0-9]+%$")
+_READ = re.compile(
+    r" (core utilization limit|limit|total utilization|hard limit mode|enable mode)"
+    r" *[:=] ([0-9]+)$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container that asks for so many *cores* and *blocks* of memory of each card.
+
+    Its program launches kernels of *spin* blocks; 0 is none. The libraries count blocks.
+    """
+
+    cores: int
+    blocks: Mapping[Card, int]
+    core_limit: int | None = None
+    spin: int = 0
+
+    @cached_property
+    def entitlement(self) -> Entitlement:
+        """What it may use by the agent's record."""
+        ids = {f"{card.uuid}::{place}" for card in self.blocks for place in range(self.cores)}
+        cores = Grant(
+            Resource.CORE, tuple(CardGrant(card.uuid, self.cores) for card in self.blocks)
+        )
+        memory = None if self.cores >= CORES_PER_CARD else self.memory
+        return Entitlement(_REF, frozenset(ids), cores, memory, self.core_limit)
+
+    @property
+    def memory(self) -> Grant:
+        """What its blocks of memory stand for."""
+        shares = (CardGrant(card.uuid, blocks) for card, blocks in self.blocks.items())
+        return Grant(Resource.MEMORY, tuple(shares))
+
+    def run(
+        self, answer: ContainerEdits, variables: Mapping[str, str], before: str = ":"
+    ) -> list[str]:
+        """Run the program with an answer; return what it says, and what a library has read.
+
+        Raises:
+            ProgramFailed: it did not end well.
+        """
+        by_bus = sorted(self.blocks.items(), key=lambda each: each[0].bus_id)
+        shares = [str(blocks * BLOCK // _MIB) for _, blocks in by_bus]
+        command = [sys.executable, "-m", "bench.gpu.share", str(self.spin), *shares]
+        here = {"PYTHONPATH": str(Path(__file__).parents[2])}
+        output, errors = confined.run(answer, command, here | dict(variables), before=before)
+        told = [each for each in output.splitlines() if _TOLD.match(each)]
+        return told + list(dict.fromkeys(" ".join(each) for each in _READ.findall(errors)))
+
+
+def hami(
+    container: Container, library: Path, folder: Path, variables: Mapping[str, str]
+) -> list[str]:
+    """Limit a container, or one that is guessed, by HAMi-core's library in the folder *library*.
+
+    Raises:
+        ProgramFailed: the program did not end well.
+    """
+    enforcer = HamiCore(
+        state_dir=folder / "state",
+        library=HamiLibrary(library, on_outdated=lambda _: None),
+        block=BLOCK,
+        cards=tuple(container.blocks),
+    )
+    enforcer.open()
+    held = container.entitlement
+    answer = enforcer.prepare_allocation(held.ref, held.core_ids, held.cores).merged_with(
+        enforcer.prepare_allocation(held.ref, frozenset(), container.memory)
+    )
+    enforcer.prepare_start(held.core_ids, held)
+    return container.run(answer, {"LIBCUDA_LOG_LEVEL": "3"} | dict(variables))

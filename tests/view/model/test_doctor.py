@@ -468,6 +468,7 @@ def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
 
 def test_what_helm_installed_is_put_back_by_helm() -> None:
     owned = [replace(each, release=("gpus", "team")) for each in OWNED]
+    owned[0] = replace(owned[0], release=("a-try", "elsewhere"))  # first by the alphabet
     helm = "helm upgrade gpus YOUR-CHART --namespace team --reuse-values"
     left = [each for each in owned if (each.component, each.kind) != ("webhook", "Deployment")]
     told = [
@@ -565,6 +566,33 @@ def test_an_ill_card_is_told_and_its_places_are_not_missed() -> None:
 def test_a_cordoned_card_is_no_trouble() -> None:
     offered = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 4}
     assert wrong(nodes=[node(cordoned=frozenset({"GPU-1"}), allocatable=offered)]) == []
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        # By the alphabet 0.9.0 comes last; 0.10.0 is what the cluster runs.
+        (
+            ["a:0.10.0", "a:0.10.0", "a:0.9.0"],
+            {("n2",): "runs a:0.9.0; others run a:0.10.0"},
+        ),
+        (
+            ["a:2", "a:1", "a:2", "a:1"],
+            {("n0", "n1", "n2", "n3"): "not one image on all: a:1 (2 nodes); a:2 (2 nodes)"},
+        ),
+        (["a:1", "a:1"], {}),
+    ],
+)
+def test_the_image_that_most_run_is_the_common_one(
+    images: list[str], expected: dict[tuple[str, ...], str]
+) -> None:
+    nodes = [node(f"n{at}") for at in range(len(images))]
+    agents = [pod("agent", f"a{at}", f"n{at}", image=each) for at, each in enumerate(images)]
+    proxies = [pod("proxy", f"p{at}", f"n{at}") for at in range(len(images))]
+    programs = [*without("agent", "proxy"), *agents, *proxies]
+    found = [each for each in findings(nodes=nodes, programs=programs) if each.check == "agents"]
+    told = {each.nodes: each.text for each in found if each.level is Level.WARNING}
+    assert told == expected
 
 
 def test_nodes_with_the_same_trouble_are_one_finding() -> None:

@@ -1,5 +1,6 @@
 """What the checks look at, as it was read of the cluster."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -234,12 +235,15 @@ class Facts:
 
     @property
     def install(self) -> str:
-        """The command that puts back what was installed: Helm's, where Helm installed it."""
+        """The command that puts back what was installed: Helm's, where Helm installed it.
+
+        Of several releases the one that most objects belong to.
+        """
         owned = () if isinstance(self.owned, Unread) else self.owned
-        releases = sorted({each.release for each in owned if each.release})
+        releases = Counter(each.release for each in owned if each.release)
         if not releases:
             return "kubectl apply -k YOUR-KUSTOMIZATION"
-        name, namespace = releases[0]
+        ((name, namespace), _), *_ = releases.most_common(1)
         return f"helm upgrade {name} YOUR-CHART --namespace {namespace} --reuse-values"
 
 

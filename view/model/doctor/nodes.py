@@ -1,6 +1,6 @@
 """Checks of what runs on GPU nodes: agents, proxies, cards, allocatable places, records."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
@@ -20,7 +20,7 @@ from view.model.doctor.facts import (
     Unread,
     value,
 )
-from view.model.words import lost_in_words
+from view.model.words import lost_in_words, summarize
 
 NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 """What NVIDIA's device plugin serves whole cards as, the second with replicas of them."""
@@ -88,11 +88,22 @@ def _programs(check: str, chosen: set[str], pods: Sequence[Program]) -> Iterator
         if each.node and each.node not in chosen:
             text = "is on a node that the DaemonSet does not choose, or that is not listed"
             found.add(Level.WARNING, each.node, text, "kubectl get node {} --show-labels")
-    images = sorted({each.image for each in pods})
-    for each in pods:
-        if each.image != images[-1]:
-            found.add(Level.WARNING, each.node, f"runs {each.image}; others run {images[-1]}")
+    _compare_images(pods, found)
     yield from found.findings(f"ready on {len(ready)} of {len(chosen)} chosen nodes")
+
+
+def _compare_images(pods: Sequence[Program], found: "_ByText") -> None:
+    """Tell of pods that run another image than most; of all where no image is the commonest."""
+    ranked = Counter(each.image for each in pods).most_common()
+    if len(ranked) < 2:
+        return
+    (common, most), (_, next_most), *_ = ranked
+    for each in pods:
+        if most == next_most:
+            text = f"not one image on all: {summarize(each.image for each in pods)}"
+            found.add(Level.WARNING, each.node, text)
+        elif each.image != common:
+            found.add(Level.WARNING, each.node, f"runs {each.image}; others run {common}")
 
 
 def check_agents(facts: Facts) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ _QUIET_WATCH_SECONDS = "60"
 """Events are not in the API server's watch cache, and only that sends bookmarks. Such a watch is
 ended by the server before it would be taken for dead."""
 
-_FORBIDDEN = 403
+FORBIDDEN = 403
 _MOST_ASKED = 50
 """Nodes that are read one by one where they may not be listed."""
 
@@ -171,7 +171,7 @@ class Followed:
         try:
             yield
         except (Rejected, Unavailable) as error:
-            if not isinstance(error, Rejected) or error.status != _FORBIDDEN:
+            if not isinstance(error, Rejected) or error.status != FORBIDDEN:
                 self.lost = (self.lost[0] if self.lost else self.clock(), shortly(error))
             raise
 
@@ -180,7 +180,7 @@ class Followed:
         try:
             version, gap = self._list(), None
         except Rejected as error:
-            if error.status != _FORBIDDEN:
+            if error.status != FORBIDDEN:
                 raise
             gap = Gap(self.kind.what, self.namespace, str(error))
             try:
@@ -198,7 +198,7 @@ class Followed:
     def _with_less(self) -> str:
         """Read one namespace, as where not all may be read."""
         if self.kind.what == "nodes" or self.kind.namespace:
-            raise Rejected(_FORBIDDEN, "")
+            raise Rejected(FORBIDDEN, "")
         self._narrow = True
         return self._list()
 

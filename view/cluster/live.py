@@ -13,6 +13,7 @@ from common.apiserver.follower import Follower
 from common.errors import Unavailable
 from view.cluster.collections import (
     ALL,
+    FORBIDDEN,
     NODES,
     PODS,
     Api,
@@ -34,7 +35,6 @@ _HEARTBEAT_SECONDS = 4.0
 
 _ANY_PATH = "/version"  # anybody may ask for it
 _OBJECT_SECONDS = 10.0
-_FORBIDDEN = 403
 
 
 class LiveCluster:
@@ -238,7 +238,7 @@ def _load(collection: Followed) -> None:
         except Gone:  # its pages took too long; by now it is known how many there are
             collection.load()
     except Rejected as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
 
 

@@ -14,8 +14,8 @@ import pytest
 from common.apiserver.client import Client
 from contract.names import Names
 from view.cluster.examination import examine
+from view.model.doctor.checks import judge
 from view.model.doctor.facts import Hook, Level, Owned, Trial, Unread
-from view.terminal.doctor import judge
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
@@ -62,11 +62,13 @@ def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
     }
 
 
-def daemonset(component: str, selector: dict[str, str]) -> dict[str, Any]:
+def daemonset(component: str) -> dict[str, Any]:
     env = [{"name": "GPU_TURNSTILE_ENFORCEMENT", "value": "vcuda"}]
-    spec = {"nodeSelector": selector, "containers": [{"env": env}]}
-    name = f"gpu-turnstile-{component}"
-    return {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
+    return {
+        "metadata": {"name": f"gpu-turnstile-{component}"},
+        "spec": {"template": {"spec": {"containers": [{"env": env}]}}},
+        "status": {"desiredNumberScheduled": 1, "currentNumberScheduled": 1},
+    }
 
 
 def cluster() -> dict[str, Any]:
@@ -74,7 +76,6 @@ def cluster() -> dict[str, Any]:
     node = {
         "metadata": {
             "name": "n1",
-            "labels": {"kubernetes.io/os": "linux"},
             "annotations": {"tencent.com/gpu-cards": json.dumps(CARDS)},
         },
         "status": {
@@ -132,10 +133,7 @@ def cluster() -> dict[str, Any]:
             {"spec": {"policyName": "gpu-turnstile-stamps"}}
         ],
         LEASE: (404, "not found"),
-        DAEMONSETS: [
-            daemonset("agent", {"kubernetes.io/os": "linux"}),
-            daemonset("proxy", {}),
-        ],
+        DAEMONSETS: [daemonset("agent"), daemonset("proxy")],
     }
 
 
@@ -260,15 +258,10 @@ def test_a_pod_that_cannot_be_tried_says_why(
     assert examine(api.client, Names(), "team").trial == expected
 
 
-def test_without_daemonsets_nodes_are_chosen_by_the_labels_of_the_base(api: Served) -> None:
+def test_without_the_agents_daemonset_nobody_says_what_is_enforced(api: Served) -> None:
     api[DAEMONSETS] = []
-    (node,) = api["/api/v1/nodes"]
-    node["metadata"]["labels"]["gpu-turnstile.io/gpus"] = "true"
     facts = examine(api.client, Names(), "team")
-    assert facts.daemonsets == frozenset()
     assert facts.enforcement == Unread("there is no DaemonSet gpu-turnstile-agent, which says it")
-    assert not isinstance(facts.nodes, Unread)
-    assert [each.chosen for each in facts.nodes] == [{"gpu-turnstile-agent", "gpu-turnstile-proxy"}]
 
 
 def test_a_pod_without_an_address_is_not_asked(api: Served) -> None:

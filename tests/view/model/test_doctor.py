@@ -12,7 +12,9 @@ import yaml
 from contract.inventory import Card, PublishedInventory
 from tests.deploy.kustomize import build
 from view.model.doctor import control_plane
+from view.model.doctor.checks import judge
 from view.model.doctor.facts import (
+    DaemonSet,
     Facts,
     Finding,
     Held,
@@ -26,12 +28,12 @@ from view.model.doctor.facts import (
     Unread,
 )
 from view.model.usage import Sample
-from view.terminal.doctor import exit_code, judge
+from view.terminal.doctor import exit_code
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEPLOY = Path(__file__).parents[3] / "deploy"
 AGENT, PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
-BOTH = frozenset({"gpu-turnstile-agent", "gpu-turnstile-proxy"})
+BOTH = dict.fromkeys(("gpu-turnstile-agent", "gpu-turnstile-proxy"), DaemonSet(1, 1))
 
 
 def pod(component: str, name: str, node: str = "n1", **changed: object) -> Program:
@@ -48,7 +50,7 @@ def card(index: int, reason: str = "") -> Card:
 
 def node(name: str = "n1", **changed: object) -> NodeState:
     allocatable = {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 8}
-    made = NodeState(name, BOTH, allocatable, PublishedInventory(1 << 28, (card(0), card(1))))
+    made = NodeState(name, allocatable, PublishedInventory(1 << 28, (card(0), card(1))))
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
@@ -240,20 +242,16 @@ def without(*components: str) -> list[Program]:
             ("policies", "error", "without a binding: gpu-turnstile-stamps"),
         ),
         (
-            {"programs": without("agent")},
-            ("agents", "error", "the DaemonSet chooses it, and no pod of it is there"),
+            {"daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1)}},
+            ("agents", "error", "the DaemonSet chooses 2 nodes on which no pod of it is there"),
         ),
         (
             {"programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]},
             ("proxies", "error", "not ready: ErrImagePull"),
         ),
         (
-            {"programs": [*without("none"), pod("agent", "b", "n2")]},
-            (
-                "agents",
-                "warning",
-                "is on a node that the DaemonSet does not choose, or that is not listed",
-            ),
+            {"daemonsets": {**BOTH, "gpu-turnstile-proxy": DaemonSet(1, 1, misplaced=1)}},
+            ("proxies", "warning", "on 1 node that the DaemonSet does not choose"),
         ),
         (
             {"agents": {"n1": agent(registered=0)}},
@@ -474,7 +472,7 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
     told = [
         findings(owned=owned, mutating=None),
         findings(owned=owned, policies={}),
-        findings(owned=owned, daemonsets=frozenset()),
+        findings(owned=owned, daemonsets={}),
         findings(owned=left),
     ]
     wrong = [[each for each in found if each.level is not Level.OK] for found in told]
@@ -482,8 +480,8 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
 
 
 def test_without_a_daemonset_it_is_applied_and_no_node_labelled() -> None:
-    names = frozenset({"gpu-turnstile-proxy"})
-    (found,) = [each for each in findings(daemonsets=names) if each.check == "agents"]
+    proxy = {"gpu-turnstile-proxy": DaemonSet(1, 1)}
+    (found,) = [each for each in findings(daemonsets=proxy) if each.check == "agents"]
     assert (found.level, found.text) == ("error", "there is no DaemonSet gpu-turnstile-agent")
     assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
 
@@ -491,17 +489,14 @@ def test_without_a_daemonset_it_is_applied_and_no_node_labelled() -> None:
 def test_a_pod_that_waits_for_a_node_that_is_gone_is_told_once() -> None:
     waits = pod("agent", "b", "gone", ready=False, why="0/1 nodes are available", bound=False)
     assert wrong(programs=[*without("none"), waits]) == [
-        (
-            "agents",
-            "warning",
-            "is on a node that the DaemonSet does not choose, or that is not listed",
-        )
+        ("agents", "warning", "is on a node that is not listed")
     ]
 
 
 def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
     text = "no node has a label that the DaemonSet chooses nodes by"
-    assert wrong(nodes=[node(chosen=frozenset())], programs=without("agent", "proxy")) == [
+    none = dict.fromkeys(BOTH, DaemonSet())
+    assert wrong(daemonsets=none, programs=without("agent", "proxy")) == [
         ("agents", "error", text),
         ("proxies", "error", text),
     ]
@@ -596,8 +591,12 @@ def test_the_image_that_most_run_is_the_common_one(
 
 
 def test_nodes_with_the_same_trouble_are_one_finding() -> None:
-    nodes = [node(name, cards=None) for name in ("n3", "n1", "n2")]
-    (found,) = [each for each in findings(nodes=nodes) if each.check == "allocatable"]
+    names = ("n3", "n1", "n2")
+    nodes = [node(name, cards=None) for name in names]
+    programs = [pod("agent", f"a-{name}", name) for name in names]
+    (found,) = [
+        each for each in findings(nodes=nodes, programs=programs) if each.check == "allocatable"
+    ]
     assert found.nodes == ("n1", "n2", "n3")
     assert "spec.nodeName=n1" in found.run
 
@@ -631,7 +630,8 @@ def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:
     ("part", "checks"),
     [
         ("version", ["kubernetes-version"]),
-        ("nodes", ["agents", "other-plugins", "cards", "allocatable"]),
+        ("nodes", ["other-plugins", "cards", "allocatable"]),
+        ("daemonsets", ["agents"]),
         ("programs", ["webhook-replicas", "agents", "scheduler-extender"]),
         ("mutating", ["webhook-configuration"]),
         ("policies", ["policies"]),

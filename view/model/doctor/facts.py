@@ -23,6 +23,21 @@ class Unread:
 Maybe: TypeAlias = T | Unread
 
 
+class NotReadError(Exception):
+    """A check needs what could not be read; the message says why it could not."""
+
+
+def known(part: Maybe[T]) -> T:
+    """Return what was read.
+
+    Raises:
+        NotReadError: it was not.
+    """
+    if isinstance(part, Unread):
+        raise NotReadError(part.why)
+    return part
+
+
 class Level(StrEnum):
     """How bad a finding is."""
 
@@ -56,13 +71,32 @@ class Finding:
         return self.check
 
 
+def ok(text: str) -> Finding:
+    """Say that nothing is wrong."""
+    return Finding("", Level.OK, text)
+
+
+def warning(text: str, run: str = "") -> Finding:
+    """Say what should be looked at."""
+    return Finding("", Level.WARNING, text, run)
+
+
+def error(text: str, run: str = "") -> Finding:
+    """Say what is wrong."""
+    return Finding("", Level.ERROR, text, run)
+
+
+def unknown(text: str, run: str = "") -> Finding:
+    """Say what cannot be told."""
+    return Finding("", Level.UNKNOWN, text, run)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeState:
     """A node, as its object shows it.
 
     Attributes:
         name: of the node.
-        chosen: names of the DaemonSets, of the agents and the proxies, that choose it.
         allocatable: the amounts of our resources and of ``nvidia.com/gpu``, by resource name; what
             is not there, or no number, is missing.
         cards: the agent's inventory; ``None`` where there is none.
@@ -71,11 +105,25 @@ class NodeState:
     """
 
     name: str
-    chosen: frozenset[str]
     allocatable: Mapping[str, int]
     cards: PublishedInventory | None = None
     cards_problem: str = ""
     cordoned: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSet:
+    """What the controller of a DaemonSet counts; it knows labels, affinity and taints.
+
+    Attributes:
+        wanted: nodes that it chooses.
+        there: of these, nodes with a pod of it.
+        misplaced: other nodes with a pod of it.
+    """
+
+    wanted: int = 0
+    there: int = 0
+    misplaced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +257,7 @@ class Facts:
         webhooks: metrics of webhook replicas, by pod.
         extenders: metrics of the extender's replicas, by pod.
         lease: the extender's; ``None`` where there is none.
-        daemonsets: names of those in the agents' namespace.
+        daemonsets: those in the agents' namespace, by name.
         enforcement: what the agents' DaemonSet sets; ``none`` where it sets nothing.
         held: what the annotations of running pods say.
         owned: our objects.
@@ -224,7 +272,7 @@ class Facts:
     policies: Maybe[Mapping[str, bool]]
     trial: Maybe[Trial]
     lease: Maybe[Lease | None]
-    daemonsets: Maybe[frozenset[str]]
+    daemonsets: Maybe[Mapping[str, DaemonSet]]
     enforcement: Maybe[str]
     held: Maybe[Sequence[Held]]
     owned: Maybe[Sequence[Owned]]
@@ -239,7 +287,7 @@ class Facts:
 
         Of several releases the one that most objects belong to.
         """
-        owned = () if isinstance(self.owned, Unread) else self.owned
+        owned = [] if isinstance(self.owned, Unread) else self.owned
         releases = Counter(each.release for each in owned if each.release)
         if not releases:
             return "kubectl apply -k YOUR-KUSTOMIZATION"

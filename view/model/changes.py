@@ -4,32 +4,29 @@ A change is only told if ``placement`` says that the pod fits with it. Changes o
 first, by how much of it is given up; then those of nodes, cards and other pods.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
 from contract.inventory import NOTHING
 from contract.names import Names
+from contract.resource import Resource
 from contract.reusable import find_leftover_conflicts
 from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
-from view.model.occupancy import Occupancy, PodHolding
-from view.model.pods import PodFacts
+from view.model.occupancy import CORDONED, Occupancy, PodHolding
 from view.model.stories import Change
-from view.model.verdicts import exceeds, why_not_on
 from view.model.words import cards_in_words, clamp, count_of
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
 
-_MOST_OF_A_KIND = 3
-_NODES = "the right to change nodes"
 _AWAY = "its agent is not connected to the kubelet"
-_AGENT = "access to the node and its agent"
-
+_NEEDS = {CORDONED: "the right to change nodes", _AWAY: "access to the node and its agent"}
 _WISHES = {
     "use-gpu-type": "use_types",
     "nouse-gpu-type": "nouse_types",
@@ -43,21 +40,50 @@ _Ranked = tuple[float, Change]
 """A change and how much it costs."""
 
 
-def find_changes(facts: PodFacts, nodes: Sequence[Occupancy], names: Names) -> tuple[Change, ...]:
-    """Return what would let a pod run that fits nowhere, the smallest first."""
-    if facts.placed.pod_class.problem:
-        return ()
-    search = _Search(facts, nodes, names)
-    found = (*search.less(), *search.fewer_wishes(), *search.other_nodes())
-    author = [change for _, change in sorted(found, key=lambda each: each[0])]
-    endings = find_endings(facts.placed.pod_class, search.open)
-    return (*author, *search.opened(), *search.healed(), *endings)
+class Advice(NamedTuple):
+    """What would let a pod run that fits nowhere, the smallest change first.
+
+    Attributes:
+        changes: one of them would do.
+        nothing: in a sentence, that none was found; empty where one was, or none is needed.
+    """
+
+    changes: tuple[Change, ...] = ()
+    nothing: str = ""
 
 
-def no_change(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
-    """Return what is said where nothing was found that would let a pod run."""
+NO_ADVICE = Advice()
+
+
+def find_advice(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Advice:
+    """Try changes out, one at a time, for a pod that fits on no node."""
+    shape = pod.pod_class
+    if not nodes or pod.errors or any(each.refusal(shape) is None for each in nodes):
+        return NO_ADVICE
+    if not shape.problem:
+        search = _Search(pod, nodes, names)
+        ranked = sorted((*search.less(), *search.fewer_wishes()), key=lambda each: each[0])
+        author = [change for _, change in ranked]
+        endings = find_endings(shape, search.open)
+        changes = (*author, *search.opened(), *search.healed(), *endings)
+        if changes:
+            return Advice(changes)
     found = "No single change that gpu-turnstile knows of would let it run"
-    return f"{': '.join(filter(None, (found, exceeds(pod, nodes))))}."
+    return Advice(nothing=f"{': '.join(filter(None, (found, _exceeds(pod, nodes))))}.")
+
+
+def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
+    """Return what a pod asks for that no node has at all, and the most there is; else empty."""
+    demands = [each.demand for each in pod.demand.containers]
+    cards = max(each.cards for each in demands)
+    most = max(len(each.view.node.cards) for each in nodes)
+    if cards > most:
+        return f"no node has {count_of(cards, 'card')}; the largest has {most}"
+    blocks = max(each.most_per_card(Resource.MEMORY) for each in demands)
+    most = max((size.memory for each in nodes for size in each.view.node.sizes), default=0)
+    if blocks > most:
+        return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
+    return ""
 
 
 def how_to_make(changes: Sequence[Change]) -> str:
@@ -71,23 +97,18 @@ def how_to_make(changes: Sequence[Change]) -> str:
 
 
 class _Search:
-    def __init__(self, facts: PodFacts, nodes: Sequence[Occupancy], names: Names) -> None:
-        self._facts = facts
-        self._pod = facts.placed
+    def __init__(self, pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> None:
+        self._pod = pod
         self._nodes = nodes
         self._names = names
         self.open = [
-            each
-            for each in nodes
-            if not each.view.node.problem and not facts.constraints.keep_from(each.facts.traits)
+            each for each in nodes if not each.view.node.problem and not each.facts.cordoned
         ]
 
     def _where(self, pod: PodInfo) -> Iterator[str]:
         """Yield the nodes where a pod would fit."""
         shape = pod.pod_class
-        for each in () if shape.problem else self.open:
-            if isinstance(check(shape, each.view), Fit):
-                yield each.view.node.name
+        return (each.view.node.name for each in self.open if each.refusal(shape) is None)
 
     def _fits(self, pod: PodInfo) -> bool:
         return not any(find_leftover_conflicts(pod.demand.containers)) and any(self._where(pod))
@@ -187,53 +208,21 @@ class _Search:
         gone = {_WISHES[key]: getattr(NO_WISHES, _WISHES[key]) for key in keys}
         return replace(self._pod, wishes=replace(self._pod.wishes, **gone))
 
-    def other_nodes(self) -> Iterator[_Ranked]:
-        """Yield what the manifest says of nodes, where others would do."""
-        wanted = self._facts.constraints
-        free = replace(self._facts, constraints=replace(wanted, selector=(), terms=None))
-        by_text: dict[str, list[str]] = {}
-        for each in self._nodes:
-            labels = wanted.lacking(each.facts.traits)
-            parts = [f"remove {' and '.join(labels)} from spec.nodeSelector"] if labels else []
-            if not wanted.affinity_matches(each.facts.traits):
-                parts.append("change spec.affinity.nodeAffinity")
-            if parts and why_not_on(free, each) is None:
-                keep = "it keeps" if len(labels) < 2 and len(parts) == 1 else "they keep"
-                text = f"{' and '.join(parts)}: {keep} the pod from nodes with room"
-                by_text.setdefault(text, []).append(each.view.node.name)
-        for text, nodes in _most_first(by_text):
-            yield _LOSS_OF_A_WISH, Change("other-nodes", text, "author", nodes)
-
     # --- what is not the pod's own ------------------------------------------------------
 
-    def opened(self) -> tuple[Change, ...]:
-        """Return nodes with room that take no pods, or not this one."""
-        by_reason: dict[str, list[str]] = {}
-        wanted = self._facts.constraints
+    def opened(self) -> Iterator[Change]:
+        """Yield nodes with room that take no pods, by what would have to end, the most first."""
+        by_cause: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for each in self._nodes:
-            node, traits = each.view.node, replace(each.facts.traits, cordoned=False, taints=())
-            closed = wanted.closed_by(each.facts.traits)
-            if node.problem is Problem.AWAY:
-                closed.append(_AWAY)
+            away = each.view.node.problem is Problem.AWAY
+            closed = (*[CORDONED] * each.facts.cordoned, *[_AWAY] * away)
             view = each.view_as_if(connected=True)
-            clear = replace(each, facts=replace(each.facts, traits=traits))
-            if closed and why_not_on(self._facts, clear, view) is None:
-                by_reason.setdefault(" and ".join(closed), []).append(node.name)
-        ranked = _most_first(by_reason)
-        more = len(ranked) - _MOST_OF_A_KIND
-        return tuple(
-            Change(
-                "open-node",
-                f"make a node usable that has cards for it: {reason}",
-                "admin",
-                nodes,
-                needs=_needs(reason),
-                besides=f"nodes closed for {count_of(more, 'other reason')}"
-                if more > 0 and place == _MOST_OF_A_KIND - 1
-                else "",
-            )
-            for place, (reason, nodes) in enumerate(ranked[:_MOST_OF_A_KIND])
-        )
+            if closed and isinstance(check(self._pod.pod_class, view), Fit):
+                by_cause[closed].append(each.view.node.name)
+        for closed, nodes in sorted(by_cause.items(), key=lambda each: (-len(each[1]), each[0])):
+            text = f"make a node usable that has cards for it: {' and '.join(closed)}"
+            needs = " and ".join(_NEEDS[each] for each in closed)
+            yield Change("open-node", text, "admin", tuple(nodes), needs=needs)
 
     def healed(self) -> tuple[Change, ...]:
         """Return a card that would do if it were healthy."""
@@ -242,7 +231,7 @@ class _Search:
             for each in self.open
             for place, card in enumerate(each.view.node.cards)
             if card.withheld
-            and isinstance(check(self._pod.pod_class, each.view_as_if(healthy={place})), Fit)
+            and each.refusal(self._pod.pod_class, each.view_as_if(healthy={place})) is None
         ]
         if not found:
             return ()
@@ -252,17 +241,6 @@ class _Search:
         besides = f"{count_of(len(found) - 1, 'other card')} would do too" if found[1:] else ""
         needs = "access to the node"
         return (Change("heal-card", text, "admin", (name,), needs=needs, besides=besides),)
-
-
-def _needs(reason: str) -> str:
-    if not reason.endswith(_AWAY):
-        return _NODES
-    return _AGENT if reason == _AWAY else f"{_NODES} and {_AGENT}"
-
-
-def _most_first(by_reason: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
-    ranked = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [(reason, tuple(nodes)) for reason, nodes in ranked]
 
 
 def _with(pod: PodInfo, container: ContainerDemand, demand: Demand) -> PodInfo:
@@ -334,13 +312,13 @@ def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Change, .
 
 def _way(shape: PodClass, occupancy: Occupancy) -> _Way | None:
     """Return the smallest set of pods of a node that have to end; ``None`` if none would do."""
-    if not occupancy.held or not _fits_without(shape, occupancy, occupancy.held):
+    by_size = sorted(occupancy.held.values(), key=lambda each: (_size(each), str(each.pod)))
+    if not by_size or not _fits_without(shape, occupancy, by_size):
         return None
-    by_size = sorted(occupancy.held, key=lambda each: (_size(each), str(each.pod)))
     alone = [each for each in by_size if _fits_without(shape, occupancy, [each])]
     if alone:
         return _Way(occupancy, (alone[0],), len(alone))
-    chosen = list(by_size)  # leave out the largest that are not needed
+    chosen = by_size  # leave out the largest that are not needed
     for each in reversed(by_size):
         rest = [other for other in chosen if other is not each]
         if rest and _fits_without(shape, occupancy, rest):
@@ -349,7 +327,9 @@ def _way(shape: PodClass, occupancy: Occupancy) -> _Way | None:
 
 
 def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[PodHolding]) -> bool:
-    return isinstance(check(shape, occupancy.view_without({each.pod.id.uid for each in pods})), Fit)
+    return (
+        occupancy.refusal(shape, occupancy.view_without({each.pod.id.uid for each in pods})) is None
+    )
 
 
 def _size(held: PodHolding) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contract.demand import CORES_PER_CARD
 from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
-from view.model.occupancy import Occupancy
+from view.model.occupancy import CORDONED, Occupancy
 from view.model.reports import CardReport, Holder, NodeReport, Share
 from view.model.words import cards_in_words, clamp, lost_in_words
 
@@ -28,7 +28,7 @@ def report_node(
     cards = _cards(occupancy)
     healthy = [card for card in cards if not card.unhealthy]
     usable = [] if node.problem else healthy
-    labels = dict(facts.traits.labels)
+    labels = facts.labels
     shares = [
         Share(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
         for card in usable
@@ -85,7 +85,7 @@ def _cards(occupancy: Occupancy) -> tuple[CardReport, ...]:
 
 def _holders(occupancy: Occupancy) -> dict[int, list[Holder]]:
     found: dict[int, list[Holder]] = {}
-    for held in occupancy.held:
+    for held in occupancy.held.values():
         pod = held.pod
         for container, place, (cores, blocks) in held.parts:
             source = held.cards[container].source
@@ -105,9 +105,9 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
     facts, notes = occupancy.facts, []
     if facts.not_ready:
         notes.append(f"the node is not ready: {facts.not_ready}")
-    if facts.traits.cordoned:
-        notes.append("the node is cordoned: no new pod is put on it")
-    for held in occupancy.held:
+    if facts.cordoned:
+        notes.append(f"{CORDONED}: no new pod is put on it")
+    for held in occupancy.held.values():
         lost = sorted({uuid for each in held.cards.values() for uuid in each.lost})
         if lost:
             notes.append(f"pod {held.pod} is on {lost_in_words(lost)}")

@@ -9,7 +9,6 @@ from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
 from contract.names import Names
 from placement.cluster.nodes import Node, parse_node
-from view.model.constraints import NodeTraits, read_traits
 from view.model.words import clamp
 
 GPU_LABELS = (
@@ -30,14 +29,16 @@ class NodeFacts:
         placed: the node as placing sees it.
         inventory: the same cards, with what is free of them by the agent's last word. Without
             cards and a size of blocks where it is not known.
-        traits: by which pods choose nodes.
+        labels: of the node.
+        cordoned: whether it is marked unschedulable.
         for_gpus: whether it has, or should have, anything to do with GPUs.
         not_ready: why the kubelet is not ready; empty while it is.
     """
 
     placed: Node
     inventory: PublishedInventory
-    traits: NodeTraits
+    labels: Mapping[str, str]
+    cordoned: bool
     for_gpus: bool
     not_ready: str
 
@@ -55,7 +56,8 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
     return NodeFacts(
         placed,
         replace(inventory, cards=placed.cards, free=shown),
-        read_traits(obj),
+        obj["metadata"].get("labels") or {},
+        bool((obj.get("spec") or {}).get("unschedulable")),
         _is_for_gpus(obj, names),
         _not_ready(obj),
     )

@@ -11,7 +11,6 @@ from contract.errors import InvalidStamp
 from contract.names import Names
 from contract.stamps import OrderStamp
 from placement.pods import PodInfo, read_gpu_pod
-from view.model.constraints import Constraints, read_constraints
 from view.model.reports import ContainerReport, ContainerStatus, Ending, PodReport, Stage
 from view.model.words import clamp
 
@@ -34,14 +33,12 @@ class PodFacts:
         report: the same for people, as far as the pod itself tells it.
         owner_uid: of the controller that made it.
         unscheduled: reason and message of the condition ``PodScheduled`` while it is false.
-        constraints: by what it chooses nodes besides GPUs.
     """
 
     placed: PodInfo
     report: PodReport
     owner_uid: str
     unscheduled: tuple[str, str]
-    constraints: Constraints
 
     @property
     def ended(self) -> bool:
@@ -82,7 +79,7 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         replaced=False,
         events=(),
     )
-    return PodFacts(placed, report, owner_uid, _unscheduled(status), read_constraints(spec))
+    return PodFacts(placed, report, owner_uid, _unscheduled(status))
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:

@@ -52,7 +52,7 @@ class NodeVerdict:
 
     Attributes:
         node: its name.
-        fits: whether all containers of the pod fit, and nothing known keeps the pod away.
+        fits: whether all containers of the pod fit on its cards, and it is not cordoned.
         reason: why not, in the scheduler extender's words; empty where it fits.
         for_good: freeing cards would not help.
         cards: its cards.
@@ -72,8 +72,7 @@ class Change:
     """One change that would let a pod run.
 
     Attributes:
-        kind: ``ask-less``, ``drop-wish``, ``other-nodes``, ``free-pods``, ``heal-card`` or
-            ``open-node``.
+        kind: ``ask-less``, ``drop-wish``, ``free-pods``, ``heal-card`` or ``open-node``.
         text: what to do, in one line.
         by: ``author`` where the pod's own manifest is changed, ``admin`` where something else is.
         nodes: where the pod would then fit.

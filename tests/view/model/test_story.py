@@ -105,6 +105,22 @@ def test_what_did_not_pass_the_webhook_is_marked() -> None:
     assert found.steps[1].text == "no stamp of the webhook: the pod did not pass it"
 
 
+TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
+
+
+def test_what_else_keeps_a_pod_from_a_node_is_said_in_the_schedulers_words() -> None:
+    """A taint is the scheduler's to judge: cards are free there, and that is all we say."""
+    node = make_node("n1", 1)
+    node["spec"] = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
+    found = told(state_of([node], [scenes.waiting("a", (30, 4), message=TAINTED)]), "a")
+    assert found.summary == (f'waits: cards are free for it on n1; default-scheduler: "{TAINTED}"')
+    assert found.steps[-1].text == (
+        f'default-scheduler: Unschedulable: "{TAINTED}" '
+        "(a node may be counted under several of its reasons)"
+    )
+    assert (found.changes, found.no_change) == ((), "")
+
+
 def test_a_container_that_was_kept_from_starting_says_why() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     pod["status"] = {"phase": "Pending"}

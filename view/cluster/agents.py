@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from common.apiserver.client import Json, object_path, quoted
+from common.apiserver.client import Client, Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.collections import Api, pages
+from view.cluster.collections import pages
 from view.model.usage import PREFIX, NodeUse, Sample, read_use
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
@@ -17,7 +17,7 @@ _AT_ONCE = 16
 
 
 def read_uses(
-    api: Api, namespace: str = AGENT_NAMESPACE, nodes: Sequence[str] | None = None
+    api: Client, namespace: str = AGENT_NAMESPACE, nodes: Sequence[str] | None = None
 ) -> tuple[NodeUse, ...]:
     """Ask agents what they measure.
 
@@ -50,7 +50,7 @@ def read_uses(
     return tuple(use for _, use in sorted(by_node.items()))
 
 
-def _ask(api: Api, namespace: str, pod: Json) -> NodeUse:
+def _ask(api: Client, namespace: str, pod: Json) -> NodeUse:
     node = pod["spec"]["nodeName"]
     try:
         return read_use(node, read_metrics(api, namespace, pod))
@@ -58,7 +58,7 @@ def _ask(api: Api, namespace: str, pod: Json) -> NodeUse:
         return NodeUse(node, f"its agent cannot be asked: {error}")
 
 
-def read_metrics(api: Api, namespace: str, pod: Json, prefix: str = PREFIX) -> list[Sample]:
+def read_metrics(api: Client, namespace: str, pod: Json, prefix: str = PREFIX) -> list[Sample]:
     """Ask a pod of ours for its metrics, at its port ``http`` or ``https``.
 
     Raises:

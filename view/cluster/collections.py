@@ -4,9 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
-from common.apiserver.client import Json, quoted
+from common.apiserver.client import Client, Json, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.model.reports import Gap
@@ -22,28 +21,6 @@ ended by the server before it would be taken for dead."""
 FORBIDDEN = 403
 _MOST_ASKED = 50
 """Nodes that are read one by one where they may not be listed."""
-
-
-class Api(Protocol):
-    """The part of the client that is used."""
-
-    def list(
-        self, path: str, query: Mapping[str, str], within: float | None = None
-    ) -> tuple[list[Json], str, str]:
-        """List one page: objects, resource version, what continues the list."""
-        ...
-
-    def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
-        """Stream events."""
-        ...
-
-    def call(self, method: str, path: str, *, timeout: float) -> Json:
-        """Get one object."""
-        ...
-
-    def read_text(self, path: str, *, timeout: float) -> str:
-        """Get what is no object."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +72,7 @@ def shortly(error: Exception) -> str:
 
 
 def pages(
-    api: Api, path: str, query: Mapping[str, str], within: float | None = None
+    api: Client, path: str, query: Mapping[str, str], within: float | None = None
 ) -> Iterator[tuple[list[Json], str]]:
     """Yield the pages of a list: objects and the version to watch from."""
     more = ""
@@ -119,7 +96,7 @@ class Followed:
         lost: since when it is not in step, by the clock, and why; ``None`` while it is.
     """
 
-    api: Api
+    api: Client
     kind: Kind
     namespace: str
     sink: Sink

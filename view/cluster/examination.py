@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -12,9 +11,7 @@ from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.allocation import decode_allocations
-from contract.cordon import read_cordon
 from contract.errors import ContractError
-from contract.inventory import decode_inventory
 from contract.names import Names
 from view.cluster.agents import AGENT_NAMESPACE, read_metrics
 from view.cluster.collections import FORBIDDEN, pages
@@ -29,13 +26,13 @@ from view.model.doctor.facts import (
     Hook,
     Lease,
     Maybe,
-    NodeState,
     Owned,
     Program,
     Samples,
     Trial,
     Unread,
 )
+from view.model.nodes import read_node
 from view.model.words import clamp
 
 NAMESPACE = "gpu-turnstile"
@@ -91,7 +88,7 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
     parts: Mapping[str, Callable[[], Any]] = {
         "pods": lambda: _own_pods(client),
         "daemonsets": lambda: _daemonsets(client),
-        "nodes": lambda: [_node(each, names) for each in _all(client, "/api/v1/nodes")],
+        "nodes": lambda: [read_node(each, names) for each in _all(client, "/api/v1/nodes")],
         "mutating": lambda: _hooks(client),
         "policies": lambda: _policies(client),
         "trial": lambda: _try_pod(client, names, namespace),
@@ -297,24 +294,7 @@ def _release(obj: Json) -> tuple[str, str] | None:
     return (name, namespace) if name and namespace else None
 
 
-# --- nodes and pods that hold cards -----------------------------------------------------
-
-
-def _node(obj: Json, names: Names) -> NodeState:
-    metadata, status = obj["metadata"], obj.get("status") or {}
-    annotations = metadata.get("annotations") or {}
-    cards, problem = None, ""
-    if names.gpu_cards in annotations:
-        try:
-            cards = decode_inventory(annotations[names.gpu_cards])
-        except ContractError as error:
-            problem = str(error)
-    allocatable: dict[str, int] = {}
-    for name, amount in (status.get("allocatable") or {}).items():
-        with suppress(ValueError):
-            allocatable[name] = int(amount)
-    cordoned = frozenset(read_cordon(annotations, names))
-    return NodeState(metadata["name"], allocatable, cards, problem, cordoned)
+# --- what pods hold ---------------------------------------------------------------------
 
 
 def _held(client: Client, names: Names, node: str | None) -> Sequence[Held]:

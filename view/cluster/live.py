@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from common.apiserver.client import Json, quoted
+from common.apiserver.client import Client, Json, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import Follower
 from common.errors import Unavailable
@@ -16,7 +16,6 @@ from view.cluster.collections import (
     FORBIDDEN,
     NODES,
     PODS,
-    Api,
     Followed,
     Kind,
     Progress,
@@ -42,7 +41,7 @@ class LiveCluster:
 
     def __init__(  # noqa: PLR0913 -- what it reads and how, by keyword
         self,
-        api: Api,
+        api: Client,
         state: ClusterState,
         *,
         namespace: str,

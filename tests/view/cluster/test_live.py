@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.apiserver.client import SILENT_SECONDS, Json
+from common.apiserver.client import SILENT_SECONDS, Client, Json
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
 from simulator.api.server import kubeconfig_for
@@ -22,7 +22,7 @@ from view.model.state import ClusterState
 PODS, OWN_PODS = "/api/v1/pods", "/api/v1/namespaces/default/pods"
 
 
-class FakeApi:
+class FakeApi(Client):
     """Answers lists from a table; what is not in it is forbidden."""
 
     def __init__(self, lists: Mapping[str, list[Json] | Exception], page: int = 500) -> None:
@@ -50,13 +50,13 @@ class FakeApi:
         self.watched[path] = query
         return iter(())
 
-    def call(self, method: str, path: str, *, timeout: float) -> Json:
+    def call(self, method: str, path: str, body: Json | None = None, **more: object) -> Json:
         found = self.objects.get(path, Rejected(403, f"{path} is forbidden"))
         if isinstance(found, Exception):
             raise found
         return found
 
-    def read_text(self, path: str, *, timeout: float) -> str:
+    def read_text(self, path: str, **more: object) -> str:
         found = self.texts.get(path, Unavailable("nobody is there"))
         if isinstance(found, Exception):
             raise found

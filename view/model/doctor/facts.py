@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
-from contract.inventory import PublishedInventory
+from view.model.nodes import NodeFacts
 from view.model.usage import Sample
 
 T = TypeVar("T")
@@ -89,26 +89,6 @@ def error(text: str, run: str = "") -> Finding:
 def unknown(text: str, run: str = "") -> Finding:
     """Say what cannot be told."""
     return Finding("", Level.UNKNOWN, text, run)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """A node, as its object shows it.
-
-    Attributes:
-        name: of the node.
-        allocatable: the amounts of our resources and of ``nvidia.com/gpu``, by resource name; what
-            is not there, or no number, is missing.
-        cards: the agent's inventory; ``None`` where there is none.
-        cards_problem: why the inventory cannot be read; empty where it can, or is not there.
-        cordoned: UUIDs of cards that an admin has cordoned.
-    """
-
-    name: str
-    allocatable: Mapping[str, int]
-    cards: PublishedInventory | None = None
-    cards_problem: str = ""
-    cordoned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +246,7 @@ class Facts:
     now: datetime
     domain: str
     version: Maybe[str]
-    nodes: Maybe[Sequence[NodeState]]
+    nodes: Maybe[Sequence[NodeFacts]]
     programs: Maybe[Sequence[Program]]
     mutating: Maybe[Sequence[Hook] | None]
     policies: Maybe[Mapping[str, bool]]

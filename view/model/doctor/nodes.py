@@ -4,8 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from contract.demand import CORES_PER_CARD
+from contract.inventory import NOTHING
 from contract.names import Names
+from placement.cluster.nodes import Problem
 from view.model.doctor.facts import (
     AGENT,
     PROXY,
@@ -14,7 +15,6 @@ from view.model.doctor.facts import (
     Held,
     Level,
     Maybe,
-    NodeState,
     Program,
     Samples,
     Unread,
@@ -24,10 +24,9 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
+from view.model.nodes import NVIDIA, NodeFacts
 from view.model.words import count_of, lost_in_words, summarize
 
-NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-"""What NVIDIA's device plugin serves whole cards as, the second with replicas of them."""
 _CHOICE = (
     "docs/install.md#2-choose-a-scheduler-how-cards-reach-containers-and-what-holds-the-limits"
 )
@@ -39,6 +38,8 @@ _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=Fai
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
 _ILL = "docs/operate.md#a-card-is-lost-or-ill"
 _NOTHING_OFFERED = "docs/operate.md#the-node-offers-nothing"
+_NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
+"""Of a node with one of these it is not known which cards it has."""
 
 
 class _ByText:
@@ -87,7 +88,7 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
         text = "no node has a label that the DaemonSet chooses nodes by"
         yield error(text, "kubectl label node NODE gpu-turnstile.io/gpus=true")
         return
-    nodes = None if isinstance(facts.nodes, Unread) else {each.name for each in facts.nodes}
+    nodes = None if isinstance(facts.nodes, Unread) else {each.placed.name for each in facts.nodes}
     found, ready = _ByText(), {each.node for each in pods if each.ready}
     if daemonset.there < daemonset.wanted:
         missing = count_of(daemonset.wanted - daemonset.there, "node")
@@ -148,29 +149,31 @@ def check_other_plugins(facts: Facts) -> Iterator[Finding]:
     """Find nodes whose cards another device plugin serves as well."""
     core, found = Names(facts.domain).core, _ByText()
     for node in known(facts.nodes):
-        if not node.allocatable.get(core) and not _programs_on(facts, node, AGENT):
+        if not node.offered.get(core) and not _programs_on(facts, node, AGENT):
             continue
-        for name in filter(node.allocatable.get, NVIDIA):
+        for name in filter(node.offered.get, NVIDIA):
             text = f"{name} is served here too: a card is given to two pods that do not share"
-            found.add(Level.ERROR, node.name, text, "docs/gpu-operator.md")
+            found.add(Level.ERROR, node.placed.name, text, "docs/gpu-operator.md")
     yield from found.findings(f"no GPU node serves {NVIDIA[0]} beside ours")
 
 
-def _programs_on(facts: Facts, node: NodeState, *components: str) -> list[Program]:
+def _programs_on(facts: Facts, node: NodeFacts, *components: str) -> list[Program]:
     programs = () if isinstance(facts.programs, Unread) else facts.programs
-    return [each for each in programs if each.node == node.name and each.component in components]
+    name = node.placed.name
+    return [each for each in programs if each.node == name and each.component in components]
 
 
 def check_cards(facts: Facts) -> Iterator[Finding]:
     """Tell of cards that are ill, in MIG mode or not served, and of inventories that are wrong."""
     found, count = _ByText(), 0
     for node in known(facts.nodes):
-        if node.cards_problem:
-            found.add(Level.ERROR, node.name, node.cards_problem, "kubectl describe node {}")
-        for card in node.cards.cards if node.cards else ():
+        name = node.placed.name
+        if node.unreadable:
+            found.add(Level.ERROR, name, node.unreadable, "kubectl describe node {}")
+        for card in node.placed.cards:
             count += 1
             if card.unhealthy:
-                found.add(Level.WARNING, node.name, f"card {card.index}: {card.unhealthy}", _ILL)
+                found.add(Level.WARNING, name, f"card {card.index}: {card.unhealthy}", _ILL)
     texts = {
         "mig": "a card is in MIG mode and left out",
         "faulty": "a card could not be read when the agent looked",
@@ -188,30 +191,28 @@ def check_allocatable(facts: Facts) -> Iterator[Finding]:
     """Compare what the node's status offers with the cards that may be given."""
     found, names = _ByText(), Names(facts.domain)
     for node in known(facts.nodes):
+        name, problem = node.placed.name, node.placed.problem
         programs = _programs_on(facts, node, AGENT, PROXY)
-        if node.cards is None:
-            if not node.cards_problem and any(each.component == AGENT for each in programs):
-                text = "the agent has not written which cards it has"
-                found.add(Level.ERROR, node.name, text, _POD)
+        if problem is Problem.NO_INVENTORY and any(each.component == AGENT for each in programs):
+            text = "the agent has not written which cards it has"
+            found.add(Level.ERROR, name, text, _POD)
+        if problem in _NOT_KNOWN:
             continue
-        cards = [
-            each
-            for each in node.cards.cards
-            if not each.unhealthy and each.uuid not in node.cordoned
-        ]
-        blocks = sum(card.memory // node.cards.memory_block for card in cards)
-        for name, there in ((names.core, CORES_PER_CARD * len(cards)), (names.memory, blocks)):
-            offered = node.allocatable.get(name, 0)
+        pairs = zip(node.placed.cards, node.placed.sizes, strict=True)
+        given = [size for card, size in pairs if not card.withheld]
+        sums = map(sum, zip(NOTHING, *given, strict=True))
+        for resource, there in zip((names.core, names.memory), sums, strict=True):
+            offered = node.offered.get(resource, 0)
             if offered == there:
                 continue
-            text = f"{name}: the node's status offers {offered}, its cards have {there}"
+            text = f"{resource}: the node's status offers {offered}, its cards have {there}"
             # A kubelet writes a node's status every ten seconds, if it was not told otherwise:
             # until then it has what the kubelet knew between two proxies.
             if any(each.since and facts.now - each.since < _SETTLED_AFTER for each in programs):
                 text += "; agent or proxy are new, the kubelet may not have written it since"
-                found.add(Level.UNKNOWN, node.name, text, _AGAIN)
+                found.add(Level.UNKNOWN, name, text, _AGAIN)
             else:
-                found.add(Level.ERROR, node.name, text, _NOTHING_OFFERED)
+                found.add(Level.ERROR, name, text, _NOTHING_OFFERED)
     yield from found.findings("as the cards say, on every node")
 
 
@@ -234,7 +235,11 @@ def check_records(facts: Facts) -> Iterator[Finding]:
     text = "allocations are not written to their pods yet"
     found.add(Level.WARNING, late, text, "docs/operate.md#the-api-server-is-away")
     nodes = () if isinstance(facts.nodes, Unread) else facts.nodes
-    there = {each.name: {card.uuid for card in each.cards.cards} for each in nodes if each.cards}
+    there = {
+        each.placed.name: {card.uuid for card in each.placed.cards}
+        for each in nodes
+        if each.placed.problem not in _NOT_KNOWN
+    }
     for each in known(facts.held):
         whose = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"

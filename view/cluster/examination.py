@@ -193,7 +193,6 @@ def _program(pod: Json) -> Program:
     ready = last.get("status") == "True"
     return Program(
         component=_label(pod, _NAME_LABEL),
-        namespace=pod["metadata"]["namespace"],
         name=pod["metadata"]["name"],
         node=pod["spec"].get("nodeName") or _wanted(pod["spec"]),
         bound=bool(pod["spec"].get("nodeName")),

@@ -26,9 +26,8 @@ def report_node(
     """Make the report."""
     node, facts = occupancy.view.node, occupancy.facts
     cards = _cards(occupancy)
-    healthy = [card for card in cards if not card.unhealthy]
-    usable = [] if node.problem else healthy
-    labels = facts.labels
+    usable = [card for card in cards if not card.unhealthy and not node.problem]
+    (cores, cores_held), (blocks, blocks_held) = occupancy.view.totals
     shares = [
         Share(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
         for card in usable
@@ -41,18 +40,18 @@ def report_node(
         memory_block=facts.inventory.memory_block,
         cards=cards,
         links=facts.inventory.links,
-        cores=sum(card.cores for card in healthy),
-        cores_held=sum(card.cores_held for card in healthy),
-        cores_free=sum(card.cores_free for card in healthy),
-        blocks=sum(card.blocks for card in healthy),
-        blocks_held=sum(card.blocks_held for card in healthy),
-        blocks_free=sum(card.blocks_free for card in healthy),
+        cores=cores,
+        cores_held=cores_held,
+        cores_free=cores - cores_held,
+        blocks=blocks,
+        blocks_held=blocks_held,
+        blocks_free=blocks - blocks_held,
         largest_share=max(
             shares, key=lambda each: (each.cores, each.blocks, -each.card), default=None
         ),
         whole_cards=sum(card.cores_free == CORES_PER_CARD for card in usable),
         pods=len(occupancy.held),
-        pool=next((labels[each] for each in pool_labels if each in labels), ""),
+        pool=next((facts.labels[each] for each in pool_labels if each in facts.labels), ""),
     )
 
 

@@ -37,9 +37,8 @@ BOTH = dict.fromkeys(("gpu-turnstile-agent", "gpu-turnstile-proxy"), DaemonSet(1
 
 
 def pod(component: str, name: str, node: str = "n1", **changed: object) -> Program:
-    namespace = "gpu-turnstile"
     return replace(
-        Program(f"gpu-turnstile-{component}", namespace, name, node, "image:1", ready=True),
+        Program(f"gpu-turnstile-{component}", name, node, "image:1", ready=True),
         **changed,  # type: ignore[arg-type]
     )
 

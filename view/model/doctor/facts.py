@@ -112,7 +112,6 @@ class Program:
 
     Attributes:
         component: its ``app.kubernetes.io/name``.
-        namespace: of the pod.
         name: of the pod.
         node: where it runs, or is to run; empty where it has no place yet.
         image: of its first container.
@@ -123,7 +122,6 @@ class Program:
     """
 
     component: str
-    namespace: str
     name: str
     node: str
     image: str

@@ -1,18 +1,19 @@
 """Reading a cluster with all rights, with few, and following it; agents asked through the proxy."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from common.apiserver.client import SILENT_SECONDS, Client, Json
-from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.apiserver.client import SILENT_SECONDS, Json
+from common.apiserver.errors import CredentialsError, Rejected
 from common.errors import Unavailable
 from simulator.api.server import kubeconfig_for
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.view import scenes
+from tests.view.cluster.fake_api import FakeApi
 from view.cluster.agents import read_uses
 from view.cluster.connection import connect
 from view.cluster.live import LiveCluster
@@ -20,47 +21,6 @@ from view.model.reports import Gap
 from view.model.state import ClusterState
 
 PODS, OWN_PODS = "/api/v1/pods", "/api/v1/namespaces/default/pods"
-
-
-class FakeApi(Client):
-    """Answers lists from a table; what is not in it is forbidden."""
-
-    def __init__(self, lists: Mapping[str, list[Json] | Exception], page: int = 500) -> None:
-        self.lists = dict(lists)
-        self.page = page
-        self.texts: dict[str, str | Exception] = {}
-        self.watched: dict[str, Mapping[str, str]] = {}
-        self.objects: dict[str, Json | Exception] = {}
-        self.expiring = False
-
-    def list(
-        self, path: str, query: Mapping[str, str], within: float | None = None
-    ) -> tuple[list[Json], str, str]:
-        found = self.lists.get(path, Rejected(403, f"{path} is forbidden"))
-        if isinstance(found, Exception):
-            raise found
-        at = int(query.get("continue", 0))
-        if at and self.expiring:
-            self.expiring = False
-            raise Gone("expired")
-        after = at + self.page
-        return found[at:after], "7", str(after) if after < len(found) else ""
-
-    def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
-        self.watched[path] = query
-        return iter(())
-
-    def call(self, method: str, path: str, body: Json | None = None, **more: object) -> Json:
-        found = self.objects.get(path, Rejected(403, f"{path} is forbidden"))
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def read_text(self, path: str, **more: object) -> str:
-        found = self.texts.get(path, Unavailable("nobody is there"))
-        if isinstance(found, Exception):
-            raise found
-        return found
 
 
 def cluster(api: FakeApi, *progress: list[tuple[str, int]]) -> LiveCluster:
@@ -119,11 +79,11 @@ def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_fo
 
 def test_what_is_gone_in_a_new_list_is_dropped() -> None:
     api = FakeApi({"/api/v1/nodes": [make_node("n1", 1)], PODS: [make_pod("a", (30, 4))]})
-    api.lists["/api/v1/events"] = [scenes.denied()]
+    api.answers["/api/v1/events"] = [scenes.denied()]
     live = cluster(api)
     live.load()
     assert len(live.report().denied) == 1
-    api.lists = {path: [] for path in api.lists}
+    api.answers = {path: [] for path in api.answers}
     live.load()
     report = live.report()
     assert (report.nodes, report.pods, report.denied) == ((), (), ())
@@ -205,7 +165,7 @@ def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_ser
         "a3%3A9440": Unavailable("no route"),
         "a5%3A9440": "<html>",
     }
-    api.texts = {f"{AGENTS}/{name}/proxy/metrics": text for name, text in answers.items()}
+    api.answers |= {f"{AGENTS}/{name}/proxy/metrics": text for name, text in answers.items()}
     one, two, three, five = read_uses(api)
     assert one.measured
     (use,) = one.containers

@@ -164,39 +164,6 @@ def without(*components: str) -> list[Program]:
         ),
         ({"version": "latest"}, "kubernetes-version unknown: cannot read the version 'latest'"),
         (
-            {"trial": Trial(stamped=False)},
-            (
-                "webhook error: a GPU pod is created without its stamps: the API server does not "
-                "call the webhook"
-            ),
-        ),
-        (
-            {"trial": Trial(stamped=False, refused='failed calling webhook "pods": timeout')},
-            (
-                "webhook error: the API server cannot reach the webhook: failed calling webhook "
-                '"pods": timeout'
-            ),
-        ),
-        (
-            {"trial": Trial(stamped=False, refused="failed calling webhook: x509: expired")},
-            (
-                "webhook error: the API server does not trust the webhook's certificate: failed "
-                "calling webhook: x509: expired"
-            ),
-        ),
-        (
-            {"trial": Trial(stamped=False, refused="Policy 'gpu-turnstile-stamps' denied request")},
-            (
-                "webhook error: a GPU pod has no stamps and is refused: the API server does not "
-                "call the webhook, or another webhook takes them away: Policy 'gpu-turnstile-"
-                "stamps' denied request"
-            ),
-        ),
-        (
-            {"trial": Trial(stamped=False, refused="exceeded quota: gpus")},
-            "webhook unknown: a GPU pod cannot be tried: exceeded quota: gpus",
-        ),
-        (
             {"mutating": None},
             ("webhook-configuration error: there is no MutatingWebhookConfiguration gpu-turnstile"),
         ),
@@ -544,28 +511,6 @@ def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:
         "scheduler-own error: 0 of 0 pods are ready",
         "extender-lease error: no replica leads: nothing is bound by it",
         "extender-asked unknown: no replica has been asked for its metrics",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("part", "checks"),
-    [
-        ("version", ["kubernetes-version"]),
-        ("nodes", ["other-plugins", "cards", "allocatable"]),
-        ("daemonsets", ["agents"]),
-        ("programs", ["webhook-replicas", "agents", "scheduler-extender"]),
-        ("mutating", ["webhook-configuration"]),
-        ("policies", ["policies"]),
-        ("trial", ["webhook"]),
-        ("lease", ["extender-lease"]),
-        ("enforcement", ["enforcement"]),
-        ("held", ["records"]),
-        ("owned", ["leftovers"]),
-    ],
-)
-def test_what_cannot_be_read_is_unknown_and_not_wrong(part: str, checks: Sequence[str]) -> None:
-    assert wrong(**{part: Unread("you may not")}) == [
-        f"{check} unknown: you may not" for check in checks
     ]
 
 

@@ -4,9 +4,11 @@ A change is only told if ``placement`` says that the pod fits with it. Changes o
 first, by how much of it is given up; then those of nodes, cards and other pods.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
@@ -119,47 +121,43 @@ class _Search:
         """Yield smaller requests, of one container at a time."""
         for container in self._pod.demand.containers:
             asked = container.demand
-            found = [self._fewer_cores(container), self._fewer_blocks(container)]
-            if not any(found):
-                found.append(self._fewer_of_both(container))
-            for demand in filter(None, found):
-                pod = _with(self._pod, container, demand)
+            for demand in self._smaller(container):
                 kept = min(demand.cores / asked.cores, demand.memory / max(asked.memory, 1) or 1)
                 text, fields = self._text(container, demand)
-                nodes = tuple(self._where(pod))
+                nodes = tuple(self._where(_with(self._pod, container, demand)))
                 yield 1 - kept, Change("ask-less", text, "author", nodes, fields)
 
-    def _fewer_cores(self, container: ContainerDemand) -> Demand | None:
-        asked = container.demand
-        # No node has the millions of cards that a hostile pod may ask for.
-        most = min(asked.cards - 1, max([len(each.view.rows) for each in self.open], default=0))
-        whole = range(most, 0, -1) if not asked.is_share else ()
-        for cards in whole:
-            blocks = min(asked.memory, -(-asked.memory // asked.cards) * cards)
-            demand = replace(asked, cores=cards * CORES_PER_CARD, memory=blocks)
-            if self._fits(_with(self._pod, container, demand)):
-                return demand
-        if not asked.is_share and (asked.cards > 1 or not asked.memory):
-            return None  # a share needs memory, and how much is not known
-        most = min(asked.cores, CORES_PER_CARD) - 1
-        cores = _largest(
-            most,
-            lambda cores: self._fits(_with(self._pod, container, replace(asked, cores=cores))),
-        )
-        return replace(asked, cores=cores) if cores else None
+    def _smaller(self, container: ContainerDemand) -> list[Demand]:
+        """Return requests of a container that fit: fewer cores, fewer blocks, or fewer of both."""
+        asked, found = container.demand, list[Demand]()
 
-    def _fewer_blocks(self, container: ContainerDemand) -> Demand | None:
-        asked = container.demand
-        blocks = _largest(
-            asked.memory - 1,
-            lambda blocks: self._fits(_with(self._pod, container, replace(asked, memory=blocks))),
-        )
-        return replace(asked, memory=blocks) if blocks else None
+        def fits(demand: Demand) -> bool:
+            return self._fits(_with(self._pod, container, demand))
 
-    def _fewer_of_both(self, container: ContainerDemand) -> Demand | None:
-        asked = container.demand
-        if asked.cards > 1:
-            return None
+        if not asked.is_share:
+            # No node has the millions of cards that a hostile pod may ask for.
+            most = max([len(each.view.rows) for each in self.open], default=0)
+            fewer = (
+                replace(
+                    asked,
+                    cores=cards * CORES_PER_CARD,
+                    memory=min(asked.memory, -(-asked.memory // asked.cards) * cards),
+                )
+                for cards in range(min(asked.cards - 1, most), 0, -1)
+            )
+            found += islice(filter(fits, fewer), 1)
+        if asked.cards == 1 and asked.memory:  # a share needs memory
+            most = min(asked.cores, CORES_PER_CARD) - 1
+            cores = _largest(most, lambda cores: fits(replace(asked, cores=cores)))
+            found += [replace(asked, cores=cores)] * bool(cores)
+        blocks = _largest(asked.memory - 1, lambda blocks: fits(replace(asked, memory=blocks)))
+        found += [replace(asked, memory=blocks)] * bool(blocks)
+        if not found and asked.cards == 1:
+            found += islice(filter(fits, self._of_one_card(asked)), 1)
+        return found
+
+    def _of_one_card(self, asked: Demand) -> Iterator[Demand]:
+        """Yield what is free of each card, at most what is *asked*; the nearest to it first."""
         rows = {
             (min(cores, asked.cores, CORES_PER_CARD - 1), min(blocks, asked.memory or blocks))
             for each in self.open
@@ -170,10 +168,7 @@ class _Search:
         ranked = sorted(
             rows, key=lambda row: (-min(row[0] / asked.cores, row[1] / most), -row[0], -row[1])
         )
-        for cores, blocks in ranked:
-            if self._fits(_with(self._pod, container, replace(asked, cores=cores, memory=blocks))):
-                return replace(asked, cores=cores, memory=blocks)
-        return None
+        return (replace(asked, cores=cores, memory=blocks) for cores, blocks in ranked)
 
     def _text(self, container: ContainerDemand, demand: Demand) -> tuple[str, str]:
         """Return what to ask for instead, in words and as fields of the container."""
@@ -256,14 +251,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
     What fits with more fits with less.
     """
-    low, high = 0, max(most, 0)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_left(range(1, most + 1), x=True, key=lambda count: not fits(count))
 
 
 _MOST_TOLD = 3

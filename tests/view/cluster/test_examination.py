@@ -1,6 +1,5 @@
 """What the doctor reads of a cluster, and says of it; what is refused or broken is unknown."""
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +8,8 @@ import pytest
 from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from contract.names import Names
+from tests.placement.cluster.builders import make_node
+from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import examine
 from view.model.doctor.checks import judge
@@ -18,23 +19,6 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
 AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
 DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
-CARDS = {
-    "memoryBlock": 1 << 28,
-    "cards": [
-        {
-            "uuid": "GPU-0",
-            "index": 0,
-            "model": "A100",
-            "memory": 1 << 30,
-            "numa": None,
-            "health": "Healthy",
-            "reason": "",
-            "freeCores": 50,
-            "freeBlocks": 2,
-        }
-    ],
-    "links": [],
-}
 
 
 def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
@@ -70,34 +54,12 @@ def daemonset(component: str) -> dict[str, Any]:
 
 def cluster() -> dict[str, Any]:
     """Answers by path."""
-    node = {
-        "metadata": {
-            "name": "n1",
-            "annotations": {"tencent.com/gpu-cards": json.dumps(CARDS)},
-        },
-        "status": {
-            "allocatable": {
-                "cpu": "3900m",
-                "tencent.com/vcuda-core": "100",
-                "tencent.com/vcuda-memory": "4",
-            },
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-    allocation = {
-        "main": {"cards": ["GPU-0"], "cores": 50, "memoryBlocks": 2, "evidence": "ticket"}
-    }
-    share = {
-        "metadata": {
-            "namespace": "default",
-            "name": "share",
-            "annotations": {"tencent.com/gpu-allocation": json.dumps(allocation)},
-        },
-        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
-        "status": {"phase": "Running"},
-    }
+    node = make_node("n1", 1, blocks=4)
+    offered = {"cpu": "3900m", "tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "4"}
+    node["status"]["allocatable"] = offered
+    share = scenes.running("share", (50, 2), "n1", 0)
     hook = {"name": "pods.gpu-turnstile.io", "clientConfig": {"caBundle": "QQ=="}}
-    held = 'namespace="default",pod="share",container="main",card="GPU-0"'
+    held = 'namespace="default",pod="share",container="c0",card="GPU-n1-0"'
     return {
         "/version": {"gitVersion": "v1.36.2"},
         "/api/v1/nodes": [node],

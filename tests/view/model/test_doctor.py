@@ -200,6 +200,14 @@ def without(*components: str) -> list[Program]:
             "policies error: without a binding: gpu-turnstile-stamps",
         ),
         (
+            {"daemonsets": {"gpu-turnstile-proxy": DaemonSet(1, 1)}},
+            "agents error: there is no DaemonSet gpu-turnstile-agent",
+        ),
+        (
+            {"programs": [*without("none"), pod("agent", "b", "gone", ready=False)]},
+            "agents warning: is on a node that is not listed",
+        ),
+        (
             {"daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1)}},
             "agents error: the DaemonSet chooses 2 nodes on which no pod of it is there",
         ),
@@ -377,20 +385,6 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
     assert [{each.run for each in found} for found in wrong] == [{helm}] * len(told)
 
 
-def test_without_a_daemonset_it_is_applied_and_no_node_labelled() -> None:
-    proxy = {"gpu-turnstile-proxy": DaemonSet(1, 1)}
-    (found,) = [each for each in findings(daemonsets=proxy) if each.check == "agents"]
-    assert (found.level, found.text) == ("error", "there is no DaemonSet gpu-turnstile-agent")
-    assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
-
-
-def test_a_pod_that_waits_for_a_node_that_is_gone_is_told_once() -> None:
-    waits = pod("agent", "b", "gone", ready=False, why="0/1 nodes are available", bound=False)
-    assert wrong(programs=[*without("none"), waits]) == [
-        "agents warning: is on a node that is not listed"
-    ]
-
-
 def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
     text = "no node has a label that the DaemonSet chooses nodes by"
     none = dict.fromkeys(BOTH, DaemonSet())
@@ -401,8 +395,6 @@ def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
 
 
 def test_agents_that_nobody_could_find_are_not_said_to_be_registered() -> None:
-    found = wrong(programs=Unread("you may not"), agents={}, proxies={}, webhooks={}, extenders={})
-    assert "kubelet unknown: you may not" in found
     found = wrong(agents={}, proxies={})
     assert "kubelet unknown: no agent has been asked for its metrics" in found
 

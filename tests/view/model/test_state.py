@@ -75,7 +75,6 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
     ("pod", "stage", "why"),
     [
         (_crashing("CrashLoopBackOff"), Stage.FAILING, "c0: CrashLoopBackOff: back-off"),
-        (_crashing("ImagePullBackOff"), Stage.FAILING, "c0: ImagePullBackOff: back-off"),
         (_crashing("ContainerCreating"), Stage.RUNNING, ""),
         (make_pod("a", (30, 4), node="n1", phase="Succeeded"), Stage.SUCCEEDED, ""),
         (

@@ -385,6 +385,11 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
     assert [{each.run for each in found} for found in wrong] == [{helm}] * len(told)
 
 
+def test_where_an_agent_is_missing_it_is_not_said_that_all_is_well_too() -> None:
+    found = findings(daemonsets=BOTH | {"gpu-turnstile-agent": DaemonSet(3, 1)})
+    assert [each.level for each in found if each.check == "agents"] == [Level.ERROR]
+
+
 def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
     text = "no node has a label that the DaemonSet chooses nodes by"
     none = dict.fromkeys(BOTH, DaemonSet())

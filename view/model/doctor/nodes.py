@@ -20,6 +20,7 @@ from view.model.doctor.facts import (
     Unread,
     error,
     known,
+    ok,
     unknown,
     value,
     warning,
@@ -55,12 +56,12 @@ class _ByText:
             self._nodes[level, text, run].update(names)
 
     def findings(self, fine: str) -> Iterator[Finding]:
-        """Return all, or one that says *fine* where nothing is wrong."""
+        """Return all, or one that says *fine*, if anything, where nothing is wrong."""
         for (level, text, run), nodes in self._nodes.items():
             names = tuple(sorted(nodes))
             yield Finding("", level, text, run.replace("{}", names[0]), names)
-        if not self._nodes:
-            yield Finding("", Level.OK, fine)
+        if fine and not self._nodes:
+            yield ok(fine)
 
 
 def _where(replicas: Mapping[str, Maybe[Samples]], name: str, **labels: str) -> Iterator[str]:
@@ -89,22 +90,25 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
         yield error(text, "kubectl label node NODE gpu-turnstile.io/gpus=true")
         return
     nodes = None if isinstance(facts.nodes, Unread) else {each.placed.name for each in facts.nodes}
-    found, ready = _ByText(), {each.node for each in pods if each.ready}
+    ready = {each.node for each in pods if each.ready}
+    found, counted = _ByText(), list[Finding]()
     if daemonset.there < daemonset.wanted:
         missing = count_of(daemonset.wanted - daemonset.there, "node")
         text = f"the DaemonSet chooses {missing} on which no pod of it is there"
-        yield error(text, _DAEMONSET.format(component))
+        counted.append(error(text, _DAEMONSET.format(component)))
     if daemonset.misplaced:
         text = f"on {count_of(daemonset.misplaced, 'node')} that the DaemonSet does not choose"
-        yield warning(text, _DAEMONSET.format(component))
+        counted.append(warning(text, _DAEMONSET.format(component)))
     for each in pods:
         if nodes is not None and each.node and each.node not in nodes:
             found.add(Level.WARNING, each.node, "is on a node that is not listed", _POD)
-        elif each.node not in ready:
+        elif each.node and each.node not in ready:
             text = f"not ready: {each.why or 'it does not say why'}"
             found.add(Level.ERROR, each.node, text, _POD if each.bound else _UNBOUND)
     _compare_images(pods, found)
-    yield from found.findings(f"ready on {len(ready)} of {daemonset.wanted} chosen nodes")
+    yield from counted
+    fine = f"ready on {len(ready)} of {daemonset.wanted} chosen nodes"
+    yield from found.findings("" if counted else fine)
 
 
 def _compare_images(pods: Sequence[Program], found: _ByText) -> None:

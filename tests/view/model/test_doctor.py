@@ -155,187 +155,126 @@ def without(*components: str) -> list[Program]:
     return [each for each in HEALTHY.programs if each.component not in gone]
 
 
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        (
-            {"version": "v1.29.4"},
-            "kubernetes-version error: v1.29.4: gpu-turnstile needs Kubernetes 1.30 or newer",
-        ),
-        ({"version": "latest"}, "kubernetes-version unknown: cannot read the version 'latest'"),
-        (
-            {"mutating": None},
-            ("webhook-configuration error: there is no MutatingWebhookConfiguration gpu-turnstile"),
-        ),
-        (
-            {"mutating": []},
-            "webhook-configuration error: it lacks the webhook pods.gpu-turnstile.io",
-        ),
-        (
-            {"mutating": [Hook("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
-            (
-                "webhook-configuration error: pods.gpu-turnstile.io has failurePolicy Ignore: GPU"
-                " pods come unstamped"
-            ),
-        ),
-        (
-            {"mutating": [Hook("pods.gpu-turnstile.io", "Fail", trusts=False)]},
-            "webhook-configuration error: no caBundle: pods.gpu-turnstile.io",
-        ),
-        (
-            {"webhooks": {"w1": server("webhook", timedelta(days=9))}},
-            "webhook-certificate warning: the certificate that w1 serves ends in 9 days",
-        ),
-        (
-            {"webhooks": {"w1": server("webhook", timedelta(days=-3))}},
-            "webhook-certificate error: the certificate that w1 serves has ended 3 days ago",
-        ),
-        ({"webhooks": {"w1": Unread("503")}}, "webhook-certificate unknown: w1: 503"),
-        (
-            {"policies": dict.fromkeys(control_plane.POLICIES[1:], True)},
-            "policies error: not there: gpu-turnstile-agent-node",
-        ),
-        (
-            {"policies": BOUND | {"gpu-turnstile-stamps": False}},
-            "policies error: without a binding: gpu-turnstile-stamps",
-        ),
-        (
-            {"daemonsets": {"gpu-turnstile-proxy": DaemonSet(1, 1)}},
-            "agents error: there is no DaemonSet gpu-turnstile-agent",
-        ),
-        (
-            {"programs": [*without("none"), pod("agent", "b", "gone", ready=False)]},
-            "agents warning: is on a node that is not listed",
-        ),
-        (
-            {"daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1)}},
-            "agents error: the DaemonSet chooses 2 nodes on which no pod of it is there",
-        ),
-        (
-            {"programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]},
-            "proxies error: not ready: ErrImagePull",
-        ),
-        (
-            {"daemonsets": {**BOTH, "gpu-turnstile-proxy": DaemonSet(1, 1, misplaced=1)}},
-            "proxies warning: on 1 node that the DaemonSet does not choose",
-        ),
-        (
-            {"agents": {"n1": agent(registered=0)}},
-            "kubelet error: the kubelet does not know the agent's resources",
-        ),
-        (
-            {"agents": {"n1": agent(list_readable=0)}},
-            "kubelet warning: PodResources List cannot be read: calls are decided by order",
-        ),
-        (
-            {"agents": {"n1": agent(checkpoint_readable=0)}},
-            ("kubelet warning: the kubelet's checkpoint cannot be read: containers start unproven"),
-        ),
-        (
-            {"proxies": {"n1": [Sample(f"{PROXY}given_up", {}, 1)]}},
-            (
-                "kubelet error: its proxy has told the kubelet that all devices are unhealthy: no"
-                " agent serves"
-            ),
-        ),
-        ({"proxies": {"n1": Unread("503")}}, "kubelet unknown: its proxy: 503"),
-        (
-            {"nodes": [node(nvidia=2)]},
-            (
-                "other-plugins error: nvidia.com/gpu is served here too: a card is given to two "
-                "pods that do not share"
-            ),
-        ),
-        (
-            {"agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "mig"}, 1)]}},
-            "cards warning: a card is in MIG mode and left out",
-        ),
-        (
-            {"agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "late"}, 1)]}},
-            "cards warning: a card came later, and is served once the agent is started again",
-        ),
-        (
-            {"agents": {"n1": agent(cards_problem=1)}},
-            "cards error: the cards cannot be looked at: no driver, or NVML does not answer",
-        ),
-        (
-            {"nodes": [node(inventory=None)]},
-            "allocatable error: the agent has not written which cards it has",
-        ),
-        (
-            {"nodes": [node(inventory="no")]},
-            "cards error: gpu-cards: not JSON: Expecting value: line 1 column 1 (char 0)",
-        ),
-        (
-            {"nodes": [node(cores=100)]},
-            (
-                "allocatable error: tencent.com/vcuda-core: the node's status offers 100, its "
-                "cards have 200"
-            ),
-        ),
-        (
-            {"agents": {"n1": agent(hami_core_outdated=1)}},
-            (
-                "enforcement warning: HAMi-core is older than 2026-02-03: programs wait 52 "
-                "seconds at their start"
-            ),
-        ),
-        (
-            {"lease": Lease("s", NOW - timedelta(seconds=60), 10)},
-            "extender-lease error: s leads, and said so 60 seconds ago",
-        ),
-        ({"lease": None}, "extender-lease error: no replica leads: nothing is bound by it"),
-        (
-            {"extenders": {"s": server("scheduler", asked=0)}},
-            (
-                "extender-asked warning: no scheduler has asked it since it started: GPU pods are"
-                " placed by counts alone"
-            ),
-        ),
-        (
-            {"enforcement": "none"},
-            "enforcement warning: off: nothing holds a container to its share",
-        ),
-        (
-            {"agents": {"n1": agent(patches_pending=2)}},
-            "records warning: allocations are not written to their pods yet",
-        ),
-        (
-            {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)]},
-            (
-                "records warning: pod default/share: container main is on a card that is not "
-                "there (GPU-9) and computes on nothing there: delete the pod"
-            ),
-        ),
-        (
-            {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-n1-1"}), 50)]},
-            (
-                "records error: pod default/share: container main holds something else by the "
-                "kubelet than its annotation gpu-allocation says"
-            ),
-        ),
-        (
-            {"owned": owned_without("view")},
-            (
-                "leftovers warning: component view has no Deployment gpu-turnstile-view any more,"
-                " and left 1 objects: ServiceAccount"
-            ),
-        ),
-        (
-            {"owned": [*OWNED, Owned("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
-            (
-                "leftovers warning: of a version before 0.3.0, which had no component labels: "
-                "CronJob gpu-turnstile-certs"
-            ),
-        ),
-        (
-            {"nodes": [node("n1", 100, 4, ill=[1])]},  # and its places are not missed
-            "cards warning: card 1: Xid 79",
-        ),
-    ],
-)
+TROUBLES: dict[str, dict[str, object]] = {
+    "kubernetes-version error: v1.29.4: gpu-turnstile needs Kubernetes 1.30 or newer": {
+        "version": "v1.29.4"
+    },
+    "kubernetes-version unknown: cannot read the version 'latest'": {"version": "latest"},
+    "webhook-configuration error: there is no MutatingWebhookConfiguration gpu-turnstile": {
+        "mutating": None
+    },
+    "webhook-configuration error: it lacks the webhook pods.gpu-turnstile.io": {"mutating": []},
+    (
+        "webhook-configuration error: pods.gpu-turnstile.io has failurePolicy Ignore: GPU pods "
+        "come unstamped"
+    ): {"mutating": [Hook("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
+    "webhook-configuration error: no caBundle: pods.gpu-turnstile.io": {
+        "mutating": [Hook("pods.gpu-turnstile.io", "Fail", trusts=False)]
+    },
+    "webhook-certificate warning: the certificate that w1 serves ends in 9 days": {
+        "webhooks": {"w1": server("webhook", timedelta(days=9))}
+    },
+    "webhook-certificate error: the certificate that w1 serves has ended 3 days ago": {
+        "webhooks": {"w1": server("webhook", timedelta(days=-3))}
+    },
+    "webhook-certificate unknown: w1: 503": {"webhooks": {"w1": Unread("503")}},
+    "policies error: not there: gpu-turnstile-agent-node": {
+        "policies": dict.fromkeys(control_plane.POLICIES[1:], True)
+    },
+    "policies error: without a binding: gpu-turnstile-stamps": {
+        "policies": BOUND | {"gpu-turnstile-stamps": False}
+    },
+    "agents error: there is no DaemonSet gpu-turnstile-agent": {
+        "daemonsets": {"gpu-turnstile-proxy": DaemonSet(1, 1)}
+    },
+    "agents warning: is on a node that is not listed": {
+        "programs": [*without("none"), pod("agent", "b", "gone", ready=False)]
+    },
+    "agents error: the DaemonSet chooses 2 nodes on which no pod of it is there": {
+        "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1)}
+    },
+    "proxies error: not ready: ErrImagePull": {
+        "programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]
+    },
+    "proxies warning: on 1 node that the DaemonSet does not choose": {
+        "daemonsets": {**BOTH, "gpu-turnstile-proxy": DaemonSet(1, 1, misplaced=1)}
+    },
+    "kubelet error: the kubelet does not know the agent's resources": {
+        "agents": {"n1": agent(registered=0)}
+    },
+    "kubelet warning: PodResources List cannot be read: calls are decided by order": {
+        "agents": {"n1": agent(list_readable=0)}
+    },
+    "kubelet warning: the kubelet's checkpoint cannot be read: containers start unproven": {
+        "agents": {"n1": agent(checkpoint_readable=0)}
+    },
+    (
+        "kubelet error: its proxy has told the kubelet that all devices are unhealthy: no agent"
+        " serves"
+    ): {"proxies": {"n1": [Sample(f"{PROXY}given_up", {}, 1)]}},
+    "kubelet unknown: its proxy: 503": {"proxies": {"n1": Unread("503")}},
+    (
+        "other-plugins error: nvidia.com/gpu is served here too: a card is given to two pods "
+        "that do not share"
+    ): {"nodes": [node(nvidia=2)]},
+    "cards warning: a card is in MIG mode and left out": {
+        "agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "mig"}, 1)]}
+    },
+    "cards warning: a card came later, and is served once the agent is started again": {
+        "agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "late"}, 1)]}
+    },
+    "cards error: the cards cannot be looked at: no driver, or NVML does not answer": {
+        "agents": {"n1": agent(cards_problem=1)}
+    },
+    "allocatable error: the agent has not written which cards it has": {
+        "nodes": [node(inventory=None)]
+    },
+    "cards error: gpu-cards: not JSON: Expecting value: line 1 column 1 (char 0)": {
+        "nodes": [node(inventory="no")]
+    },
+    (
+        "allocatable error: tencent.com/vcuda-core: the node's status offers 100, its cards "
+        "have 200"
+    ): {"nodes": [node(cores=100)]},
+    (
+        "enforcement warning: HAMi-core is older than 2026-02-03: programs wait 52 seconds at "
+        "their start"
+    ): {"agents": {"n1": agent(hami_core_outdated=1)}},
+    "extender-lease error: s leads, and said so 60 seconds ago": {
+        "lease": Lease("s", NOW - timedelta(seconds=60), 10)
+    },
+    "extender-lease error: no replica leads: nothing is bound by it": {"lease": None},
+    (
+        "extender-asked warning: no scheduler has asked it since it started: GPU pods are "
+        "placed by counts alone"
+    ): {"extenders": {"s": server("scheduler", asked=0)}},
+    "enforcement warning: off: nothing holds a container to its share": {"enforcement": "none"},
+    "records warning: allocations are not written to their pods yet": {
+        "agents": {"n1": agent(patches_pending=2)}
+    },
+    (
+        "records warning: pod default/share: container main is on a card that is not there "
+        "(GPU-9) and computes on nothing there: delete the pod"
+    ): {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)]},
+    (
+        "records error: pod default/share: container main holds something else by the kubelet "
+        "than its annotation gpu-allocation says"
+    ): {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-n1-1"}), 50)]},
+    (
+        "leftovers warning: component view has no Deployment gpu-turnstile-view any more, and "
+        "left 1 objects: ServiceAccount"
+    ): {"owned": owned_without("view")},
+    (
+        "leftovers warning: of a version before 0.3.0, which had no component labels: CronJob "
+        "gpu-turnstile-certs"
+    ): {"owned": [*OWNED, Owned("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
+    "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, ill=[1])]},  # places too
+}
+
+
+@pytest.mark.parametrize(("expected", "changed"), TROUBLES.items())
 def test_each_trouble_is_the_only_one_that_is_told(
-    changed: dict[str, object], expected: str
+    expected: str, changed: dict[str, object]
 ) -> None:
     assert wrong(**changed) == [expected]
 

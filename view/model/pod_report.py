@@ -1,13 +1,12 @@
 """The report on one pod: what it asks for, what it has got, how far it has come. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from contract.demand import ContainerDemand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
-from view.model.events import newest_first
 from view.model.nodes import NodeFacts
 from view.model.occupancy import PodHolding
 from view.model.pods import PodFacts
@@ -54,26 +53,26 @@ def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     node: NodeFacts | None,
     held: PodHolding | None,
     why: str,
-    events: Iterable[EventReport],
+    events: tuple[EventReport, ...],
     replaced: bool = False,
 ) -> PodReport:
     """Complete what the pod itself tells by what its node, placing and Events tell.
 
     Without *held* it is not known, or nothing any more. *why* is why a pod waits; of others that is
-    found out here. It is *replaced* where its owner has made another one since.
+    found out here, by *events* too, of which the newest comes first. It is *replaced* where its
+    owner has made another one since.
     """
-    newest = newest_first(events)
     asked = zip(facts.placed.demand.containers, facts.report.containers, strict=True)
     containers = tuple(_container(demand, each, facts, node, held) for demand, each in asked)
     if facts.report.stage is not Stage.WAITING:
         on_lost = map(_on_lost_cards, containers)
-        why = "; ".join(filter(None, (*on_lost, why_stopped(facts.report, newest))))
+        why = "; ".join(filter(None, (*on_lost, why_stopped(facts.report, events))))
     return replace(
         facts.report,
         containers=containers,
         replaced=replaced,
         why=why,
-        events=newest,
+        events=events,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from contract.names import Names
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
-from view.model.events import ids_of, read_event
+from view.model.events import Told
 from view.model.manifest import fit_manifests
 from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
@@ -18,7 +18,6 @@ from view.model.pods import PodFacts, read_pod_facts
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
-    EventReport,
     Gap,
     NodeReport,
     PodReport,
@@ -59,11 +58,35 @@ class _OneNode(NamedTuple):
 
 
 class _Departed(NamedTuple):
-    """A pod that has gone."""
+    """A pod that has gone, and what was known of it then."""
 
     at: datetime
     facts: PodFacts
     report: PodReport
+
+
+class _Memory:
+    """Pods that have gone, for a while."""
+
+    def __init__(self) -> None:
+        self._gone: dict[tuple[str, str], _Departed] = {}  # the oldest first
+
+    def keep(self, pod: _Departed) -> None:
+        """Keep one more, and forget those that went long ago."""
+        for key, old in [*self._gone.items()]:
+            if len(self._gone) < _MOST_REMEMBERED and pod.at - old.at <= _REMEMBERED:
+                break
+            del self._gone[key]
+        self._gone[pod.facts.placed.id.key] = pod
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """Forget one of whose name there is another pod now."""
+        self._gone.pop(key, None)
+
+    def find(self, key: tuple[str, str], now: datetime) -> _Departed | None:
+        """Return one that has gone a while ago."""
+        found = self._gone.get(key)
+        return found if found is not None and now - found.at <= _REMEMBERED else None
 
 
 class ClusterState:
@@ -90,9 +113,8 @@ class ClusterState:
         self._by_name: dict[tuple[str, str], str] = {}
         self._bound: dict[str, dict[str, PodInfo]] = defaultdict(dict)  # by node
         self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: when created
-        self._told: dict[str, dict[str, EventReport]] = defaultdict(dict)  # by UID of the pod
-        self._denied: dict[str, tuple[str, DeniedReport]] = {}  # by UID of the Event: about whom
-        self._departed: dict[tuple[str, str], _Departed] = {}
+        self._told = Told(names)
+        self._gone = _Memory()
         # What was worked out of these.
         self._worked_out: dict[str, _OneNode] = {}
         self._rooms: dict[PodClass, Room] = {}
@@ -124,7 +146,7 @@ class ClusterState:
             return
         self._pods[uid] = facts
         self._by_name[facts.placed.id.key] = uid
-        self._departed.pop(facts.placed.id.key, None)
+        self._gone.forget(facts.placed.id.key)
         self._pod_reports.pop(uid, None)
         if before is None and facts.owner_uid:
             siblings = self._owned[facts.owner_uid]
@@ -146,29 +168,20 @@ class ClusterState:
         key = facts.placed.id.key
         if self._by_name.get(key) == uid:
             del self._by_name[key]
-            self._depart(_Departed(self._now(), facts, self._report_pod(facts)))
+            self._gone.keep(_Departed(self._now(), facts, self._report_pod(facts)))
         del self._pods[uid]
         _drop(self._owned, facts.owner_uid, uid)
         self._pod_reports.pop(uid, None)
-        self._told.pop(uid, None)
+        self._told.forget(uid)
         self._leave(facts.placed)
 
     def put_event(self, obj: Mapping[str, Any]) -> None:
         """Take in an Event; those of a pod may come before it."""
-        uid, about = ids_of(obj)
-        report = read_event(obj, self._names)
-        if isinstance(report, DeniedReport):
-            self._denied[uid] = about, report
-        elif report is not None:
-            self._told[about][uid] = report
-            self._pod_reports.pop(about, None)
+        self._pod_reports.pop(self._told.put(obj), None)
 
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Forget an Event that has expired."""
-        uid, about = ids_of(obj)
-        self._denied.pop(uid, None)
-        _drop(self._told, about, uid)
-        self._pod_reports.pop(about, None)
+        self._pod_reports.pop(self._told.drop(obj), None)
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Take in what could not be read."""
@@ -189,14 +202,6 @@ class ClusterState:
         self._worked_out.pop(node, None)
         for uid in self._bound.get(node, ()):
             self._pod_reports.pop(uid, None)
-
-    def _depart(self, departed: _Departed) -> None:
-        """Keep what is known of a pod that is about to be forgotten."""
-        for key, old in [*self._departed.items()]:  # the oldest first
-            if len(self._departed) < _MOST_REMEMBERED and departed.at - old.at <= _REMEMBERED:
-                break
-            del self._departed[key]
-        self._departed[departed.facts.placed.id.key] = departed
 
     # --- what can be asked ------------------------------------------------------------
 
@@ -221,12 +226,12 @@ class ClusterState:
         """Return one pod's way; ``None`` where no such pod is known, and none was a while ago."""
         key, deleted, node = (namespace, name), "", None
         facts = self._pods.get(self._by_name.get(key, ""))
-        gone = self._departed.get(key)
+        gone = self._gone.find(key, self._now())
         if facts is not None:
             report = self._report_pod(facts)
             if report.node in self._nodes:
                 node = self._work_out(report.node).report
-        elif gone is not None and self._now() - gone.at <= _REMEMBERED:
+        elif gone is not None:
             facts, report, deleted = gone.facts, gone.report, _written(gone.at)
         else:
             return None
@@ -255,7 +260,7 @@ class ClusterState:
         oldest = _written(self._now() - _RETRIED)
         return [
             denied
-            for about, denied in self._denied.values()
+            for about, denied in self._told.denied()
             if denied.at >= oldest
             and denied.at > max(self._owned.get(about, {}).values(), default="")
         ]
@@ -296,7 +301,7 @@ class ClusterState:
             node=node,
             held=self._work_out(facts.placed.node).occupancy.held.get(uid) if node else None,
             why=why_waiting(facts, self._room_of(facts)) if waits else "",
-            events=self._told.get(uid, {}).values(),
+            events=self._told.of(uid),
             replaced=facts.ended and max(siblings, default="") > facts.report.created,
         )
         if not waits:  # why one waits depends on all nodes

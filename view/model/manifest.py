@@ -5,8 +5,7 @@ from itertools import chain
 from typing import Any
 
 from contract.names import Names
-from placement.cluster.holdings import NodeSnapshot
-from placement.held import HeldAmounts, add_up
+from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from view.model.changes import find_advice
@@ -153,15 +152,13 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
     found: dict[str, int] = {}
     after, left = [], min(most, _MOST_COUNTED)
     for each in nodes:
-        name, view = each.view.node.name, each.view
-        held = HeldAmounts.nothing_of(view.free)
+        name, then = each.view.node.name, each
         for _ in range(min(left, most_each) if name in fitting else 0):
-            plan = plan_on(pod, view, policy)
+            plan = plan_on(pod, then.view, policy)
             if plan is None:
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
             parts = [zip(part.cards, part.fresh, strict=True) for part in plan.values()]
-            held = held.take(add_up(chain.from_iterable(parts)))
-            view = NodeSnapshot(view.node, held.free)
-        after.append(each.reserve(held.held) if name in found else each)
+            then = then.reserve(add_up(chain.from_iterable(parts)))
+        after.append(then)
     return found, after

@@ -101,9 +101,9 @@ class Occupancy:
         problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
         return NodeSnapshot(replace(node.with_cards(cards), problem=problem), self.view.free)
 
-    def reserve(self, more: Sequence[Amounts]) -> "Occupancy":
-        """Return the node as if more were held of each card, by pods that do not exist yet."""
-        unseen = tuple(map(Amounts.plus, self.unseen or (NOTHING,) * len(more), more))
+    def reserve(self, more: Taken) -> "Occupancy":
+        """Return the node as if more were held of its cards, by pods that do not exist yet."""
+        unseen = HeldAmounts(self.facts.placed.sizes, self.unseen).take(more).held
         return replace(self, unseen=unseen, view=_view(self.facts, self.held.values(), unseen))
 
 
@@ -128,24 +128,23 @@ def occupancy_of(
             cards = known_cards(pod, node)
         if cards is not None:
             held[pod.id.uid] = _holding(pod, cards, node.sizes)
-    unseen: tuple[Amounts, ...] = ()
+    unseen = (NOTHING,) * len(node.cards)
     if partial:
-        rows = zip(
-            node.sizes, facts.inventory.free, _used(facts, held.values(), ()).held, strict=True
-        )
-        unseen = tuple(size.less(free).less(seen) for size, free, seen in rows)
+        seen = _used(facts, held.values(), unseen).held
+        rows = zip(node.sizes, facts.inventory.free, seen, strict=True)
+        unseen = tuple(size.less(free).less(known) for size, free, known in rows)
     return Occupancy(facts, held, unseen, _view(facts, held.values(), unseen))
 
 
-def _used(facts: NodeFacts, held: Iterable[PodHolding], unseen: Sequence[Amounts]) -> HeldAmounts:
+def _used(facts: NodeFacts, held: Iterable[PodHolding], unseen: tuple[Amounts, ...]) -> HeldAmounts:
     """Add up what is held of each card."""
-    used = HeldAmounts.nothing_of(facts.placed.sizes)
-    if unseen:
-        used = HeldAmounts(used.sizes, tuple(unseen))
+    used = HeldAmounts(facts.placed.sizes, unseen)
     for each in held:
         used = used.take(each.taken)
     return used
 
 
-def _view(facts: NodeFacts, held: Iterable[PodHolding], unseen: Sequence[Amounts]) -> NodeSnapshot:
+def _view(
+    facts: NodeFacts, held: Iterable[PodHolding], unseen: tuple[Amounts, ...]
+) -> NodeSnapshot:
     return NodeSnapshot(facts.placed, _used(facts, held, unseen).free)

@@ -98,11 +98,6 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
             "cards are free for it on n1; default-scheduler has not said anything yet",
         ),
         (
-            scenes.waiting("a", (30, 4), message="0/1 nodes"),
-            Stage.WAITING,
-            'cards are free for it on n1; default-scheduler: "0/1 nodes"',
-        ),
-        (
             make_pod("a", (30, 4), annotations={NAMES.gpu_policy: "x"}),
             Stage.WAITING,
             (

@@ -103,7 +103,6 @@ class Followed:
     on_gap: Callable[[Kind, Gap | None], None]
     progress: Progress = lambda _what, _count: None
     own_nodes: Callable[[], Sequence[str]] = lambda: ()
-    clock: Callable[[], float] = time.time
     within: float | None = None
     listed: bool = False
     lost: tuple[float, str] | None = None
@@ -149,7 +148,7 @@ class Followed:
             yield
         except (Rejected, Unavailable) as error:
             if not isinstance(error, Rejected) or error.status != FORBIDDEN:
-                self.lost = (self.lost[0] if self.lost else self.clock(), shortly(error))
+                self.lost = (self.lost[0] if self.lost else time.time(), shortly(error))
             raise
 
     def _whole(self) -> str:

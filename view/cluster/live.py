@@ -48,7 +48,6 @@ class LiveCluster:
         progress: Progress = lambda _what, _count: None,
         kinds: Sequence[Kind] = ALL,
         within: float | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """Prepare; nothing is asked yet.
 
@@ -62,7 +61,6 @@ class LiveCluster:
         self._order = {kind: place for place, kind in enumerate(kinds)}
         self._changes = 0
         self._changed = threading.Condition(self._lock)
-        self._clock = clock
         self._heard = 0.0
         self._trouble = ""
         self._chosen: set[tuple[str, str]] | None = None
@@ -73,7 +71,6 @@ class LiveCluster:
             sink=self._take,
             on_gap=self._set_gap,
             own_nodes=self._own_nodes,
-            clock=clock,
             within=within,
         )
         self._collections = [self._make(kind, progress=progress) for kind in kinds]
@@ -89,7 +86,7 @@ class LiveCluster:
             Rejected: the API server says no, and not because of missing rights.
             Unavailable: no usable answer.
         """
-        began = self._clock()
+        began = time.time()
         with ThreadPoolExecutor(len(self._collections)) as pool:
             for done in [pool.submit(_load, each) for each in self._collections]:
                 done.result()
@@ -117,7 +114,7 @@ class LiveCluster:
     def _listen(self, stop: threading.Event) -> None:
         """Ask the API server now and then whether it is there: a watch may be silent for long."""
         while not stop.is_set():
-            began = self._clock()
+            began = time.time()
             try:
                 self._api.read_text(_ANY_PATH, timeout=_HEARTBEAT_SECONDS)
             except (Rejected, Gone):
@@ -133,7 +130,7 @@ class LiveCluster:
         found = [(self._heard, self._trouble)]
         found += [each.lost for each in self._collections if each.lost and each.listed]
         at, why = min(found)
-        if not at or self._clock() - at <= STALE_SECONDS:
+        if not at or time.time() - at <= STALE_SECONDS:
             return Freshness(at)
         return Freshness(at, f"the API server is not heard ({why or 'no answer in time'})")
 
@@ -205,7 +202,7 @@ class LiveCluster:
             return self._state.nodes_of_pods()
 
     def _take(self, kind: Kind, verb: str, obj: Json) -> None:
-        self._heard = self._clock()
+        self._heard = time.time()
         with self._changed:
             if kind.chosen and self._chosen is not None:
                 key = (obj["metadata"].get("namespace") or "", obj["metadata"]["name"])

@@ -19,10 +19,7 @@ POOL_LABELS = (
 """By the first of these that a node has, it belongs to a pool."""
 
 
-def report_node(
-    occupancy: Occupancy,
-    pool_labels: Sequence[str] = POOL_LABELS,
-) -> NodeReport:
+def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
     """Make the report."""
     node, facts = occupancy.view.node, occupancy.facts
     cards = _cards(occupancy)

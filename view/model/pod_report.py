@@ -54,7 +54,7 @@ def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     held: PodHolding | None,
     why: str,
     events: tuple[EventReport, ...],
-    replaced: bool = False,
+    replaced: bool,
 ) -> PodReport:
     """Complete what the pod itself tells by what its node, placing and Events tell.
 

@@ -57,8 +57,8 @@ class LiveCluster:
         self._api = api
         self._state = state
         self._lock = threading.Lock()
-        self._gaps: dict[Kind, Gap] = {}
-        self._order = {kind: place for place, kind in enumerate(kinds)}
+        # In this order: the collections are read side by side, and any may be refused first.
+        self._gaps: dict[Kind, Gap | None] = dict.fromkeys(kinds)
         self._changes = 0
         self._changed = threading.Condition(self._lock)
         self._heard = 0.0
@@ -139,7 +139,7 @@ class LiveCluster:
         """What nothing can be said without, and is being read: nodes, pods."""
         needed = [each for each in self._collections if each.kind in (NODES, PODS)]
         return tuple(
-            each.kind.what for each in needed if not each.listed and each.kind not in self._gaps
+            each.kind.what for each in needed if not each.listed and not self._gaps[each.kind]
         )
 
     def chose(self, namespace: str, name: str) -> bool:
@@ -214,17 +214,11 @@ class LiveCluster:
 
     def _set_gap(self, kind: Kind, gap: Gap | None) -> None:
         with self._changed:
-            if self._gaps.get(kind) == gap:
-                return
-            if gap is None:
-                self._gaps.pop(kind, None)
-            else:
+            if self._gaps.get(kind) != gap:
                 self._gaps[kind] = gap
-            # The collections are read side by side: any may be refused first.
-            kinds = sorted(self._gaps, key=lambda each: self._order.get(each, len(self._order)))
-            self._state.set_gaps(dict.fromkeys(self._gaps[each] for each in kinds))
-            self._changes += 1
-            self._changed.notify_all()
+                self._state.set_gaps(dict.fromkeys(filter(None, self._gaps.values())))
+                self._changes += 1
+                self._changed.notify_all()
 
 
 def _load(collection: Followed) -> None:

@@ -110,7 +110,7 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
         version=version,
         programs=_made_of(pods, lambda pods: [_program(each) for each in pods]),
         daemonsets=_made_of(daemonsets, _counts),
-        enforcement=daemonsets if isinstance(daemonsets, Unread) else _enforcement(daemonsets),
+        enforcement=_made_of(daemonsets, _enforcement),
         **found,
     )
 
@@ -128,7 +128,7 @@ def _version(client: Client) -> Maybe[str]:
         return _other_answer(error)
 
 
-def _maybe(read: Callable[[], T]) -> Maybe[T]:
+def _maybe(read: Callable[[], Maybe[T]]) -> Maybe[T]:
     try:
         return read()
     except (Rejected, Gone, Unavailable) as error:
@@ -141,8 +141,8 @@ def _other_answer(error: Exception) -> Unread:
     return Unread(f"the API server answered with something else: {error!r}")
 
 
-def _made_of(part: Maybe[T], make: Callable[[T], R]) -> Maybe[R]:
-    return part if isinstance(part, Unread) else make(part)
+def _made_of(part: Maybe[T], make: Callable[[T], Maybe[R]]) -> Maybe[R]:
+    return part if isinstance(part, Unread) else _maybe(partial(make, part))
 
 
 def _all(client: Client, path: str, query: Mapping[str, str] | None = None) -> Iterator[Json]:

@@ -265,15 +265,14 @@ class _Way(NamedTuple):
     pods: tuple[PodHolding, ...]
     alone: int  # how many pods of the node would do each by itself
 
-    @property
-    def rank(self) -> tuple[int, int, str]:
+    def cost(self) -> tuple[int, int, str]:
         """Return what it costs; the name decides between equals."""
         return len(self.pods), sum(map(_size, self.pods)), self.occupancy.view.node.name
 
 
 def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Change, ...]:
     """Return pods that would have to end, the fewest and smallest first, one set a node."""
-    found = sorted((way for each in nodes if (way := _way(shape, each))), key=lambda way: way.rank)
+    found = sorted((way for each in nodes if (way := _way(shape, each))), key=_Way.cost)
     ways = [way for way in found if len(way.pods) == len(found[0].pods)]
     told = ways[:_MOST_TOLD]
     if not told:

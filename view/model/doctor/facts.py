@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from view.model.nodes import NodeFacts
 from view.model.usage import Sample
@@ -49,21 +49,18 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check says.
+    """What one check says."""
 
-    Attributes:
-        check: its name.
-        level: how bad it is.
-        text: a sentence.
-        run: the next command, or a page of the documentation; empty where nothing is to be done.
-        nodes: those it is about, sorted; none where it is about no node.
-    """
-
-    check: str
-    level: Level
-    text: str
-    run: str = ""
-    nodes: tuple[str, ...] = ()
+    check: Annotated[str, "its name."]
+    level: Annotated[Level, "how bad it is."]
+    text: Annotated[str, "a sentence."]
+    run: Annotated[
+        str,
+        "the next command, or a page of the documentation; empty where nothing is to be done.",
+    ] = ""
+    nodes: Annotated[
+        tuple[str, ...], "those it is about, sorted; none where it is about no node."
+    ] = ()
 
     @property
     def name(self) -> str:

@@ -294,14 +294,15 @@ class ClusterState:
         found = self._pod_reports.get(uid)
         if found is not None:
             return found
+        events = self._told.of(uid)
         waits = facts.report.stage is Stage.WAITING
         siblings = self._owned.get(facts.owner_uid, {}).values()
         found = report_pod(
             facts,
             node=node,
             held=self._work_out(facts.placed.node).occupancy.held.get(uid) if node else None,
-            why=why_waiting(facts, self._room_of(facts)) if waits else "",
-            events=self._told.of(uid),
+            why=why_waiting(facts, self._room_of(facts), events) if waits else "",
+            events=events,
             replaced=facts.ended and max(siblings, default="") > facts.report.created,
         )
         if not waits:  # why one waits depends on all nodes

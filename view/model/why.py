@@ -46,7 +46,7 @@ from view.model.words import (
 )
 
 _GATED = "SchedulingGated"
-_VETOED = "GPUStartVetoed"
+_UNSCHEDULED, _VETOED = "FailedScheduling", "GPUStartVetoed"
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
 """So kube-scheduler begins; its numbers add up to more than there are nodes."""
 
@@ -82,9 +82,9 @@ def find_room(shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap]) 
     )
 
 
-def why_waiting(facts: PodFacts, room: Room) -> str:
-    """Return why a pod has no node yet."""
-    reason, message = facts.unscheduled
+def why_waiting(facts: PodFacts, room: Room, events: Iterable[EventReport]) -> str:
+    """Return why a pod has no node yet; of *events* the newest comes first."""
+    reason, message = _said_by_scheduler(facts, events)
     if facts.report.deleting:
         return "it is being deleted"
     if facts.placed.errors:
@@ -95,6 +95,15 @@ def why_waiting(facts: PodFacts, room: Room) -> str:
         said = f': "{message}"' if message else " has not said anything yet"
         return f"cards are free for it on {name_some(room.nodes)}; {facts.report.scheduler}{said}"
     return room.short
+
+
+def _said_by_scheduler(facts: PodFacts, events: Iterable[EventReport]) -> tuple[str, str]:
+    """Return reason and message of the condition; of the newest Event where there is none."""
+    if not facts.unscheduled[0]:
+        for event in events:
+            if event.reason == _UNSCHEDULED:
+                return event.reason, event.message
+    return facts.unscheduled
 
 
 def why_stopped(pod: PodReport, events: Iterable[EventReport]) -> str:
@@ -292,10 +301,9 @@ def _steps(facts: PodFacts, report: PodReport) -> Iterator[Step]:
     admitted = time_of(facts.placed.rank.admitted)
     text = "by the webhook" if admitted else "no stamp of the webhook: the pod did not pass it"
     yield Step("admitted", admitted, text, _DONE if admitted else _WRONG)
-    if report.stage is Stage.WAITING:
-        yield Step("bound", "", _said_by_scheduler(facts), _MISSING)
-        return
     yield _bound(facts, report)
+    if report.stage is Stage.WAITING:
+        return
     yield _allocated(report)
     if report.stage is not Stage.REFUSED:
         yield _started(facts, report)
@@ -305,18 +313,15 @@ def _steps(facts: PodFacts, report: PodReport) -> Iterator[Step]:
         yield Step("ended", at, *(("succeeded", _DONE) if good else (report.why, _WRONG)))
 
 
-def _said_by_scheduler(facts: PodFacts) -> str:
-    reason, message = facts.unscheduled
-    text = _joined(facts.report.scheduler, reason, f'"{message}"' if message else "")
-    if not message:
-        return f"{text} has not said anything yet"
-    twice = " (a node may be counted under several of its reasons)"
-    return text + (twice if _COUNTS.match(message) else "")
-
-
 def _bound(facts: PodFacts, report: PodReport) -> Step:
     if not report.node:
-        return Step("bound", "", _said_by_scheduler(facts), _MISSING)
+        reason, message = _said_by_scheduler(facts, report.events)
+        text = _joined(report.scheduler, reason, f'"{message}"' if message else "")
+        if not message:
+            text += " has not said anything yet"
+        elif _COUNTS.match(message):
+            text += " (a node may be counted under several of its reasons)"
+        return Step("bound", "", text, _MISSING)
     text = f"to {report.node} by {report.scheduler}"
     chosen = [f"{name}: {cards_in_words(indices)}" for name, indices in facts.placed.chosen.items()]
     if chosen:

@@ -121,6 +121,15 @@ def test_what_else_keeps_a_pod_from_a_node_is_said_in_the_schedulers_words() -> 
     assert (found.changes, found.no_change) == ((), "")
 
 
+def test_a_scheduler_that_writes_events_alone_is_heard_too() -> None:
+    pod = scenes.waiting("a", (30, 4))
+    state = state_of([make_node("n1", 1)], [pod])
+    state.put_event(scenes.event(pod, "FailedScheduling", TAINTED, "volcano"))
+    found = told(state, "a")
+    assert found.summary.endswith(f'default-scheduler: "{TAINTED}"')
+    assert f'FailedScheduling: "{TAINTED}"' in found.steps[-1].text
+
+
 def test_a_container_that_was_kept_from_starting_says_why() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     pod["status"] = {"phase": "Pending"}

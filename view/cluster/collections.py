@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Annotated
 
 from common.apiserver.client import Client, Json, quoted
 from common.apiserver.errors import Gone, Rejected
@@ -25,21 +26,17 @@ _MOST_ASKED = 50
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is read.
+    """What is read."""
 
-    Attributes:
-        what: ``nodes``, ``pods`` or ``events``.
-        selector: field selector; empty for all.
-        labels: label selector; empty for all.
-        namespace: the only one; empty for all, or for one where all may not be read.
-        chosen: whether it is about what the user chose, besides what is read anyway.
-    """
-
-    what: str
-    selector: str = ""
-    labels: str = ""
-    namespace: str = ""
-    chosen: bool = False
+    what: Annotated[str, "``nodes``, ``pods`` or ``events``."]
+    selector: Annotated[str, "field selector; empty for all."] = ""
+    labels: Annotated[str, "label selector; empty for all."] = ""
+    namespace: Annotated[
+        str, "the only one; empty for all, or for one where all may not be read."
+    ] = ""
+    chosen: Annotated[
+        bool, "whether it is about what the user chose, besides what is read anyway."
+    ] = False
 
 
 NODES = Kind("nodes")
@@ -90,10 +87,6 @@ class Followed:
 
     Where all namespaces may not be read, one is. Where nodes may not be listed, those are read one
     by one that pods are on. Where nothing may be read any more, nothing is known any more.
-
-    Attributes:
-        listed: whether it has been read once.
-        lost: since when it is not in step, by the clock, and why; ``None`` while it is.
     """
 
     api: Client
@@ -104,8 +97,11 @@ class Followed:
     progress: Progress = lambda _what, _count: None
     own_nodes: Callable[[], Sequence[str]] = lambda: ()
     within: float | None = None
-    listed: bool = False
-    lost: tuple[float, str] | None = None
+    listed: Annotated[bool, "whether it has been read once."] = False
+    lost: Annotated[
+        tuple[float, str] | None,
+        "since when it is not in step, by the clock, and why; ``None`` while it is.",
+    ] = None
     _narrow: bool = False
     _read: str = ""  # the version of a list that nobody has watched from yet
     _known: dict[str, Json] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
 from contract.inventory import NOTHING
@@ -43,15 +43,12 @@ _Ranked = tuple[float, Change]
 
 
 class Advice(NamedTuple):
-    """What would let a pod run that fits nowhere, the smallest change first.
+    """What would let a pod run that fits nowhere, the smallest change first."""
 
-    Attributes:
-        changes: one of them would do.
-        nothing: in a sentence, that none was found; empty where one was, or none is needed.
-    """
-
-    changes: tuple[Change, ...] = ()
-    nothing: str = ""
+    changes: Annotated[tuple[Change, ...], "one of them would do."] = ()
+    nothing: Annotated[
+        str, "in a sentence, that none was found; empty where one was, or none is needed."
+    ] = ""
 
 
 NO_ADVICE = Advice()

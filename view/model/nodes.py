@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from contract.errors import ContractError
 from contract.inventory import Amounts, PublishedInventory, decode_inventory
@@ -26,28 +26,24 @@ NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """One node.
+    """One node."""
 
-    Attributes:
-        placed: the node as placing sees it.
-        inventory: the same cards, with what is free of them by the agent's last word. Without
-            cards and a size of blocks where it is not known.
-        unreadable: what is wrong with the inventory; empty where it can be read, or is not there.
-        offered: what its status has as allocatable of our resources, and of NVIDIA's.
-        labels: of the node.
-        cordoned: whether it is marked unschedulable.
-        for_gpus: whether it has, or should have, anything to do with GPUs.
-        not_ready: why the kubelet is not ready; empty while it is.
-    """
-
-    placed: Node
-    inventory: PublishedInventory
-    unreadable: str
-    offered: Mapping[str, int]
-    labels: Mapping[str, str]
-    cordoned: bool
-    for_gpus: bool
-    not_ready: str
+    placed: Annotated[Node, "the node as placing sees it."]
+    inventory: Annotated[
+        PublishedInventory,
+        "the same cards, with what is free of them by the agent's last word. Without cards "
+        "and a size of blocks where it is not known.",
+    ]
+    unreadable: Annotated[
+        str, "what is wrong with the inventory; empty where it can be read, or is not there."
+    ]
+    offered: Annotated[
+        Mapping[str, int], "what its status has as allocatable of our resources, and of NVIDIA's."
+    ]
+    labels: Annotated[Mapping[str, str], "of the node."]
+    cordoned: Annotated[bool, "whether it is marked unschedulable."]
+    for_gpus: Annotated[bool, "whether it has, or should have, anything to do with GPUs."]
+    not_ready: Annotated[str, "why the kubelet is not ready; empty while it is."]
 
 
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:

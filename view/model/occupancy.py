@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from contract.demand import CORES_PER_CARD, ContainerKind
 from contract.inventory import NOTHING, Amounts
@@ -20,21 +21,19 @@ CORDONED = "the node is cordoned"
 
 @dataclass(frozen=True, slots=True)
 class PodHolding:
-    """What one pod holds.
+    """What one pod holds."""
 
-    Attributes:
-        pod: the pod.
-        cards: of each container its cards, how they are known, and which are lost.
-        parts: container, position of the card, and how much. What an ordinary init container has
-            left counts with who has taken it since (fact K7). Of whole cards all blocks count: the
-            kubelet may count fewer, and yet nobody else can have one.
-        taken: of each card the sum of these.
-    """
-
-    pod: PodInfo
-    cards: PodCards
-    parts: Sequence[tuple[str, int, Amounts]]
-    taken: Taken
+    pod: Annotated[PodInfo, "the pod."]
+    cards: Annotated[
+        PodCards, "of each container its cards, how they are known, and which are lost."
+    ]
+    parts: Annotated[
+        Sequence[tuple[str, int, Amounts]],
+        "container, position of the card, and how much. What an ordinary init container has "
+        "left counts with who has taken it since (fact K7). Of whole cards all blocks count: "
+        "the kubelet may count fewer, and yet nobody else can have one.",
+    ]
+    taken: Annotated[Taken, "of each card the sum of these."]
 
 
 def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHolding:
@@ -56,19 +55,16 @@ def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHold
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """A node and who holds what of it.
+    """A node and who holds what of it."""
 
-    Attributes:
-        facts: the node.
-        held: by pods, by their UID; sorted by namespace and name.
-        unseen: of each card, what the agent counts as held by pods not seen.
-        view: the node as placing sees it.
-    """
-
-    facts: NodeFacts
-    held: Mapping[str, PodHolding]
-    unseen: tuple[Amounts, ...]
-    view: NodeSnapshot
+    facts: Annotated[NodeFacts, "the node."]
+    held: Annotated[
+        Mapping[str, PodHolding], "by pods, by their UID; sorted by namespace and name."
+    ]
+    unseen: Annotated[
+        tuple[Amounts, ...], "of each card, what the agent counts as held by pods not seen."
+    ]
+    view: Annotated[NodeSnapshot, "the node as placing sees it."]
 
     def refusal(self, shape: PodClass, view: NodeSnapshot | None = None) -> Unschedulable | None:
         """Return why a pod does not fit, on the node as it is or as *view* has it; or ``None``.

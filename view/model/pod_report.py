@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from contract.demand import ContainerDemand
 from contract.resource import Resource
@@ -17,13 +18,9 @@ from view.model.words import lost_in_words
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pods of one owner that ask for the same and are kept by the same.
+    """Pods of one owner that ask for the same and are kept by the same."""
 
-    Attributes:
-        pods: the oldest first.
-    """
-
-    pods: tuple[PodReport, ...]
+    pods: Annotated[tuple[PodReport, ...], "the oldest first."]
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from contract.demand import ContainerDemand
 from contract.errors import InvalidStamp
@@ -26,19 +26,14 @@ _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """One pod that asks for GPUs.
+    """One pod that asks for GPUs."""
 
-    Attributes:
-        placed: the pod as placing sees it.
-        report: the same for people, as far as the pod itself tells it.
-        owner_uid: of the controller that made it.
-        unscheduled: reason and message of the condition ``PodScheduled`` while it is false.
-    """
-
-    placed: PodInfo
-    report: PodReport
-    owner_uid: str
-    unscheduled: tuple[str, str]
+    placed: Annotated[PodInfo, "the pod as placing sees it."]
+    report: Annotated[PodReport, "the same for people, as far as the pod itself tells it."]
+    owner_uid: Annotated[str, "of the controller that made it."]
+    unscheduled: Annotated[
+        tuple[str, str], "reason and message of the condition ``PodScheduled`` while it is false."
+    ]
 
     @property
     def ended(self) -> bool:

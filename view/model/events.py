@@ -44,10 +44,6 @@ class Told:
             del self._of_pods[about]
         return about
 
-    def forget(self, pod: str) -> None:
-        """Forget what was told of a pod."""
-        self._of_pods.pop(pod, None)
-
     def of(self, pod: str) -> tuple[EventReport, ...]:
         """Return what was told of a pod, the newest first; of equal age by what it says."""
         by_text = sorted(

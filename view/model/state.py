@@ -172,7 +172,6 @@ class ClusterState:
         del self._pods[uid]
         _drop(self._owned, facts.owner_uid, uid)
         self._pod_reports.pop(uid, None)
-        self._told.forget(uid)
         self._leave(facts.placed)
 
     def put_event(self, obj: Mapping[str, Any]) -> None:

@@ -212,6 +212,14 @@ def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: FakeApi
     assert not isinstance(facts.proxies["n1"], Unread)
 
 
+def test_of_two_agents_on_a_node_the_one_that_answers_counts(api: FakeApi) -> None:
+    api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
+        pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
+    ]
+    api.answers[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
+    assert not isinstance(examine(api, Names(), "team").agents["n1"], Unread)
+
+
 def test_an_answer_of_another_form_is_unknown(api: FakeApi) -> None:
     api.answers["/version"] = {"major": "1"}
     assert examine(api, Names(), "team").version == Unread(

@@ -250,8 +250,8 @@ def _denied(at: str) -> Json:
     return {**event, "lastTimestamp": at}
 
 
-def _of_web(name: str, created: str, **more: Any) -> Json:
-    pod = make_pod(name, (30, 4), node="n1", **more)
+def _of_web(name: str, created: str, node: str = "n1", **more: Any) -> Json:
+    pod = make_pod(name, (30, 4), node=node, **more)
     owner = {"kind": "ReplicaSet", "name": "web-5d", "uid": "u-web", "controller": True}
     pod["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": created}
     return pod
@@ -278,7 +278,7 @@ def test_a_pod_that_its_owner_has_replaced_is_history() -> None:
     failed = _of_web("a", "2025-11-22T08:50:00Z", phase="Failed")
     state = state_of([make_node("n1", 1)], [failed])
     assert not state.report().pods[0].replaced
-    state.put_pod(_of_web("b", "2025-11-22T08:51:00Z"))
+    state.put_pod(_of_web("b", "2025-11-22T08:51:00Z", node=""))  # it touches no node
     assert [each.replaced for each in state.report().pods] == [True, False]
     assert state.report().pods[0].owner == "ReplicaSet/web-5d"
 

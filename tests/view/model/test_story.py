@@ -134,13 +134,16 @@ def test_a_container_that_was_kept_from_starting_says_why() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     pod["status"] = {"phase": "Pending"}
     state = state_of([make_node("n1", 1)], [pod])
-    for at, text in (("08:00:00", "older"), ("09:00:00", "holds GPU-n1-1")):
+    for at, text in (("08:00:00", "first by the alphabet"), ("09:00:00", "holds GPU-n1-1")):
         veto = scenes.event(pod, "GPUStartVetoed", text, "gpu-turnstile", at=at)
         veto["metadata"]["name"] = at
         state.put_event(veto)
     found = told(state, "a")
     assert found.summary == "is bound to n1 and not running yet: holds GPU-n1-1"
-    assert [each.message for each in found.pod.events] == ["holds GPU-n1-1", "older"]
+    assert [each.message for each in found.pod.events] == [
+        "holds GPU-n1-1",
+        "first by the alphabet",
+    ]
 
 
 def test_a_pod_that_was_sent_where_it_does_not_fit_says_so_before_it_is_refused() -> None:

@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from common.apiserver.client import Json, object_path, quoted
+from common.apiserver.client import Client, Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.collections import Api, pages
+from view.cluster.collections import pages
 from view.model.usage import PREFIX, NodeUse, Sample, read_use
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
 _LABEL, _NAME = "app.kubernetes.io/name", "gpu-turnstile-agent"
-_PORT, _PORT_NAME = 9440, "http"
+_PORT = 9440
 _SECONDS = 5.0
 _AT_ONCE = 16
 
 
 def read_uses(
-    api: Api, namespace: str = AGENT_NAMESPACE, nodes: Sequence[str] | None = None
+    api: Client, namespace: str = AGENT_NAMESPACE, nodes: Sequence[str] | None = None
 ) -> tuple[NodeUse, ...]:
     """Ask agents what they measure.
 
@@ -50,15 +50,31 @@ def read_uses(
     return tuple(use for _, use in sorted(by_node.items()))
 
 
-def _ask(api: Api, namespace: str, pod: Json) -> NodeUse:
+def _ask(api: Client, namespace: str, pod: Json) -> NodeUse:
     node = pod["spec"]["nodeName"]
-    target = quoted(f"{pod['metadata']['name']}:{_port(pod)}")
-    path = f"/api/v1/namespaces/{quoted(namespace)}/pods/{target}/proxy/metrics"
     try:
-        text = api.read_text(path, timeout=_SECONDS)
-        return read_use(node, parse_samples(text))
+        return read_use(node, read_metrics(api, namespace, pod))
     except (Rejected, Gone, Unavailable, ValueError) as error:
         return NodeUse(node, f"its agent cannot be asked: {error}")
+
+
+def read_metrics(api: Client, namespace: str, pod: Json, prefix: str = PREFIX) -> list[Sample]:
+    """Ask a pod of ours for its metrics, at its port ``http`` or ``https``.
+
+    Raises:
+        Rejected: it may not be asked.
+        Unavailable: it does not answer.
+        ValueError: it answers with something else.
+    """
+    port, scheme = _PORT, ""
+    for container in pod["spec"].get("containers") or ():
+        for each in container.get("ports") or ():
+            if each.get("name") in ("http", "https"):
+                port = int(each.get("containerPort", _PORT))
+                scheme = "https:" if each["name"] == "https" else ""
+    target = quoted(f"{scheme}{pod['metadata']['name']}:{port}")
+    path = f"/api/v1/namespaces/{quoted(namespace)}/pods/{target}/proxy/metrics"
+    return parse_samples(api.read_text(path, timeout=_SECONDS), prefix)
 
 
 def parse_samples(text: str, prefix: str = PREFIX) -> list[Sample]:
@@ -90,11 +106,3 @@ def _is_agent(pod: Json) -> bool:
     return (pod["metadata"].get("labels") or {}).get(_LABEL) == _NAME or any(
         {"agent", "agent.keeper"} & {*command} for command in commands
     )
-
-
-def _port(pod: Json) -> int:
-    for container in pod["spec"].get("containers") or ():
-        for port in container.get("ports") or ():
-            if port.get("name") == _PORT_NAME:
-                return int(port.get("containerPort", _PORT))
-    return _PORT

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Annotated
 
-from common.apiserver.client import Json, quoted
+from common.apiserver.client import Client, Json, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.model.reports import Gap
@@ -19,50 +19,24 @@ _QUIET_WATCH_SECONDS = "60"
 """Events are not in the API server's watch cache, and only that sends bookmarks. Such a watch is
 ended by the server before it would be taken for dead."""
 
-_FORBIDDEN = 403
+FORBIDDEN = 403
 _MOST_ASKED = 50
 """Nodes that are read one by one where they may not be listed."""
 
 
-class Api(Protocol):
-    """The part of the client that is used."""
-
-    def list(
-        self, path: str, query: Mapping[str, str], within: float | None = None
-    ) -> tuple[list[Json], str, str]:
-        """List one page: objects, resource version, what continues the list."""
-        ...
-
-    def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
-        """Stream events."""
-        ...
-
-    def call(self, method: str, path: str, *, timeout: float) -> Json:
-        """Get one object."""
-        ...
-
-    def read_text(self, path: str, *, timeout: float) -> str:
-        """Get what is no object."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is read.
+    """What is read."""
 
-    Attributes:
-        what: ``nodes``, ``pods`` or ``events``.
-        selector: field selector; empty for all.
-        labels: label selector; empty for all.
-        namespace: the only one; empty for all, or for one where all may not be read.
-        chosen: whether it is about what the user chose, besides what is read anyway.
-    """
-
-    what: str
-    selector: str = ""
-    labels: str = ""
-    namespace: str = ""
-    chosen: bool = False
+    what: Annotated[str, "``nodes``, ``pods`` or ``events``."]
+    selector: Annotated[str, "field selector; empty for all."] = ""
+    labels: Annotated[str, "label selector; empty for all."] = ""
+    namespace: Annotated[
+        str, "the only one; empty for all, or for one where all may not be read."
+    ] = ""
+    chosen: Annotated[
+        bool, "whether it is about what the user chose, besides what is read anyway."
+    ] = False
 
 
 NODES = Kind("nodes")
@@ -95,7 +69,7 @@ def shortly(error: Exception) -> str:
 
 
 def pages(
-    api: Api, path: str, query: Mapping[str, str], within: float | None = None
+    api: Client, path: str, query: Mapping[str, str], within: float | None = None
 ) -> Iterator[tuple[list[Json], str]]:
     """Yield the pages of a list: objects and the version to watch from."""
     more = ""
@@ -113,23 +87,21 @@ class Followed:
 
     Where all namespaces may not be read, one is. Where nodes may not be listed, those are read one
     by one that pods are on. Where nothing may be read any more, nothing is known any more.
-
-    Attributes:
-        listed: whether it has been read once.
-        lost: since when it is not in step, by the clock, and why; ``None`` while it is.
     """
 
-    api: Api
+    api: Client
     kind: Kind
     namespace: str
     sink: Sink
     on_gap: Callable[[Kind, Gap | None], None]
     progress: Progress = lambda _what, _count: None
     own_nodes: Callable[[], Sequence[str]] = lambda: ()
-    clock: Callable[[], float] = time.time
     within: float | None = None
-    listed: bool = False
-    lost: tuple[float, str] | None = None
+    listed: Annotated[bool, "whether it has been read once."] = False
+    lost: Annotated[
+        tuple[float, str] | None,
+        "since when it is not in step, by the clock, and why; ``None`` while it is.",
+    ] = None
     _narrow: bool = False
     _read: str = ""  # the version of a list that nobody has watched from yet
     _known: dict[str, Json] = field(default_factory=dict)
@@ -171,8 +143,8 @@ class Followed:
         try:
             yield
         except (Rejected, Unavailable) as error:
-            if not isinstance(error, Rejected) or error.status != _FORBIDDEN:
-                self.lost = (self.lost[0] if self.lost else self.clock(), shortly(error))
+            if not isinstance(error, Rejected) or error.status != FORBIDDEN:
+                self.lost = (self.lost[0] if self.lost else time.time(), shortly(error))
             raise
 
     def _whole(self) -> str:
@@ -180,7 +152,7 @@ class Followed:
         try:
             version, gap = self._list(), None
         except Rejected as error:
-            if error.status != _FORBIDDEN:
+            if error.status != FORBIDDEN:
                 raise
             gap = Gap(self.kind.what, self.namespace, str(error))
             try:
@@ -198,7 +170,7 @@ class Followed:
     def _with_less(self) -> str:
         """Read one namespace, as where not all may be read."""
         if self.kind.what == "nodes" or self.kind.namespace:
-            raise Rejected(_FORBIDDEN, "")
+            raise Rejected(FORBIDDEN, "")
         self._narrow = True
         return self._list()
 

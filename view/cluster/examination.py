@@ -1,52 +1,51 @@
 """What ``kubectl gpu doctor`` looks at, read side by side; whatever cannot be read is told."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from common.apiserver.client import Client, Json, object_path, quoted
+from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from contract.allocation import decode_allocations
-from contract.cordon import read_cordon
 from contract.errors import ContractError
-from contract.inventory import decode_inventory
 from contract.names import Names
-from view.cluster.agents import AGENT_NAMESPACE, parse_samples
-from view.model.constraints import NodeTraits, read_constraints, read_traits
+from view.cluster.agents import AGENT_NAMESPACE, read_metrics
+from view.cluster.collections import FORBIDDEN, pages
 from view.model.doctor.facts import (
     AGENT,
     EXTENDER,
     PROXY,
     WEBHOOK,
+    DaemonSet,
     Facts,
     Held,
     Hook,
     Lease,
     Maybe,
-    NodeState,
     Owned,
     Program,
     Samples,
     Trial,
     Unread,
 )
-from view.model.nodes import GPU_LABELS
+from view.model.nodes import read_node
 from view.model.words import clamp
 
 NAMESPACE = "gpu-turnstile"
 PART_OF = "app.kubernetes.io/part-of=gpu-turnstile"
 _NAME_LABEL = "app.kubernetes.io/name"
 _COMPONENT_LABEL = "app.kubernetes.io/component"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _PREFIX = "gpu_turnstile_"
+_ASKED = {AGENT: "agents", PROXY: "proxies", WEBHOOK: "webhooks", EXTENDER: "extenders"}
+"""Programs that are asked for their metrics, and where these are told."""
+
 _SECONDS = 5.0
 _AT_ONCE = 32
-_PAGE = "500"
-_FORBIDDEN = 403
 _CONTAINER_ID = re.compile(r"\b[0-9a-f]{64}\b")
 
 _KINDS = {
@@ -67,6 +66,7 @@ _KINDS = {
 """Kinds of which something may be left over. Secrets are not read: they have keys in them."""
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def examine(client: Client, names: Names, namespace: str, node: str | None = None) -> Facts:
@@ -85,57 +85,37 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
         Unavailable: the API server does not answer at all.
     """
     version = _version(client)
+    parts: Mapping[str, Callable[[], Any]] = {
+        "pods": lambda: _own_pods(client),
+        "daemonsets": lambda: _daemonsets(client),
+        "nodes": lambda: [read_node(each, names) for each in _all(client, "/api/v1/nodes")],
+        "mutating": lambda: _hooks(client),
+        "policies": lambda: _policies(client),
+        "trial": lambda: _try_pod(client, names, namespace),
+        "lease": lambda: _lease(client),
+        "held": lambda: _held(client, names, node),
+        "owned": lambda: _owned(client),
+    }
     with ThreadPoolExecutor(_AT_ONCE) as pool:
+        begun = {part: pool.submit(_maybe, read) for part, read in parts.items()}
+        pods: Maybe[Sequence[Json]] = begun.pop("pods").result()
+        found: dict[str, Any] = {
+            **_metrics(client, pool, () if isinstance(pods, Unread) else pods, node),
+            **{part: answer.result() for part, answer in begun.items()},
+        }
+    daemonsets: Maybe[Mapping[str, Json]] = found.pop("daemonsets")
+    return Facts(
+        now=datetime.now(UTC),
+        domain=names.domain,
+        version=version,
+        programs=_made_of(pods, lambda pods: [_program(each) for each in pods]),
+        daemonsets=_made_of(daemonsets, _counts),
+        enforcement=_made_of(daemonsets, _enforcement),
+        **found,
+    )
 
-        def begin(read: Callable[[], T]) -> "Future[Maybe[T]]":
-            return pool.submit(_maybe, read)
 
-        pods = begin(lambda: _own_pods(client))
-        daemonsets = begin(lambda: _daemonsets(client))
-        nodes = begin(lambda: _nodes(client, names, daemonsets.result()))
-        mutating = begin(lambda: _hooks(client))
-        policies = begin(lambda: _policies(client))
-        trial = begin(lambda: _try_pod(client, names, namespace))
-        lease = begin(lambda: _lease(client))
-        held = begin(lambda: _held(client, names, node))
-        owned = begin(lambda: _owned(client))
-
-        found = pods.result()
-        asked: list[tuple[str, str, Future[Maybe[Samples]]]] = []
-        for each in () if isinstance(found, Unread) else found:
-            component = _label(each, _NAME_LABEL)
-            where = each["spec"].get("nodeName") or ""
-            on_node = component in (AGENT, PROXY)
-            if component not in (AGENT, PROXY, WEBHOOK, EXTENDER) or not where:
-                continue
-            if on_node and node not in (None, where):
-                continue
-            key = where if on_node else each["metadata"]["name"]
-            asked.append((component, key, begin(partial(_metrics, client, each))))
-        metrics: dict[str, dict[str, Maybe[Samples]]] = {}
-        for component, key, answer in asked:
-            of = metrics.setdefault(component, {})
-            if key not in of or isinstance(of[key], Unread):  # of two, one is ending
-                of[key] = answer.result()
-        return Facts(
-            now=datetime.now(UTC),
-            domain=names.domain,
-            version=version,
-            nodes=nodes.result(),
-            programs=found if isinstance(found, Unread) else [_program(each) for each in found],
-            mutating=mutating.result(),
-            policies=policies.result(),
-            trial=trial.result(),
-            lease=lease.result(),
-            daemonsets=_daemonset_names(daemonsets.result()),
-            enforcement=_enforcement(daemonsets.result()),
-            held=held.result(),
-            owned=owned.result(),
-            agents=metrics.get(AGENT, {}),
-            proxies=metrics.get(PROXY, {}),
-            webhooks=metrics.get(WEBHOOK, {}),
-            extenders=metrics.get(EXTENDER, {}),
-        )
+# --- asking -----------------------------------------------------------------------------
 
 
 def _version(client: Client) -> Maybe[str]:
@@ -148,11 +128,7 @@ def _version(client: Client) -> Maybe[str]:
         return _other_answer(error)
 
 
-def _other_answer(error: Exception) -> Unread:
-    return Unread(f"the API server answered with something else: {error!r}")
-
-
-def _maybe(read: Callable[[], T]) -> Maybe[T]:
+def _maybe(read: Callable[[], Maybe[T]]) -> Maybe[T]:
     try:
         return read()
     except (Rejected, Gone, Unavailable) as error:
@@ -161,21 +137,53 @@ def _maybe(read: Callable[[], T]) -> Maybe[T]:
         return _other_answer(error)
 
 
-def _all(client: Client, path: str, query: Mapping[str, str] | None = None) -> Iterable[Json]:
-    more = ""
-    while True:
-        page = {**(query or {}), "limit": _PAGE, **({"continue": more} if more else {})}
-        objects, _, more = client.list(path, page)
-        yield from objects
-        if not more:
-            return
+def _other_answer(error: Exception) -> Unread:
+    return Unread(f"the API server answered with something else: {error!r}")
+
+
+def _made_of(part: Maybe[T], make: Callable[[T], Maybe[R]]) -> Maybe[R]:
+    return part if isinstance(part, Unread) else _maybe(partial(make, part))
+
+
+def _all(client: Client, path: str, query: Mapping[str, str] | None = None) -> Iterator[Json]:
+    for page, _ in pages(client, path, query or {}):
+        yield from page
+
+
+def _metrics(
+    client: Client, pool: Executor, pods: Sequence[Json], only: str | None
+) -> Mapping[str, Mapping[str, Maybe[Samples]]]:
+    """Ask our programs, those on nodes by node and the others by pod."""
+    asked: list[tuple[str, str, Json]] = []
+    for pod in pods:
+        component, node = _label(pod, _NAME_LABEL), pod["spec"].get("nodeName") or ""
+        on_node = component in (AGENT, PROXY)
+        if component in _ASKED and node and not (on_node and only not in (None, node)):
+            asked.append((_ASKED[component], node if on_node else pod["metadata"]["name"], pod))
+    reads = [partial(_read_metrics, client, pod) for _, _, pod in asked]
+    found: dict[str, dict[str, Maybe[Samples]]] = {part: {} for part in _ASKED.values()}
+    for (part, key, _), samples in zip(asked, pool.map(_maybe, reads), strict=True):
+        if isinstance(found[part].get(key, Unread("")), Unread):  # of two, one is ending
+            found[part][key] = samples
+    return found
+
+
+def _read_metrics(client: Client, pod: Json) -> Samples:
+    if not (pod.get("status") or {}).get("podIP"):
+        raise Unavailable("it has no address yet")
+    return read_metrics(client, pod["metadata"]["namespace"], pod, prefix=_PREFIX)
+
+
+# --- our programs -----------------------------------------------------------------------
 
 
 def _own_pods(client: Client) -> list[Json]:
-    found: list[Json] = []
-    for namespace in (NAMESPACE, AGENT_NAMESPACE):
-        found += _all(client, object_path("pods", namespace))
-    return [each for each in found if _label(each, _NAME_LABEL).startswith("gpu-turnstile-")]
+    return [
+        pod
+        for namespace in (NAMESPACE, AGENT_NAMESPACE)
+        for pod in _all(client, object_path("pods", namespace))
+        if _label(pod, _NAME_LABEL).startswith("gpu-turnstile-")
+    ]
 
 
 def _program(pod: Json) -> Program:
@@ -185,7 +193,6 @@ def _program(pod: Json) -> Program:
     ready = last.get("status") == "True"
     return Program(
         component=_label(pod, _NAME_LABEL),
-        namespace=pod["metadata"]["namespace"],
         name=pod["metadata"]["name"],
         node=pod["spec"].get("nodeName") or _wanted(pod["spec"]),
         bound=bool(pod["spec"].get("nodeName")),
@@ -230,65 +237,99 @@ def _why(status: Json, conditions: Mapping[str, Json]) -> str:
 
 
 def _daemonsets(client: Client) -> Mapping[str, Json]:
-    """Read the DaemonSets beside the agents': what pods each of them makes, by its name."""
-    api = "/apis/apps/v1"
-    found = _all(client, object_path("daemonsets", AGENT_NAMESPACE, api=api))
-    return {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in found}
+    path = object_path("daemonsets", AGENT_NAMESPACE, api="/apis/apps/v1")
+    return {each["metadata"]["name"]: each for each in _all(client, path)}
 
 
-def _daemonset_names(daemonsets: Maybe[Mapping[str, Json]]) -> Maybe[frozenset[str]]:
-    return daemonsets if isinstance(daemonsets, Unread) else frozenset(daemonsets)
+def _counts(daemonsets: Mapping[str, Json]) -> Mapping[str, DaemonSet]:
+    fields = ("desiredNumberScheduled", "currentNumberScheduled", "numberMisscheduled")
+    return {
+        name: DaemonSet(*((each.get("status") or {}).get(field) or 0 for field in fields))
+        for name, each in daemonsets.items()
+    }
 
 
-def _nodes(
-    client: Client, names: Names, daemonsets: Maybe[Mapping[str, Json]]
-) -> Sequence[NodeState]:
-    pods = {} if isinstance(daemonsets, Unread) else daemonsets
-    return [_node(each, names, pods) for each in _all(client, "/api/v1/nodes")]
+def _enforcement(daemonsets: Mapping[str, Json]) -> Maybe[str]:
+    if AGENT not in daemonsets:
+        return Unread(f"there is no DaemonSet {AGENT}, which says it")
+    for container in daemonsets[AGENT]["spec"]["template"]["spec"]["containers"]:
+        for each in container.get("env") or ():
+            if each["name"] == "GPU_TURNSTILE_ENFORCEMENT":
+                return str(each.get("value") or "none")
+    return "none"
 
 
-def _chosen(node: NodeTraits, pods: Mapping[str, Json]) -> frozenset[str]:
-    """Name the DaemonSets that choose a node; one that is not there as that of deploy/base."""
-    labelled = any((each, "true") in node.labels for each in GPU_LABELS)
-    return frozenset(
-        each
-        for each in (AGENT, PROXY)
-        if (_chooses(pods[each], node) if each in pods else labelled)
+def _lease(client: Client) -> Lease | None:
+    path = object_path("leases", NAMESPACE, EXTENDER, api="/apis/coordination.k8s.io/v1")
+    found = client.find(path, timeout=_SECONDS)
+    if found is None:
+        return None
+    spec = found["spec"]
+    return Lease(
+        spec.get("holderIdentity") or "",
+        _time(spec.get("renewTime")),
+        float(spec.get("leaseDurationSeconds") or 0),
     )
 
 
-def _chooses(pod: Json, node: NodeTraits) -> bool:
-    """Tell whether pods of this template may run on a node; taints are not looked at."""
-    wanted = read_constraints(pod)
-    return not wanted.lacking(node) and wanted.affinity_matches(node)
+def _owned(client: Client) -> Sequence[Owned]:
+    return [
+        Owned(
+            kind,
+            each["metadata"].get("namespace") or "",
+            each["metadata"]["name"],
+            _label(each, _COMPONENT_LABEL),
+            _release(each),
+        )
+        for kind, path in _KINDS.items()
+        for each in _all(client, path, {"labelSelector": PART_OF})
+    ]
 
 
-def _node(obj: Json, names: Names, pods: Mapping[str, Json]) -> NodeState:
-    metadata, status = obj["metadata"], obj.get("status") or {}
-    annotations = metadata.get("annotations") or {}
-    cards, problem = None, ""
-    if names.gpu_cards in annotations:
-        try:
-            cards = decode_inventory(annotations[names.gpu_cards])
-        except ContractError as error:
-            problem = str(error)
-    allocatable: dict[str, int] = {}
-    for name, amount in (status.get("allocatable") or {}).items():
-        with suppress(ValueError):
-            allocatable[name] = int(amount)
-    return NodeState(
-        name=metadata["name"],
-        chosen=_chosen(read_traits(obj), pods),
-        allocatable=allocatable,
-        cards=cards,
-        cards_problem=problem,
-        cordoned=frozenset(read_cordon(annotations, names)),
-    )
+def _release(obj: Json) -> tuple[str, str] | None:
+    """Name the Helm release that made an object, and its namespace."""
+    notes = obj["metadata"].get("annotations") or {}
+    name, namespace = (notes.get(f"meta.helm.sh/release-{each}") for each in ("name", "namespace"))
+    return (name, namespace) if name and namespace else None
+
+
+# --- what pods hold ---------------------------------------------------------------------
+
+
+def _held(client: Client, names: Names, node: str | None) -> Sequence[Held]:
+    query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+    return [held for pod in _all(client, "/api/v1/pods", query) for held in _held_by(pod, names)]
+
+
+def _held_by(pod: Json, names: Names) -> Iterator[Held]:
+    """Yield what a running pod holds; of one that begins or ends it changes between readings."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    text = (metadata.get("annotations") or {}).get(names.gpu_allocation)
+    phase = (pod.get("status") or {}).get("phase")
+    if not text or phase != "Running" or metadata.get("deletionTimestamp"):
+        return
+    try:
+        allocations = decode_allocations(text)
+    except ContractError:
+        return
+    for container in [each["name"] for each in spec["containers"]]:
+        if container in allocations:
+            yield Held(
+                metadata["namespace"],
+                metadata["name"],
+                container,
+                spec.get("nodeName") or "",
+                frozenset(allocations[container].cards),
+                allocations[container].cores,
+            )
+
+
+# --- admission --------------------------------------------------------------------------
 
 
 def _hooks(client: Client) -> Sequence[Hook] | None:
-    api = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpu-turnstile"
-    found = client.find(api, timeout=_SECONDS)
+    path = f"{_ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile"
+    found = client.find(path, timeout=_SECONDS)
     if found is None:
         return None
     return [
@@ -302,10 +343,11 @@ def _hooks(client: Client) -> Sequence[Hook] | None:
 
 
 def _policies(client: Client) -> Mapping[str, bool]:
-    api = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolic"
-    bound = {each["spec"]["policyName"] for each in _all(client, f"{api}ybindings")}
-    listed = [each["metadata"]["name"] for each in _all(client, f"{api}ies")]
-    return {name: name in bound for name in listed if name.startswith("gpu-turnstile-")}
+    bindings = _all(client, f"{_ADMISSION}/validatingadmissionpolicybindings")
+    bound = {each["spec"]["policyName"] for each in bindings}
+    listed = _all(client, f"{_ADMISSION}/validatingadmissionpolicies")
+    names = [each["metadata"]["name"] for each in listed]
+    return {name: name in bound for name in names if name.startswith("gpu-turnstile-")}
 
 
 def _try_pod(client: Client, names: Names, namespace: str) -> Trial:
@@ -315,7 +357,6 @@ def _try_pod(client: Client, names: Names, namespace: str) -> Trial:
         Rejected: this user may not create pods there.
         Unavailable: no usable answer, and none of a webhook's failure either.
     """
-    limits = {names.core: "1", names.memory: "1"}
     context: Json = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -326,7 +367,7 @@ def _try_pod(client: Client, names: Names, namespace: str) -> Trial:
     container: Json = {
         "name": "try",
         "image": "gpu-turnstile.invalid/never-pulled",
-        "resources": {"limits": limits},
+        "resources": {"limits": {names.core: "1", names.memory: "1"}},
         "securityContext": context,
     }
     pod: Json = {
@@ -340,7 +381,7 @@ def _try_pod(client: Client, names: Names, namespace: str) -> Trial:
         # A webhook that does not answer is given up by the API server after ten seconds.
         made = client.call("POST", path, pod, timeout=15.0, query={"dryRun": "All"})
     except Rejected as error:
-        if error.status == _FORBIDDEN and "cannot create resource" in str(error):
+        if error.status == FORBIDDEN and "cannot create resource" in str(error):
             raise
         return Trial(stamped=False, refused=str(error))
     except Unavailable as error:
@@ -348,98 +389,6 @@ def _try_pod(client: Client, names: Names, namespace: str) -> Trial:
             return Trial(stamped=False, refused=str(error))
         raise
     return Trial(stamped=names.predicate_time in (made["metadata"].get("annotations") or {}))
-
-
-def _lease(client: Client) -> Lease | None:
-    api = "/apis/coordination.k8s.io/v1"
-    path = object_path("leases", NAMESPACE, EXTENDER, api=api)
-    found = client.find(path, timeout=_SECONDS)
-    if found is None:
-        return None
-    spec = found["spec"]
-    return Lease(
-        spec.get("holderIdentity") or "",
-        _time(spec.get("renewTime")),
-        float(spec.get("leaseDurationSeconds") or 0),
-    )
-
-
-def _enforcement(daemonsets: Maybe[Mapping[str, Json]]) -> Maybe[str]:
-    if isinstance(daemonsets, Unread):
-        return daemonsets
-    if AGENT not in daemonsets:
-        return Unread(f"there is no DaemonSet {AGENT}, which says it")
-    for container in daemonsets[AGENT]["containers"]:
-        for each in container.get("env") or ():
-            if each["name"] == "GPU_TURNSTILE_ENFORCEMENT":
-                return str(each.get("value") or "none")
-    return "none"
-
-
-def _held(client: Client, names: Names, node: str | None) -> Sequence[Held]:
-    query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
-    found = []
-    for pod in _all(client, "/api/v1/pods", query):
-        metadata, spec = pod["metadata"], pod["spec"]
-        text = (metadata.get("annotations") or {}).get(names.gpu_allocation)
-        phase = (pod.get("status") or {}).get("phase")
-        # What a pod holds that is beginning or ending changes between two readings.
-        if not text or phase != "Running" or metadata.get("deletionTimestamp"):
-            continue
-        long_lived = {each["name"] for each in spec["containers"]}
-        try:
-            allocations = decode_allocations(text)
-        except ContractError:
-            continue
-        found += [
-            Held(
-                metadata["namespace"],
-                metadata["name"],
-                container,
-                spec.get("nodeName") or "",
-                frozenset(each.cards),
-                each.cores,
-            )
-            for container, each in allocations.items()
-            if container in long_lived
-        ]
-    return found
-
-
-def _owned(client: Client) -> Sequence[Owned]:
-    query = {"labelSelector": PART_OF}
-    return [
-        Owned(
-            kind,
-            each["metadata"].get("namespace") or "",
-            each["metadata"]["name"],
-            _label(each, _COMPONENT_LABEL),
-            _release(each),
-        )
-        for kind, path in _KINDS.items()
-        for each in _all(client, path, query)
-    ]
-
-
-def _metrics(client: Client, pod: Json) -> Samples:
-    metadata = pod["metadata"]
-    if not (pod.get("status") or {}).get("podIP"):
-        raise Unavailable("it has no address yet")
-    port, scheme = 0, ""
-    for container in pod["spec"]["containers"]:
-        for each in container.get("ports") or ():
-            if each.get("name") in ("http", "https"):
-                port, scheme = each["containerPort"], "https:" if each["name"] == "https" else ""
-    target = quoted(f"{scheme}{metadata['name']}:{port}")
-    path = f"/api/v1/namespaces/{quoted(metadata['namespace'])}/pods/{target}/proxy/metrics"
-    return parse_samples(client.read_text(path, timeout=_SECONDS), prefix=_PREFIX)
-
-
-def _release(obj: Json) -> tuple[str, str] | None:
-    """Name the Helm release that made an object, and its namespace."""
-    notes = obj["metadata"].get("annotations") or {}
-    name, namespace = (notes.get(f"meta.helm.sh/release-{each}") for each in ("name", "namespace"))
-    return (name, namespace) if name and namespace else None
 
 
 def _time(text: str | None) -> datetime | None:

@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from common.apiserver.client import Json, quoted
+from common.apiserver.client import Client, Json, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import Follower
 from common.errors import Unavailable
 from view.cluster.collections import (
     ALL,
+    FORBIDDEN,
     NODES,
     PODS,
-    Api,
     Followed,
     Kind,
     Progress,
@@ -34,7 +34,6 @@ _HEARTBEAT_SECONDS = 4.0
 
 _ANY_PATH = "/version"  # anybody may ask for it
 _OBJECT_SECONDS = 10.0
-_FORBIDDEN = 403
 
 
 class LiveCluster:
@@ -42,14 +41,13 @@ class LiveCluster:
 
     def __init__(  # noqa: PLR0913 -- what it reads and how, by keyword
         self,
-        api: Api,
+        api: Client,
         state: ClusterState,
         *,
         namespace: str,
         progress: Progress = lambda _what, _count: None,
         kinds: Sequence[Kind] = ALL,
         within: float | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """Prepare; nothing is asked yet.
 
@@ -59,11 +57,10 @@ class LiveCluster:
         self._api = api
         self._state = state
         self._lock = threading.Lock()
-        self._gaps: dict[Kind, Gap] = {}
-        self._order = {kind: place for place, kind in enumerate(kinds)}
+        # In this order: the collections are read side by side, and any may be refused first.
+        self._gaps: dict[Kind, Gap | None] = dict.fromkeys(kinds)
         self._changes = 0
         self._changed = threading.Condition(self._lock)
-        self._clock = clock
         self._heard = 0.0
         self._trouble = ""
         self._chosen: set[tuple[str, str]] | None = None
@@ -74,7 +71,6 @@ class LiveCluster:
             sink=self._take,
             on_gap=self._set_gap,
             own_nodes=self._own_nodes,
-            clock=clock,
             within=within,
         )
         self._collections = [self._make(kind, progress=progress) for kind in kinds]
@@ -90,7 +86,7 @@ class LiveCluster:
             Rejected: the API server says no, and not because of missing rights.
             Unavailable: no usable answer.
         """
-        began = self._clock()
+        began = time.time()
         with ThreadPoolExecutor(len(self._collections)) as pool:
             for done in [pool.submit(_load, each) for each in self._collections]:
                 done.result()
@@ -118,7 +114,7 @@ class LiveCluster:
     def _listen(self, stop: threading.Event) -> None:
         """Ask the API server now and then whether it is there: a watch may be silent for long."""
         while not stop.is_set():
-            began = self._clock()
+            began = time.time()
             try:
                 self._api.read_text(_ANY_PATH, timeout=_HEARTBEAT_SECONDS)
             except (Rejected, Gone):
@@ -134,7 +130,7 @@ class LiveCluster:
         found = [(self._heard, self._trouble)]
         found += [each.lost for each in self._collections if each.lost and each.listed]
         at, why = min(found)
-        if not at or self._clock() - at <= STALE_SECONDS:
+        if not at or time.time() - at <= STALE_SECONDS:
             return Freshness(at)
         return Freshness(at, f"the API server is not heard ({why or 'no answer in time'})")
 
@@ -143,7 +139,7 @@ class LiveCluster:
         """What nothing can be said without, and is being read: nodes, pods."""
         needed = [each for each in self._collections if each.kind in (NODES, PODS)]
         return tuple(
-            each.kind.what for each in needed if not each.listed and each.kind not in self._gaps
+            each.kind.what for each in needed if not each.listed and not self._gaps[each.kind]
         )
 
     def chose(self, namespace: str, name: str) -> bool:
@@ -206,7 +202,7 @@ class LiveCluster:
             return self._state.nodes_of_pods()
 
     def _take(self, kind: Kind, verb: str, obj: Json) -> None:
-        self._heard = self._clock()
+        self._heard = time.time()
         with self._changed:
             if kind.chosen and self._chosen is not None:
                 key = (obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
@@ -218,17 +214,11 @@ class LiveCluster:
 
     def _set_gap(self, kind: Kind, gap: Gap | None) -> None:
         with self._changed:
-            if self._gaps.get(kind) == gap:
-                return
-            if gap is None:
-                self._gaps.pop(kind, None)
-            else:
+            if self._gaps.get(kind) != gap:
                 self._gaps[kind] = gap
-            # The collections are read side by side: any may be refused first.
-            kinds = sorted(self._gaps, key=lambda each: self._order.get(each, len(self._order)))
-            self._state.set_gaps(dict.fromkeys(self._gaps[each] for each in kinds))
-            self._changes += 1
-            self._changed.notify_all()
+                self._state.set_gaps(dict.fromkeys(filter(None, self._gaps.values())))
+                self._changes += 1
+                self._changed.notify_all()
 
 
 def _load(collection: Followed) -> None:
@@ -238,7 +228,7 @@ def _load(collection: Followed) -> None:
         except Gone:  # its pages took too long; by now it is known how many there are
             collection.load()
     except Rejected as error:
-        if error.status != _FORBIDDEN:
+        if error.status != FORBIDDEN:
             raise
 
 

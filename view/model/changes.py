@@ -4,32 +4,31 @@ A change is only told if ``placement`` says that the pod fits with it. Changes o
 first, by how much of it is given up; then those of nodes, cards and other pods.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import islice
+from typing import Annotated, NamedTuple
 
 from contract.demand import CORES_PER_CARD, ContainerDemand, Demand, PodDemand
 from contract.inventory import NOTHING
 from contract.names import Names
+from contract.resource import Resource
 from contract.reusable import find_leftover_conflicts
 from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
-from view.model.occupancy import Occupancy, PodHolding
-from view.model.pods import PodFacts
+from view.model.occupancy import CORDONED, Occupancy, PodHolding
 from view.model.stories import Change
-from view.model.verdicts import exceeds, why_not_on
 from view.model.words import cards_in_words, clamp, count_of
 
 _LOSS_OF_A_WISH = 0.3
 """A wish that is dropped counts as much as this part of the request."""
 
-_MOST_OF_A_KIND = 3
-_NODES = "the right to change nodes"
 _AWAY = "its agent is not connected to the kubelet"
-_AGENT = "access to the node and its agent"
-
+_NEEDS = {CORDONED: "the right to change nodes", _AWAY: "access to the node and its agent"}
 _WISHES = {
     "use-gpu-type": "use_types",
     "nouse-gpu-type": "nouse_types",
@@ -43,21 +42,47 @@ _Ranked = tuple[float, Change]
 """A change and how much it costs."""
 
 
-def find_changes(facts: PodFacts, nodes: Sequence[Occupancy], names: Names) -> tuple[Change, ...]:
-    """Return what would let a pod run that fits nowhere, the smallest first."""
-    if facts.placed.pod_class.problem:
-        return ()
-    search = _Search(facts, nodes, names)
-    found = (*search.less(), *search.fewer_wishes(), *search.other_nodes())
-    author = [change for _, change in sorted(found, key=lambda each: each[0])]
-    endings = find_endings(facts.placed.pod_class, search.open)
-    return (*author, *search.opened(), *search.healed(), *endings)
+class Advice(NamedTuple):
+    """What would let a pod run that fits nowhere, the smallest change first."""
+
+    changes: Annotated[tuple[Change, ...], "one of them would do."] = ()
+    nothing: Annotated[
+        str, "in a sentence, that none was found; empty where one was, or none is needed."
+    ] = ""
 
 
-def no_change(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
-    """Return what is said where nothing was found that would let a pod run."""
+NO_ADVICE = Advice()
+
+
+def find_advice(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Advice:
+    """Try changes out, one at a time, for a pod that fits on no node."""
+    shape = pod.pod_class
+    if not nodes or pod.errors or any(each.refusal(shape) is None for each in nodes):
+        return NO_ADVICE
+    if not shape.problem:
+        search = _Search(pod, nodes, names)
+        ranked = sorted((*search.less(), *search.fewer_wishes()), key=lambda each: each[0])
+        author = [change for _, change in ranked]
+        endings = find_endings(shape, search.open)
+        changes = (*author, *search.opened(), *search.healed(), *endings)
+        if changes:
+            return Advice(changes)
     found = "No single change that gpu-turnstile knows of would let it run"
-    return f"{': '.join(filter(None, (found, exceeds(pod, nodes))))}."
+    return Advice(nothing=f"{': '.join(filter(None, (found, _exceeds(pod, nodes))))}.")
+
+
+def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
+    """Return what a pod asks for that no node has at all, and the most there is; else empty."""
+    demands = [each.demand for each in pod.demand.containers]
+    cards = max(each.cards for each in demands)
+    most = max(len(each.view.node.cards) for each in nodes)
+    if cards > most:
+        return f"no node has {count_of(cards, 'card')}; the largest has {most}"
+    blocks = max(each.most_per_card(Resource.MEMORY) for each in demands)
+    most = max((size.memory for each in nodes for size in each.view.node.sizes), default=0)
+    if blocks > most:
+        return f"no card has {count_of(blocks, 'memory block')}; the largest has {most}"
+    return ""
 
 
 def how_to_make(changes: Sequence[Change]) -> str:
@@ -71,23 +96,18 @@ def how_to_make(changes: Sequence[Change]) -> str:
 
 
 class _Search:
-    def __init__(self, facts: PodFacts, nodes: Sequence[Occupancy], names: Names) -> None:
-        self._facts = facts
-        self._pod = facts.placed
+    def __init__(self, pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> None:
+        self._pod = pod
         self._nodes = nodes
         self._names = names
         self.open = [
-            each
-            for each in nodes
-            if not each.view.node.problem and not facts.constraints.keep_from(each.facts.traits)
+            each for each in nodes if not each.view.node.problem and not each.facts.cordoned
         ]
 
     def _where(self, pod: PodInfo) -> Iterator[str]:
         """Yield the nodes where a pod would fit."""
         shape = pod.pod_class
-        for each in () if shape.problem else self.open:
-            if isinstance(check(shape, each.view), Fit):
-                yield each.view.node.name
+        return (each.view.node.name for each in self.open if each.refusal(shape) is None)
 
     def _fits(self, pod: PodInfo) -> bool:
         return not any(find_leftover_conflicts(pod.demand.containers)) and any(self._where(pod))
@@ -98,47 +118,43 @@ class _Search:
         """Yield smaller requests, of one container at a time."""
         for container in self._pod.demand.containers:
             asked = container.demand
-            found = [self._fewer_cores(container), self._fewer_blocks(container)]
-            if not any(found):
-                found.append(self._fewer_of_both(container))
-            for demand in filter(None, found):
-                pod = _with(self._pod, container, demand)
+            for demand in self._smaller(container):
                 kept = min(demand.cores / asked.cores, demand.memory / max(asked.memory, 1) or 1)
                 text, fields = self._text(container, demand)
-                nodes = tuple(self._where(pod))
+                nodes = tuple(self._where(_with(self._pod, container, demand)))
                 yield 1 - kept, Change("ask-less", text, "author", nodes, fields)
 
-    def _fewer_cores(self, container: ContainerDemand) -> Demand | None:
-        asked = container.demand
-        # No node has the millions of cards that a hostile pod may ask for.
-        most = min(asked.cards - 1, max([len(each.view.rows) for each in self.open], default=0))
-        whole = range(most, 0, -1) if not asked.is_share else ()
-        for cards in whole:
-            blocks = min(asked.memory, -(-asked.memory // asked.cards) * cards)
-            demand = replace(asked, cores=cards * CORES_PER_CARD, memory=blocks)
-            if self._fits(_with(self._pod, container, demand)):
-                return demand
-        if not asked.is_share and (asked.cards > 1 or not asked.memory):
-            return None  # a share needs memory, and how much is not known
-        most = min(asked.cores, CORES_PER_CARD) - 1
-        cores = _largest(
-            most,
-            lambda cores: self._fits(_with(self._pod, container, replace(asked, cores=cores))),
-        )
-        return replace(asked, cores=cores) if cores else None
+    def _smaller(self, container: ContainerDemand) -> list[Demand]:
+        """Return requests of a container that fit: fewer cores, fewer blocks, or fewer of both."""
+        asked, found = container.demand, list[Demand]()
 
-    def _fewer_blocks(self, container: ContainerDemand) -> Demand | None:
-        asked = container.demand
-        blocks = _largest(
-            asked.memory - 1,
-            lambda blocks: self._fits(_with(self._pod, container, replace(asked, memory=blocks))),
-        )
-        return replace(asked, memory=blocks) if blocks else None
+        def fits(demand: Demand) -> bool:
+            return self._fits(_with(self._pod, container, demand))
 
-    def _fewer_of_both(self, container: ContainerDemand) -> Demand | None:
-        asked = container.demand
-        if asked.cards > 1:
-            return None
+        if not asked.is_share:
+            # No node has the millions of cards that a hostile pod may ask for.
+            most = max([len(each.view.rows) for each in self.open], default=0)
+            fewer = (
+                replace(
+                    asked,
+                    cores=cards * CORES_PER_CARD,
+                    memory=min(asked.memory, -(-asked.memory // asked.cards) * cards),
+                )
+                for cards in range(min(asked.cards - 1, most), 0, -1)
+            )
+            found += islice(filter(fits, fewer), 1)
+        if asked.cards == 1 and asked.memory:  # a share needs memory
+            most = min(asked.cores, CORES_PER_CARD) - 1
+            cores = _largest(most, lambda cores: fits(replace(asked, cores=cores)))
+            found += [replace(asked, cores=cores)] * bool(cores)
+        blocks = _largest(asked.memory - 1, lambda blocks: fits(replace(asked, memory=blocks)))
+        found += [replace(asked, memory=blocks)] * bool(blocks)
+        if not found and asked.cards == 1:
+            found += islice(filter(fits, self._of_one_card(asked)), 1)
+        return found
+
+    def _of_one_card(self, asked: Demand) -> Iterator[Demand]:
+        """Yield what is free of each card, at most what is *asked*; the nearest to it first."""
         rows = {
             (min(cores, asked.cores, CORES_PER_CARD - 1), min(blocks, asked.memory or blocks))
             for each in self.open
@@ -149,10 +165,7 @@ class _Search:
         ranked = sorted(
             rows, key=lambda row: (-min(row[0] / asked.cores, row[1] / most), -row[0], -row[1])
         )
-        for cores, blocks in ranked:
-            if self._fits(_with(self._pod, container, replace(asked, cores=cores, memory=blocks))):
-                return replace(asked, cores=cores, memory=blocks)
-        return None
+        return (replace(asked, cores=cores, memory=blocks) for cores, blocks in ranked)
 
     def _text(self, container: ContainerDemand, demand: Demand) -> tuple[str, str]:
         """Return what to ask for instead, in words and as fields of the container."""
@@ -187,53 +200,21 @@ class _Search:
         gone = {_WISHES[key]: getattr(NO_WISHES, _WISHES[key]) for key in keys}
         return replace(self._pod, wishes=replace(self._pod.wishes, **gone))
 
-    def other_nodes(self) -> Iterator[_Ranked]:
-        """Yield what the manifest says of nodes, where others would do."""
-        wanted = self._facts.constraints
-        free = replace(self._facts, constraints=replace(wanted, selector=(), terms=None))
-        by_text: dict[str, list[str]] = {}
-        for each in self._nodes:
-            labels = wanted.lacking(each.facts.traits)
-            parts = [f"remove {' and '.join(labels)} from spec.nodeSelector"] if labels else []
-            if not wanted.affinity_matches(each.facts.traits):
-                parts.append("change spec.affinity.nodeAffinity")
-            if parts and why_not_on(free, each) is None:
-                keep = "it keeps" if len(labels) < 2 and len(parts) == 1 else "they keep"
-                text = f"{' and '.join(parts)}: {keep} the pod from nodes with room"
-                by_text.setdefault(text, []).append(each.view.node.name)
-        for text, nodes in _most_first(by_text):
-            yield _LOSS_OF_A_WISH, Change("other-nodes", text, "author", nodes)
-
     # --- what is not the pod's own ------------------------------------------------------
 
-    def opened(self) -> tuple[Change, ...]:
-        """Return nodes with room that take no pods, or not this one."""
-        by_reason: dict[str, list[str]] = {}
-        wanted = self._facts.constraints
+    def opened(self) -> Iterator[Change]:
+        """Yield nodes with room that take no pods, by what would have to end, the most first."""
+        by_cause: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for each in self._nodes:
-            node, traits = each.view.node, replace(each.facts.traits, cordoned=False, taints=())
-            closed = wanted.closed_by(each.facts.traits)
-            if node.problem is Problem.AWAY:
-                closed.append(_AWAY)
+            away = each.view.node.problem is Problem.AWAY
+            closed = (*[CORDONED] * each.facts.cordoned, *[_AWAY] * away)
             view = each.view_as_if(connected=True)
-            clear = replace(each, facts=replace(each.facts, traits=traits))
-            if closed and why_not_on(self._facts, clear, view) is None:
-                by_reason.setdefault(" and ".join(closed), []).append(node.name)
-        ranked = _most_first(by_reason)
-        more = len(ranked) - _MOST_OF_A_KIND
-        return tuple(
-            Change(
-                "open-node",
-                f"make a node usable that has cards for it: {reason}",
-                "admin",
-                nodes,
-                needs=_needs(reason),
-                besides=f"nodes closed for {count_of(more, 'other reason')}"
-                if more > 0 and place == _MOST_OF_A_KIND - 1
-                else "",
-            )
-            for place, (reason, nodes) in enumerate(ranked[:_MOST_OF_A_KIND])
-        )
+            if closed and isinstance(check(self._pod.pod_class, view), Fit):
+                by_cause[closed].append(each.view.node.name)
+        for closed, nodes in sorted(by_cause.items(), key=lambda each: (-len(each[1]), each[0])):
+            text = f"make a node usable that has cards for it: {' and '.join(closed)}"
+            needs = " and ".join(_NEEDS[each] for each in closed)
+            yield Change("open-node", text, "admin", tuple(nodes), needs=needs)
 
     def healed(self) -> tuple[Change, ...]:
         """Return a card that would do if it were healthy."""
@@ -242,7 +223,7 @@ class _Search:
             for each in self.open
             for place, card in enumerate(each.view.node.cards)
             if card.withheld
-            and isinstance(check(self._pod.pod_class, each.view_as_if(healthy={place})), Fit)
+            and each.refusal(self._pod.pod_class, each.view_as_if(healthy={place})) is None
         ]
         if not found:
             return ()
@@ -252,17 +233,6 @@ class _Search:
         besides = f"{count_of(len(found) - 1, 'other card')} would do too" if found[1:] else ""
         needs = "access to the node"
         return (Change("heal-card", text, "admin", (name,), needs=needs, besides=besides),)
-
-
-def _needs(reason: str) -> str:
-    if not reason.endswith(_AWAY):
-        return _NODES
-    return _AGENT if reason == _AWAY else f"{_NODES} and {_AGENT}"
-
-
-def _most_first(by_reason: Mapping[str, Sequence[str]]) -> list[tuple[str, tuple[str, ...]]]:
-    ranked = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [(reason, tuple(nodes)) for reason, nodes in ranked]
 
 
 def _with(pod: PodInfo, container: ContainerDemand, demand: Demand) -> PodInfo:
@@ -278,14 +248,7 @@ def _largest(most: int, fits: Callable[[int], bool]) -> int:
 
     What fits with more fits with less.
     """
-    low, high = 0, max(most, 0)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_left(range(1, most + 1), x=True, key=lambda count: not fits(count))
 
 
 _MOST_TOLD = 3
@@ -299,15 +262,14 @@ class _Way(NamedTuple):
     pods: tuple[PodHolding, ...]
     alone: int  # how many pods of the node would do each by itself
 
-    @property
-    def rank(self) -> tuple[int, int, str]:
+    def cost(self) -> tuple[int, int, str]:
         """Return what it costs; the name decides between equals."""
         return len(self.pods), sum(map(_size, self.pods)), self.occupancy.view.node.name
 
 
 def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Change, ...]:
     """Return pods that would have to end, the fewest and smallest first, one set a node."""
-    found = sorted((way for each in nodes if (way := _way(shape, each))), key=lambda way: way.rank)
+    found = sorted((way for each in nodes if (way := _way(shape, each))), key=_Way.cost)
     ways = [way for way in found if len(way.pods) == len(found[0].pods)]
     told = ways[:_MOST_TOLD]
     if not told:
@@ -334,13 +296,13 @@ def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Change, .
 
 def _way(shape: PodClass, occupancy: Occupancy) -> _Way | None:
     """Return the smallest set of pods of a node that have to end; ``None`` if none would do."""
-    if not occupancy.held or not _fits_without(shape, occupancy, occupancy.held):
+    by_size = sorted(occupancy.held.values(), key=lambda each: (_size(each), str(each.pod)))
+    if not by_size or not _fits_without(shape, occupancy, by_size):
         return None
-    by_size = sorted(occupancy.held, key=lambda each: (_size(each), str(each.pod)))
     alone = [each for each in by_size if _fits_without(shape, occupancy, [each])]
     if alone:
         return _Way(occupancy, (alone[0],), len(alone))
-    chosen = list(by_size)  # leave out the largest that are not needed
+    chosen = by_size  # leave out the largest that are not needed
     for each in reversed(by_size):
         rest = [other for other in chosen if other is not each]
         if rest and _fits_without(shape, occupancy, rest):
@@ -349,7 +311,9 @@ def _way(shape: PodClass, occupancy: Occupancy) -> _Way | None:
 
 
 def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[PodHolding]) -> bool:
-    return isinstance(check(shape, occupancy.view_without({each.pod.id.uid for each in pods})), Fit)
+    return (
+        occupancy.refusal(shape, occupancy.view_without({each.pod.id.uid for each in pods})) is None
+    )
 
 
 def _size(held: PodHolding) -> int:

@@ -10,11 +10,50 @@ from view.model.words import clamp
 _OURS = "gpu-turnstile"
 
 
-def ids_of(obj: Mapping[str, Any]) -> tuple[str, str]:
+def _ids_of(obj: Mapping[str, Any]) -> tuple[str, str]:
     """Return the UID of an Event, and of what it is about; empty where it does not say."""
     metadata, about = obj["metadata"], obj.get("involvedObject") or {}
     own = metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}"
     return own, about.get("uid") or ""
+
+
+class Told:
+    """What Events say of pods, and of pods that cannot be created."""
+
+    def __init__(self, names: Names) -> None:
+        """Start with none."""
+        self._names = names
+        self._of_pods: dict[str, dict[str, EventReport]] = {}  # by UID of the pod
+        self._denied: dict[str, tuple[str, DeniedReport]] = {}  # by UID of the Event: about whom
+
+    def put(self, obj: Mapping[str, Any]) -> str:
+        """Take in an Event; return the UID of what it is about, which may come after it."""
+        uid, about = _ids_of(obj)
+        report = read_event(obj, self._names)
+        if isinstance(report, DeniedReport):
+            self._denied[uid] = about, report
+        elif report is not None:
+            self._of_pods.setdefault(about, {})[uid] = report
+        return about
+
+    def drop(self, obj: Mapping[str, Any]) -> str:
+        """Forget an Event that has expired; return the UID of what it was about."""
+        uid, about = _ids_of(obj)
+        self._denied.pop(uid, None)
+        if self._of_pods.get(about, {}).pop(uid, None) and not self._of_pods[about]:
+            del self._of_pods[about]
+        return about
+
+    def of(self, pod: str) -> tuple[EventReport, ...]:
+        """Return what was told of a pod, the newest first; of equal age by what it says."""
+        by_text = sorted(
+            self._of_pods.get(pod, {}).values(), key=lambda each: (each.reason, each.message)
+        )
+        return tuple(sorted(by_text, key=lambda each: each.at, reverse=True))
+
+    def denied(self) -> Iterable[tuple[str, DeniedReport]]:
+        """Return the UIDs of owners whose pods could not be created, and what was said of it."""
+        return self._denied.values()
 
 
 def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedReport | None:
@@ -44,9 +83,3 @@ def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedRepo
     return DeniedReport(
         kind, about.get("namespace") or "", about.get("name") or "", message, count, at
     )
-
-
-def newest_first(events: Iterable[EventReport]) -> tuple[EventReport, ...]:
-    """Sort Events, the newest first; of equal age by what they say."""
-    by_text = sorted(events, key=lambda each: (each.reason, each.message))
-    return tuple(sorted(by_text, key=lambda each: each.at, reverse=True))

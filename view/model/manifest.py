@@ -5,17 +5,15 @@ from itertools import chain
 from typing import Any
 
 from contract.names import Names
-from placement.cluster.holdings import NodeSnapshot
-from placement.held import HeldAmounts, add_up
+from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from view.model.changes import find_changes, no_change
-from view.model.constraints import mapping, text
+from view.model.changes import find_advice
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts, read_pod_facts
 from view.model.reports import Gap
 from view.model.stories import Answer, FitReport, Placed
-from view.model.verdicts import fits_first, judge, plan_on, why_not_on
+from view.model.why import fits_first, judge, plan_on
 from view.model.words import clamp, summarize
 
 _TEMPLATES = {
@@ -50,31 +48,30 @@ def fit_manifests(
     """
     found = []
     for kind, replicas, facts in [_read(each, names) for each in manifests]:
-        verdicts = [judge(facts, each, policy) for each in nodes]
-        fitting = {verdict.node for verdict in verdicts if verdict.fits and not facts.placed.errors}
-        most_each = replicas
+        pod, most_each = facts.placed, replicas
         if kind == "DaemonSet":
-            wanted = [each for each in nodes if not facts.constraints.keep_from(each.facts.traits)]
-            replicas, most_each = max(len(wanted), 1), 1  # noqa: PLW2901 -- by its nodes
-        placed, after = _place(facts.placed, nodes, fitting, replicas, most_each, policy)
+            replicas = max(sum(not each.facts.cordoned for each in nodes), 1)  # noqa: PLW2901
+            most_each = 1
+        verdicts = [] if pod.errors else [judge(pod, each, policy) for each in nodes]
+        fitting = {verdict.node for verdict in verdicts if verdict.fits}
+        placed, after = _place(pod, nodes, fitting, replicas, most_each, policy)
         room = sum(placed.values())
-        stuck = bool(nodes) and not fitting and not facts.placed.errors
-        changes = find_changes(facts, nodes, names) if stuck else ()
+        advice = find_advice(pod, nodes, names)
         found.append(
             FitReport(
                 kind=kind,
-                namespace=facts.placed.id.namespace,
-                name=facts.placed.id.name,
+                namespace=pod.id.namespace,
+                name=pod.id.name,
                 answer=_answer(facts, replicas, room, gaps),
                 replicas=replicas,
                 room=room,
                 placed=tuple(Placed(node, pods) for node, pods in placed.items()),
-                short=_short(facts, after) if room < replicas and not facts.placed.errors else "",
+                short=_short(pod, after) if room < replicas and not pod.errors else "",
                 containers=facts.report.containers,
-                errors=facts.placed.errors,
-                nodes=() if facts.placed.errors else tuple(sorted(verdicts, key=fits_first)),
-                changes=changes,
-                no_change=no_change(facts.placed, nodes) if stuck and not changes else "",
+                errors=pod.errors,
+                nodes=tuple(sorted(verdicts, key=fits_first)),
+                changes=advice.changes,
+                no_change=advice.nothing,
                 gaps=gaps,
             )
         )
@@ -82,9 +79,9 @@ def fit_manifests(
     return tuple(found)
 
 
-def _short(facts: PodFacts, nodes: Sequence[Occupancy]) -> str:
+def _short(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     """Return what keeps a further pod away; a DaemonSet's has no room beside its own."""
-    refusals = filter(None, (why_not_on(facts, each) for each in nodes))
+    refusals = filter(None, (each.refusal(pod.pod_class) for each in nodes))
     return summarize(clamp(each.reason) for each in refusals) or "no node"
 
 
@@ -111,18 +108,20 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
         raise InvalidManifest(f"kind: Unsupported value: {kind!r}: supported values: {known}")
     if not isinstance(pod, Mapping) or not isinstance(pod.get("spec"), Mapping):
         raise InvalidManifest(f"{kind}: no pod spec in it")
-    counted = mapping(manifest.get("spec")).get("parallelism" if kind == "Job" else "replicas", 1)
+    counted = _mapping(manifest.get("spec")).get("parallelism" if kind == "Job" else "replicas", 1)
     annotations = {
         key: value
-        for key, value in mapping(mapping(pod.get("metadata")).get("annotations")).items()
+        for key, value in _mapping(_mapping(pod.get("metadata")).get("annotations")).items()
         # The webhook refuses a wish that is no text; the API server all others.
         if isinstance(key, str) and (isinstance(value, str) or key in names.wishes)
     }
     # Where it is to be is what is asked; what a running pod has got says nothing of a new one.
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-    of = mapping(manifest.get("metadata"))
-    name = text(of.get("name")) or text(of.get("generateName"))
-    metadata = {"name": name, "namespace": text(of.get("namespace")), "annotations": annotations}
+    of = _mapping(manifest.get("metadata"))
+    name, prefix, namespace = (
+        str(of.get(field) or "") for field in ("name", "generateName", "namespace")
+    )
+    metadata = {"name": name or prefix, "namespace": namespace, "annotations": annotations}
     facts = read_pod_facts({"metadata": metadata, "spec": spec}, names)
     if facts is None:
         raise InvalidManifest(
@@ -130,6 +129,11 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
         )
     replicas = counted if kind != "Pod" and type(counted) is int else 1
     return kind, max(replicas, 0), facts
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping as it is, and an empty one for anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
@@ -148,15 +152,13 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
     found: dict[str, int] = {}
     after, left = [], min(most, _MOST_COUNTED)
     for each in nodes:
-        name, view = each.view.node.name, each.view
-        held = HeldAmounts.nothing_of(view.free)
+        name, then = each.view.node.name, each
         for _ in range(min(left, most_each) if name in fitting else 0):
-            plan = plan_on(pod, view, policy)
+            plan = plan_on(pod, then.view, policy)
             if plan is None:
                 break
             found[name], left = found.get(name, 0) + 1, left - 1
             parts = [zip(part.cards, part.fresh, strict=True) for part in plan.values()]
-            held = held.take(add_up(chain.from_iterable(parts)))
-            view = NodeSnapshot(view.node, held.free)
-        after.append(each.reserve(held.held) if name in found else each)
+            then = then.reserve(add_up(chain.from_iterable(parts)))
+        after.append(then)
     return found, after

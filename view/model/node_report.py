@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contract.demand import CORES_PER_CARD
 from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
-from view.model.occupancy import Occupancy
+from view.model.occupancy import CORDONED, Occupancy
 from view.model.reports import CardReport, Holder, NodeReport, Share
 from view.model.words import cards_in_words, clamp, lost_in_words
 
@@ -19,16 +19,12 @@ POOL_LABELS = (
 """By the first of these that a node has, it belongs to a pool."""
 
 
-def report_node(
-    occupancy: Occupancy,
-    pool_labels: Sequence[str] = POOL_LABELS,
-) -> NodeReport:
+def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
     """Make the report."""
     node, facts = occupancy.view.node, occupancy.facts
     cards = _cards(occupancy)
-    healthy = [card for card in cards if not card.unhealthy]
-    usable = [] if node.problem else healthy
-    labels = dict(facts.traits.labels)
+    usable = [card for card in cards if not card.unhealthy and not node.problem]
+    (cores, cores_held), (blocks, blocks_held) = occupancy.view.totals
     shares = [
         Share(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
         for card in usable
@@ -41,18 +37,18 @@ def report_node(
         memory_block=facts.inventory.memory_block,
         cards=cards,
         links=facts.inventory.links,
-        cores=sum(card.cores for card in healthy),
-        cores_held=sum(card.cores_held for card in healthy),
-        cores_free=sum(card.cores_free for card in healthy),
-        blocks=sum(card.blocks for card in healthy),
-        blocks_held=sum(card.blocks_held for card in healthy),
-        blocks_free=sum(card.blocks_free for card in healthy),
+        cores=cores,
+        cores_held=cores_held,
+        cores_free=cores - cores_held,
+        blocks=blocks,
+        blocks_held=blocks_held,
+        blocks_free=blocks - blocks_held,
         largest_share=max(
             shares, key=lambda each: (each.cores, each.blocks, -each.card), default=None
         ),
         whole_cards=sum(card.cores_free == CORES_PER_CARD for card in usable),
         pods=len(occupancy.held),
-        pool=next((labels[each] for each in pool_labels if each in labels), ""),
+        pool=next((facts.labels[each] for each in pool_labels if each in facts.labels), ""),
     )
 
 
@@ -85,7 +81,7 @@ def _cards(occupancy: Occupancy) -> tuple[CardReport, ...]:
 
 def _holders(occupancy: Occupancy) -> dict[int, list[Holder]]:
     found: dict[int, list[Holder]] = {}
-    for held in occupancy.held:
+    for held in occupancy.held.values():
         pod = held.pod
         for container, place, (cores, blocks) in held.parts:
             source = held.cards[container].source
@@ -105,9 +101,9 @@ def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
     facts, notes = occupancy.facts, []
     if facts.not_ready:
         notes.append(f"the node is not ready: {facts.not_ready}")
-    if facts.traits.cordoned:
-        notes.append("the node is cordoned: no new pod is put on it")
-    for held in occupancy.held:
+    if facts.cordoned:
+        notes.append(f"{CORDONED}: no new pod is put on it")
+    for held in occupancy.held.values():
         lost = sorted({uuid for each in held.cards.values() for uuid in each.lost})
         if lost:
             notes.append(f"pod {held.pod} is on {lost_in_words(lost)}")

@@ -1,42 +1,47 @@
-"""The report on one pod: what it asks for, what it has got, how far it has come and why. Pure."""
+"""The report on one pod: what it asks for, what it has got, how far it has come. Pure."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from signal import Signals
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 from contract.demand import ContainerDemand
 from contract.resource import Resource
 from contract.reusable import amounts_per_card
 from placement.cluster.holdings import Provenance
-from view.model.events import newest_first
 from view.model.nodes import NodeFacts
 from view.model.occupancy import PodHolding
-from view.model.pods import PodFacts, failing, refusal_text
-from view.model.reports import (
-    ContainerReport,
-    ContainerStatus,
-    Ending,
-    EventReport,
-    Part,
-    PodReport,
-    Stage,
-)
-from view.model.words import count_of, lost_in_words
+from view.model.pods import PodFacts
+from view.model.reports import ContainerReport, EventReport, Part, PodReport, Stage
+from view.model.why import why_stopped
+from view.model.words import lost_in_words
 
-_VETOED = "GPUStartVetoed"
 
-_BY = {
-    Provenance.RECORDED: "by the agent's record",
-    Provenance.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
-    Provenance.EXPECTED: "not told yet; the agent would place it so",
-}
-EVIDENCE = {
-    "ticket": "its device IDs were reserved for it before",
-    "witness": "no other container could be meant",
-    "record": "as the kubelet has written it down",
-    "order": "of several containers the likeliest",
-}
-"""What the agent's words mean, surest first."""
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pods of one owner that ask for the same and are kept by the same."""
+
+    pods: Annotated[tuple[PodReport, ...], "the oldest first."]
+
+    @property
+    def name(self) -> str:
+        """How they are called: by their owner, or by the first of them."""
+        first = self.pods[0]
+        if len(self.pods) == 1:
+            return f"{first.namespace}/{first.name}"
+        if first.owner:
+            kind, _, name = first.owner.partition("/")
+            return f"{kind} {first.namespace}/{name}: {len(self.pods)} pods"
+        return f"{first.namespace}/{first.name} and {len(self.pods) - 1} more"
+
+
+def group_pods(pods: Sequence[PodReport]) -> list[Group]:
+    """Return pods by owner and cause, the group with the oldest first."""
+    groups: dict[tuple[object, ...], list[PodReport]] = {}
+    for pod in sorted(pods, key=lambda each: (each.created, each.namespace, each.name)):
+        asks = tuple((each.cores, each.blocks) for each in pod.containers)
+        why = pod.why.replace(pod.name, "")
+        groups.setdefault((pod.namespace, pod.owner, asks, why), []).append(pod)
+    return [Group(tuple(each)) for each in groups.values()]
 
 
 def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
@@ -45,85 +50,32 @@ def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword
     node: NodeFacts | None,
     held: PodHolding | None,
     why: str,
-    events: Iterable[EventReport],
-    replaced: bool = False,
+    events: tuple[EventReport, ...],
+    replaced: bool,
 ) -> PodReport:
     """Complete what the pod itself tells by what its node, placing and Events tell.
 
     Without *held* it is not known, or nothing any more. *why* is why a pod waits; of others that is
-    found out here. It is *replaced* where its owner has made another one since.
+    found out here, by *events* too, of which the newest comes first. It is *replaced* where its
+    owner has made another one since.
     """
-    newest = newest_first(events)
     asked = zip(facts.placed.demand.containers, facts.report.containers, strict=True)
     containers = tuple(_container(demand, each, facts, node, held) for demand, each in asked)
     if facts.report.stage is not Stage.WAITING:
         on_lost = map(_on_lost_cards, containers)
-        why = "; ".join(filter(None, (*on_lost, _why(facts.report, newest))))
+        why = "; ".join(filter(None, (*on_lost, why_stopped(facts.report, events))))
     return replace(
         facts.report,
         containers=containers,
         replaced=replaced,
         why=why,
-        events=newest,
+        events=events,
     )
 
 
 def _on_lost_cards(container: ContainerReport) -> str:
     lost = [part.uuid for part in container.parts if part.lost]
     return f"container {container.name} is on {lost_in_words(lost)}" if lost else ""
-
-
-def _why(pod: PodReport, events: Sequence[EventReport]) -> str:
-    stage = pod.stage
-    if stage is Stage.SUCCEEDED:
-        return ""
-    if stage is Stage.REFUSED:
-        return refusal_text(pod.message) or pod.reason
-    if stage is Stage.FAILED:
-        wrong = [each for each in pod.statuses if each.ending and each.ending.exit_code]
-        said = [_joined(pod.reason, pod.message), *map(status_in_words, wrong)]
-        return "; ".join(filter(None, said)) or "its phase is Failed, and nobody has said why"
-    for event in events:
-        if event.reason == _VETOED and stage in (Stage.STARTING, Stage.FAILING):
-            return event.message
-    # Of one that runs again, somebody who looks for what is wrong wants to know that it did not.
-    wrong_now = failing(pod.statuses)
-    again = [each for each in pod.statuses if each.restarts and each.ending]
-    return "; ".join(map(status_in_words, [wrong_now] if wrong_now else again))
-
-
-def status_in_words(status: ContainerStatus) -> str:
-    """Write how a container stands: why it waits, how it ended, how often it was started again."""
-    said = [_joined(status.reason, status.message)]
-    ending = status.ending
-    if ending is not None:
-        text = ", ".join(filter(None, (ending.reason, f"exit code {status_code(ending)}")))
-        last = "" if status.state == "terminated" else "last ended with "
-        said.append(_joined(f"{last}{text}", ending.message))
-    if status.restarts:
-        said.append(f"restarted {count_of(status.restarts, 'time')}")
-    return f"{status.name}: {'; '.join(filter(None, said)) or status.state or 'nothing is told'}"
-
-
-def status_code(ending: Ending) -> str:
-    """Write an exit code, and the signal that it stands for: a runtime adds 128 to it."""
-    number = ending.signal or ending.exit_code - 128
-    signal = f" ({Signals(number).name})" if number in set(Signals) else ""
-    return f"{ending.exit_code}{signal}"
-
-
-def _joined(*parts: str) -> str:
-    return ": ".join(filter(None, parts))
-
-
-def known_by(container: ContainerReport) -> str:
-    """Write how it is known which cards a container has; empty where nothing is."""
-    if container.source is None:
-        return ""
-    meant = EVIDENCE.get(container.evidence, "")
-    evidence = f"evidence {': '.join(filter(None, (container.evidence, meant)))}"
-    by = _BY.get(container.source, "")
-    return f"{by}, {evidence}" if container.evidence else by
 
 
 def _container(

@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from contract.demand import ContainerDemand
 from contract.errors import InvalidStamp
 from contract.names import Names
 from contract.stamps import OrderStamp
 from placement.pods import PodInfo, read_gpu_pod
-from view.model.constraints import Constraints, read_constraints
 from view.model.reports import ContainerReport, ContainerStatus, Ending, PodReport, Stage
 from view.model.words import clamp
 
@@ -27,21 +26,14 @@ _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """One pod that asks for GPUs.
+    """One pod that asks for GPUs."""
 
-    Attributes:
-        placed: the pod as placing sees it.
-        report: the same for people, as far as the pod itself tells it.
-        owner_uid: of the controller that made it.
-        unscheduled: reason and message of the condition ``PodScheduled`` while it is false.
-        constraints: by what it chooses nodes besides GPUs.
-    """
-
-    placed: PodInfo
-    report: PodReport
-    owner_uid: str
-    unscheduled: tuple[str, str]
-    constraints: Constraints
+    placed: Annotated[PodInfo, "the pod as placing sees it."]
+    report: Annotated[PodReport, "the same for people, as far as the pod itself tells it."]
+    owner_uid: Annotated[str, "of the controller that made it."]
+    unscheduled: Annotated[
+        tuple[str, str], "reason and message of the condition ``PodScheduled`` while it is false."
+    ]
 
     @property
     def ended(self) -> bool:
@@ -82,7 +74,7 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         replaced=False,
         events=(),
     )
-    return PodFacts(placed, report, owner_uid, _unscheduled(status), read_constraints(spec))
+    return PodFacts(placed, report, owner_uid, _unscheduled(status))
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:

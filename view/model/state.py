@@ -1,31 +1,30 @@
 """The cluster as objects of the API server come in, and all that can be asked about it. No I/O."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from contract.names import Names
-from placement.cluster.node_allocations import ClusterAllocations
+from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
-from view.model.events import ids_of, read_event
+from view.model.events import Told
 from view.model.manifest import fit_manifests
 from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
-from view.model.occupancy import Occupancy, PodHolding, occupancy_of
+from view.model.occupancy import Occupancy, occupancy_of
 from view.model.pod_report import report_pod
 from view.model.pods import PodFacts, read_pod_facts
 from view.model.reports import (
     ClusterReport,
     DeniedReport,
-    EventReport,
     Gap,
     NodeReport,
     PodReport,
     Stage,
 )
 from view.model.stories import FitReport, PodStory
-from view.model.story import tell_story
-from view.model.waiting import Waiting
+from view.model.why import Room, find_room, tell_story, why_waiting
 
 _REMEMBERED = timedelta(minutes=15)
 """For so long what was known of a pod is kept after its end."""
@@ -37,6 +36,57 @@ _RETRIED = timedelta(minutes=20)
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+def _written(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _drop(index: dict[str, dict[str, Any]], key: str, item: str) -> None:
+    """Take something out of an index, and its key with the last of it."""
+    if key in index:
+        index[key].pop(item, None)
+        if not index[key]:
+            del index[key]
+
+
+class _OneNode(NamedTuple):
+    """A node as it was worked out: true until it or one of its pods changes."""
+
+    occupancy: Occupancy
+    report: NodeReport
+
+
+class _Departed(NamedTuple):
+    """A pod that has gone, and what was known of it then."""
+
+    at: datetime
+    facts: PodFacts
+    report: PodReport
+
+
+class _Memory:
+    """Pods that have gone, for a while."""
+
+    def __init__(self) -> None:
+        self._gone: dict[tuple[str, str], _Departed] = {}  # the oldest first
+
+    def keep(self, pod: _Departed) -> None:
+        """Keep one more, and forget those that went long ago."""
+        for key, old in [*self._gone.items()]:
+            if len(self._gone) < _MOST_REMEMBERED and pod.at - old.at <= _REMEMBERED:
+                break
+            del self._gone[key]
+        self._gone[pod.facts.placed.id.key] = pod
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """Forget one of whose name there is another pod now."""
+        self._gone.pop(key, None)
+
+    def find(self, key: tuple[str, str], now: datetime) -> _Departed | None:
+        """Return one that has gone a while ago."""
+        found = self._gone.get(key)
+        return found if found is not None and now - found.at <= _REMEMBERED else None
 
 
 class ClusterState:
@@ -53,22 +103,21 @@ class ClusterState:
         pool_labels: Sequence[str] = POOL_LABELS,
     ) -> None:
         """Start with an empty cluster; what has healed or gone is forgotten by the clock."""
-        self._now = now
-        self._waiting: Waiting | None = None  # what it has found out is true until a node changes
-        self._owned: dict[str, dict[str, str]] = {}  # by UID of the owner: its pods, when created
-        self._departed: dict[tuple[str, str], tuple[datetime, PodFacts, PodReport]] = {}
         self._names = names
         self._policy = policy
+        self._now = now
         self._pool_labels = pool_labels
+        self._gaps: tuple[Gap, ...] = ()
         self._nodes: dict[str, NodeFacts] = {}
-        self._allocations = ClusterAllocations(policy)
         self._pods: dict[str, PodFacts] = {}
         self._by_name: dict[tuple[str, str], str] = {}
-        self._told: dict[str, dict[str, EventReport]] = {}  # by UID of what it is about
-        self._denied: dict[str, tuple[str, DeniedReport]] = {}  # by UID of the Event: about whom
-        self._gaps: tuple[Gap, ...] = ()
-        self._occupancies: dict[str, Occupancy] = {}
-        self._node_reports: dict[str, NodeReport] = {}
+        self._bound: dict[str, dict[str, PodInfo]] = defaultdict(dict)  # by node
+        self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: when created
+        self._told = Told(names)
+        self._gone = _Memory()
+        # What was worked out of these.
+        self._worked_out: dict[str, _OneNode] = {}
+        self._rooms: dict[PodClass, Room] = {}
         self._pod_reports: dict[str, PodReport] = {}
 
     # --- what comes in ----------------------------------------------------------------
@@ -77,93 +126,87 @@ class ClusterState:
         """Take in a node as the API shows it."""
         facts = read_node(obj, self._names)
         name = facts.placed.name
-        before = self._nodes.get(name)
-        if before == facts:
-            return
-        self._nodes[name] = facts
-        allocations = self._allocations[name]
-        if before is None or allocations.node != facts.placed:
-            allocations.set_node(facts.placed)
-        self._touch(name)
+        if self._nodes.get(name) != facts:
+            self._nodes[name] = facts
+            self._forget_about(name)
 
     def drop_node(self, name: str) -> None:
         """Forget a node; its pods stay known until they are gone themselves."""
         self._nodes.pop(name, None)
-        self._allocations.forget_empty(name)
-        self._touch(name)
+        self._forget_about(name)
 
     def put_pod(self, obj: Mapping[str, Any]) -> None:
         """Take in a pod as the API shows it; those that ask for no GPU are passed over."""
-        facts = read_pod_facts(obj, self._names)
+        facts, uid = read_pod_facts(obj, self._names), obj["metadata"].get("uid", "")
         if facts is None:
-            self.drop_pod(obj["metadata"].get("uid", ""))
+            self.drop_pod(uid)
             return
-        pod = facts.placed
-        before = self._pods.get(pod.id.uid)
+        before = self._pods.get(uid)
         if before == facts:
             return
-        self._pods[pod.id.uid] = facts
-        self._by_name[pod.id.key] = pod.id.uid
-        self._departed.pop(pod.id.key, None)
-        self._pod_reports.pop(pod.id.uid, None)
+        self._pods[uid] = facts
+        self._by_name[facts.placed.id.key] = uid
+        self._gone.forget(facts.placed.id.key)
+        self._pod_reports.pop(uid, None)
         if before is None and facts.owner_uid:
-            self._owned.setdefault(facts.owner_uid, {})[pod.id.uid] = facts.report.created
-            for uid in self._owned[facts.owner_uid]:
-                self._pod_reports.pop(uid, None)  # which this one may replace
-        if before is not None and before.placed == pod and before.ended == facts.ended:
-            return
-        if before is not None and before.placed.node:
-            self._leave(before)
-        if pod.node and not facts.ended:
-            self._allocations[pod.node].add_pod(pod)
-            self._touch(pod.node)
+            siblings = self._owned[facts.owner_uid]
+            siblings[uid] = facts.report.created
+            for each in siblings:
+                self._pod_reports.pop(each, None)  # which this one may replace
+        if before is None or before.placed != facts.placed:
+            if before is not None:
+                self._leave(before.placed)
+            if facts.placed.node:
+                self._bound[facts.placed.node][uid] = facts.placed
+                self._forget_about(facts.placed.node)
 
     def drop_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
         facts = self._pods.get(uid)
         if facts is None:
             return
-        pod, at = facts.placed, self._now()
-        if self._by_name.get(pod.id.key) == uid:
-            del self._by_name[pod.id.key]
-            self._remember(at, facts)
+        key = facts.placed.id.key
+        if self._by_name.get(key) == uid:
+            del self._by_name[key]
+            self._gone.keep(_Departed(self._now(), facts, self._report_pod(facts)))
         del self._pods[uid]
-        self._owned.get(facts.owner_uid, {}).pop(uid, None)
+        _drop(self._owned, facts.owner_uid, uid)
         self._pod_reports.pop(uid, None)
-        self._told.pop(uid, None)
-        if pod.node:
-            self._leave(facts)
+        self._leave(facts.placed)
 
     def put_event(self, obj: Mapping[str, Any]) -> None:
         """Take in an Event; those of a pod may come before it."""
-        uid, about = ids_of(obj)
-        report = read_event(obj, self._names)
-        if isinstance(report, DeniedReport):
-            self._denied[uid] = about, report
-        elif report is not None:
-            self._told.setdefault(about, {})[uid] = report
-            self._pod_reports.pop(about, None)
+        self._pod_reports.pop(self._told.put(obj), None)
 
     def drop_event(self, obj: Mapping[str, Any]) -> None:
         """Forget an Event that has expired."""
-        uid, about = ids_of(obj)
-        self._denied.pop(uid, None)
-        if self._told.get(about, {}).pop(uid, None) is not None:
-            self._pod_reports.pop(about, None)
+        self._pod_reports.pop(self._told.drop(obj), None)
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
         """Take in what could not be read."""
         if self._gaps != (gaps := tuple(gaps)):
-            self._gaps, self._waiting = gaps, None
-            self._occupancies.clear()
-            self._node_reports.clear()
-            self._pod_reports.clear()
+            self._gaps = gaps
+            for each in (self._worked_out, self._rooms, self._pod_reports):
+                each.clear()
+
+    def _leave(self, pod: PodInfo) -> None:
+        """Count a pod no more on its node."""
+        if pod.node:
+            self._forget_about(pod.node)
+            _drop(self._bound, pod.node, pod.id.uid)
+
+    def _forget_about(self, node: str) -> None:
+        """Work out anew what depends on a node."""
+        self._rooms.clear()
+        self._worked_out.pop(node, None)
+        for uid in self._bound.get(node, ()):
+            self._pod_reports.pop(uid, None)
 
     # --- what can be asked ------------------------------------------------------------
 
     def nodes_of_pods(self) -> list[str]:
         """Return the nodes that pods are on."""
-        return sorted({each.placed.node for each in self._pods.values() if each.placed.node})
+        return sorted(self._bound)
 
     def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
         """Return the cluster as it is now."""
@@ -172,7 +215,7 @@ class ClusterState:
             self._report_pod(facts) for facts in self._pods.values() if facts.report.stage in told
         ]
         return ClusterReport(
-            tuple(self._report_node(each) for each in sorted(self._gpu_nodes())),
+            tuple(each.report for each in self._work_out_all()),
             tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),
             tuple(sorted(self._still_denied(), key=lambda each: (each.namespace, each.name))),
             self._gaps,
@@ -180,24 +223,25 @@ class ClusterState:
 
     def explain(self, namespace: str, name: str) -> PodStory | None:
         """Return one pod's way; ``None`` where no such pod is known, and none was a while ago."""
-        facts = self._pods.get(self._by_name.get((namespace, name), ""))
+        key, deleted, node = (namespace, name), "", None
+        facts = self._pods.get(self._by_name.get(key, ""))
+        gone = self._gone.find(key, self._now())
         if facts is not None:
-            return self._tell(facts, self._report_pod(facts))
-        at, gone, report = self._departed.get((namespace, name), (None, None, None))
-        if at is None or gone is None or report is None or self._now() - at > _REMEMBERED:
+            report = self._report_pod(facts)
+            if report.node in self._nodes:
+                node = self._work_out(report.node).report
+        elif gone is not None:
+            facts, report, deleted = gone.facts, gone.report, _written(gone.at)
+        else:
             return None
-        return self._tell(gone, report, deleted=at.strftime("%Y-%m-%dT%H:%M:%SZ"))
-
-    def _tell(self, facts: PodFacts, report: PodReport, deleted: str = "") -> PodStory:
-        node = facts.placed.node
         return tell_story(
             facts,
             report,
-            self._for_gpus(),
+            [each.occupancy for each in self._work_out_all()],
             gaps=self._gaps,
             names=self._names,
             policy=self._policy,
-            node=self._report_node(node) if node in self._nodes and not deleted else None,
+            node=node,
             deleted=deleted,
         )
 
@@ -207,99 +251,66 @@ class ClusterState:
         Raises:
             InvalidManifest: one is neither, or its pods ask for no GPU.
         """
-        return fit_manifests(manifests, self._for_gpus(), self._gaps, self._names, self._policy)
-
-    # --- inside -------------------------------------------------------------------------
-
-    def _gpu_nodes(self) -> set[str]:
-        named = {name for name, facts in self._nodes.items() if facts.for_gpus}
-        with_pods = {name for name, each in self._allocations.items() if each.pods}
-        return named | with_pods & set(self._nodes)
+        nodes = [each.occupancy for each in self._work_out_all()]
+        return fit_manifests(manifests, nodes, self._gaps, self._names, self._policy)
 
     def _still_denied(self) -> list[DeniedReport]:
         """Return what has not healed: nobody has said so for long, or there is a pod since."""
-        oldest = (self._now() - _RETRIED).strftime("%Y-%m-%dT%H:%M:%SZ")
+        oldest = _written(self._now() - _RETRIED)
         return [
             denied
-            for about, denied in self._denied.values()
+            for about, denied in self._told.denied()
             if denied.at >= oldest
             and denied.at > max(self._owned.get(about, {}).values(), default="")
         ]
 
-    def _remember(self, at: datetime, facts: PodFacts) -> None:
-        """Keep what is known of a pod that is about to be forgotten."""
-        while self._departed:
-            oldest = next(iter(self._departed))
-            few = len(self._departed) < _MOST_REMEMBERED
-            if few and at - self._departed[oldest][0] <= _REMEMBERED:
-                break
-            del self._departed[oldest]
-        pod = facts.placed
-        self._departed[pod.id.key] = at, facts, self._report_pod(facts)
+    # --- worked out once ----------------------------------------------------------------
 
-    def _for_gpus(self) -> list[Occupancy]:
-        return [self._occupancy(name) for name in sorted(self._gpu_nodes())]
+    def _work_out_all(self) -> list[_OneNode]:
+        """Work out the nodes that have, or should have, anything to do with GPUs, by name."""
+        return [
+            self._work_out(name)
+            for name, facts in sorted(self._nodes.items())
+            if facts.for_gpus or any(not pod.terminal for pod in self._pods_on(name))
+        ]
 
-    def _occupancy(self, name: str) -> Occupancy:
-        found = self._occupancies.get(name)
+    def _pods_on(self, node: str) -> Iterable[PodInfo]:
+        return self._bound.get(node, {}).values()
+
+    def _work_out(self, name: str) -> _OneNode:
+        found = self._worked_out.get(name)
         if found is None:
             partial = any(gap.what == "pods" for gap in self._gaps)
-            found = occupancy_of(self._allocations[name], self._nodes[name], partial=partial)
-            self._occupancies[name] = found
-        return found
-
-    def _report_node(self, name: str) -> NodeReport:
-        found = self._node_reports.get(name)
-        if found is None:
-            occupancy = self._occupancy(name)
-            found = self._node_reports[name] = report_node(occupancy, self._pool_labels)
+            occupancy = occupancy_of(
+                self._nodes[name], self._pods_on(name), self._policy, partial=partial
+            )
+            found = _OneNode(occupancy, report_node(occupancy, self._pool_labels))
+            self._worked_out[name] = found
         return found
 
     def _report_pod(self, facts: PodFacts) -> PodReport:
-        pod = facts.placed
-        found = self._pod_reports.get(pod.id.uid)
+        uid, node = facts.placed.id.uid, self._nodes.get(facts.placed.node)
+        found = self._pod_reports.get(uid)
         if found is not None:
             return found
-        stage, node = facts.report.stage, self._nodes.get(pod.node)
+        events = self._told.of(uid)
+        waits = facts.report.stage is Stage.WAITING
+        siblings = self._owned.get(facts.owner_uid, {}).values()
         found = report_pod(
             facts,
             node=node,
-            held=self._held(facts) if node is not None else None,
-            why=self._why(facts) if stage is Stage.WAITING else "",
-            events=self._told.get(pod.id.uid, {}).values(),
-            replaced=facts.ended and self._replaced(facts),
+            held=self._work_out(facts.placed.node).occupancy.held.get(uid) if node else None,
+            why=why_waiting(facts, self._room_of(facts), events) if waits else "",
+            events=events,
+            replaced=facts.ended and max(siblings, default="") > facts.report.created,
         )
-        if stage is not Stage.WAITING:  # why one waits depends on all nodes
-            self._pod_reports[pod.id.uid] = found
+        if not waits:  # why one waits depends on all nodes
+            self._pod_reports[uid] = found
         return found
 
-    def _why(self, facts: PodFacts) -> str:
-        if self._waiting is None:
-            self._waiting = Waiting(self._for_gpus(), self._gaps)
-        return self._waiting.why(facts)
-
-    def _replaced(self, facts: PodFacts) -> bool:
-        siblings = self._owned.get(facts.owner_uid, {})
-        return any(created > facts.report.created for created in siblings.values())
-
-    def _held(self, facts: PodFacts) -> PodHolding | None:
-        if facts.ended:
-            return None
-        for each in self._occupancy(facts.placed.node).held:
-            if each.pod.id.uid == facts.placed.id.uid:
-                return each
-        return None
-
-    def _leave(self, facts: PodFacts) -> None:
-        pod = facts.placed
-        self._allocations[pod.node].remove_pod(pod.id.uid)
-        if pod.node not in self._nodes:
-            self._allocations.forget_empty(pod.node)
-        self._touch(pod.node)
-
-    def _touch(self, name: str) -> None:
-        self._waiting = None
-        self._occupancies.pop(name, None)
-        self._node_reports.pop(name, None)
-        for uid in [uid for uid, each in self._pod_reports.items() if each.node == name]:
-            del self._pod_reports[uid]
+    def _room_of(self, facts: PodFacts) -> Room:
+        shape = facts.placed.pod_class
+        if shape not in self._rooms:
+            nodes = [each.occupancy for each in self._work_out_all()]
+            self._rooms[shape] = find_room(shape, nodes, self._gaps)
+        return self._rooms[shape]

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from view.model.reports import Gap
+from placement.cluster.holdings import Provenance
+from view.model.reports import ContainerReport, Gap
 
 LONGEST = 1000
 """Characters that are kept of what a pod, a node or an Event says of itself."""
@@ -15,6 +16,19 @@ _LOST = {
     "pods": "which pods wait, and who holds what; how much is held is their agents' last word",
     "events": "what was said of pods; reasons may be missing",
 }
+
+_BY = {
+    Provenance.RECORDED: "by the agent's record",
+    Provenance.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
+    Provenance.EXPECTED: "not told yet; the agent would place it so",
+}
+EVIDENCE = {
+    "ticket": "its device IDs were reserved for it before",
+    "witness": "no other container could be meant",
+    "record": "as the kubelet has written it down",
+    "order": "of several containers the likeliest",
+}
+"""What the agent's words mean, surest first."""
 
 
 def safe(text: str) -> str:
@@ -78,6 +92,16 @@ def summarize(reasons: Iterable[str]) -> str:
     """Return equal reasons once, with how many nodes have each, the most frequent first."""
     counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
     return "; ".join(f"{reason} ({count_of(count, 'node')})" for reason, count in counted)
+
+
+def known_by(container: ContainerReport) -> str:
+    """Write how it is known which cards a container has; empty where nothing is."""
+    if container.source is None:
+        return ""
+    meant = EVIDENCE.get(container.evidence, "")
+    evidence = f"evidence {': '.join(filter(None, (container.evidence, meant)))}"
+    by = _BY.get(container.source, "")
+    return f"{by}, {evidence}" if container.evidence else by
 
 
 def count_of(count: int, noun: str) -> str:

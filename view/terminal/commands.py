@@ -19,12 +19,13 @@ from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
+from view.model.doctor.checks import judge
 from view.model.reports import Freshness, PodReport, Stage
 from view.model.stories import Answer
 from view.model.usage import ContainerUse, NodeUse
 from view.terminal.completion import complete_node, complete_pod
 from view.terminal.cordoning import change_cordon
-from view.terminal.doctor import exit_code, judge, show_findings
+from view.terminal.doctor import exit_code, show_findings
 from view.terminal.documents import read_manifests
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import WARN, line

@@ -1,57 +1,14 @@
 """``kubectl gpu doctor``: a line for each check, and the next command."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 
-from view.model.doctor.control_plane import (
-    VERSION,
-    check_extender,
-    check_leftovers,
-    check_policies,
-    check_version,
-    check_webhook,
-)
-from view.model.doctor.facts import Facts, Finding, Level
-from view.model.doctor.nodes import (
-    check_agents,
-    check_allocatable,
-    check_cards,
-    check_enforcement,
-    check_other_plugins,
-    check_programs,
-    check_records,
-)
+from view.model.doctor.checks import VERSION
+from view.model.doctor.facts import Finding, Level
 from view.terminal.layout import BAD, BOLD, DIM, GOOD, WARN, Line, Page, cell
 from view.terminal.session import NOT_KNOWN
 
-CHECKS: Sequence[Callable[[Facts], Iterator[Finding]]] = (
-    check_version,
-    check_webhook,
-    check_policies,
-    check_programs,
-    check_agents,
-    check_other_plugins,
-    check_cards,
-    check_allocatable,
-    check_extender,
-    check_enforcement,
-    check_records,
-    check_leftovers,
-)
 _STYLES = {Level.OK: GOOD, Level.WARNING: WARN, Level.ERROR: BAD, Level.UNKNOWN: BOLD}
 _MOST_NODES = 5
-
-
-def judge(facts: Facts, node: str | None = None) -> list[Finding]:
-    """Run all checks.
-
-    Args:
-        facts: what was read.
-        node: the only one of which is told; ``None`` for all.
-    """
-    found = [finding for check in CHECKS for finding in check(facts)]
-    if node is None:
-        return found
-    return [each for each in found if not each.nodes or node in each.nodes]
 
 
 def exit_code(findings: Sequence[Finding]) -> int:

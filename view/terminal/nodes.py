@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from common.text import cut
+from view.model.pod_report import Group, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
-from view.model.waiting import Group, group_pods
 from view.model.words import age, count_of, units
 from view.terminal.layout import (
     BAD,

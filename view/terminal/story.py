@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from view.model.changes import how_to_make
-from view.model.pod_report import status_code
 from view.model.reports import ContainerStatus, PodReport, Stage
 from view.model.stories import (
     Answer,
@@ -14,6 +13,7 @@ from view.model.stories import (
     NodeVerdict,
     PodStory,
 )
+from view.model.why import status_code
 from view.model.words import age, cards_in_words, count_of, name_some
 from view.terminal.layout import (
     BAD,
@@ -244,8 +244,8 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
     if reports:
         page.append(
             line(
-                "Looked at: cards, node selector, required node affinity, taints. "
-                "Not at: CPU, memory, volumes, quotas, other pods' affinity."
+                "Looked at: cards, and whether a node is cordoned. Not at: taints, node selectors, "
+                "affinity, CPU, memory, volumes, quotas, which the scheduler knows."
             )
         )
     return page

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from placement.cluster.holdings import Provenance
-from view.model.pod_report import EVIDENCE
 from view.model.reports import ContainerReport, Freshness, Gap, Holder, Part, Stage
-from view.model.words import count_of, gaps_in_words
+from view.model.words import EVIDENCE, count_of, gaps_in_words
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, Line, cell, line
 
 STAGES = {

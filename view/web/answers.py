@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from view.model.pod_report import Group, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
-from view.model.waiting import Group, group_pods
 from view.model.words import count_of
 from view.web.filters import Filter, Show, is_of_kind
 

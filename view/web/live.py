@@ -12,7 +12,7 @@ from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import passing_over
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
-from view.cluster.collections import Api, Kind
+from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
 from view.model.ledger import By, Ledger, Statement
 from view.model.reports import ClusterReport, Freshness
@@ -40,7 +40,7 @@ _SHARE = 10
 class Measuring:
     """Asks agents what they measure. :meth:`run` belongs to one thread."""
 
-    def __init__(self, api: Api, namespace: str = AGENT_NAMESPACE) -> None:
+    def __init__(self, api: Client, namespace: str = AGENT_NAMESPACE) -> None:
         """Prepare; nothing is asked before :meth:`run`."""
         self._api, self._namespace, self._reason = api, namespace, ""
         self.uses: Mapping[str, NodeUse] = {}

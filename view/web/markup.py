@@ -10,8 +10,9 @@ from markupsafe import Markup
 
 from view.model import words
 from view.model.changes import how_to_make
-from view.model.pod_report import known_by, status_in_words
 from view.model.reports import CardReport, NodeReport
+from view.model.why import status_in_words
+from view.model.words import known_by
 from view.web import figures, heat, pages
 from view.web.editions import Edition
 from view.web.filters import Group, Paint

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from placement.cluster.holdings import Provenance
+from view.model.pod_report import Group
 from view.model.reports import (
     CardReport,
     Holder,
@@ -12,7 +13,6 @@ from view.model.reports import (
     PodReport,
 )
 from view.model.stories import NodeVerdict, PodStory
-from view.model.waiting import Group
 from view.model.words import count_of
 from view.web.answers import attention, grouped, what_is_wrong, where_is_room, who_waits
 from view.web.editions import Edition

@@ -1,43 +1,24 @@
-"""The doctor reads a real HTTP server's answers; what is refused or broken is unknown."""
+"""What the doctor reads of a cluster, and says of it; what is refused or broken is unknown."""
 
-import json
-import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from common.apiserver.client import Client
+from common.apiserver.errors import Rejected
+from common.errors import Unavailable
 from contract.names import Names
+from tests.placement.cluster.builders import make_node
+from tests.view import scenes
+from tests.view.cluster.fake_api import FakeApi
 from view.cluster.examination import examine
-from view.model.doctor.facts import Hook, Level, Owned, Trial, Unread
-from view.terminal.doctor import judge
+from view.model.doctor.checks import judge
+from view.model.doctor.facts import Finding, Level, Owned, Unread
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
-AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1:9440/proxy/metrics"
+AGENT_METRICS = "/api/v1/namespaces/gpu-turnstile-node/pods/agent-1%3A9440/proxy/metrics"
 DAEMONSETS = "/apis/apps/v1/namespaces/gpu-turnstile-node/daemonsets"
-CARDS = {
-    "memoryBlock": 1 << 28,
-    "cards": [
-        {
-            "uuid": "GPU-0",
-            "index": 0,
-            "model": "A100",
-            "memory": 1 << 30,
-            "numa": None,
-            "health": "Healthy",
-            "reason": "",
-            "freeCores": 50,
-            "freeBlocks": 2,
-        }
-    ],
-    "links": [],
-}
 
 
 def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
@@ -62,44 +43,23 @@ def pod(namespace: str, name: str, component: str, port: int) -> dict[str, Any]:
     }
 
 
-def daemonset(component: str, selector: dict[str, str]) -> dict[str, Any]:
+def daemonset(component: str) -> dict[str, Any]:
     env = [{"name": "GPU_TURNSTILE_ENFORCEMENT", "value": "vcuda"}]
-    spec = {"nodeSelector": selector, "containers": [{"env": env}]}
-    name = f"gpu-turnstile-{component}"
-    return {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
+    return {
+        "metadata": {"name": f"gpu-turnstile-{component}"},
+        "spec": {"template": {"spec": {"containers": [{"env": env}]}}},
+        "status": {"desiredNumberScheduled": 1, "currentNumberScheduled": 1},
+    }
 
 
 def cluster() -> dict[str, Any]:
-    """Answers by path: an object, a list of items, text, or a status with its message."""
-    node = {
-        "metadata": {
-            "name": "n1",
-            "labels": {"kubernetes.io/os": "linux"},
-            "annotations": {"tencent.com/gpu-cards": json.dumps(CARDS)},
-        },
-        "status": {
-            "allocatable": {
-                "cpu": "3900m",
-                "tencent.com/vcuda-core": "100",
-                "tencent.com/vcuda-memory": "4",
-            },
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-    allocation = {
-        "main": {"cards": ["GPU-0"], "cores": 50, "memoryBlocks": 2, "evidence": "ticket"}
-    }
-    share = {
-        "metadata": {
-            "namespace": "default",
-            "name": "share",
-            "annotations": {"tencent.com/gpu-allocation": json.dumps(allocation)},
-        },
-        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
-        "status": {"phase": "Running"},
-    }
+    """Answers by path."""
+    node = make_node("n1", 1, blocks=4)
+    offered = {"cpu": "3900m", "tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "4"}
+    node["status"]["allocatable"] = offered
+    share = scenes.running("share", (50, 2), "n1", 0)
     hook = {"name": "pods.gpu-turnstile.io", "clientConfig": {"caBundle": "QQ=="}}
-    held = 'namespace="default",pod="share",container="main",card="GPU-0"'
+    held = 'namespace="default",pod="share",container="c0",card="GPU-n1-0"'
     return {
         "/version": {"gitVersion": "v1.36.2"},
         "/api/v1/nodes": [node],
@@ -109,7 +69,7 @@ def cluster() -> dict[str, Any]:
             pod("gpu-turnstile-node", "agent-1", "agent", 9440),
             pod("gpu-turnstile-node", "proxy-1", "proxy", 9441),
         ],
-        "/api/v1/namespaces/gpu-turnstile/pods/https:w:8443/proxy/metrics": (
+        "/api/v1/namespaces/gpu-turnstile/pods/https%3Aw%3A8443/proxy/metrics": (
             "gpu_turnstile_webhook_certificate_expiry_timestamp_seconds 4e9\n"
         ),
         AGENT_METRICS: (
@@ -118,7 +78,7 @@ def cluster() -> dict[str, Any]:
             f"gpu_turnstile_agent_container_cores_held{{{held}}} 50\n"
             "python_info 1\n"
         ),
-        "/api/v1/namespaces/gpu-turnstile-node/pods/proxy-1:9441/proxy/metrics": (
+        "/api/v1/namespaces/gpu-turnstile-node/pods/proxy-1%3A9441/proxy/metrics": (
             'gpu_turnstile_proxy_given_up{resource="r"} 0\n'
         ),
         "POST /api/v1/namespaces/team/pods": {
@@ -131,172 +91,143 @@ def cluster() -> dict[str, Any]:
         f"{ADMISSION}/validatingadmissionpolicybindings": [
             {"spec": {"policyName": "gpu-turnstile-stamps"}}
         ],
-        LEASE: (404, "not found"),
-        DAEMONSETS: [
-            daemonset("agent", {"kubernetes.io/os": "linux"}),
-            daemonset("proxy", {}),
-        ],
+        LEASE: Rejected(404, "not found"),
+        DAEMONSETS: [daemonset("agent"), daemonset("proxy")],
     }
 
 
-class Served(dict[str, Any]):
-    """A server's answers, and a client of it."""
-
-    client: Client
-
-
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[Served]:
-    answers = Served(cluster())
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self, key: str) -> None:
-            found = answers.get(key, [])
-            status = 200
-            if isinstance(found, tuple):
-                status, message = found
-                found = {"kind": "Status", "message": message}
-            if isinstance(found, list):
-                found = {"metadata": {"resourceVersion": "1"}, "items": found}
-            body = found.encode() if isinstance(found, str) else json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            self._answer(unquote(urlsplit(self.path).path))
-
-        def do_POST(self) -> None:
-            url = urlsplit(self.path)
-            sent = self.rfile.read(int(self.headers["Content-Length"]))
-            dry = url.query == "dryRun=All" and b"vcuda-core" in sent
-            assert dry, "a pod would be created"
-            self._answer(f"POST {url.path}")
-
-        def log_message(self, *_arguments: object) -> None:
-            """Write nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        kubeconfig = tmp_path / "kubeconfig"
-        where = f"http://127.0.0.1:{server.server_address[1]}"
-        kubeconfig.write_text(
-            json.dumps(
-                {
-                    "current-context": "c",
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                    "clusters": [{"name": "c", "cluster": {"server": where}}],
-                    "users": [{"name": "u", "user": {}}],
-                }
-            )
-        )
-        answers.client = Client(kubeconfig, user_agent="test")
-        yield answers
-        server.shutdown()
-        thread.join()
+def api() -> FakeApi:
+    return FakeApi(cluster(), others=[])
 
 
-def test_what_is_read_of_a_cluster_is_judged(api: Served) -> None:
-    facts = examine(api.client, Names(), "team")
-    assert facts.trial == Trial(stamped=True)
-    assert facts.mutating == [Hook("pods.gpu-turnstile.io", "Fail", trusts=True)]
-    bad = {each.check: each.text for each in judge(facts) if each.level is not Level.OK}
-    assert list(bad) == ["policies"]  # all but one are missing in this cluster
-    assert judge(facts)[-2].text == "of 1 container, all hold what their annotation says"
+def look(api: FakeApi) -> list[Finding]:
+    return judge(examine(api, Names(), "team"))
 
 
-def test_one_node_alone_can_be_looked_at(api: Served) -> None:
-    facts = examine(api.client, Names(), "team", "n2")
+def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
+    found = {each.check: each for each in look(api)}
+    bad = [each.check for each in found.values() if each.level is not Level.OK]
+    assert bad == ["policies"]  # all but one are missing in this cluster
+    assert found["webhook"].text == "the API server reaches it: a GPU pod would be stamped"
+    assert found["webhook-configuration"].text == "1 webhooks, GPU pods wait for theirs (Fail)"
+    assert found["agents"].text == "ready on 1 of 1 chosen nodes"
+    assert found["enforcement"].text == "vcuda"
+    assert found["records"].text == "of 1 container, all hold what their annotation says"
+    assert "POST /api/v1/namespaces/team/pods?dryRun=All" in api.asked
+
+
+def test_one_node_alone_can_be_looked_at(api: FakeApi) -> None:
+    facts = examine(api, Names(), "team", "n2")
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
 
 
 @pytest.mark.parametrize(
-    ("path", "part"),
+    ("path", "checks"),
     [
-        ("/version", "version"),
-        ("/api/v1/nodes", "nodes"),
-        ("/api/v1/pods", "held"),
-        ("/api/v1/namespaces/gpu-turnstile/pods", "programs"),
-        (f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile", "mutating"),
-        (f"{ADMISSION}/validatingadmissionpolicies", "policies"),
-        (LEASE, "lease"),
-        (DAEMONSETS, "daemonsets"),
-        (DAEMONSETS, "enforcement"),
-        ("/apis/policy/v1/poddisruptionbudgets", "owned"),
+        ("/version", ["kubernetes-version"]),
+        ("/api/v1/nodes", ["other-plugins", "cards", "allocatable"]),
+        ("/api/v1/pods", ["records"]),
+        (
+            "/api/v1/namespaces/gpu-turnstile/pods",
+            ["webhook-replicas", "agents", "kubelet", "scheduler-extender"],
+        ),
+        (f"{ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile", ["webhook-configuration"]),
+        (f"{ADMISSION}/validatingadmissionpolicies", ["policies"]),
+        (DAEMONSETS, ["agents", "enforcement"]),
+        ("/apis/policy/v1/poddisruptionbudgets", ["leftovers"]),
+        ("POST /api/v1/namespaces/team/pods", ["webhook"]),
     ],
 )
-def test_what_is_forbidden_is_told_in_the_servers_words(api: Served, path: str, part: str) -> None:
-    words = 'is forbidden: User "u" cannot list'
-    api[path] = (403, words)
-    assert getattr(examine(api.client, Names(), "team"), part) == Unread(words)
+def test_what_is_forbidden_is_unknown_and_told_in_the_servers_words(
+    api: FakeApi, path: str, checks: list[str]
+) -> None:
+    words = 'is forbidden: User "u" cannot create resource'
+    api.answers[path] = Rejected(403, words)
+    found = [each for each in look(api) if each.text == words]
+    assert [each.check for each in found] == checks
+    assert {each.level for each in found} == {Level.UNKNOWN}
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "expected"),
+    ("answer", "level", "text"),
     [
         (
-            403,
-            'pods is forbidden: User "u" cannot create resource "pods"',
-            Unread('pods is forbidden: User "u" cannot create resource "pods"'),
+            {"metadata": {}},
+            "error",
+            "a GPU pod is created without its stamps: the API server does not call the webhook",
         ),
-        (403, "exceeded quota: gpus", Trial(stamped=False, refused="exceeded quota: gpus")),
+        (Rejected(403, "no quota"), "unknown", "a GPU pod cannot be tried: no quota"),
         (
-            500,
-            'failed calling webhook "pods.gpu-turnstile.io": refused',
-            Trial(
-                stamped=False,
-                refused='API server: 500 failed calling webhook "pods.gpu-turnstile.io": refused',
+            Rejected(422, "Policy 'gpu-turnstile-stamps' denied request"),
+            "error",
+            (
+                "a GPU pod has no stamps and is refused: the API server does not call the webhook, "
+                "or another webhook takes them away: Policy 'gpu-turnstile-stamps' denied request"
             ),
         ),
-        (503, "away", Unread("API server: 503 away")),
+        (
+            Unavailable("500 failed calling webhook: refused"),
+            "error",
+            "the API server cannot reach the webhook: 500 failed calling webhook: refused",
+        ),
+        (
+            Unavailable("500 failed calling webhook: x509: expired"),
+            "error",
+            (
+                "the API server does not trust the webhook's certificate: 500 failed calling "
+                "webhook: x509: expired"
+            ),
+        ),
+        (Unavailable("503 away"), "unknown", "503 away"),
     ],
 )
-def test_a_pod_that_cannot_be_tried_says_why(
-    api: Served, status: int, words: str, expected: object
+def test_a_pod_is_tried_and_what_became_of_it_is_told(
+    api: FakeApi, answer: object, level: str, text: str
 ) -> None:
-    api["POST /api/v1/namespaces/team/pods"] = (status, words)
-    assert examine(api.client, Names(), "team").trial == expected
+    api.answers["POST /api/v1/namespaces/team/pods"] = answer
+    (found,) = [each for each in look(api) if each.check == "webhook"]
+    assert (found.level, found.text) == (level, text)
 
 
-def test_without_daemonsets_nodes_are_chosen_by_the_labels_of_the_base(api: Served) -> None:
-    api[DAEMONSETS] = []
-    (node,) = api["/api/v1/nodes"]
-    node["metadata"]["labels"]["gpu-turnstile.io/gpus"] = "true"
-    facts = examine(api.client, Names(), "team")
-    assert facts.daemonsets == frozenset()
+def test_without_the_agents_daemonset_nobody_says_what_is_enforced(api: FakeApi) -> None:
+    api.answers[DAEMONSETS] = []
+    facts = examine(api, Names(), "team")
     assert facts.enforcement == Unread("there is no DaemonSet gpu-turnstile-agent, which says it")
-    assert not isinstance(facts.nodes, Unread)
-    assert [each.chosen for each in facts.nodes] == [{"gpu-turnstile-agent", "gpu-turnstile-proxy"}]
 
 
-def test_a_pod_without_an_address_is_not_asked(api: Served) -> None:
+def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
     """The API server would say ``address not allowed``, which sends people after a firewall."""
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {"phase": "Pending"}
-    api["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
-    found = judge(examine(api.client, Names(), "team"))
-    assert [(each.level, each.text) for each in found if each.check == "webhook-certificate"] == [
-        ("unknown", "w: it has no address yet")
-    ]
+    api.answers["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    (found,) = [each for each in look(api) if each.check == "webhook-certificate"]
+    assert (found.level, found.text) == ("unknown", "w: it has no address yet")
 
 
-def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: Served) -> None:
-    api[AGENT_METRICS] = (503, "no route")
-    facts = examine(api.client, Names(), "team")
-    assert facts.agents == {"n1": Unread("API server: 503 no route")}
+def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: FakeApi) -> None:
+    api.answers[AGENT_METRICS] = Unavailable("no route")
+    facts = examine(api, Names(), "team")
+    assert facts.agents == {"n1": Unread("no route")}
     assert not isinstance(facts.proxies["n1"], Unread)
 
 
-def test_an_answer_of_another_form_is_unknown(api: Served) -> None:
-    api["/version"] = {"major": "1"}
-    assert examine(api.client, Names(), "team").version == Unread(
+def test_of_two_agents_on_a_node_the_one_that_answers_counts(api: FakeApi) -> None:
+    api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"] += [
+        pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
+    ]
+    api.answers[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
+    assert not isinstance(examine(api, Names(), "team").agents["n1"], Unread)
+
+
+def test_an_answer_of_another_form_is_unknown(api: FakeApi) -> None:
+    api.answers["/version"] = {"major": "1"}
+    assert examine(api, Names(), "team").version == Unread(
         "the API server answered with something else: KeyError('gitVersion')"
     )
 
 
-def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: Served) -> None:
+def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: FakeApi) -> None:
     """A DaemonSet's pod names its node by an affinity, until the scheduler has bound it."""
     agent = pod("gpu-turnstile-node", "agent-1", "agent", 9440)
     del agent["spec"]["nodeName"]
@@ -307,21 +238,21 @@ def test_a_pod_that_waits_for_its_node_is_told_of_that_node(api: Served) -> None
     why = "0/1 nodes are available: 1 Insufficient memory."
     agent["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": why}]}
     here = "/api/v1/namespaces/gpu-turnstile-node/pods"
-    api[here] = [agent, api[here][1]]
-    (found,) = [e for e in judge(examine(api.client, Names(), "team")) if e.check == "agents"]
+    api.answers[here] = [agent, api.answers[here][1]]
+    (found,) = [each for each in look(api) if each.check == "agents"]
     assert (found.level, found.nodes, found.text) == ("error", ("n1",), f"not ready: {why}")
     assert found.run.endswith("get events --field-selector reason=FailedScheduling")
 
 
-def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: Served) -> None:
+def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: FakeApi) -> None:
     notes = {"meta.helm.sh/release-name": "gpus", "meta.helm.sh/release-namespace": "team"}
     labels = {"app.kubernetes.io/component": "view"}
     one = {"metadata": {"name": "a", "labels": labels, "annotations": notes}}
-    api["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
-    agent, _proxy = api["/api/v1/namespaces/gpu-turnstile-node/pods"]
+    api.answers["/apis/apps/v1/deployments"] = [one, {"metadata": {"name": "b"}}]
+    agent, _proxy = api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
-    facts = examine(api.client, Names(), "team")
+    facts = examine(api, Names(), "team")
     assert facts.owned == [
         Owned("Deployment", "", "a", "view", ("gpus", "team")),
         Owned("Deployment", "", "b", "", None),
@@ -361,15 +292,14 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: S
     ],
 )
 def test_why_a_pod_of_ours_is_not_ready_is_what_its_status_says(
-    api: Served, status: dict[str, Any], words: str
+    api: FakeApi, status: dict[str, Any], words: str
 ) -> None:
     webhook = pod("gpu-turnstile", "w", "webhook", 8443)
     webhook["status"] = {
         "conditions": [{"type": "Ready", "status": "False"}],
         "containerStatuses": [{"name": "webhook", **status}],
     }
-    api["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
-    facts = examine(api.client, Names(), "team")
-    assert [each.text for each in judge(facts) if each.check == "webhook-replicas"] == [
+    api.answers["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
+    assert [each.text for each in look(api) if each.check == "webhook-replicas"] == [
         f"0 of 1 pods are ready: {words}"
     ]

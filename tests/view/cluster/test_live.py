@@ -1,66 +1,25 @@
 """Reading a cluster with all rights, with few, and following it; agents asked through the proxy."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from common.apiserver.client import SILENT_SECONDS, Json
-from common.apiserver.errors import CredentialsError, Gone, Rejected
+from common.apiserver.errors import CredentialsError, Rejected
 from common.errors import Unavailable
 from simulator.api.server import kubeconfig_for
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.view import scenes
+from tests.view.cluster.fake_api import FakeApi
 from view.cluster.agents import read_uses
 from view.cluster.connection import connect
 from view.cluster.live import LiveCluster
-from view.model.reports import Gap
 from view.model.state import ClusterState
 
 PODS, OWN_PODS = "/api/v1/pods", "/api/v1/namespaces/default/pods"
-
-
-class FakeApi:
-    """Answers lists from a table; what is not in it is forbidden."""
-
-    def __init__(self, lists: Mapping[str, list[Json] | Exception], page: int = 500) -> None:
-        self.lists = dict(lists)
-        self.page = page
-        self.texts: dict[str, str | Exception] = {}
-        self.watched: dict[str, Mapping[str, str]] = {}
-        self.objects: dict[str, Json | Exception] = {}
-        self.expiring = False
-
-    def list(
-        self, path: str, query: Mapping[str, str], within: float | None = None
-    ) -> tuple[list[Json], str, str]:
-        found = self.lists.get(path, Rejected(403, f"{path} is forbidden"))
-        if isinstance(found, Exception):
-            raise found
-        at = int(query.get("continue", 0))
-        if at and self.expiring:
-            self.expiring = False
-            raise Gone("expired")
-        after = at + self.page
-        return found[at:after], "7", str(after) if after < len(found) else ""
-
-    def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
-        self.watched[path] = query
-        return iter(())
-
-    def call(self, method: str, path: str, *, timeout: float) -> Json:
-        found = self.objects.get(path, Rejected(403, f"{path} is forbidden"))
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def read_text(self, path: str, *, timeout: float) -> str:
-        found = self.texts.get(path, Unavailable("nobody is there"))
-        if isinstance(found, Exception):
-            raise found
-        return found
 
 
 def cluster(api: FakeApi, *progress: list[tuple[str, int]]) -> LiveCluster:
@@ -79,21 +38,6 @@ def test_lists_are_read_by_pages_with_progress_and_again_where_they_expire() -> 
     assert len(live.report().nodes) == 5
     assert [count for what, count in told if what == "nodes"] == [2, 2, 4, 5]
     assert live.report().gaps == ()
-
-
-def test_where_all_namespaces_are_forbidden_one_is_read_and_the_gap_is_told() -> None:
-    pod = make_pod("a", (30, 4))
-    live = cluster(FakeApi({OWN_PODS: [pod]}))
-    live.load()
-    report = live.report()
-    assert [each.name for each in report.pods] == ["a"]
-    assert report.gaps == (
-        Gap("nodes", "", "/api/v1/nodes is forbidden"),
-        Gap("pods", "default", "/api/v1/pods is forbidden"),
-        Gap("events", "", "/api/v1/events is forbidden"),
-    )
-    live.load_events_of("default", "a")
-    assert live.version > 0
 
 
 @pytest.mark.parametrize("error", [Rejected(400, "no"), Unavailable("away")])
@@ -119,11 +63,11 @@ def test_a_watch_without_bookmarks_is_ended_before_its_silence_would_be_taken_fo
 
 def test_what_is_gone_in_a_new_list_is_dropped() -> None:
     api = FakeApi({"/api/v1/nodes": [make_node("n1", 1)], PODS: [make_pod("a", (30, 4))]})
-    api.lists["/api/v1/events"] = [scenes.denied()]
+    api.answers["/api/v1/events"] = [scenes.denied()]
     live = cluster(api)
     live.load()
     assert len(live.report().denied) == 1
-    api.lists = {path: [] for path in api.lists}
+    api.answers = {path: [] for path in api.answers}
     live.load()
     report = live.report()
     assert (report.nodes, report.pods, report.denied) == ((), (), ())
@@ -140,7 +84,6 @@ def test_what_is_gone_in_a_new_list_is_dropped() -> None:
             {"HOME": "/nowhere"},
             "neither --kubeconfig nor .KUBECONFIG is set, and /nowhere/.kube",
         ),
-        ("/no/such", {}, "stat /no/such: no such file or directory"),
         (None, {"KUBECONFIG": "/no/a:/no/b"}, "KUBECONFIG names /no/a:/no/b: no such file"),
         (None, {"HOME": "/nowhere", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "service account"),
     ],
@@ -205,7 +148,7 @@ def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_ser
         "a3%3A9440": Unavailable("no route"),
         "a5%3A9440": "<html>",
     }
-    api.texts = {f"{AGENTS}/{name}/proxy/metrics": text for name, text in answers.items()}
+    api.answers |= {f"{AGENTS}/{name}/proxy/metrics": text for name, text in answers.items()}
     one, two, three, five = read_uses(api)
     assert one.measured
     (use,) = one.containers

@@ -27,7 +27,6 @@ def on(card: int, limit: tuple[int, int], name: str = "") -> Json:
     return scenes.running(name or f"on{card}", limit, "n1", card)
 
 
-TAINTED = {**make_node("n2", 1), "spec": {"taints": [{"key": "team", "effect": "NoSchedule"}]}}
 CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
 
 
@@ -121,12 +120,6 @@ def test_a_wish_is_dropped_and_several_only_together(
             "make a node usable that has cards for it: its agent is not connected to the kubelet",
         ),
         ([CORDONED], [], (60, 4), "make a node usable that has cards for it: the node is cordoned"),
-        (
-            [TAINTED],
-            [],
-            (60, 4),
-            "make a node usable that has cards for it: taint team:NoSchedule is not tolerated",
-        ),
     ],
 )
 def test_an_admin_is_told_what_would_make_room(
@@ -164,52 +157,14 @@ def test_a_list_that_is_cut_says_so_and_which_right_it_takes(
     assert {each.needs for each in ends} == {"the right to delete pods in default"}
 
 
-def test_all_that_keeps_a_pod_from_a_node_with_room_is_to_be_changed() -> None:
-    """Not the first label alone: with the others left the pod would still wait."""
-    pod = make_pod("new", (30, 4))
-    pod["spec"]["nodeSelector"] = {"disk": "ssd", "zone": "b"}
-    terms = [{"matchExpressions": [{"key": "pool", "operator": "Exists"}]}]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    pod["spec"]["affinity"] = {"nodeAffinity": required}
-    far, near = make_node("n1", 1), make_node("n2", 1)
-    near["metadata"]["labels"] = {"pool": "a", "zone": "b"}
-    closed = make_node("n3", 1) | {"spec": CORDONED["spec"]}
-    found = state_of([far, near, closed]).fit(pod)[0].changes
-    assert {(each.by, each.needs) for each in found} == {("author", "")}
-    assert {each.nodes: each.text for each in found} == {
-        ("n1",): (
-            "remove disk=ssd and zone=b from spec.nodeSelector and change "
-            "spec.affinity.nodeAffinity: they keep the pod from nodes with room"
-        ),
-        ("n2",): "remove disk=ssd from spec.nodeSelector: it keeps the pod from nodes with room",
-    }
-
-
-@pytest.mark.parametrize(
-    ("allocatable", "reason", "needs"),
-    [
-        (
-            "100",
-            "the node is cordoned and taint team:NoSchedule is not tolerated",
-            "the right to change nodes",
-        ),
-        (
-            "0",
-            (
-                "the node is cordoned and taint team:NoSchedule is not tolerated and its agent is "
-                "not connected to the kubelet"
-            ),
-            "the right to change nodes and access to the node and its agent",
-        ),
-    ],
-)
-def test_a_node_that_is_closed_for_several_reasons_is_opened_for_all_of_them(
-    allocatable: str, reason: str, needs: str
-) -> None:
-    node = make_node("n1", 1, allocatable=allocatable)
-    (change,) = fit([node | {"spec": CORDONED["spec"] | TAINTED["spec"]}], [], (60, 4)).changes
-    assert change.text == f"make a node usable that has cards for it: {reason}"
-    assert change.needs == needs
+def test_a_node_that_is_closed_for_several_reasons_is_opened_for_all_of_them() -> None:
+    node = make_node("n1", 1, allocatable="0") | {"spec": CORDONED["spec"]}
+    (change,) = fit([node], [], (60, 4)).changes
+    assert change.text == (
+        "make a node usable that has cards for it: the node is cordoned and its agent is not "
+        "connected to the kubelet"
+    )
+    assert change.needs == "the right to change nodes and access to the node and its agent"
 
 
 def test_what_the_webhook_would_refuse_is_not_offered() -> None:
@@ -233,7 +188,6 @@ def test_what_gives_up_less_is_told_first() -> None:
 @pytest.mark.parametrize(
     ("asked", "most"),
     [
-        ((900, 0), ": no node has 9 cards; the largest has 4"),
         ((900, 9 * 33), ": no node has 9 cards; the largest has 4"),
         ((100, 33), ": no card has 33 memory blocks; the largest has 32"),
         ((400, 0), ""),

@@ -9,52 +9,66 @@ from unittest.mock import ANY
 import pytest
 import yaml
 
-from contract.inventory import Card, PublishedInventory
 from tests.deploy.kustomize import build_components
+from tests.placement.cluster.builders import NAMES, make_node
 from view.model.doctor import control_plane
+from view.model.doctor.checks import judge
 from view.model.doctor.facts import (
+    DaemonSet,
     Facts,
     Finding,
     Held,
     Hook,
     Lease,
     Level,
-    NodeState,
     Owned,
     Program,
     Trial,
     Unread,
 )
+from view.model.nodes import NodeFacts, read_node
 from view.model.usage import Sample
-from view.terminal.doctor import exit_code, judge
+from view.terminal.doctor import exit_code
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 DEPLOY = Path(__file__).parents[3] / "deploy"
 AGENT, PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
-BOTH = frozenset({"gpu-turnstile-agent", "gpu-turnstile-proxy"})
+BOTH = dict.fromkeys(("gpu-turnstile-agent", "gpu-turnstile-proxy"), DaemonSet(1, 1))
 
 
 def pod(component: str, name: str, node: str = "n1", **changed: object) -> Program:
-    namespace = "gpu-turnstile"
     return replace(
-        Program(f"gpu-turnstile-{component}", namespace, name, node, "image:1", ready=True),
+        Program(f"gpu-turnstile-{component}", name, node, "image:1", ready=True),
         **changed,  # type: ignore[arg-type]
     )
 
 
-def card(index: int, reason: str = "") -> Card:
-    return Card(f"GPU-{index}", index, "A100", 1 << 30, None, reason)
-
-
-def node(name: str = "n1", **changed: object) -> NodeState:
-    allocatable = {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 8}
-    made = NodeState(name, BOTH, allocatable, PublishedInventory(1 << 28, (card(0), card(1))))
-    return replace(made, **changed)  # type: ignore[arg-type]
+def node(
+    name: str = "n1",
+    cores: int = 200,
+    blocks: int = 8,
+    *,
+    inventory: object = "",
+    ill: Sequence[int] = (),
+    nvidia: int = 0,
+    cordoned: str = "",
+) -> NodeFacts:
+    """A node of two cards with four blocks each, and what its status offers of them."""
+    made = make_node(name, 2, blocks=4, sick=ill)
+    annotations = made["metadata"]["annotations"]
+    if inventory is None:
+        annotations.clear()
+    elif inventory:
+        annotations[NAMES.gpu_cards] = inventory
+    annotations[NAMES.gpu_cordoned] = cordoned
+    offered = {NAMES.core: str(cores), NAMES.memory: str(blocks), "nvidia.com/gpu": str(nvidia)}
+    made["status"] = {"allocatable": {**offered, "cpu": "3900m"}}
+    return read_node(made, NAMES)
 
 
 def agent(**changed: float) -> list[Sample]:
     values = {"registered": 1.0, "list_readable": 1.0, "checkpoint_readable": 1.0, **changed}
-    held = {"namespace": "default", "pod": "share", "container": "main", "card": "GPU-0"}
+    held = {"namespace": "default", "pod": "share", "container": "main", "card": "GPU-n1-0"}
     return [
         *(Sample(AGENT + name, {}, each) for name, each in values.items()),
         Sample(AGENT + "cards", {"state": "served"}, 2.0),
@@ -76,6 +90,15 @@ OWNED = [
     for kind in (workload, "ServiceAccount")
 ] + [Owned("Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender")]
 
+BOUND = dict.fromkeys(control_plane.POLICIES, True)
+
+
+def owned_without(component: str) -> list[Owned]:
+    """All but what a component runs."""
+    gone = (component, *control_plane.WORKLOADS[component])
+    return [each for each in OWNED if (each.component, each.kind, each.name) != gone]
+
+
 HEALTHY = Facts(
     now=NOW,
     domain="tencent.com",
@@ -90,12 +113,12 @@ HEALTHY = Facts(
         pod("kube-scheduler", "k"),
     ],
     mutating=[Hook("pods.gpu-turnstile.io", "Fail", trusts=True)],
-    policies=dict.fromkeys(control_plane.POLICIES, True),
+    policies=BOUND,
     trial=Trial(stamped=True),
     lease=Lease("s", NOW - timedelta(seconds=2), 10),
     daemonsets=BOTH,
     enforcement="hami-core",
-    held=[Held("default", "share", "main", "n1", frozenset({"GPU-0"}), 50)],
+    held=[Held("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
     owned=OWNED,
     agents={"n1": agent()},
     proxies={"n1": [Sample(f"{PROXY}given_up", {"resource": "tencent.com/vcuda-core"}, 0)]},
@@ -108,9 +131,9 @@ def findings(**changed: object) -> list[Finding]:
     return judge(replace(HEALTHY, **changed))  # type: ignore[arg-type]
 
 
-def wrong(**changed: object) -> list[tuple[str, str, str]]:
+def wrong(**changed: object) -> list[str]:
     return [
-        (each.check, each.level.value, each.text)
+        f"{each.check} {each.level.value}: {each.text}"
         for each in findings(**changed)
         if each.level is not Level.OK
     ]
@@ -132,319 +155,139 @@ def without(*components: str) -> list[Program]:
     return [each for each in HEALTHY.programs if each.component not in gone]
 
 
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        (
-            {"version": "v1.29.4"},
-            (
-                "kubernetes-version",
-                "error",
-                "v1.29.4: gpu-turnstile needs Kubernetes 1.30 or newer",
-            ),
-        ),
-        (
-            {"version": "latest"},
-            ("kubernetes-version", "unknown", "cannot read the version 'latest'"),
-        ),
-        (
-            {"trial": Trial(stamped=False)},
-            (
-                "webhook",
-                "error",
-                "a GPU pod is created without its stamps: the API server does not call the webhook",
-            ),
-        ),
-        (
-            {"trial": Trial(stamped=False, refused='failed calling webhook "pods": timeout')},
-            (
-                "webhook",
-                "error",
-                'the API server cannot reach the webhook: failed calling webhook "pods": timeout',
-            ),
-        ),
-        (
-            {"trial": Trial(stamped=False, refused="failed calling webhook: x509: expired")},
-            (
-                "webhook",
-                "error",
-                (
-                    "the API server does not trust the webhook's certificate: "
-                    "failed calling webhook: x509: expired"
-                ),
-            ),
-        ),
-        (
-            {"trial": Trial(stamped=False, refused="Policy 'gpu-turnstile-stamps' denied request")},
-            (
-                "webhook",
-                "error",
-                (
-                    "a GPU pod has no stamps and is refused: the API server does not call the "
-                    "webhook, or another webhook takes them away: "
-                    "Policy 'gpu-turnstile-stamps' denied request"
-                ),
-            ),
-        ),
-        (
-            {"trial": Trial(stamped=False, refused="exceeded quota: gpus")},
-            ("webhook", "unknown", "a GPU pod cannot be tried: exceeded quota: gpus"),
-        ),
-        (
-            {"mutating": None},
-            (
-                "webhook-configuration",
-                "error",
-                "there is no MutatingWebhookConfiguration gpu-turnstile",
-            ),
-        ),
-        (
-            {"mutating": []},
-            ("webhook-configuration", "error", "it lacks the webhook pods.gpu-turnstile.io"),
-        ),
-        (
-            {"mutating": [Hook("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
-            (
-                "webhook-configuration",
-                "error",
-                "pods.gpu-turnstile.io has failurePolicy Ignore: GPU pods come unstamped",
-            ),
-        ),
-        (
-            {"mutating": [Hook("pods.gpu-turnstile.io", "Fail", trusts=False)]},
-            ("webhook-configuration", "error", "no caBundle: pods.gpu-turnstile.io"),
-        ),
-        (
-            {"webhooks": {"w1": server("webhook", timedelta(days=9))}},
-            ("webhook-certificate", "warning", "the certificate that w1 serves ends in 9 days"),
-        ),
-        (
-            {"webhooks": {"w1": server("webhook", timedelta(days=-3))}},
-            ("webhook-certificate", "error", "the certificate that w1 serves has ended 3 days ago"),
-        ),
-        (
-            {"webhooks": {"w1": Unread("503")}},
-            ("webhook-certificate", "unknown", "w1: 503"),
-        ),
-        (
-            {"policies": dict.fromkeys(control_plane.POLICIES[1:], True)},
-            ("policies", "error", "not there: gpu-turnstile-agent-node"),
-        ),
-        (
-            {
-                "policies": {
-                    **dict.fromkeys(control_plane.POLICIES, True),
-                    "gpu-turnstile-stamps": False,
-                }
-            },
-            ("policies", "error", "without a binding: gpu-turnstile-stamps"),
-        ),
-        (
-            {"programs": without("agent")},
-            ("agents", "error", "the DaemonSet chooses it, and no pod of it is there"),
-        ),
-        (
-            {"programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]},
-            ("proxies", "error", "not ready: ErrImagePull"),
-        ),
-        (
-            {"programs": [*without("none"), pod("agent", "b", "n2")]},
-            (
-                "agents",
-                "warning",
-                "is on a node that the DaemonSet does not choose, or that is not listed",
-            ),
-        ),
-        (
-            {"agents": {"n1": agent(registered=0)}},
-            ("kubelet", "error", "the kubelet does not know the agent's resources"),
-        ),
-        (
-            {"agents": {"n1": agent(list_readable=0)}},
-            (
-                "kubelet",
-                "warning",
-                "PodResources List cannot be read: calls are decided by order",
-            ),
-        ),
-        (
-            {"agents": {"n1": agent(checkpoint_readable=0)}},
-            (
-                "kubelet",
-                "warning",
-                "the kubelet's checkpoint cannot be read: containers start unproven",
-            ),
-        ),
-        (
-            {"proxies": {"n1": [Sample(f"{PROXY}given_up", {}, 1)]}},
-            (
-                "kubelet",
-                "error",
-                "its proxy has told the kubelet that all devices are unhealthy: no agent serves",
-            ),
-        ),
-        ({"proxies": {"n1": Unread("503")}}, ("kubelet", "unknown", "its proxy: 503")),
-        (
-            {
-                "nodes": [
-                    node(
-                        allocatable={
-                            "tencent.com/vcuda-core": 200,
-                            "tencent.com/vcuda-memory": 8,
-                            "nvidia.com/gpu": 2,
-                        }
-                    )
-                ]
-            },
-            (
-                "other-plugins",
-                "error",
-                "nvidia.com/gpu is served here too: a card is given to two pods that do not share",
-            ),
-        ),
-        (
-            {"agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "mig"}, 1)]}},
-            ("cards", "warning", "a card is in MIG mode and left out"),
-        ),
-        (
-            {"agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "late"}, 1)]}},
-            (
-                "cards",
-                "warning",
-                "a card came later, and is served once the agent is started again",
-            ),
-        ),
-        (
-            {"agents": {"n1": agent(cards_problem=1)}},
-            (
-                "cards",
-                "error",
-                "the cards cannot be looked at: no driver, or NVML does not answer",
-            ),
-        ),
-        (
-            {"nodes": [node(cards=None)]},
-            ("allocatable", "error", "the agent has not written which cards it has"),
-        ),
-        (
-            {"nodes": [node(cards=None, cards_problem="gpu-cards: not JSON")]},
-            ("cards", "error", "gpu-cards: not JSON"),
-        ),
-        (
-            {"nodes": [node(allocatable={"tencent.com/vcuda-memory": 8})]},
-            (
-                "allocatable",
-                "error",
-                "tencent.com/vcuda-core: the node's status offers 0, its cards have 200",
-            ),
-        ),
-        (
-            {"agents": {"n1": agent(hami_core_outdated=1)}},
-            (
-                "enforcement",
-                "warning",
-                "HAMi-core is older than 2026-02-03: programs wait 52 seconds at their start",
-            ),
-        ),
-        (
-            {"lease": Lease("s", NOW - timedelta(seconds=60), 10)},
-            ("extender-lease", "error", "s leads, and said so 60 seconds ago"),
-        ),
-        ({"lease": None}, ("extender-lease", "error", "no replica leads: nothing is bound by it")),
-        (
-            {"extenders": {"s": server("scheduler", asked=0)}},
-            (
-                "extender-asked",
-                "warning",
-                "no scheduler has asked it since it started: GPU pods are placed by counts alone",
-            ),
-        ),
-        (
-            {"enforcement": "none"},
-            ("enforcement", "warning", "off: nothing holds a container to its share"),
-        ),
-        (
-            {"agents": {"n1": agent(patches_pending=2)}},
-            ("records", "warning", "allocations are not written to their pods yet"),
-        ),
-        (
-            {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)]},
-            (
-                "records",
-                "warning",
-                (
-                    "pod default/share: container main is on a card that is not there (GPU-9) and "
-                    "computes on nothing there: delete the pod"
-                ),
-            ),
-        ),
-        (
-            {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-1"}), 50)]},
-            (
-                "records",
-                "error",
-                (
-                    "pod default/share: container main holds something else by the kubelet "
-                    "than its annotation gpu-allocation says"
-                ),
-            ),
-        ),
-        (
-            {
-                "owned": [
-                    each for each in OWNED if (each.component, each.kind) != ("view", "Deployment")
-                ]
-            },
-            (
-                "leftovers",
-                "warning",
-                (
-                    "component view has no Deployment gpu-turnstile-view any more, and left "
-                    "1 objects: ServiceAccount"
-                ),
-            ),
-        ),
-    ],
-)
+TROUBLES: dict[str, dict[str, object]] = {
+    "kubernetes-version error: v1.29.4: gpu-turnstile needs Kubernetes 1.30 or newer": {
+        "version": "v1.29.4"
+    },
+    "kubernetes-version unknown: cannot read the version 'latest'": {"version": "latest"},
+    "webhook-configuration error: there is no MutatingWebhookConfiguration gpu-turnstile": {
+        "mutating": None
+    },
+    "webhook-configuration error: it lacks the webhook pods.gpu-turnstile.io": {"mutating": []},
+    (
+        "webhook-configuration error: pods.gpu-turnstile.io has failurePolicy Ignore: GPU pods "
+        "come unstamped"
+    ): {"mutating": [Hook("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
+    "webhook-configuration error: no caBundle: pods.gpu-turnstile.io": {
+        "mutating": [Hook("pods.gpu-turnstile.io", "Fail", trusts=False)]
+    },
+    "webhook-certificate warning: the certificate that w1 serves ends in 9 days": {
+        "webhooks": {"w1": server("webhook", timedelta(days=9))}
+    },
+    "webhook-certificate error: the certificate that w1 serves has ended 3 days ago": {
+        "webhooks": {"w1": server("webhook", timedelta(days=-3))}
+    },
+    "webhook-certificate unknown: w1: 503": {"webhooks": {"w1": Unread("503")}},
+    "policies error: not there: gpu-turnstile-agent-node": {
+        "policies": dict.fromkeys(control_plane.POLICIES[1:], True)
+    },
+    "policies error: without a binding: gpu-turnstile-stamps": {
+        "policies": BOUND | {"gpu-turnstile-stamps": False}
+    },
+    "agents error: there is no DaemonSet gpu-turnstile-agent": {
+        "daemonsets": {"gpu-turnstile-proxy": DaemonSet(1, 1)}
+    },
+    "agents warning: is on a node that is not listed": {
+        "programs": [*without("none"), pod("agent", "b", "gone", ready=False)]
+    },
+    "agents error: the DaemonSet chooses 2 nodes on which no pod of it is there": {
+        "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1)}
+    },
+    "proxies error: not ready: ErrImagePull": {
+        "programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]
+    },
+    "proxies warning: on 1 node that the DaemonSet does not choose": {
+        "daemonsets": {**BOTH, "gpu-turnstile-proxy": DaemonSet(1, 1, misplaced=1)}
+    },
+    "kubelet error: the kubelet does not know the agent's resources": {
+        "agents": {"n1": agent(registered=0)}
+    },
+    "kubelet warning: PodResources List cannot be read: calls are decided by order": {
+        "agents": {"n1": agent(list_readable=0)}
+    },
+    "kubelet warning: the kubelet's checkpoint cannot be read: containers start unproven": {
+        "agents": {"n1": agent(checkpoint_readable=0)}
+    },
+    (
+        "kubelet error: its proxy has told the kubelet that all devices are unhealthy: no agent"
+        " serves"
+    ): {"proxies": {"n1": [Sample(f"{PROXY}given_up", {}, 1)]}},
+    "kubelet unknown: its proxy: 503": {"proxies": {"n1": Unread("503")}},
+    (
+        "other-plugins error: nvidia.com/gpu is served here too: a card is given to two pods "
+        "that do not share"
+    ): {"nodes": [node(nvidia=2)]},
+    "cards warning: a card is in MIG mode and left out": {
+        "agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "mig"}, 1)]}
+    },
+    "cards warning: a card came later, and is served once the agent is started again": {
+        "agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "late"}, 1)]}
+    },
+    "cards error: the cards cannot be looked at: no driver, or NVML does not answer": {
+        "agents": {"n1": agent(cards_problem=1)}
+    },
+    "allocatable error: the agent has not written which cards it has": {
+        "nodes": [node(inventory=None)]
+    },
+    "cards error: gpu-cards: not JSON: Expecting value: line 1 column 1 (char 0)": {
+        "nodes": [node(inventory="no")]
+    },
+    (
+        "allocatable error: tencent.com/vcuda-core: the node's status offers 100, its cards "
+        "have 200"
+    ): {"nodes": [node(cores=100)]},
+    (
+        "enforcement warning: HAMi-core is older than 2026-02-03: programs wait 52 seconds at "
+        "their start"
+    ): {"agents": {"n1": agent(hami_core_outdated=1)}},
+    "extender-lease error: s leads, and said so 60 seconds ago": {
+        "lease": Lease("s", NOW - timedelta(seconds=60), 10)
+    },
+    "extender-lease error: no replica leads: nothing is bound by it": {"lease": None},
+    (
+        "extender-asked warning: no scheduler has asked it since it started: GPU pods are "
+        "placed by counts alone"
+    ): {"extenders": {"s": server("scheduler", asked=0)}},
+    "enforcement warning: off: nothing holds a container to its share": {"enforcement": "none"},
+    "records warning: allocations are not written to their pods yet": {
+        "agents": {"n1": agent(patches_pending=2)}
+    },
+    (
+        "records warning: pod default/share: container main is on a card that is not there "
+        "(GPU-9) and computes on nothing there: delete the pod"
+    ): {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)]},
+    (
+        "records error: pod default/share: container main holds something else by the kubelet "
+        "than its annotation gpu-allocation says"
+    ): {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-n1-1"}), 50)]},
+    (
+        "leftovers warning: component view has no Deployment gpu-turnstile-view any more, and "
+        "left 1 objects: ServiceAccount"
+    ): {"owned": owned_without("view")},
+    (
+        "leftovers warning: of a version before 0.3.0, which had no component labels: CronJob "
+        "gpu-turnstile-certs"
+    ): {"owned": [*OWNED, Owned("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
+    "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, ill=[1])]},  # places too
+}
+
+
+@pytest.mark.parametrize(("expected", "changed"), TROUBLES.items())
 def test_each_trouble_is_the_only_one_that_is_told(
-    changed: dict[str, object], expected: tuple[str, str, str]
+    expected: str, changed: dict[str, object]
 ) -> None:
     assert wrong(**changed) == [expected]
 
 
-def test_objects_of_an_old_version_are_left_over() -> None:
-    old = Owned("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")
-    assert wrong(owned=[*OWNED, old]) == [
-        (
-            "leftovers",
-            "warning",
-            "of a version before 0.3.0, which had no component labels: CronJob gpu-turnstile-certs",
-        )
-    ]
-
-
-@pytest.mark.parametrize(
-    ("component", "workload"),
-    [
-        ("certs", "gpu-turnstile-certs"),
-        ("scheduler-extender", "gpu-turnstile-scheduler"),
-        ("scheduler-own", "gpu-turnstile-kube-scheduler"),
-        ("view", "gpu-turnstile-view"),
-    ],
-)
-def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str, workload: str) -> None:
+@pytest.mark.parametrize("component", ["certs", "scheduler-extender", "scheduler-own", "view"])
+def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> None:
     """Others have a component ``webhook`` too: cert-manager's Deployment has this very label."""
-    left = [each for each in OWNED if not _runs(each, component, workload)]
+    left = owned_without(component)
     (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
     ours = f"app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={component}"
     page = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\\\n    ", "")
     assert found.run.split() == ["kubectl", "delete", "--all-namespaces", "--selector", ours, ANY]
     assert found.run.replace(f"component={component}", "component=COMPONENT") in page
-
-
-def _runs(owned: Owned, component: str, workload: str) -> bool:
-    kind = control_plane.WORKLOADS[component][0]
-    return (owned.component, owned.kind, owned.name) == (component, kind, workload)
 
 
 def test_what_components_run_is_what_is_installed() -> None:
@@ -461,56 +304,43 @@ def test_what_components_run_is_what_is_installed() -> None:
 
 
 def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
-    left = [each for each in OWNED if (each.component, each.kind) != ("webhook", "Deployment")]
-    (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
+    left = findings(owned=owned_without("webhook"))
+    (found,) = [each for each in left if each.check == "leftovers"]
     assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
 
 
 def test_what_helm_installed_is_put_back_by_helm() -> None:
     owned = [replace(each, release=("gpus", "team")) for each in OWNED]
+    owned[0] = replace(owned[0], release=("a-try", "elsewhere"))  # first by the alphabet
     helm = "helm upgrade gpus YOUR-CHART --namespace team --reuse-values"
     left = [each for each in owned if (each.component, each.kind) != ("webhook", "Deployment")]
     told = [
         findings(owned=owned, mutating=None),
         findings(owned=owned, policies={}),
-        findings(owned=owned, daemonsets=frozenset()),
+        findings(owned=owned, daemonsets={}),
         findings(owned=left),
     ]
     wrong = [[each for each in found if each.level is not Level.OK] for found in told]
     assert [{each.run for each in found} for found in wrong] == [{helm}] * len(told)
 
 
-def test_without_a_daemonset_it_is_applied_and_no_node_labelled() -> None:
-    names = frozenset({"gpu-turnstile-proxy"})
-    (found,) = [each for each in findings(daemonsets=names) if each.check == "agents"]
-    assert (found.level, found.text) == ("error", "there is no DaemonSet gpu-turnstile-agent")
-    assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
-
-
-def test_a_pod_that_waits_for_a_node_that_is_gone_is_told_once() -> None:
-    waits = pod("agent", "b", "gone", ready=False, why="0/1 nodes are available", bound=False)
-    assert wrong(programs=[*without("none"), waits]) == [
-        (
-            "agents",
-            "warning",
-            "is on a node that the DaemonSet does not choose, or that is not listed",
-        )
-    ]
+def test_where_an_agent_is_missing_it_is_not_said_that_all_is_well_too() -> None:
+    found = findings(daemonsets=BOTH | {"gpu-turnstile-agent": DaemonSet(3, 1)})
+    assert [each.level for each in found if each.check == "agents"] == [Level.ERROR]
 
 
 def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
     text = "no node has a label that the DaemonSet chooses nodes by"
-    assert wrong(nodes=[node(chosen=frozenset())], programs=without("agent", "proxy")) == [
-        ("agents", "error", text),
-        ("proxies", "error", text),
+    none = dict.fromkeys(BOTH, DaemonSet())
+    assert wrong(daemonsets=none, programs=without("agent", "proxy")) == [
+        f"agents error: {text}",
+        f"proxies error: {text}",
     ]
 
 
 def test_agents_that_nobody_could_find_are_not_said_to_be_registered() -> None:
-    found = wrong(programs=Unread("you may not"), agents={}, proxies={}, webhooks={}, extenders={})
-    assert ("kubelet", "unknown", "you may not") in found
     found = wrong(agents={}, proxies={})
-    assert ("kubelet", "unknown", "no agent has been asked for its metrics") in found
+    assert "kubelet unknown: no agent has been asked for its metrics" in found
 
 
 @pytest.mark.parametrize("agents", [{}, {"n1": Unread("you may not")}])
@@ -547,35 +377,56 @@ def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
         *without("agent", "proxy"),
         *(pod(name, name, since=NOW - timedelta(seconds=each)) for name, each in ages.items()),
     ]
-    text = "tencent.com/vcuda-core: the node's status offers 0, its cards have 200"
+    text = "tencent.com/vcuda-core: the node's status offers 100, its cards have 200"
     if level == "unknown":
         text += "; agent or proxy are new, the kubelet may not have written it since"
-    behind = node(allocatable={"tencent.com/vcuda-memory": 8})
-    assert wrong(nodes=[behind], programs=programs) == [("allocatable", level, text)]
-
-
-def test_an_ill_card_is_told_and_its_places_are_not_missed() -> None:
-    ill = PublishedInventory(1 << 28, (card(0), card(1, "Xid 79")))
-    offered = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 4}
-    assert wrong(nodes=[node(cards=ill, allocatable=offered)]) == [
-        ("cards", "warning", "card 1: Xid 79")
-    ]
+    assert wrong(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
 
 
 def test_a_cordoned_card_is_no_trouble() -> None:
-    offered = {"tencent.com/vcuda-core": 100, "tencent.com/vcuda-memory": 4}
-    assert wrong(nodes=[node(cordoned=frozenset({"GPU-1"}), allocatable=offered)]) == []
+    assert wrong(nodes=[node("n1", 100, 4, cordoned="GPU-n1-1")]) == []
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        # By the alphabet 0.9.0 comes last; 0.10.0 is what the cluster runs.
+        (
+            ["a:0.10.0", "a:0.10.0", "a:0.9.0"],
+            {("n2",): "runs a:0.9.0; others run a:0.10.0"},
+        ),
+        (
+            ["a:2", "a:1", "a:2", "a:1"],
+            {("n0", "n1", "n2", "n3"): "not one image on all: a:1 (2 nodes); a:2 (2 nodes)"},
+        ),
+        (["a:1", "a:1"], {}),
+    ],
+)
+def test_the_image_that_most_run_is_the_common_one(
+    images: list[str], expected: dict[tuple[str, ...], str]
+) -> None:
+    nodes = [node(f"n{at}") for at in range(len(images))]
+    agents = [pod("agent", f"a{at}", f"n{at}", image=each) for at, each in enumerate(images)]
+    proxies = [pod("proxy", f"p{at}", f"n{at}") for at in range(len(images))]
+    programs = [*without("agent", "proxy"), *agents, *proxies]
+    found = [each for each in findings(nodes=nodes, programs=programs) if each.check == "agents"]
+    told = {each.nodes: each.text for each in found if each.level is Level.WARNING}
+    assert told == expected
 
 
 def test_nodes_with_the_same_trouble_are_one_finding() -> None:
-    nodes = [node(name, cards=None) for name in ("n3", "n1", "n2")]
-    (found,) = [each for each in findings(nodes=nodes) if each.check == "allocatable"]
+    names = ("n3", "n1", "n2")
+    nodes = [node(name, inventory=None) for name in names]
+    programs = [pod("agent", f"a-{name}", name) for name in names]
+    (found,) = [
+        each for each in findings(nodes=nodes, programs=programs) if each.check == "allocatable"
+    ]
     assert found.nodes == ("n1", "n2", "n3")
     assert "spec.nodeName=n1" in found.run
 
 
 def test_of_one_node_only_what_is_about_it_or_about_none_is_told() -> None:
-    nodes = [node("n1"), node("n2", cards=None)]
+    nodes = [node("n1"), node("n2", inventory=None)]
     programs = [*without("none"), pod("agent", "a2", "n2"), pod("proxy", "p2", "n2")]
     facts = replace(HEALTHY, nodes=nodes, programs=programs)
     assert [each.level for each in judge(facts, "n2") if each.check == "allocatable"] == ["error"]
@@ -592,31 +443,10 @@ def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:
     """Its Deployment is there, with no replicas: a kube-scheduler that asks it binds nothing."""
     found = wrong(programs=without("scheduler", "kube-scheduler"), lease=None, extenders={})
     assert found == [
-        ("scheduler-extender", "error", "0 of 0 pods are ready"),
-        ("scheduler-own", "error", "0 of 0 pods are ready"),
-        ("extender-lease", "error", "no replica leads: nothing is bound by it"),
-        ("extender-asked", "unknown", "no replica has been asked for its metrics"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("part", "checks"),
-    [
-        ("version", ["kubernetes-version"]),
-        ("nodes", ["agents", "other-plugins", "cards", "allocatable"]),
-        ("programs", ["webhook-replicas", "agents", "scheduler-extender"]),
-        ("mutating", ["webhook-configuration"]),
-        ("policies", ["policies"]),
-        ("trial", ["webhook"]),
-        ("lease", ["extender-lease"]),
-        ("enforcement", ["enforcement"]),
-        ("held", ["records"]),
-        ("owned", ["leftovers"]),
-    ],
-)
-def test_what_cannot_be_read_is_unknown_and_not_wrong(part: str, checks: Sequence[str]) -> None:
-    assert wrong(**{part: Unread("you may not")}) == [
-        (check, "unknown", "you may not") for check in checks
+        "scheduler-extender error: 0 of 0 pods are ready",
+        "scheduler-own error: 0 of 0 pods are ready",
+        "extender-lease error: no replica leads: nothing is bound by it",
+        "extender-asked unknown: no replica has been asked for its metrics",
     ]
 
 

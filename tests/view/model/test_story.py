@@ -105,17 +105,45 @@ def test_what_did_not_pass_the_webhook_is_marked() -> None:
     assert found.steps[1].text == "no stamp of the webhook: the pod did not pass it"
 
 
+TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
+
+
+def test_what_else_keeps_a_pod_from_a_node_is_said_in_the_schedulers_words() -> None:
+    """A taint is the scheduler's to judge: cards are free there, and that is all we say."""
+    node = make_node("n1", 1)
+    node["spec"] = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
+    found = told(state_of([node], [scenes.waiting("a", (30, 4), message=TAINTED)]), "a")
+    assert found.summary == (f'waits: cards are free for it on n1; default-scheduler: "{TAINTED}"')
+    assert found.steps[-1].text == (
+        f'default-scheduler: Unschedulable: "{TAINTED}" '
+        "(a node may be counted under several of its reasons)"
+    )
+    assert (found.changes, found.no_change) == ((), "")
+
+
+def test_a_scheduler_that_writes_events_alone_is_heard_too() -> None:
+    pod = scenes.waiting("a", (30, 4))
+    state = state_of([make_node("n1", 1)], [pod])
+    state.put_event(scenes.event(pod, "FailedScheduling", TAINTED, "volcano"))
+    found = told(state, "a")
+    assert found.summary.endswith(f'default-scheduler: "{TAINTED}"')
+    assert f'FailedScheduling: "{TAINTED}"' in found.steps[-1].text
+
+
 def test_a_container_that_was_kept_from_starting_says_why() -> None:
     pod = scenes.running("a", (30, 4), "n1", 0)
     pod["status"] = {"phase": "Pending"}
     state = state_of([make_node("n1", 1)], [pod])
-    for at, text in (("08:00:00", "older"), ("09:00:00", "holds GPU-n1-1")):
+    for at, text in (("08:00:00", "first by the alphabet"), ("09:00:00", "holds GPU-n1-1")):
         veto = scenes.event(pod, "GPUStartVetoed", text, "gpu-turnstile", at=at)
         veto["metadata"]["name"] = at
         state.put_event(veto)
     found = told(state, "a")
     assert found.summary == "is bound to n1 and not running yet: holds GPU-n1-1"
-    assert [each.message for each in found.pod.events] == ["holds GPU-n1-1", "older"]
+    assert [each.message for each in found.pod.events] == [
+        "holds GPU-n1-1",
+        "first by the alphabet",
+    ]
 
 
 def test_a_pod_that_was_sent_where_it_does_not_fit_says_so_before_it_is_refused() -> None:

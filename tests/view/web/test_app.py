@@ -17,11 +17,11 @@ from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node,
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
 from view.model.ledger import By, Ledger, Statement
-from view.model.pod_report import known_by
 from view.model.reports import Freshness, Gap, NodeReport
 from view.model.state import ClusterState
 from view.model.stories import PodStory
 from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
+from view.model.words import known_by
 from view.web import figures
 from view.web.app import INTERNAL, create_app
 from view.web.editions import EMPTY, next_edition

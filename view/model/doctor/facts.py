@@ -1,12 +1,13 @@
 """What the checks look at, as it was read of the cluster."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
-from contract.inventory import PublishedInventory
+from view.model.nodes import NodeFacts
 from view.model.usage import Sample
 
 T = TypeVar("T")
@@ -22,6 +23,21 @@ class Unread:
 Maybe: TypeAlias = T | Unread
 
 
+class NotReadError(Exception):
+    """A check needs what could not be read; the message says why it could not."""
+
+
+def known(part: Maybe[T]) -> T:
+    """Return what was read.
+
+    Raises:
+        NotReadError: it was not.
+    """
+    if isinstance(part, Unread):
+        raise NotReadError(part.why)
+    return part
+
+
 class Level(StrEnum):
     """How bad a finding is."""
 
@@ -33,21 +49,18 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check says.
+    """What one check says."""
 
-    Attributes:
-        check: its name.
-        level: how bad it is.
-        text: a sentence.
-        run: the next command, or a page of the documentation; empty where nothing is to be done.
-        nodes: those it is about, sorted; none where it is about no node.
-    """
-
-    check: str
-    level: Level
-    text: str
-    run: str = ""
-    nodes: tuple[str, ...] = ()
+    check: Annotated[str, "its name."]
+    level: Annotated[Level, "how bad it is."]
+    text: Annotated[str, "a sentence."]
+    run: Annotated[
+        str,
+        "the next command, or a page of the documentation; empty where nothing is to be done.",
+    ] = ""
+    nodes: Annotated[
+        tuple[str, ...], "those it is about, sorted; none where it is about no node."
+    ] = ()
 
     @property
     def name(self) -> str:
@@ -55,136 +68,101 @@ class Finding:
         return self.check
 
 
+def ok(text: str) -> Finding:
+    """Say that nothing is wrong."""
+    return Finding("", Level.OK, text)
+
+
+def warning(text: str, run: str = "") -> Finding:
+    """Say what should be looked at."""
+    return Finding("", Level.WARNING, text, run)
+
+
+def error(text: str, run: str = "") -> Finding:
+    """Say what is wrong."""
+    return Finding("", Level.ERROR, text, run)
+
+
+def unknown(text: str, run: str = "") -> Finding:
+    """Say what cannot be told."""
+    return Finding("", Level.UNKNOWN, text, run)
+
+
 @dataclass(frozen=True, slots=True)
-class NodeState:
-    """A node, as its object shows it.
+class DaemonSet:
+    """What the controller of a DaemonSet counts; it knows labels, affinity and taints."""
 
-    Attributes:
-        name: of the node.
-        chosen: names of the DaemonSets, of the agents and the proxies, that choose it.
-        allocatable: the amounts of our resources and of ``nvidia.com/gpu``, by resource name; what
-            is not there, or no number, is missing.
-        cards: the agent's inventory; ``None`` where there is none.
-        cards_problem: why the inventory cannot be read; empty where it can, or is not there.
-        cordoned: UUIDs of cards that an admin has cordoned.
-    """
-
-    name: str
-    chosen: frozenset[str]
-    allocatable: Mapping[str, int]
-    cards: PublishedInventory | None = None
-    cards_problem: str = ""
-    cordoned: frozenset[str] = frozenset()
+    wanted: Annotated[int, "nodes that it chooses."] = 0
+    there: Annotated[int, "of these, nodes with a pod of it."] = 0
+    misplaced: Annotated[int, "other nodes with a pod of it."] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A pod of ours.
+    """A pod of ours."""
 
-    Attributes:
-        component: its ``app.kubernetes.io/name``.
-        namespace: of the pod.
-        name: of the pod.
-        node: where it runs, or is to run; empty where it has no place yet.
-        image: of its first container.
-        ready: whether it is ready.
-        why: why it is not, as its status says; empty while it is.
-        bound: whether a scheduler has bound it.
-        since: when it became ready; ``None`` while it is not, or where it does not say.
-    """
-
-    component: str
-    namespace: str
-    name: str
-    node: str
-    image: str
-    ready: bool
-    why: str = ""
-    bound: bool = True
-    since: datetime | None = None
+    component: Annotated[str, "its ``app.kubernetes.io/name``."]
+    name: Annotated[str, "of the pod."]
+    node: Annotated[str, "where it runs, or is to run; empty where it has no place yet."]
+    image: Annotated[str, "of its first container."]
+    ready: Annotated[bool, "whether it is ready."]
+    why: Annotated[str, "why it is not, as its status says; empty while it is."] = ""
+    bound: Annotated[bool, "whether a scheduler has bound it."] = True
+    since: Annotated[
+        datetime | None, "when it became ready; ``None`` while it is not, or where it does not say."
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One webhook of a configuration.
+    """One webhook of a configuration."""
 
-    Attributes:
-        name: such as ``pods.gpu-turnstile.io``.
-        failure_policy: ``Fail`` or ``Ignore``.
-        trusts: whether it has a ``caBundle``.
-    """
-
-    name: str
-    failure_policy: str
-    trusts: bool
+    name: Annotated[str, "such as ``pods.gpu-turnstile.io``."]
+    failure_policy: Annotated[str, "``Fail`` or ``Ignore``."]
+    trusts: Annotated[bool, "whether it has a ``caBundle``."]
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of a pod that was created as a dry run.
+    """What became of a pod that was created as a dry run."""
 
-    Attributes:
-        stamped: whether it came back with the webhook's stamps.
-        refused: the API server's words where it said no; empty where it did not.
-    """
-
-    stamped: bool
-    refused: str = ""
+    stamped: Annotated[bool, "whether it came back with the webhook's stamps."]
+    refused: Annotated[str, "the API server's words where it said no; empty where it did not."] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who leads the scheduler extender.
+    """Who leads the scheduler extender."""
 
-    Attributes:
-        holder: its name; empty where nobody does.
-        renewed: when it last said so.
-        seconds: for how long that holds.
-    """
-
-    holder: str
-    renewed: datetime | None
-    seconds: float
+    holder: Annotated[str, "its name; empty where nobody does."]
+    renewed: Annotated[datetime | None, "when it last said so."]
+    seconds: Annotated[float, "for how long that holds."]
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the annotation of a pod says that a container got.
+    """What the annotation of a pod says that a container got."""
 
-    Attributes:
-        namespace: of the pod.
-        pod: its name.
-        container: its name.
-        node: where the pod runs.
-        cards: UUIDs.
-        cores: hundredths of a card, over all cards.
-    """
-
-    namespace: str
-    pod: str
-    container: str
-    node: str
-    cards: frozenset[str]
-    cores: int
+    namespace: Annotated[str, "of the pod."]
+    pod: Annotated[str, "its name."]
+    container: Annotated[str, "its name."]
+    node: Annotated[str, "where the pod runs."]
+    cards: Annotated[frozenset[str], "UUIDs."]
+    cores: Annotated[int, "hundredths of a card, over all cards."]
 
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """An object that carries our label ``app.kubernetes.io/part-of``.
+    """An object that carries our label ``app.kubernetes.io/part-of``."""
 
-    Attributes:
-        kind: as in a manifest.
-        namespace: empty for what has none.
-        name: of the object.
-        component: its ``app.kubernetes.io/component``; empty where it has none.
-        release: name and namespace of the Helm release that it belongs to; none for other objects.
-    """
-
-    kind: str
-    namespace: str
-    name: str
-    component: str
-    release: tuple[str, str] | None = None
+    kind: Annotated[str, "as in a manifest."]
+    namespace: Annotated[str, "empty for what has none."]
+    name: Annotated[str, "of the object."]
+    component: Annotated[str, "its ``app.kubernetes.io/component``; empty where it has none."]
+    release: Annotated[
+        tuple[str, str] | None,
+        "name and namespace of the Helm release that it belongs to; none for other objects.",
+    ] = None
 
 
 Samples: TypeAlias = Sequence[Sample]
@@ -192,54 +170,47 @@ Samples: TypeAlias = Sequence[Sample]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that was read.
+    """Everything that was read."""
 
-    Attributes:
-        now: when.
-        domain: of resource and annotation names.
-        version: of the API server, such as ``v1.36.2``.
-        nodes: all of them.
-        programs: all pods of ours.
-        mutating: the hooks of the MutatingWebhookConfiguration; ``None`` where there is none.
-        policies: names of our ValidatingAdmissionPolicies, and whether each is bound.
-        trial: of the pod that was created as a dry run.
-        agents: metrics of agents, by node.
-        proxies: metrics of device plugin proxies, by node.
-        webhooks: metrics of webhook replicas, by pod.
-        extenders: metrics of the extender's replicas, by pod.
-        lease: the extender's; ``None`` where there is none.
-        daemonsets: names of those in the agents' namespace.
-        enforcement: what the agents' DaemonSet sets; ``none`` where it sets nothing.
-        held: what the annotations of running pods say.
-        owned: our objects.
-    """
-
-    now: datetime
-    domain: str
-    version: Maybe[str]
-    nodes: Maybe[Sequence[NodeState]]
-    programs: Maybe[Sequence[Program]]
-    mutating: Maybe[Sequence[Hook] | None]
-    policies: Maybe[Mapping[str, bool]]
-    trial: Maybe[Trial]
-    lease: Maybe[Lease | None]
-    daemonsets: Maybe[frozenset[str]]
-    enforcement: Maybe[str]
-    held: Maybe[Sequence[Held]]
-    owned: Maybe[Sequence[Owned]]
-    agents: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
-    proxies: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
-    webhooks: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
-    extenders: Mapping[str, Maybe[Samples]] = field(default_factory=dict)
+    now: Annotated[datetime, "when."]
+    domain: Annotated[str, "of resource and annotation names."]
+    version: Annotated[Maybe[str], "of the API server, such as ``v1.36.2``."]
+    nodes: Annotated[Maybe[Sequence[NodeFacts]], "all of them."]
+    programs: Annotated[Maybe[Sequence[Program]], "all pods of ours."]
+    mutating: Annotated[
+        Maybe[Sequence[Hook] | None],
+        "the hooks of the MutatingWebhookConfiguration; ``None`` where there is none.",
+    ]
+    policies: Annotated[
+        Maybe[Mapping[str, bool]],
+        "names of our ValidatingAdmissionPolicies, and whether each is bound.",
+    ]
+    trial: Annotated[Maybe[Trial], "of the pod that was created as a dry run."]
+    lease: Annotated[Maybe[Lease | None], "the extender's; ``None`` where there is none."]
+    daemonsets: Annotated[
+        Maybe[Mapping[str, DaemonSet]], "those in the agents' namespace, by name."
+    ]
+    enforcement: Annotated[
+        Maybe[str], "what the agents' DaemonSet sets; ``none`` where it sets nothing."
+    ]
+    held: Annotated[Maybe[Sequence[Held]], "what the annotations of running pods say."]
+    owned: Annotated[Maybe[Sequence[Owned]], "our objects."]
+    agents: Annotated[Mapping[str, Maybe[Samples]], "metrics of agents, by node."]
+    proxies: Annotated[Mapping[str, Maybe[Samples]], "metrics of proxies, by node."]
+    webhooks: Annotated[Mapping[str, Maybe[Samples]], "metrics of webhook replicas, by pod."]
+    extenders: Annotated[Mapping[str, Maybe[Samples]], "metrics of the extender's, by pod."]
 
     @property
     def install(self) -> str:
-        """The command that puts back what was installed: Helm's, where Helm installed it."""
-        owned = () if isinstance(self.owned, Unread) else self.owned
-        releases = sorted({each.release for each in owned if each.release})
+        """The command that puts back what was installed: Helm's, where Helm installed it.
+
+        Of several releases the one that most objects belong to.
+        """
+        owned = [] if isinstance(self.owned, Unread) else self.owned
+        releases = Counter(each.release for each in owned if each.release)
         if not releases:
             return "kubectl apply -k YOUR-KUSTOMIZATION"
-        name, namespace = releases[0]
+        ((name, namespace), _), *_ = releases.most_common(1)
         return f"helm upgrade {name} YOUR-CHART --namespace {namespace} --reuse-values"
 
 

@@ -1,12 +1,12 @@
 """Checks of what runs on GPU nodes: agents, proxies, cards, allocatable places, records."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from contract.demand import CORES_PER_CARD
-from contract.inventory import Card, PublishedInventory
+from contract.inventory import NOTHING
 from contract.names import Names
+from placement.cluster.nodes import Problem
 from view.model.doctor.facts import (
     AGENT,
     PROXY,
@@ -14,288 +14,262 @@ from view.model.doctor.facts import (
     Finding,
     Held,
     Level,
-    NodeState,
+    Maybe,
     Program,
     Samples,
     Unread,
+    error,
+    known,
+    ok,
+    unknown,
     value,
+    warning,
 )
-from view.model.words import lost_in_words
+from view.model.nodes import NVIDIA, NodeFacts
+from view.model.words import count_of, lost_in_words, summarize
 
-NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-"""What NVIDIA's device plugin serves whole cards as, the second with replicas of them."""
 _CHOICE = (
     "docs/install.md#2-choose-a-scheduler-how-cards-reach-containers-and-what-holds-the-limits"
 )
-_PREFIX = "gpu_turnstile_agent_"
-_PROXY_PREFIX = "gpu_turnstile_proxy_"
+_AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
-
 _AGAIN = "kubectl gpu doctor --node {}"
 _SETTLED_AFTER = timedelta(minutes=1)
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
+_DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
+_ILL = "docs/operate.md#a-card-is-lost-or-ill"
+_NOTHING_OFFERED = "docs/operate.md#the-node-offers-nothing"
+_NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
+"""Of a node with one of these it is not known which cards it has."""
 
 
 class _ByText:
     """Findings of nodes, of which those that say the same are one."""
 
-    def __init__(self, check: str) -> None:
-        self._check = check
+    def __init__(self) -> None:
         self._nodes: dict[tuple[Level, str, str], set[str]] = defaultdict(set)
 
-    def add(self, level: Level, node: str, text: str, run: str = "") -> None:
-        """Note something about a node; ``{}`` in *run* stands for its name."""
-        self._nodes[level, text, run].add(node)
+    def add(self, level: Level, nodes: str | Iterable[str], text: str, run: str = "") -> None:
+        """Note something about a node or several; ``{}`` in *run* stands for the first of them."""
+        names = [nodes] if isinstance(nodes, str) else [*nodes]
+        if names:
+            self._nodes[level, text, run].update(names)
 
     def findings(self, fine: str) -> Iterator[Finding]:
-        """Return all, or one that says *fine* where nothing is wrong."""
+        """Return all, or one that says *fine*, if anything, where nothing is wrong."""
         for (level, text, run), nodes in self._nodes.items():
             names = tuple(sorted(nodes))
-            yield Finding(self._check, level, text, run.replace("{}", names[0]), names)
-        if not self._nodes:
-            yield Finding(self._check, Level.OK, fine)
+            yield Finding("", level, text, run.replace("{}", names[0]), names)
+        if fine and not self._nodes:
+            yield ok(fine)
 
 
-def check_programs(facts: Facts) -> Iterator[Finding]:
+def _where(replicas: Mapping[str, Maybe[Samples]], name: str, **labels: str) -> Iterator[str]:
+    """Yield the nodes of which a metric that was read is something else than zero."""
+    for node, samples in replicas.items():
+        if not isinstance(samples, Unread) and value(samples, name, **labels):
+            yield node
+
+
+def _where_not(replicas: Mapping[str, Maybe[Samples]], name: str) -> Iterator[str]:
+    """Yield the nodes of which a metric is zero."""
+    for node, samples in replicas.items():
+        if not isinstance(samples, Unread) and value(samples, name) == 0:
+            yield node
+
+
+def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
     """See that each node that a DaemonSet chooses has a ready pod of it, and no other node has."""
-    for part in (facts.nodes, facts.programs):
-        if isinstance(part, Unread):
-            yield Finding("agents", Level.UNKNOWN, part.why)
-    if isinstance(facts.nodes, Unread) or isinstance(facts.programs, Unread):
+    pods = [each for each in known(facts.programs) if each.component == component]
+    daemonset = known(facts.daemonsets).get(component)
+    if daemonset is None:
+        yield error(f"there is no DaemonSet {component}", facts.install)
         return
-    for check, component in (("agents", AGENT), ("proxies", PROXY)):
-        if not isinstance(facts.daemonsets, Unread) and component not in facts.daemonsets:
-            text = f"there is no DaemonSet {component}"
-            yield Finding(check, Level.ERROR, text, facts.install)
-            continue
-        chosen = {each.name for each in facts.nodes if component in each.chosen}
-        if not chosen:
-            text = "no node has a label that the DaemonSet chooses nodes by"
-            run = "kubectl label node NODE gpu-turnstile.io/gpus=true"
-            yield Finding(check, Level.ERROR, text, run)
-            continue
-        yield from _programs(check, chosen, [e for e in facts.programs if e.component == component])
-
-
-def _programs(check: str, chosen: set[str], pods: Sequence[Program]) -> Iterator[Finding]:
-    found, ready = _ByText(check), {each.node for each in pods if each.ready}
-    for node in chosen - {each.node for each in pods}:
-        found.add(Level.ERROR, node, "the DaemonSet chooses it, and no pod of it is there", _POD)
+    if not daemonset.wanted:
+        text = "no node has a label that the DaemonSet chooses nodes by"
+        yield error(text, "kubectl label node NODE gpu-turnstile.io/gpus=true")
+        return
+    nodes = None if isinstance(facts.nodes, Unread) else {each.placed.name for each in facts.nodes}
+    ready = {each.node for each in pods if each.ready}
+    found, counted = _ByText(), list[Finding]()
+    if daemonset.there < daemonset.wanted:
+        missing = count_of(daemonset.wanted - daemonset.there, "node")
+        text = f"the DaemonSet chooses {missing} on which no pod of it is there"
+        counted.append(error(text, _DAEMONSET.format(component)))
+    if daemonset.misplaced:
+        text = f"on {count_of(daemonset.misplaced, 'node')} that the DaemonSet does not choose"
+        counted.append(warning(text, _DAEMONSET.format(component)))
     for each in pods:
-        if each.node in chosen and each.node not in ready:
+        if nodes is not None and each.node and each.node not in nodes:
+            found.add(Level.WARNING, each.node, "is on a node that is not listed", _POD)
+        elif each.node and each.node not in ready:
             text = f"not ready: {each.why or 'it does not say why'}"
             found.add(Level.ERROR, each.node, text, _POD if each.bound else _UNBOUND)
-        if each.node and each.node not in chosen:
-            text = "is on a node that the DaemonSet does not choose, or that is not listed"
-            found.add(Level.WARNING, each.node, text, "kubectl get node {} --show-labels")
-    images = sorted({each.image for each in pods})
+    _compare_images(pods, found)
+    yield from counted
+    fine = f"ready on {len(ready)} of {daemonset.wanted} chosen nodes"
+    yield from found.findings("" if counted else fine)
+
+
+def _compare_images(pods: Sequence[Program], found: _ByText) -> None:
+    """Tell of pods that run another image than most; of all where no image is the commonest."""
+    ranked = Counter(each.image for each in pods).most_common()
+    if len(ranked) < 2:
+        return
+    (common, most), (_, next_most), *_ = ranked
     for each in pods:
-        if each.image != images[-1]:
-            found.add(Level.WARNING, each.node, f"runs {each.image}; others run {images[-1]}")
-    yield from found.findings(f"ready on {len(ready)} of {len(chosen)} chosen nodes")
+        if most == next_most:
+            text = f"not one image on all: {summarize(each.image for each in pods)}"
+            found.add(Level.WARNING, each.node, text)
+        elif each.image != common:
+            found.add(Level.WARNING, each.node, f"runs {each.image}; others run {common}")
 
 
 def check_agents(facts: Facts) -> Iterator[Finding]:
     """See what agents say of their kubelet: registered, ``List`` and checkpoint readable."""
-    found = _ByText("kubelet")
-    for node, samples in sorted(facts.agents.items()):
-        if isinstance(samples, Unread):
-            found.add(Level.UNKNOWN, node, samples.why)
-            continue
-        if value(samples, f"{_PREFIX}registered") == 0:
-            found.add(Level.ERROR, node, "the kubelet does not know the agent's resources", _POD)
-        if value(samples, f"{_PREFIX}list_readable") == 0:
-            text = "PodResources List cannot be read: calls are decided by order"
-            found.add(Level.WARNING, node, text, "docs/operate.md#the-kubelet-was-restarted")
-        if value(samples, f"{_PREFIX}checkpoint_readable") == 0:
-            text = "the kubelet's checkpoint cannot be read: containers start unproven"
-            where = "docs/operate.md#the-kubelets-checkpoint-cannot-be-read"
-            found.add(Level.WARNING, node, text, where)
-    for node, samples in sorted(facts.proxies.items()):
-        if isinstance(samples, Unread):
-            found.add(Level.UNKNOWN, node, f"its proxy: {samples.why}")
-        elif value(samples, f"{_PROXY_PREFIX}given_up"):
-            text = "its proxy has told the kubelet that all devices are unhealthy: no agent serves"
-            found.add(Level.ERROR, node, text, _POD)
-    if facts.agents or facts.proxies:
-        yield from found.findings("agents are registered; List and checkpoint can be read")
-    elif isinstance(facts.programs, Unread):
-        yield Finding("kubelet", Level.UNKNOWN, facts.programs.why)
-    else:
-        yield Finding("kubelet", Level.UNKNOWN, "no agent has been asked for its metrics")
+    if not facts.agents and not facts.proxies:
+        known(facts.programs)
+        yield unknown("no agent has been asked for its metrics")
+        return
+    found = _ByText()
+    for whose, replicas in (("", facts.agents), ("its proxy: ", facts.proxies)):
+        for node, samples in sorted(replicas.items()):
+            if isinstance(samples, Unread):
+                found.add(Level.UNKNOWN, node, f"{whose}{samples.why}")
+    silent = _where_not(facts.agents, f"{_AGENT}registered")
+    found.add(Level.ERROR, silent, "the kubelet does not know the agent's resources", _POD)
+    text = "PodResources List cannot be read: calls are decided by order"
+    page = "docs/operate.md#the-kubelet-was-restarted"
+    found.add(Level.WARNING, _where_not(facts.agents, f"{_AGENT}list_readable"), text, page)
+    text = "the kubelet's checkpoint cannot be read: containers start unproven"
+    page = "docs/operate.md#the-kubelets-checkpoint-cannot-be-read"
+    found.add(Level.WARNING, _where_not(facts.agents, f"{_AGENT}checkpoint_readable"), text, page)
+    text = "its proxy has told the kubelet that all devices are unhealthy: no agent serves"
+    found.add(Level.ERROR, _where(facts.proxies, f"{_PROXY}given_up"), text, _POD)
+    yield from found.findings("agents are registered; List and checkpoint can be read")
 
 
 def check_other_plugins(facts: Facts) -> Iterator[Finding]:
     """Find nodes whose cards another device plugin serves as well."""
-    check = "other-plugins"
-    if isinstance(facts.nodes, Unread):
-        yield Finding(check, Level.UNKNOWN, facts.nodes.why)
-        return
-    core, found = Names(facts.domain).core, _ByText(check)
-    for node in facts.nodes:
-        for name in NVIDIA:
-            if node.allocatable.get(name) and (AGENT in node.chosen or node.allocatable.get(core)):
-                text = f"{name} is served here too: a card is given to two pods that do not share"
-                found.add(Level.ERROR, node.name, text, "docs/gpu-operator.md")
+    core, found = Names(facts.domain).core, _ByText()
+    for node in known(facts.nodes):
+        if not node.offered.get(core) and not _programs_on(facts, node, AGENT):
+            continue
+        for name in filter(node.offered.get, NVIDIA):
+            text = f"{name} is served here too: a card is given to two pods that do not share"
+            found.add(Level.ERROR, node.placed.name, text, "docs/gpu-operator.md")
     yield from found.findings(f"no GPU node serves {NVIDIA[0]} beside ours")
+
+
+def _programs_on(facts: Facts, node: NodeFacts, *components: str) -> list[Program]:
+    programs = () if isinstance(facts.programs, Unread) else facts.programs
+    name = node.placed.name
+    return [each for each in programs if each.node == name and each.component in components]
 
 
 def check_cards(facts: Facts) -> Iterator[Finding]:
     """Tell of cards that are ill, in MIG mode or not served, and of inventories that are wrong."""
-    check = "cards"
-    if isinstance(facts.nodes, Unread):
-        yield Finding(check, Level.UNKNOWN, facts.nodes.why)
-        return
-    found, cards = _ByText(check), 0
-    ill = "docs/operate.md#a-card-is-lost-or-ill"
-    for node in facts.nodes:
-        if node.cards_problem:
-            found.add(Level.ERROR, node.name, node.cards_problem, "kubectl describe node {}")
-        for card in node.cards.cards if node.cards else ():
-            cards += 1
+    found, count = _ByText(), 0
+    for node in known(facts.nodes):
+        name = node.placed.name
+        if node.unreadable:
+            found.add(Level.ERROR, name, node.unreadable, "kubectl describe node {}")
+        for card in node.placed.cards:
+            count += 1
             if card.unhealthy:
-                found.add(Level.WARNING, node.name, f"card {card.index}: {card.unhealthy}", ill)
+                found.add(Level.WARNING, name, f"card {card.index}: {card.unhealthy}", _ILL)
     texts = {
         "mig": "a card is in MIG mode and left out",
         "faulty": "a card could not be read when the agent looked",
         "late": "a card came later, and is served once the agent is started again",
     }
-    for name, samples in facts.agents.items():
-        if isinstance(samples, Unread):
-            continue
-        for state, text in texts.items():
-            if value(samples, f"{_PREFIX}cards", state=state):
-                found.add(Level.WARNING, name, text, "kubectl describe node {}")
-        if value(samples, f"{_PREFIX}cards_problem"):
-            text = "the cards cannot be looked at: no driver, or NVML does not answer"
-            found.add(Level.ERROR, name, text, "docs/operate.md#the-node-offers-nothing")
-    yield from found.findings(f"{cards} cards, all healthy")
+    for state, text in texts.items():
+        nodes = _where(facts.agents, f"{_AGENT}cards", state=state)
+        found.add(Level.WARNING, nodes, text, "kubectl describe node {}")
+    text = "the cards cannot be looked at: no driver, or NVML does not answer"
+    found.add(Level.ERROR, _where(facts.agents, f"{_AGENT}cards_problem"), text, _NOTHING_OFFERED)
+    yield from found.findings(f"{count} cards, all healthy")
 
 
 def check_allocatable(facts: Facts) -> Iterator[Finding]:
     """Compare what the node's status offers with the cards that may be given."""
-    check = "allocatable"
-    if isinstance(facts.nodes, Unread):
-        yield Finding(check, Level.UNKNOWN, facts.nodes.why)
-        return
-    found, names = _ByText(check), Names(facts.domain)
-    for node in facts.nodes:
-        if node.cards is None:
-            if AGENT in node.chosen and not node.cards_problem:
-                text = "the agent has not written which cards it has"
-                found.add(Level.ERROR, node.name, text, _POD)
+    found, names = _ByText(), Names(facts.domain)
+    for node in known(facts.nodes):
+        name, problem = node.placed.name, node.placed.problem
+        programs = _programs_on(facts, node, AGENT, PROXY)
+        if problem is Problem.NO_INVENTORY and any(each.component == AGENT for each in programs):
+            text = "the agent has not written which cards it has"
+            found.add(Level.ERROR, name, text, _POD)
+        if problem in _NOT_KNOWN:
             continue
-        for name, there in ((names.core, _cores(node)), (names.memory, _blocks(node.cards, node))):
-            offered = node.allocatable.get(name, 0)
+        pairs = zip(node.placed.cards, node.placed.sizes, strict=True)
+        given = [size for card, size in pairs if not card.withheld]
+        sums = map(sum, zip(NOTHING, *given, strict=True))
+        for resource, there in zip((names.core, names.memory), sums, strict=True):
+            offered = node.offered.get(resource, 0)
             if offered == there:
                 continue
-            text = f"{name}: the node's status offers {offered}, its cards have {there}"
-            if _is_new(facts, node):
-                new = f"{text}; agent or proxy are new, the kubelet may not have written it since"
-                found.add(Level.UNKNOWN, node.name, new, _AGAIN)
+            text = f"{resource}: the node's status offers {offered}, its cards have {there}"
+            # A kubelet writes a node's status every ten seconds, if it was not told otherwise:
+            # until then it has what the kubelet knew between two proxies.
+            if any(each.since and facts.now - each.since < _SETTLED_AFTER for each in programs):
+                text += "; agent or proxy are new, the kubelet may not have written it since"
+                found.add(Level.UNKNOWN, name, text, _AGAIN)
             else:
-                found.add(Level.ERROR, node.name, text, "docs/operate.md#the-node-offers-nothing")
+                found.add(Level.ERROR, name, text, _NOTHING_OFFERED)
     yield from found.findings("as the cards say, on every node")
-
-
-def _is_new(facts: Facts, node: NodeState) -> bool:
-    """Tell whether the agent or the proxy of a node has been ready for less than a minute.
-
-    A kubelet writes a node's status every ten seconds, if it was not told otherwise: until then it
-    has what the kubelet knew between two proxies.
-    """
-    programs = () if isinstance(facts.programs, Unread) else facts.programs
-    return any(
-        facts.now - each.since < _SETTLED_AFTER
-        for each in programs
-        if each.node == node.name and each.component in (AGENT, PROXY) and each.since
-    )
-
-
-def _cores(node: NodeState) -> int:
-    return CORES_PER_CARD * len(_given(node))
-
-
-def _blocks(cards: PublishedInventory, node: NodeState) -> int:
-    return sum(card.memory // cards.memory_block for card in _given(node))
-
-
-def _given(node: NodeState) -> Sequence[Card]:
-    cards = node.cards.cards if node.cards else ()
-    return [card for card in cards if not card.unhealthy and card.uuid not in node.cordoned]
 
 
 def check_enforcement(facts: Facts) -> Iterator[Finding]:
     """Tell whether anything holds containers to their share, and whether it is old."""
-    check = "enforcement"
-    if isinstance(facts.enforcement, Unread):
-        yield Finding(check, Level.UNKNOWN, facts.enforcement.why)
+    enforcement = known(facts.enforcement)
+    if enforcement == "none":
+        yield warning("off: nothing holds a container to its share", _CHOICE)
         return
-    if facts.enforcement == "none":
-        text = "off: nothing holds a container to its share"
-        yield Finding(check, Level.WARNING, text, _CHOICE)
-        return
-    found = _ByText(check)
-    for node, samples in facts.agents.items():
-        if not isinstance(samples, Unread) and value(samples, f"{_PREFIX}hami_core_outdated"):
-            text = "HAMi-core is older than 2026-02-03: programs wait 52 seconds at their start"
-            found.add(Level.WARNING, node, text, "docs/install.md#what-hami-core-needs-on-a-node")
-    yield from found.findings(facts.enforcement)
+    found, old = _ByText(), _where(facts.agents, f"{_AGENT}hami_core_outdated")
+    text = "HAMi-core is older than 2026-02-03: programs wait 52 seconds at their start"
+    found.add(Level.WARNING, old, text, "docs/install.md#what-hami-core-needs-on-a-node")
+    yield from found.findings(enforcement)
 
 
 def check_records(facts: Facts) -> Iterator[Finding]:
     """Compare what pods say that they got with what agents say that they hold."""
-    check, found = "records", _ByText("records")
-    for node, samples in facts.agents.items():
-        if isinstance(samples, Unread):
-            continue
-        waiting = value(samples, f"{_PREFIX}patches_pending")
-        if waiting:
-            text = "allocations are not written to their pods yet"
-            found.add(Level.WARNING, node, text, "docs/operate.md#the-api-server-is-away")
-    if isinstance(facts.held, Unread):
-        yield Finding(check, Level.UNKNOWN, facts.held.why)
-        return
-    compared = 0
+    found, compared = _ByText(), 0
+    late = _where(facts.agents, f"{_AGENT}patches_pending")
+    text = "allocations are not written to their pods yet"
+    found.add(Level.WARNING, late, text, "docs/operate.md#the-api-server-is-away")
     nodes = () if isinstance(facts.nodes, Unread) else facts.nodes
-    there = {each.name: {card.uuid for card in each.cards.cards} for each in nodes if each.cards}
-    for each in facts.held:
-        pod = f"{each.namespace}/{each.pod}"
+    there = {
+        each.placed.name: {card.uuid for card in each.placed.cards}
+        for each in nodes
+        if each.placed.problem not in _NOT_KNOWN
+    }
+    for each in known(facts.held):
+        whose = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
+        samples = facts.agents.get(each.node, Unread(""))
         lost = sorted(each.cards - there.get(each.node, each.cards))
         if lost:
-            text = (
-                f"pod {pod}: container {each.container} is on {lost_in_words(lost)} and computes "
-                "on nothing there: delete the pod"
-            )
-            found.add(Level.WARNING, each.node, text, explain)
-            continue
-        samples = facts.agents.get(each.node, Unread(""))
-        if isinstance(samples, Unread):
+            text = f"{whose} is on {lost_in_words(lost)} and computes on nothing there: "
+            found.add(Level.WARNING, each.node, f"{text}delete the pod", explain)
+        elif isinstance(samples, Unread):
             text = "its agent's metrics cannot be read: what pods hold was not compared"
             found.add(Level.UNKNOWN, each.node, text)
-            continue
-        compared += 1
-        if value(samples, f"{_PREFIX}cards", state="served") and not _agrees(each, samples):
-            text = (
-                f"pod {pod}: container {each.container} holds something else by the kubelet than "
-                "its annotation gpu-allocation says"
-            )
-            found.add(Level.ERROR, each.node, text, explain)
-    count = f"{compared} container{'s' * (compared != 1)}"
+        else:
+            compared += 1
+            if value(samples, f"{_AGENT}cards", state="served") and not _agrees(each, samples):
+                text = f"{whose} holds something else by the kubelet than its annotation "
+                found.add(Level.ERROR, each.node, f"{text}gpu-allocation says", explain)
+    count = count_of(compared, "container")
     yield from found.findings(f"of {count}, all hold what their annotation says")
 
 
 def _agrees(held: Held, samples: Samples) -> bool:
-    by_card: dict[str, float] = {}
-    for each in samples:
-        labels = each.labels
-        if each.name == f"{_PREFIX}container_cores_held" and (
-            labels.get("namespace"),
-            labels.get("pod"),
-            labels.get("container"),
-        ) == (held.namespace, held.pod, held.container):
-            by_card[labels.get("card", "")] = each.value
-    return {card for card, cores in by_card.items() if cores} == held.cards and sum(
-        by_card.values()
-    ) == held.cores
+    whose = {"namespace": held.namespace, "pod": held.pod, "container": held.container}
+    by_card = {
+        each.labels.get("card", ""): each.value
+        for each in samples
+        if each.name == f"{_AGENT}container_cores_held" and whose.items() <= each.labels.items()
+    }
+    cards = {card for card, cores in by_card.items() if cores}
+    return cards == held.cards and sum(by_card.values()) == held.cores

@@ -1,0 +1,55 @@
+"""A client of the API server that answers from a table."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from common.apiserver.client import Client, Json
+from common.apiserver.errors import Gone, Rejected
+
+Answers = Mapping[str, Any]
+"""By path: objects of a list, one object, text, or an error that is raised."""
+
+
+class FakeApi(Client):
+    """What is not in its table is forbidden, unless it has something for all *others*."""
+
+    def __init__(self, answers: Answers, *, page: int = 500, others: object = None) -> None:
+        self.answers = dict(answers)
+        self.watched: dict[str, Mapping[str, str]] = {}
+        self.asked: list[str] = []
+        self.expiring = False
+        self._page = page
+        self._others = others
+
+    def _answer(self, path: str) -> Any:
+        found = self.answers.get(path, self._others)
+        if found is None:
+            raise Rejected(403, f"{path} is forbidden")
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def list(
+        self, path: str, query: Mapping[str, str], within: float | None = None
+    ) -> tuple[list[Json], str, str]:
+        found = self._answer(path)
+        at = int(query.get("continue", 0))
+        if at and self.expiring:
+            self.expiring = False
+            raise Gone("expired")
+        after = at + self._page
+        return found[at:after], "7", str(after) if after < len(found) else ""
+
+    def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
+        self.watched[path] = query
+        return iter(())
+
+    def call(self, method: str, path: str, body: Json | None = None, **more: Any) -> Json:
+        if method != "GET":
+            self.asked.append(f"{method} {path}?{urlencode(more.get('query') or {})}")
+        found: Json = self._answer(path if method == "GET" else f"{method} {path}")
+        return found
+
+    def read_text(self, path: str, **more: object) -> str:
+        return str(self._answer(path))

@@ -1,0 +1,76 @@
+"""All checks, in the order in which they are told: what decides is on this page."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from view.model.doctor import control_plane, nodes
+from view.model.doctor.facts import (
+    AGENT,
+    EXTENDER,
+    PROXY,
+    WEBHOOK,
+    Facts,
+    Finding,
+    Level,
+    NotReadError,
+    Unread,
+)
+
+VERSION = "kubernetes-version"
+
+
+def _check_proxies(facts: Facts) -> Iterable[Finding]:
+    """Judge proxies as agents; what could not be read of both is told with the agents."""
+    if isinstance(facts.programs, Unread) or isinstance(facts.daemonsets, Unread):
+        return ()
+    return nodes.check_programs(facts, PROXY)
+
+
+def _check_extender_certificates(facts: Facts) -> Iterable[Finding]:
+    if not control_plane.installed(facts, EXTENDER):
+        return ()
+    return control_plane.check_certificates(
+        facts, "gpu_turnstile_scheduler_", facts.extenders, control_plane.EXTENDER_CERTS
+    )
+
+
+CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
+    VERSION: control_plane.check_version,
+    "webhook": control_plane.check_trial,
+    "webhook-configuration": control_plane.check_configuration,
+    "webhook-replicas": lambda facts: control_plane.check_replicas(facts, WEBHOOK),
+    "webhook-certificate": lambda facts: control_plane.check_certificates(
+        facts, "gpu_turnstile_webhook_", facts.webhooks, control_plane.CERTS
+    ),
+    "policies": control_plane.check_policies,
+    "agents": lambda facts: nodes.check_programs(facts, AGENT),
+    "proxies": _check_proxies,
+    "kubelet": nodes.check_agents,
+    "other-plugins": nodes.check_other_plugins,
+    "cards": nodes.check_cards,
+    "allocatable": nodes.check_allocatable,
+    "scheduler-extender": control_plane.check_extender,
+    "scheduler-own": control_plane.check_own_scheduler,
+    "extender-lease": control_plane.check_lease,
+    "extender-asked": control_plane.check_asked,
+    "extender-certificate": _check_extender_certificates,
+    "enforcement": nodes.check_enforcement,
+    "records": nodes.check_records,
+    "leftovers": control_plane.check_leftovers,
+}
+
+
+def judge(facts: Facts, node: str | None = None) -> list[Finding]:
+    """Run all checks; of one that needs what could not be read nothing is known.
+
+    Args:
+        facts: what was read.
+        node: the only one of which is told; ``None`` for all.
+    """
+    found: list[Finding] = []
+    for name, look in CHECKS.items():
+        try:
+            found += [replace(each, check=name) for each in look(facts)]
+        except NotReadError as missing:
+            found.append(Finding(name, Level.UNKNOWN, str(missing)))
+    return [each for each in found if node is None or not each.nodes or node in each.nodes]

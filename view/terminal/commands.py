@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import sys
 import time
 import warnings
@@ -19,6 +20,7 @@ from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
+from view.cluster.prometheus import VARIABLE, Prometheus
 from view.model.reports import Freshness, PodReport, Stage
 from view.model.stories import Answer
 from view.model.usage import ContainerUse, NodeUse
@@ -33,13 +35,16 @@ from view.terminal.options import KINDS, Group, as_two, flag, options, split
 from view.terminal.pods import show_pods
 from view.terminal.session import NOT_KNOWN, Session, Shown, read_object
 from view.terminal.story import show_fits, show_story
-from view.terminal.top import show_use
+from view.terminal.top import show_history, show_use
 
 _MOST_ASKED = 20
 """Agents that ``pods`` asks for what they measure; ``top`` asks all."""
 
 _ASKED_SECONDS = 15.0
 """From one time that ``pods`` asks them to the next, however often the cluster changes."""
+
+_HISTORY_SECONDS = 300.0
+"""From one time that ``top`` asks Prometheus to the next."""
 
 _WHERE = (
     "Pods of this namespace are looked at where you may not read those of all."
@@ -295,13 +300,31 @@ _add_cordoning("uncordon", "Let new containers have cards of a node again.")
     show_default=True,
     help="Seconds between two readings, with --watch.",
 )
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    envvar=VARIABLE,
+    help="A Prometheus that scrapes the agents, such as http://localhost:9090: what pods held and "
+    "left idle in the last day.  [default: only what is held and used now]",
+)
 @options("Containers of this namespace alone.  [default: of all]", watch=True)
-def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval: float) -> None:
+def top(
+    session: Session,
+    names: tuple[str, ...],
+    agent_namespace: str,
+    interval: float,
+    prometheus: str | None,
+) -> None:
     """Show what cards and containers use of what they hold.
 
     Measured on the nodes by gpu-turnstile's agents, which are asked through the API server. Where
-    they do not measure, that is said, and what is held is shown.
+    they do not measure, that is said, and what is held is shown. What pods left idle in the last
+    day is asked of a Prometheus.
     """
+    try:
+        past = None if prometheus is None else Prometheus(prometheus)
+    except ValueError as error:
+        raise CommandError(f"error: --prometheus: {error}", 2) from error
     names = tuple(split(name)[1] for name in names)
     cluster = session.load((NODES,), chosen="nodes")
     on = f" on {' or '.join(names)}" if names else ""
@@ -309,9 +332,13 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
     sought += " (--agent-namespace names another)"
     readings = _readings(session, agent_namespace, names, interval)
     namespace = None if session.options.all_namespaces else session.options.namespace
+    history, asked = None, -math.inf
 
     def picture() -> Shown:
+        nonlocal history, asked
         found, at = next(readings)
+        if past is not None and time.monotonic() - asked >= _HISTORY_SECONDS:
+            history, asked = past.last_day(), time.monotonic()
         report = cluster.report(())
         cards = {
             card.uuid: (node.name, card.index, card.model)
@@ -319,8 +346,12 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
             for card in node.cards
         }
         shown = session.sorted([each for each in found if cluster.chose("", each.node)])
-        page = show_use(shown, cards, namespace=namespace, sought=sought, at=at)
-        return Shown("GpuUseList", shown, page, report.gaps, "node", {"measuredAt": at})
+        page = [
+            *show_use(shown, cards, namespace=namespace, sought=sought, at=at),
+            *show_history(history, namespace, wide=session.wide),
+        ]
+        more = {"measuredAt": at, "lastDay": history}
+        return Shown("GpuUseList", shown, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture, interval)
 

@@ -19,17 +19,17 @@ from werkzeug.exceptions import HTTPException
 from common.text import cut
 from contract.errors import quote
 from view.model import words
-from view.model.ledger import By, Statement
 from view.model.reports import Freshness
 from view.model.stories import PodStory
+from view.model.usage_history import SWITCHED_OFF, GroupBy, History, UsageRow
 from view.web import figures, markup, pages
-from view.web.accounts import MOST, Choice, as_csv, in_order
 from view.web.editions import Edition
 from view.web.feed import Feed
 from view.web.filters import CHOICES, Filter
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
 from view.web.metrics import Metrics
+from view.web.usage_table import MOST, Choice, as_csv, in_order
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,12 @@ class Source(Protocol):
         """When use was measured, unix time; 0 where it is not."""
         ...
 
-    def statement(self, by: By, namespace: str) -> Statement:
+    @property
+    def history(self) -> History | None:
+        """The use of the last day; ``None`` where nobody is asked for it."""
+        ...
+
+    def usage(self, by: GroupBy, namespace: str) -> list[UsageRow]:
         """Return who holds and who wastes."""
         ...
 
@@ -195,23 +200,23 @@ def create_app(
             cast("Any", stream), content_type=media, headers=headers, direct_passthrough=True
         )
 
-    _accounts(app, source)
+    _usage(app, source)
     _technical(app, source.not_ready, metrics)
     _errors(app)
     return app
 
 
-def _accounts(app: Flask, source: Source) -> None:
+def _usage(app: Flask, source: Source) -> None:
     """Add who holds and who wastes."""
 
     @app.get("/use")
     def use() -> str:
         edition, chosen = source.edition, Choice.parse(request.args)
-        statement = source.statement(chosen.by, chosen.namespace)
         return render_template(
             "use.html",
-            statement=statement,
-            accounts=in_order(statement, chosen.sort),
+            history=source.history,
+            switched_off=SWITCHED_OFF,
+            rows=in_order(source.usage(chosen.by, chosen.namespace), chosen.sort),
             most=None if chosen.every else MOST,
             choice=chosen,
             namespaces=sorted({pod.namespace for pod in edition.report.pods} | {chosen.namespace}),
@@ -224,7 +229,8 @@ def _accounts(app: Flask, source: Source) -> None:
     @app.get("/use.csv")
     def table() -> Response:
         chosen = Choice.parse(request.args)
-        text = as_csv(source.statement(chosen.by, chosen.namespace), chosen.sort)
+        rows = in_order(source.usage(chosen.by, chosen.namespace), chosen.sort)
+        text = as_csv(rows, source.history or History())
         response = Response(text, content_type="text/csv; charset=utf-8")
         response.headers["Content-Disposition"] = f'attachment; filename="gpus-by-{chosen.by}.csv"'
         return response

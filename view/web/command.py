@@ -12,6 +12,7 @@ from common.serving.errors import SettingsError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 from view.cluster.agents import AGENT_NAMESPACE
+from view.cluster.prometheus import VARIABLE, Prometheus
 from view.model.node_report import POOL_LABELS
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
@@ -28,7 +29,7 @@ def _parsed_by(parse: Callable[[Any], Any]) -> Callable[[Any, click.Parameter, A
 
     def read(_context: Any, option: click.Parameter, value: Any) -> Any:
         try:
-            return parse(value)
+            return None if value is None else parse(value)
         except ValueError as error:
             raise SettingsError(f"{option.opts[0]}: {error}") from error
 
@@ -87,6 +88,14 @@ def _parsed_by(parse: Callable[[Any], Any]) -> Callable[[Any, click.Parameter, A
     variable="GPU_TURNSTILE_VIEW_DASHBOARD",
     text="URL to which a pod's page leads, such as a dashboard of Grafana; {namespace}, {pod}, "
     "{node} and {owner} are filled in.",
+)
+@_flag(
+    "--prometheus",
+    metavar="URL",
+    callback=_parsed_by(Prometheus),
+    variable=VARIABLE,
+    text="A Prometheus that scrapes the agents, such as http://prometheus.monitoring:9090. It is "
+    "asked who held and wasted in the last day.  [default: only what is held and used now]",
 )
 @_flag(
     "--pool-label",

@@ -14,11 +14,12 @@ from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import Api, Kind
 from view.cluster.live import LiveCluster
-from view.model.ledger import By, Ledger, Statement
-from view.model.reports import ClusterReport, Freshness
+from view.cluster.prometheus import Prometheus
+from view.model.reports import Freshness
 from view.model.state import ClusterState
 from view.model.stories import PodStory
 from view.model.usage import NodeUse, story_with_use, with_use
+from view.model.usage_history import GroupBy, History, UsageRow, usage_rows
 from view.web.editions import EMPTY, Edition, next_edition
 from view.web.feed import Feed
 from view.web.figures import utc
@@ -27,10 +28,13 @@ from view.web.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _PERIOD_SECONDS = 15.0
-"""From one time that agents are asked to the next, and that it is counted who holds and wastes."""
+"""From one time that agents are asked to the next."""
 
 _IDLE_SECONDS = 300.0
 """Where nobody measures, or nobody may be asked."""
+
+_HISTORY_SECONDS = 300.0
+"""From one time that Prometheus is asked for the last day to the next."""
 
 _PAUSE_SECONDS = 1.0
 _SHARE = 10
@@ -106,6 +110,7 @@ class Live:
         *,
         namespace: str,
         agents: str = AGENT_NAMESPACE,
+        prometheus: Prometheus | None = None,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
         """Prepare; nothing is asked before :meth:`start`, and :meth:`stop` ends the client.
@@ -120,9 +125,9 @@ class Live:
         self._stop = threading.Event()
         self._edition = EMPTY
         self._patience = patience
-        self._ledger = Ledger()
-        self._ledger_lock = threading.Lock()
-        self._counted = 0.0
+        self._prometheus = prometheus
+        self.history = History("Prometheus is being asked") if prometheus is not None else None
+        """The use of the last day; ``None`` where no Prometheus is named."""
         self._fault: tuple[str, float] | None = None  # what keeps editions from being made
         self._asked: dict[tuple[str, str], float] = {}  # when Events of a pod were read
         for name, text, value in (
@@ -144,6 +149,7 @@ class Live:
         for name, run in (
             ("editions", self._run),
             ("use", partial(self._measuring.run, self._stop)),
+            ("history", self._remember),
         ):
             threading.Thread(target=run, name=name, daemon=True).start()
 
@@ -185,10 +191,9 @@ class Live:
         """When use was measured, unix time; 0 where it is not."""
         return self._measuring.at if self._measuring.uses else 0.0
 
-    def statement(self, by: By, namespace: str) -> Statement:
-        """Return who holds and who wastes, over the time that has been seen."""
-        with self._ledger_lock:
-            return self._ledger.state(by, namespace)
+    def usage(self, by: GroupBy, namespace: str) -> list[UsageRow]:
+        """Return who holds and who wastes."""
+        return usage_rows(self._edition.report, self._measuring.uses, self.history, by, namespace)
 
     def not_ready(self) -> str:
         """Return why what is known is not the whole, or old; empty when it is neither."""
@@ -237,12 +242,12 @@ class Live:
         if made is not self._edition:
             self._edition = made
             self._feed.publish(made.number)
-        self._count(report)
 
-    def _count(self, report: ClusterReport) -> None:
-        """Count who holds and who wastes, now and then; not what is old."""
-        now = time.time()
-        if now - self._counted >= _PERIOD_SECONDS and not self.freshness.stale:
-            self._counted = now
-            with self._ledger_lock:
-                self._ledger.take(report, self._measuring.uses, now)
+    def _remember(self) -> None:
+        """Ask for the use of the last day again and again; why it is not known is logged once."""
+        while self._prometheus is not None and not self._stop.is_set():
+            before, self.history = self.history, self._prometheus.last_day()
+            problem = self.history.problem
+            if problem and (before is None or problem != before.problem):
+                log.warning("the use of the last day is not known", extra={"reason": problem})
+            self._stop.wait(_PERIOD_SECONDS if problem else _HISTORY_SECONDS)

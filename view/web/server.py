@@ -20,6 +20,7 @@ from contract.names import Names
 from placement.scoring import Policy
 from view.cluster.agents import AGENT_NAMESPACE
 from view.cluster.connection import Connection, connect
+from view.cluster.prometheus import Prometheus
 from view.model.node_report import POOL_LABELS
 from view.model.state import ClusterState
 from view.web.app import contact, create_app
@@ -48,6 +49,7 @@ class Settings:
     policy: Policy = Policy.BINPACK
     hosts: Hosts = field(default_factory=Hosts)
     dashboard: Dashboard = field(default_factory=Dashboard)
+    prometheus: Prometheus | None = None
     pool_labels: tuple[str, ...] = POOL_LABELS
     agents: str = AGENT_NAMESPACE
     streams: int = 64
@@ -112,6 +114,7 @@ class Master(master.Master):
             self._metrics,
             namespace=connection.namespace,
             agents=self.settings.agents,
+            prometheus=self.settings.prometheus,
         )
         live.start()
         app = create_app(

@@ -11,6 +11,7 @@ import pytest
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
 from tests.placement.cluster.builders import make_pod
+from tests.view.cluster.test_prometheus import prometheus
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.terminal import commands, kubectl_complete
@@ -187,6 +188,27 @@ def test_pods_show_what_agents_measure_of_them(
     monkeypatch.setattr(commands, "read_uses", lambda *_args, **_kwargs: (USE,))
     assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
     assert "USES" not in Result(["pods", "--no-use"], capsys).out
+
+
+def test_the_last_day_is_asked_of_prometheus(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "for the last day, --prometheus URL (or GPU_TURNSTILE_P" in Result(["top"], capsys).out
+    with prometheus() as server:
+        monkeypatch.setenv("GPU_TURNSTILE_PROMETHEUS", server.url)
+        assert Result(["top"], capsys).out.splitlines()[2:7] == [
+            "The last day, of which 12.0 hours have been seen",
+            "POD        HELD, CARD HOURS   IDLE, CARD HOURS   IDLE PART",
+            "team/a     2.00               0.30               30%",
+            "team/b     0.10               unknown            unknown",
+            "team/odd   unknown            unknown            unknown",
+        ]
+        assert "team/a" not in Result(["top", "-n", "other"], capsys).out
+    away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
+    assert away["problem"].startswith("Prometheus is not reached: ")
+    refused = Result(["top", "--prometheus", "prometheus:9090"], capsys)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--use"], 1)])

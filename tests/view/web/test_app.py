@@ -16,12 +16,12 @@ from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
-from view.model.ledger import By, Ledger, Statement
 from view.model.pod_report import known_by
 from view.model.reports import Freshness, Gap, NodeReport
 from view.model.state import ClusterState
 from view.model.stories import PodStory
 from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
+from view.model.usage_history import GroupBy, History, PastUse, UsageRow, usage_rows
 from view.web import figures
 from view.web.app import INTERNAL, create_app
 from view.web.editions import EMPTY, next_edition
@@ -43,7 +43,7 @@ class Shown:
         self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
         self.edition = EMPTY
         self.uses: dict[str, NodeUse] = {}
-        self.ledger = Ledger()
+        self.history: History | None = None
         self.waiting_for = ""
         self.broken = False
         self.fresh = Freshness(time.time() + 1000)  # no age, however slow the test is
@@ -68,8 +68,8 @@ class Shown:
         story = self.state.explain(namespace, name)
         return story and story_with_use(story, self.uses)
 
-    def statement(self, by: By, namespace: str) -> Statement:
-        return self.ledger.state(by, namespace)
+    def usage(self, by: GroupBy, namespace: str) -> list[UsageRow]:
+        return usage_rows(self.edition.report, self.uses, self.history, by, namespace)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -479,23 +479,42 @@ def test_use_is_shown_beside_what_is_held_where_it_is_measured(
 def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
     shown: Shown, client: FlaskClient
 ) -> None:
-    assert "nothing has been counted yet" in client.get("/use").text
     shown.fill(*cluster())
     uses = ContainerUse("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
-    measured = {"a100-1": NodeUse("a100-1", measured=True, containers=(uses,))}
-    for at in (1000.0, 1036.0):
-        shown.ledger.take(shown.edition.report, measured, at)
-    page = text_of(client.get("/use?by=pod&namespace=vision").text)
-    assert "Since the page started at 1970-01-01 00:16:40 UTC" in page
-    assert "and is not measured now" in page
+    shown.uses = {"a100-1": NodeUse("a100-1", measured=True, containers=(uses,))}
+    path = "by=pod&namespace=vision"
+    page = text_of(client.get(f"/use?{path}").text)
+    assert "Only what is held and used now is shown: for the last day, --prometheus URL" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 vision/" in page
+    assert "Idle part" not in page
+
+    shown.history = History("Prometheus answered 401 <b>")
+    page = text_of(client.get(f"/use?{path}").text)
+    assert "Unknown: what was held and idle in the last day. Prometheus answered 401 <b>" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 unknown unknown unknown" in page
+
+    past = (
+        PastUse("vision", "train-resnet-0", 0.006, 0.006, 0.0045),
+        PastUse("vision", "train-resnet-1", 0.006, None, None),
+        PastUse("vision", "gone", 0.25, 0.25, 0.0),
+        PastUse("vision", "odd", None, None, None),
+        PastUse("llm", "finetune-70b", 9.0, None, None),
+    )
+    shown.history = History("", 90_400.0, 7_200.0, past)
+    page = text_of(client.get(f"/use?{path}").text)
+    assert "In the last day, to 1970-01-02 01:06:40 UTC , of which 2 h have been seen" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
     assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
+    assert "vision/ gone 0 - 0 0.25 0 0 %" in page
+    assert "vision/ odd 0 - 0 unknown unknown unknown" in page
+    assert "vision/ detect-canary 0.4 unknown 0 0 - -" in page
     assert "finetune-70b" not in page
-    table = client.get("/use.csv?by=pod&namespace=vision")
+    table = client.get(f"/use.csv?{path}")
     assert table.headers["Content-Disposition"] == 'attachment; filename="gpus-by-pod.csv"'
     rows = table.text.splitlines()
     assert rows[1].startswith("vision,,train-resnet-0,0.6,0.15,0.0,0.006,0.006,0.004")
-    assert rows[2].startswith("vision,,detect-canary,0.4,,0.0,0.004,0.0,,")
+    assert rows[3].startswith("vision,,train-resnet-1,0.6,,0.0,0.006,,,1970-01-01T01:06:40Z,")
+    assert rows[3].endswith("1970-01-02T01:06:40Z,7200")
 
 
 def test_a_pods_page_leads_to_the_dashboard_of_the_operator(shown: Shown, feed: Feed) -> None:

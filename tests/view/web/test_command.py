@@ -26,10 +26,13 @@ def test_every_flag_reaches_the_server(
         *("--port", "9000", "--host", "::1", "--kubeconfig", "kc", "--domain", "example.org"),
         *("--policy", "spread", "--streams", "4", "--agent-namespace", "ours"),
         *("--dashboard", "https://g.example/{pod}", "--pool-label", "example.org/pool"),
+        *("--prometheus", "https://ana:secret@p.example"),
     ]
     assert main(["serve", *flags]) == 0
     (settings,) = served
     assert settings.hosts.allow("x.b.example")
+    assert settings.prometheus is not None
+    assert "secret" not in repr(settings)
     assert settings == Settings(
         "::1",
         9000,
@@ -38,6 +41,7 @@ def test_every_flag_reaches_the_server(
         policy=Policy.SPREAD,
         hosts=settings.hosts,
         dashboard=Dashboard("https://g.example/{pod}"),
+        prometheus=settings.prometheus,
         pool_labels=("example.org/pool",),
         agents="ours",
         streams=4,
@@ -48,6 +52,7 @@ def test_every_flag_reaches_the_server(
 def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
     assert main(["serve"]) == 0
     assert (served[0].host, served[0].port) == ("127.0.0.1", 8480)
+    assert served[0].prometheus is None
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,7 @@ def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
         (["--domain", "X"], "domain: Invalid value"),
         (["--allowed-host", "a/b"], "--allowed-host: 'a/b' is no host name"),
         (["--dashboard", "g.example"], "--dashboard: 'g.example' must begin with http://"),
+        (["--prometheus", "a:b@c"], '--prometheus: Invalid value: "***@c": must be an http://'),
         (["--streams", "0"], "Invalid value for '--streams'"),
     ],
 )

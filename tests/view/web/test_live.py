@@ -21,6 +21,7 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
+from tests.view.cluster.test_prometheus import prometheus, vector
 from tests.view.conftest import populate
 from tests.view.gate import gate_to
 from tests.view.web.browsing import serving
@@ -180,6 +181,23 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
     assert "Deleted at <time" in text
     assert "card 3: 10 cores, 1 block" in text
     assert "evidence witness: no other container could be meant" in text
+
+
+def test_the_last_day_is_asked_of_prometheus_and_why_it_is_unknown_is_logged_once(
+    api: ApiServer, tmp_path: Path
+) -> None:
+    with prometheus() as asked:
+        url = asked.url.replace("//", "//ana:secret@")
+        with serving(api.url, tmp_path, "--prometheus", url) as page:
+            page.wait(lambda: "of which 12 h" in page.ask("/use?by=pod")[1])
+            assert 'href="./pods/team/a"' in page.ask("/use?by=pod")[1]
+        asked.answers = {"": vector()}
+        with serving(api.url, tmp_path, "--prometheus", url) as page:
+            page.wait(lambda: "does it scrape agents?" in page.ask("/use")[1])
+            assert page.ask("/readyz")[0] == 200
+    log = page.log.read_text()
+    assert log.count("the use of the last day is not known") == 1
+    assert "secret" not in log
 
 
 def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:

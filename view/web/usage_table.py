@@ -1,13 +1,13 @@
-"""The page of who holds and who wastes: what of the ledger is shown, and the same as CSV. Pure."""
+"""The page of who holds and who wastes: in which order, and the same as CSV. Pure."""
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from view.model.ledger import Account, By, Statement
+from view.model.usage_history import DAY, GroupBy, History, UsageRow
 from view.web.figures import utc
 from view.web.filters import read, write
 
@@ -37,7 +37,7 @@ class Sort(StrEnum):
 class Choice:
     """What is added up, of which namespace, in which order, and whether to the end."""
 
-    by: By = By.NAMESPACE
+    by: GroupBy = GroupBy.NAMESPACE
     namespace: str = ""
     sort: Sort = Sort.IDLE
     every: bool = False
@@ -52,35 +52,37 @@ class Choice:
         return write(self, changes)
 
 
-def in_order(statement: Statement, sort: Sort) -> list[Account]:
-    """Return the accounts sorted; those of which nothing is known come last."""
+def in_order(rows: Iterable[UsageRow], sort: Sort) -> list[UsageRow]:
+    """Return rows sorted; those of which nothing is known come last."""
 
-    def key(each: Account) -> tuple[object, ...]:
-        amount = {
+    def key(each: UsageRow) -> tuple[object, ...]:
+        first = {
             Sort.IDLE: each.idle_hours,
             Sort.HELD: each.held_hours,
-            Sort.SHARE: -1.0 if each.idle_share is None else each.idle_share,
+            Sort.SHARE: each.idle_share,
             Sort.NOW: each.held,
             Sort.WAITING: each.waiting,
             Sort.NAME: 0.0,
         }[sort]
-        return (-amount, each.namespace, each.owner, each.pod)
+        rest = (each.idle_hours, each.held_hours, each.held, each.waiting)
+        amounts = () if sort is Sort.NAME else (first, *rest)
+        known = (-1.0 if amount is None else amount for amount in amounts)
+        return (*(-amount for amount in known), each.namespace, each.owner, each.pod)
 
-    return sorted(statement.accounts, key=key)
+    return sorted(rows, key=key)
 
 
-def as_csv(statement: Statement, sort: Sort) -> str:
-    """Write all accounts as a table; what is not known is empty."""
+def as_csv(rows: Iterable[UsageRow], history: History) -> str:
+    """Write all rows as a table; what is not known is empty."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(_COLUMNS)
-    seen = (utc(statement.since), utc(statement.until), round(statement.seen))
-    for each in in_order(statement, sort):
+    seen = (utc(history.at and history.at - DAY), utc(history.at), round(history.seen))
+    for each in rows:
         names = (_plain(text) for text in (each.namespace, each.owner, each.pod))
-        measured = each.measured_hours
-        amounts = (each.held, each.used, each.waiting, each.held_hours, measured)
-        idle = each.idle_hours if measured else None
-        rounded = ("" if amount is None else round(amount, 3) for amount in (*amounts, idle))
+        now = (each.held, each.used, each.waiting)
+        amounts = (*now, each.held_hours, each.measured_hours, each.idle_hours)
+        rounded = ("" if amount is None else round(amount, 3) for amount in amounts)
         writer.writerow((*names, *rounded, *seen))
     return out.getvalue()
 

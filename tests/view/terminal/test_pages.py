@@ -17,7 +17,7 @@ from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.model.words import age, safe
-from view.terminal.layout import Page, bar
+from view.terminal.layout import Column, Page, bar, table
 from view.terminal.nodes import show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.screen import Screen
@@ -80,6 +80,12 @@ def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     assert len(lines) == 44
     assert lines[-1] == "Cards of a node: kubectl gpu nodes NAME"
     assert len(drawn(show_nodes(replace(report, nodes=report.nodes[7:8]), NOW, named=True))) == 5
+
+
+def test_a_terminal_has_a_thousand_rows_and_a_file_all_of_them() -> None:
+    grid = table(range(1001), (Column("N"), lambda number: number))
+    assert drawn([grid])[-2:] == ["999", "... and 1 more rows, with | less all of them"]
+    assert drawn([grid], None)[-1] == "1000"
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from scheduler.extender import observe
 from scheduler.metrics import Metrics as SchedulerMetrics
 from scheduler.state import State
 from view.__main__ import cli as view
+from view.__main__ import serve
 from view.model.state import ClusterState
-from view.web.command import serve
 from view.web.feed import Feed
 from view.web.live import Live
 from view.web.metrics import Metrics as ViewMetrics

@@ -29,7 +29,7 @@ from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
 from view.web import server as view_server
-from view.web.server import Settings as ViewSettings
+from view.web.settings import Settings as ViewSettings
 
 _TEAMS = ("team-a", "team-b")
 Heard = dict[str, set[Request]]
@@ -208,7 +208,7 @@ def page(folder: Path) -> Heard:
             admin.create(f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods", agent)
             path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{name}/status"
             admin.patch(path, {"status": {"phase": "Running"}})
-        settings = ViewSettings("127.0.0.1", 8480, NAMES, kubeconfig=kubeconfig)
+        settings = ViewSettings(names=NAMES, kubeconfig=kubeconfig)
         master = view_server.Master(settings)
         browser = client_of(master.load())
         eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")

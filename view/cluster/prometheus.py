@@ -22,9 +22,6 @@ from view.model.usage import PREFIX
 from view.model.usage_history import History, PastUse
 from view.model.words import clamp, safe
 
-VARIABLE = "GPU_TURNSTILE_PROMETHEUS"
-"""The environment variable of its URL, for page and command line."""
-
 _SECONDS = 10.0
 """For all queries together."""
 

@@ -2,14 +2,13 @@
 
 import gc
 import logging
-import math
 import sys
-import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -20,10 +19,10 @@ from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
-from view.cluster.prometheus import VARIABLE, Prometheus
+from view.cluster.prometheus import Prometheus
 from view.model.reports import Freshness, PodReport, Stage
 from view.model.stories import Answer
-from view.model.usage import ContainerUse, NodeUse
+from view.model.usage import ContainerUse
 from view.terminal.completion import complete_node, complete_pod
 from view.terminal.cordoning import change_cordon
 from view.terminal.doctor import exit_code, judge, show_findings
@@ -33,7 +32,7 @@ from view.terminal.layout import WARN, line
 from view.terminal.nodes import UNSETTLED, show_nodes
 from view.terminal.options import KINDS, Group, as_two, flag, options, split
 from view.terminal.pods import show_pods
-from view.terminal.session import NOT_KNOWN, Session, Shown, read_object
+from view.terminal.session import NOT_KNOWN, Session, Shown, at_most_every, read_object
 from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_history, show_use
 
@@ -149,10 +148,9 @@ def pods(session: Session, *, use: bool | None) -> None:
     with in_words():
         only = None if session.options.all_namespaces else session.namespace
 
-    asked, measured = 0.0, None  # when agents were asked, and what they said
+    measure = at_most_every(_ASKED_SECONDS, partial(_measured, session, use=use))
 
     def picture() -> Shown:
-        nonlocal asked, measured
         report = cluster.report()
         shown = session.sorted(
             [
@@ -161,8 +159,7 @@ def pods(session: Session, *, use: bool | None) -> None:
                 if only in (None, each.namespace) and cluster.chose(each.namespace, each.name)
             ]
         )
-        if not asked or time.monotonic() - asked >= _ASKED_SECONDS:
-            asked, measured = time.monotonic(), _measured(session, shown, use=use)
+        measured = measure(shown)
         uses = {(each.namespace, each.pod, each.container): each for each in measured or ()}
         page = show_pods(shown, datetime.now(UTC), namespace=only, wide=session.wide, uses=uses)
         if not shown and any(gap.what == "pods" and gap.whole for gap in report.gaps):
@@ -303,7 +300,7 @@ _add_cordoning("uncordon", "Let new containers have cards of a node again.")
 @click.option(
     "--prometheus",
     metavar="URL",
-    envvar=VARIABLE,
+    envvar="GPU_TURNSTILE_PROMETHEUS",
     help="A Prometheus that scrapes the agents, such as http://localhost:9090: what pods held and "
     "left idle in the last day.  [default: only what is held and used now]",
 )
@@ -330,15 +327,21 @@ def top(
     on = f" on {' or '.join(names)}" if names else ""
     sought = f"no pod of an agent runs{on} in namespace {agent_namespace}"
     sought += " (--agent-namespace names another)"
-    readings = _readings(session, agent_namespace, names, interval)
+    client = session.connection.client
+    measured = at_most_every(
+        interval,
+        lambda: (
+            read_uses(client, agent_namespace, names or None),
+            f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        ),
+    )
+    day = at_most_every(_HISTORY_SECONDS, lambda: None if past is None else past.last_day())
     namespace = None if session.options.all_namespaces else session.options.namespace
-    history, asked = None, -math.inf
 
     def picture() -> Shown:
-        nonlocal history, asked
-        found, at = next(readings)
-        if past is not None and time.monotonic() - asked >= _HISTORY_SECONDS:
-            history, asked = past.last_day(), time.monotonic()
+        with in_words():
+            found, at = measured()
+        history = day()
         report = cluster.report(())
         cards = {
             card.uuid: (node.name, card.index, card.model)
@@ -354,30 +357,6 @@ def top(
         return Shown("GpuUseList", shown, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture, interval)
-
-
-def _readings(
-    session: Session, namespace: str, names: tuple[str, ...], interval: float
-) -> Iterator[tuple[tuple[NodeUse, ...], str]]:
-    """Yield what agents measure and when; while nobody answers a watch has what was last measured.
-
-    Raises:
-        CommandError: they cannot be asked.
-    """
-    found: tuple[NodeUse, ...] = ()
-    last, at = None, ""
-    while True:
-        now = datetime.now(UTC)
-        if last is None or (now - last).total_seconds() >= interval:
-            with in_words():
-                try:
-                    found = read_uses(session.connection.client, namespace, names or None)
-                    at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
-                except Unavailable:
-                    if last is None:
-                        raise
-            last = now
-        yield found, at
 
 
 @cli.command()

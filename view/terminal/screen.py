@@ -6,6 +6,7 @@ In a terminal tables are its own; in a file or a pipe each row is one line, and 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
+from threading import Timer
 from typing import TextIO
 
 from rich.cells import cell_len
@@ -150,6 +151,32 @@ class Screen:
                 live.update(Text.from_ansi(text), refresh=True)
 
             yield redraw
+
+
+class Progress:
+    """Shows a person who waits what has been read so far. Safe to share between threads."""
+
+    def __init__(self, out: TextIO, quiet: float = 0.5) -> None:
+        """Begin; what takes less than *quiet* seconds needs no progress."""
+        self._counts: dict[str, int] = {}
+        self._status = Console(file=out).status("Reading the cluster")
+        self._timer = Timer(quiet, self._status.start)
+        self._timer.daemon = True
+        if out.isatty():
+            self._timer.start()
+
+    def __call__(self, what: str, count: int) -> None:
+        """Take in how many objects of a kind have been read so far."""
+        self._counts[what] = max(count, self._counts.get(what, 0))
+        counts = ", ".join(f"{number} {kind}" for kind, number in sorted({**self._counts}.items()))
+        self._status.update(f"Reading the cluster: {counts}")
+
+    def end(self) -> None:
+        """Take it off the screen, which is a page's from here on, whatever is read again."""
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()
+        self._status.stop()
 
 
 def _plain(part: Grid | Line, *, headings: bool) -> Iterator[str]:

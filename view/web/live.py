@@ -20,7 +20,7 @@ from view.model.state import ClusterState
 from view.model.stories import PodStory
 from view.model.usage import NodeUse, story_with_use, with_use
 from view.model.usage_history import GroupBy, History, UsageRow, usage_rows
-from view.web.editions import EMPTY, Edition, next_edition
+from view.web.editions import EMPTY, next_edition
 from view.web.feed import Feed
 from view.web.figures import utc
 from view.web.metrics import Metrics
@@ -123,7 +123,8 @@ class Live:
         self._feed = feed
         self._metrics = metrics
         self._stop = threading.Event()
-        self._edition = EMPTY
+        self.edition = EMPTY
+        """The newest one."""
         self._patience = patience
         self._prometheus = prometheus
         self.history = History("Prometheus is being asked") if prometheus is not None else None
@@ -136,8 +137,8 @@ class Live:
                 "1 while nodes and pods are followed, and the API server is heard.",
                 lambda: not self.not_ready(),
             ),
-            ("known_nodes", "Nodes that are shown.", lambda: len(self._edition.report.nodes)),
-            ("known_pods", "GPU pods that are known.", lambda: len(self._edition.report.pods)),
+            ("known_nodes", "Nodes that are shown.", lambda: len(self.edition.report.nodes)),
+            ("known_pods", "GPU pods that are known.", lambda: len(self.edition.report.pods)),
             ("streams", "Browsers that are told of changes.", lambda: feed.streams),
             ("streams_refused", "Browsers for which no stream was left.", lambda: feed.refused),
         ):
@@ -158,11 +159,6 @@ class Live:
         self._stop.set()
         self._feed.close()
         self._client.close()
-
-    @property
-    def edition(self) -> Edition:
-        """The newest edition."""
-        return self._edition
 
     def explain(self, namespace: str, name: str) -> PodStory | None:
         """Explain one pod; ``None`` where there is none that asks for GPUs."""
@@ -193,7 +189,7 @@ class Live:
 
     def usage(self, by: GroupBy, namespace: str) -> list[UsageRow]:
         """Return who holds and who wastes."""
-        return usage_rows(self._edition.report, self._measuring.uses, self.history, by, namespace)
+        return usage_rows(self.edition.report, self._measuring.uses, self.history, by, namespace)
 
     def not_ready(self) -> str:
         """Return why what is known is not the whole, or old; empty when it is neither."""
@@ -202,9 +198,9 @@ class Live:
         missing = self._cluster.missing
         if missing:
             return f"not in step yet: {' and '.join(missing)} are being listed"
-        if not self._edition.number:
+        if not self.edition.number:
             return "not in step yet: the first picture is being made"
-        gaps = self._edition.report.gaps
+        gaps = self.edition.report.gaps
         unknown = [each.what for each in gaps if each.whole and each.what != "events"]
         if unknown:
             return f"{' and '.join(unknown)} may not be read"
@@ -237,10 +233,10 @@ class Live:
         if self._cluster.missing:
             return  # being listed: half a cluster would look like a cluster
         report = with_use(self._cluster.report(), self._measuring.uses)
-        made = next_edition(self._edition, report, first=int(time.time()))
+        made = next_edition(self.edition, report, first=int(time.time()))
         self._metrics.made(time.monotonic() - began)
-        if made is not self._edition:
-            self._edition = made
+        if made is not self.edition:
+            self.edition = made
             self._feed.publish(made.number)
 
     def _remember(self) -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
+from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_pod
 from tests.view.cluster.test_prometheus import prometheus
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.terminal import commands, kubectl_complete
 from view.terminal.faults import CommandError, in_words
-from view.terminal.session import Progress
+from view.terminal.screen import Progress
 
 
 class Result:
@@ -279,18 +280,19 @@ def test_words_are_completed_as_kubectl_asks_for_it(
 
 
 def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
-    terminal, file = Terminal(), StringIO()
-    times = iter([0.0, 0.1, 0.6, 0.7])
-    progress = Progress(terminal, lambda: next(times))
+    for out, quiet in ((StringIO(), 0.0), (Terminal(), 60.0)):
+        silent = Progress(out, quiet)
+        silent("pods", 500)
+        silent.end()
+        assert out.getvalue() == ""
+    terminal = Terminal()
+    progress = Progress(terminal, 0.0)
     progress("pods", 500)
-    assert terminal.getvalue() == ""
     progress("nodes", 100)
-    assert terminal.getvalue() == "\rReading the cluster: 100 nodes, 500 pods"
+    shown = "Reading the cluster: 100 nodes, 500 pods"
+    eventually(lambda: shown in terminal.getvalue(), "it is shown")
     progress.end()
-    assert terminal.getvalue().endswith(" \r")
+    said = terminal.getvalue()
     progress("pods", 900)  # which a watch reads again, below its page
-    assert terminal.getvalue().endswith(" \r")
-    silent = Progress(file, lambda: 9.0)
-    silent("pods", 1)
-    silent.end()
-    assert file.getvalue() == ""
+    assert terminal.getvalue() == said
+    assert said.endswith("\x1b[2K")

@@ -6,10 +6,12 @@ import time
 from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
+from typing import cast
 
 import pytest
 from flask.testing import FlaskClient
 
+from common.apiserver.client import Client
 from common.serving.asgi import Adapter
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
 from tests.common.serving.through import client_of
@@ -21,14 +23,15 @@ from view.model.reports import Freshness, Gap, NodeReport
 from view.model.state import ClusterState
 from view.model.stories import PodStory
 from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
-from view.model.usage_history import GroupBy, History, PastUse, UsageRow, usage_rows
+from view.model.usage_history import History, PastUse
 from view.web import figures
 from view.web.app import INTERNAL, create_app
-from view.web.editions import EMPTY, next_edition
+from view.web.editions import next_edition
 from view.web.feed import Feed
 from view.web.filters import PAGE
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
+from view.web.live import Live
 from view.web.metrics import Metrics
 
 EVIL = """"'><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"""
@@ -36,14 +39,14 @@ EVIL = """"'><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"""
 SHORT = EVIL[: EVIL.index("<script")]
 
 
-class Shown:
-    """A ``Source`` over a model that the test fills."""
+class Shown(Live):
+    """A page over a model that the test fills."""
 
     def __init__(self) -> None:
         self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
-        self.edition = EMPTY
+        client = cast("Client", None)  # nothing is asked
+        super().__init__(client, self.state, Feed(1), Metrics(), namespace="default")
         self.uses: dict[str, NodeUse] = {}
-        self.history: History | None = None
         self.waiting_for = ""
         self.broken = False
         self.fresh = Freshness(time.time() + 1000)  # no age, however slow the test is
@@ -60,6 +63,7 @@ class Shown:
         self.publish()
 
     def publish(self) -> None:
+        self._measuring.uses = self.uses
         self.edition = next_edition(self.edition, with_use(self.state.report(), self.uses))
 
     def explain(self, namespace: str, name: str) -> PodStory | None:
@@ -67,9 +71,6 @@ class Shown:
             raise RuntimeError("a mistake of ours")
         story = self.state.explain(namespace, name)
         return story and story_with_use(story, self.uses)
-
-    def usage(self, by: GroupBy, namespace: str) -> list[UsageRow]:
-        return usage_rows(self.edition.report, self.uses, self.history, by, namespace)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -482,6 +483,7 @@ def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
     shown.fill(*cluster())
     uses = ContainerUse("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
     shown.uses = {"a100-1": NodeUse("a100-1", measured=True, containers=(uses,))}
+    shown.publish()
     path = "by=pod&namespace=vision"
     page = text_of(client.get(f"/use?{path}").text)
     assert "Only what is held and used now is shown: for the last day, --prometheus URL" in page

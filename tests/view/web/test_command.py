@@ -6,15 +6,15 @@ import pytest
 
 from placement.scoring import Policy
 from view.__main__ import main
-from view.web import command
+from view.web import server
 from view.web.links import Dashboard
-from view.web.server import Settings
+from view.web.settings import Settings
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     found: list[Settings] = []
-    monkeypatch.setattr(command, "serve_page", found.append)
+    monkeypatch.setattr(server, "serve", found.append)
     return found
 
 
@@ -34,9 +34,9 @@ def test_every_flag_reaches_the_server(
     assert settings.prometheus is not None
     assert "secret" not in repr(settings)
     assert settings == Settings(
-        "::1",
         9000,
-        settings.names,
+        "::1",
+        names=settings.names,
         kubeconfig=Path("kc"),
         policy=Policy.SPREAD,
         hosts=settings.hosts,

@@ -38,7 +38,8 @@ from view.web.feed import Feed
 from view.web.hosts import Hosts
 from view.web.live import Live
 from view.web.metrics import Metrics
-from view.web.server import Master, Settings, connection_of
+from view.web.server import Master, connection_of
+from view.web.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +54,7 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def settings(api: ApiServer, tmp_path: Path) -> Settings:
     (tmp_path / "kubeconfig").write_text(kubeconfig_for(api.url))
-    return Settings("127.0.0.1", 8480, NAMES, kubeconfig=tmp_path / "kubeconfig", streams=2)
+    return Settings(names=NAMES, kubeconfig=tmp_path / "kubeconfig", streams=2)
 
 
 @pytest.fixture

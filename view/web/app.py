@@ -23,7 +23,7 @@ from view.model.reports import Freshness
 from view.model.usage_history import SWITCHED_OFF, History
 from view.web import figures, markup, pages
 from view.web.feed import Feed
-from view.web.filters import CHOICES, Filter
+from view.web.filters import Filter
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
 from view.web.live import Live
@@ -240,7 +240,6 @@ def _of_nodes(page: pages.NodesPage, live: Live, rows: markup.Rows) -> dict[str,
         "filter": page.filter,
         "report": report,
         "blocks": pages.Blocks(report.nodes),
-        "choices": CHOICES,
         "waiting_for": live.not_ready(),
         "unknown": {gap.what for gap in report.gaps if gap.whole},
         "measured_at": figures.utc(live.measured_at),

@@ -2,14 +2,13 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
 
 from view.model.usage_history import DAY, GroupBy, History, UsageRow
 from view.web.figures import utc
-from view.web.filters import read, write
+from view.web.filters import Parameters
 
 MOST = 200
 """Rows of the table."""
@@ -34,22 +33,13 @@ class Sort(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Parameters):
     """What is added up, of which namespace, in which order, and whether to the end."""
 
     by: GroupBy = GroupBy.NAMESPACE
     namespace: str = ""
     sort: Sort = Sort.IDLE
     every: bool = False
-
-    @classmethod
-    def parse(cls, query: Mapping[str, str]) -> Self:
-        """Read the parameters of a request; what makes no sense is as if it were not there."""
-        return read(cls, query)
-
-    def query(self, **changes: str | bool) -> str:
-        """Write the parameters of a request, some of them changed."""
-        return write(self, changes)
 
 
 def in_order(rows: Iterable[UsageRow], sort: Sort) -> list[UsageRow]:

@@ -123,6 +123,14 @@ class ApiServer:
         """Take the server away, or bring it back on the same port with all its objects."""
         self._control(lambda: self._set_outage(outage))
 
+    def deny(self, *asked: str) -> None:
+        """Take rights away: regular expressions of verb and path; none gives all back."""
+
+        def change() -> None:
+            self._http.denied = asked
+
+        self._control(change)
+
     def _control(self, work: Callable[[], Awaitable[None] | None]) -> None:
         async def do() -> None:
             if (rest := work()) is not None:
@@ -176,6 +184,10 @@ class ApiServer:
 
     async def _set_outage(self, outage: Outage) -> None:
         self._http.outage = outage
+        if outage is Outage.SILENT:
+            self._http.answers.clear()
+        else:
+            self._http.answers.set()
         if outage is Outage.REFUSED:
             await self._http.refuse()
             return

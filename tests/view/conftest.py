@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.placement.cluster.builders import Json
@@ -29,6 +30,17 @@ def populate(server: ApiServer, objects: Iterable[Json]) -> None:
                 status = {"status": obj["status"]}
                 made = admin.patch(f"{path}/status", status)
                 uids[of["uid"]] = made["metadata"]["uid"]
+
+
+def restore(server: ApiServer) -> None:
+    """Give back rights and answers."""
+    server.set_outage(Outage.NONE)
+    server.deny()
+
+
+def asked_of(server: ApiServer, since: int) -> list[str]:
+    """Return verb and path of each request after the first ones."""
+    return [f"{each.verb} {each.path}" for each in server.requests[since:]]
 
 
 @pytest.fixture(scope="module")

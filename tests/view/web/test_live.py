@@ -15,6 +15,7 @@ import pytest
 from common.errors import Unavailable
 from common.serving.errors import SettingsError
 from contract.names import Names
+from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
@@ -22,8 +23,7 @@ from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
 from tests.view.cluster.test_prometheus import prometheus, vector
-from tests.view.conftest import populate
-from tests.view.gate import gate_to
+from tests.view.conftest import asked_of, populate, restore
 from tests.view.web.browsing import serving
 from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
@@ -45,10 +45,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def api() -> Iterator[ApiServer]:
+def server() -> Iterator[ApiServer]:
     with ApiServer(ApiSettings(bookmark_s=0.1)) as running:
         populate(running, cluster())
         yield running
+
+
+@pytest.fixture
+def api(server: ApiServer) -> Iterator[ApiServer]:
+    yield server
+    restore(server)
 
 
 @pytest.fixture
@@ -119,9 +125,11 @@ def _fail(*_: object) -> None:
 def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
     api: ApiServer, tmp_path: Path
 ) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    with serving(api.url, tmp_path) as page:
         assert 'data-stale=""' in page.ask("/")[1]
-        gate.freeze()  # connections stay open, and silent, as of a process that is stopped
+        api.set_outage(
+            Outage.SILENT
+        )  # connections stay open, and silent, as of a process that is stopped
         began = time.monotonic()
         page.wait(lambda: page.ask("/readyz")[0] == 503)
         # On an idle machine after 10 s. What was last known to be so is 10 s old then.
@@ -133,7 +141,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
         assert "a100-1" in text  # what was known then
         assert "gpu_turnstile_view_in_step 0.0" in page.ask("/metrics")[1]
         assert f'data-stale="{why}"' in page.ask("/rows?since=0")[1]
-        gate.thaw()
+        api.set_outage(Outage.NONE)
         page.wait(lambda: page.ask("/readyz")[0] == 200)
         assert 'data-stale=""' in page.ask("/")[1]
 
@@ -147,10 +155,10 @@ def test_browsers_are_told_how_old_what_they_show_is(live: Live) -> None:
 
 
 def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path: Path) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    with serving(api.url, tmp_path) as page:
         assert "finetune-70b" in page.ask("/")[1]
-        gate.denied = {"(list|watch) /api/v1/(.*/)?pods", "(list|watch|get) /api/v1/nodes.*"}
-        gate.cut()
+        api.deny("(list|watch) /api/v1/(.*/)?pods", "(list|watch|get) /api/v1/nodes.*")
+        api.drop_watches()
         page.wait(lambda: page.ask("/readyz")[1] == "nodes and pods may not be read\n")
         text = page.ask("/")[1]
         assert "finetune-70b" not in text
@@ -202,10 +210,11 @@ def test_the_last_day_is_asked_of_prometheus_and_why_it_is_unknown_is_logged_onc
 
 
 def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    since = len(api.requests)
+    with serving(api.url, tmp_path) as page:
         for _ in range(5):
             assert page.ask("/pods/vision/augment-xl")[0] == 200
-        lists = [each for each in gate.asked if each.startswith("list ")]
+        lists = [each for each in asked_of(api, since) if each.startswith("list ")]
         assert lists.count("list /api/v1/namespaces/vision/events") == 1
         assert [lists.count(f"list /api/v1/{each}") for each in ("nodes", "pods")] == [1, 1]
 

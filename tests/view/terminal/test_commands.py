@@ -36,10 +36,8 @@ class Result:
     ("arguments", "expected"),
     [
         ("", "NODE/CARD   MODEL"),
-        ("nodes n1", "└ 1         A100      ok       100/100"),
         ("nodes n1 -o wide", "GPU-n1-0"),
         ("pods", "big      waiting    c0"),
-        ("-n default pods", "big      waiting    c0"),
         ("pods -n other", "No pods that ask for GPUs found in namespace other"),
         ("pods -A -o wide", "use-gpu-type=h100"),
         ("explain big", "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"),
@@ -52,7 +50,6 @@ class Result:
                 "In the simulator there is none: its agents are no pods."
             ),
         ),
-        ("--domain example.org pods -A", "No pods that ask for GPUs found."),
         ("--policy spread nodes", "NODE/CARD"),
         ("--version", "kubectl gpu, version"),
     ],

@@ -318,7 +318,12 @@ def test_a_process_streams_and_ends_at_once_though_a_browser_listens(
         connection.request("GET", "/events?since=1")
         stream = connection.getresponse()
         assert stream.readline() == b"retry: 3000\n"
-        assert page.ask("/events")[0] == 503
+        assert page.ask("/events", "HEAD") == (200, "")
+        refused = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
+        refused.request("GET", "/events")
+        answer = refused.getresponse()
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "30")
+        refused.close()
         assert stream.readline() == b"\n"
         assert stream.readline().startswith(b"id: ")
         page.process.send_signal(signal.SIGTERM)

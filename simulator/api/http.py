@@ -143,10 +143,10 @@ class HttpServer:
         target = parse_path(request.path)
         if target is None:
             raise errors.no_such_path()
-        self.records.append(record := _record(request, target))
-        asked = f"{record.verb} {record.path}"
+        asked = f"{_verb(request, target)} {request.path}"
         if any(re.fullmatch(each, asked) for each in self.denied):
             raise errors.forbidden(asked)
+        self.records.append(_record(request, target))
         if request.method == "GET":
             if target.name:
                 found = self._store.get(target.resource, target.namespace, target.name)
@@ -289,15 +289,18 @@ class HttpServer:
                 await asyncio.wait_for(self._delay_changed.wait(), wait)
 
 
+def _verb(request: web.Request, target: Target) -> str:
+    if target.name or request.method not in ("GET", "HEAD"):
+        return _VERBS.get(request.method, "get")
+    return "watch" if _is_watch(request) else "list"
+
+
 def _record(request: web.Request, target: Target) -> RequestRecord:
-    verb = _VERBS.get(request.method, "get")
-    if not target.name and verb == "get":
-        verb = "watch" if _is_watch(request) else "list"
     plural = target.resource.plural
     return RequestRecord(
         method=request.method,
         path=request.path,
-        verb=verb,
+        verb=_verb(request, target),
         group=target.resource.group,
         resource=f"{plural}/{target.subresource}" if target.subresource else plural,
         namespace=target.namespace,

@@ -81,7 +81,7 @@ class ApiServer:
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
-        """Return every request so far that named a resource."""
+        """Return every request so far that named a resource and was allowed."""
         return tuple(self._http.records)
 
     def start(self) -> None:

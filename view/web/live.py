@@ -4,15 +4,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 
 from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import passing_over
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
-from view.cluster.collections import Api, Kind
+from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model.reports import Freshness
@@ -39,48 +38,6 @@ _HISTORY_SECONDS = 300.0
 _PAUSE_SECONDS = 1.0
 _SHARE = 10
 """An edition that took a second is followed by the next after ten: a tenth of a core."""
-
-
-class Measuring:
-    """Asks agents what they measure. :meth:`run` belongs to one thread."""
-
-    def __init__(self, api: Api, namespace: str = AGENT_NAMESPACE) -> None:
-        """Prepare; nothing is asked before :meth:`run`."""
-        self._api, self._namespace, self._reason = api, namespace, ""
-        self.uses: Mapping[str, NodeUse] = {}
-        """What was measured last, by node; nodes whose agents do not measure are left out."""
-        self.at = 0.0
-        """When that was measured, unix time."""
-
-    def run(self, stop: threading.Event) -> None:
-        """Ask again and again, until *stop*."""
-        while not stop.is_set():
-            began = time.monotonic()
-            self._measure()
-            pause = _PERIOD_SECONDS if self.uses else _IDLE_SECONDS
-            stop.wait(max(pause, _SHARE * (time.monotonic() - began)))
-
-    def _measure(self) -> None:
-        try:
-            found = read_uses(self._api, self._namespace)
-        except (Rejected, Gone, Unavailable) as error:
-            self._tell(str(error))
-            if not isinstance(error, Unavailable):  # else it is as old as all that is shown
-                self.uses = {}
-            return
-        measured = {each.node: each for each in found if each.measured}
-        problems = [each.problem for each in found if each.problem]
-        if measured or not problems:
-            self._reason = ""
-        else:
-            self._tell(problems[0])
-        self.uses, self.at = measured, time.time()
-
-    def _tell(self, reason: str) -> None:
-        """Log why nothing is known, once."""
-        if reason != self._reason:
-            log.info("use is not shown", extra={"reason": reason})
-            self._reason = reason
 
 
 _PATIENCE_SECONDS = 10.0
@@ -119,10 +76,14 @@ class Live:
         """
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)
-        self._measuring = Measuring(client, agents)
+        self._agents = agents
+        self.uses: Mapping[str, NodeUse] = {}
+        """What was measured last, by node; nodes whose agents do not measure are left out."""
+        self._measured = 0.0
         self._feed = feed
         self._metrics = metrics
         self._stop = threading.Event()
+        self._seen = 0
         self.edition = EMPTY
         """The newest one."""
         self._patience = patience
@@ -130,6 +91,7 @@ class Live:
         self.history = History("Prometheus is being asked") if prometheus is not None else None
         """The use of the last day; ``None`` where no Prometheus is named."""
         self._fault: tuple[str, float] | None = None  # what keeps editions from being made
+        self._told: dict[str, str] = {}
         self._asked: dict[tuple[str, str], float] = {}  # when Events of a pod were read
         for name, text, value in (
             (
@@ -147,12 +109,12 @@ class Live:
     def start(self) -> None:
         """Begin to follow the cluster; returns at once."""
         self._cluster.follow(self._stop)
-        for name, run in (
-            ("editions", self._run),
-            ("use", partial(self._measuring.run, self._stop)),
-            ("history", self._remember),
+        for name, step in (
+            ("editions", self._make_edition),
+            ("use", self._measure),
+            ("history", self._ask_prometheus),
         ):
-            threading.Thread(target=run, name=name, daemon=True).start()
+            threading.Thread(target=self._repeat, args=(step,), name=name, daemon=True).start()
 
     def stop(self) -> None:
         """End the watches and the streams of browsers; as often as one likes."""
@@ -172,7 +134,7 @@ class Live:
             with contextlib.suppress(Gone, Rejected, Unavailable):
                 self._cluster.load_events_of(namespace, name)
                 story = self._cluster.explain(namespace, name)
-        return story and story_with_use(story, self._measuring.uses)
+        return story and story_with_use(story, self.uses)
 
     @property
     def freshness(self) -> Freshness:
@@ -185,11 +147,11 @@ class Live:
     @property
     def measured_at(self) -> float:
         """When use was measured, unix time; 0 where it is not."""
-        return self._measuring.at if self._measuring.uses else 0.0
+        return self._measured if self.uses else 0.0
 
     def usage(self, by: GroupBy, namespace: str) -> list[UsageRow]:
         """Return who holds and who wastes."""
-        return usage_rows(self.edition.report, self._measuring.uses, self.history, by, namespace)
+        return usage_rows(self.edition.report, self.uses, self.history, by, namespace)
 
     def not_ready(self) -> str:
         """Return why what is known is not the whole, or old; empty when it is neither."""
@@ -207,43 +169,66 @@ class Live:
         fresh = self.freshness
         return f"stale since {utc(fresh.at)}: {fresh.stale}" if fresh.stale else ""
 
-    def _run(self) -> None:
-        """Make editions, as often as the cluster changes and no more than is worth it."""
-        seen = 0
+    def _repeat(self, step: Callable[[], float]) -> None:
+        """Take a step again and again; it returns the seconds until the next one."""
         while not self._stop.is_set():
-            seen = self._cluster.wait_for_change(seen, _PAUSE_SECONDS)
-            began = time.monotonic()
-            try:
-                self._make()
-            except Exception as error:  # noqa: BLE001 -- the thread's edge: see _failed
-                self._failed(error, began)
-            else:
-                self._fault = None
-            self._stop.wait(max(_PAUSE_SECONDS, _SHARE * (time.monotonic() - began)))
+            self._stop.wait(step())
 
-    def _failed(self, error: Exception, began: float) -> None:
-        """Record a fault of ours; its trace is written once, not with each edition."""
-        known, since = self._fault or ("", began)
-        self._fault = repr(error), since
-        if repr(error) != known:
-            log.error("no edition made", exc_info=error)
+    def _make_edition(self) -> float:
+        """Make an edition, as often as the cluster changes and no more than is worth it."""
+        self._seen = self._cluster.wait_for_change(self._seen, _PAUSE_SECONDS)
+        began = time.monotonic()
+        try:
+            self._make()
+        except Exception as error:
+            known, since = self._fault or ("", began)
+            self._fault = repr(error), since
+            if repr(error) != known:
+                log.error("no edition made", exc_info=error)
+        else:
+            self._fault = None
+        return max(_PAUSE_SECONDS, _SHARE * (time.monotonic() - began))
 
     def _make(self) -> None:
         began = time.monotonic()
         if self._cluster.missing:
             return  # being listed: half a cluster would look like a cluster
-        report = with_use(self._cluster.report(), self._measuring.uses)
+        report = with_use(self._cluster.report(), self.uses)
         made = next_edition(self.edition, report, first=int(time.time()))
         self._metrics.made(time.monotonic() - began)
         if made is not self.edition:
             self.edition = made
             self._feed.publish(made.number)
 
-    def _remember(self) -> None:
-        """Ask for the use of the last day again and again; why it is not known is logged once."""
-        while self._prometheus is not None and not self._stop.is_set():
-            before, self.history = self.history, self._prometheus.last_day()
-            problem = self.history.problem
-            if problem and (before is None or problem != before.problem):
-                log.warning("the use of the last day is not known", extra={"reason": problem})
-            self._stop.wait(_PERIOD_SECONDS if problem else _HISTORY_SECONDS)
+    def _measure(self) -> float:
+        """Ask agents what they measure."""
+        began, problem = time.monotonic(), ""
+        try:
+            found = read_uses(self._client, self._agents)
+        except (Rejected, Gone, Unavailable) as error:
+            problem = str(error)
+            if not isinstance(error, Unavailable):  # else it is as old as all that is shown
+                self.uses = {}
+        else:
+            self.uses = {each.node: each for each in found if each.measured}
+            self._measured = time.time()
+            if not self.uses:
+                problem = next((each.problem for each in found if each.problem), "")
+        self._tell("use is not shown", problem)
+        pause = _PERIOD_SECONDS if self.uses else _IDLE_SECONDS
+        return max(pause, _SHARE * (time.monotonic() - began))
+
+    def _ask_prometheus(self) -> float:
+        """Ask for the use of the last day."""
+        if self._prometheus is not None:
+            self.history = self._prometheus.last_day()
+            self._tell("the use of the last day is not known", self.history.problem)
+            if self.history.problem:
+                return _PERIOD_SECONDS
+        return _HISTORY_SECONDS
+
+    def _tell(self, what: str, reason: str) -> None:
+        """Log why something is not known, once."""
+        if reason and self._told.get(what) != reason:
+            log.info(what, extra={"reason": reason})
+        self._told[what] = reason

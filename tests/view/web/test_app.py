@@ -44,7 +44,6 @@ class Shown(Live):
         self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
         client = cast("Client", None)  # nothing is asked
         super().__init__(client, self.state, Feed(1), Metrics(), namespace="default")
-        self.uses: dict[str, NodeUse] = {}
         self.waiting_for = ""
         self.broken = False
         self.fresh = Freshness(time.time() + 1000)  # no age, however slow the test is
@@ -61,7 +60,6 @@ class Shown(Live):
         self.publish()
 
     def publish(self) -> None:
-        self._measuring.uses = self.uses
         self.edition = next_edition(self.edition, with_use(self.state.report(), self.uses))
 
     def explain(self, namespace: str, name: str) -> PodStory | None:
@@ -471,7 +469,7 @@ def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
     )
     shown.history = History("", 90_400.0, 7_200.0, past)
     page = text_of(client.get(f"/use?{path}").text)
-    assert "In the last day, to 1970-01-02 01:06:40 UTC , of which 2 h have been seen" in page
+    assert "In the last day, to 1970-01-02 01:06:40 UTC , of which 2.0 hours have been seen" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
     assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
     assert "vision/ gone 0 - 0 0.25 0 0 %" in page

@@ -198,7 +198,7 @@ def test_the_last_day_is_asked_of_prometheus_and_why_it_is_unknown_is_logged_onc
     with prometheus() as asked:
         url = asked.url.replace("//", "//ana:secret@")
         with serving(api.url, tmp_path, "--prometheus", url) as page:
-            page.wait(lambda: "of which 12 h" in page.ask("/use?by=pod")[1])
+            page.wait(lambda: "of which 12.0 hours" in page.ask("/use?by=pod")[1])
             assert 'href="./pods/team/a"' in page.ask("/use?by=pod")[1]
         asked.answers = {"": vector()}
         with serving(api.url, tmp_path, "--prometheus", url) as page:

@@ -7,7 +7,7 @@ is known.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from contract.demand import CORES_PER_CARD
 from view.model.reports import ClusterReport, Stage
@@ -33,65 +33,42 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PastUse:
-    """What one pod held in the last day, in card hours; ``None`` where that is not known.
+    """What one pod held in the last day, in card hours; ``None`` where that is not known."""
 
-    Attributes:
-        namespace: of the pod.
-        pod: its name.
-        held_hours: by its agents' records.
-        measured_hours: of these, those for which it is known what was used.
-        idle_hours: of the measured hours, not used.
-    """
-
-    namespace: str
-    pod: str
-    held_hours: float | None
-    measured_hours: float | None
-    idle_hours: float | None
+    namespace: Annotated[str, "of the pod."]
+    pod: Annotated[str, "its name."]
+    held_hours: Annotated[float | None, "by its agents' records."]
+    measured_hours: Annotated[float | None, "of these, those for which it is known what was used."]
+    idle_hours: Annotated[float | None, "of the measured hours, not used."]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The use of the last day.
+    """The use of the last day."""
 
-    Attributes:
-        problem: why it is not known; empty where it is.
-        at: when the day ended, unix time.
-        seen: seconds of the day in which agents were scraped.
-        pods: every pod that held something.
-    """
-
-    problem: str = ""
-    at: float = 0.0
-    seen: float = 0.0
-    pods: tuple[PastUse, ...] = ()
+    problem: Annotated[str, "why it is not known; empty where it is."] = ""
+    at: Annotated[float, "when the day ended, unix time."] = 0.0
+    seen: Annotated[float, "seconds of the day in which agents were scraped."] = 0.0
+    pods: Annotated[tuple[PastUse, ...], "every pod that held something."] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """A namespace, an owner or a pod. Amounts are cards' worth, or hours of one.
+    """A namespace, an owner or a pod. Amounts are cards' worth, or hours of one."""
 
-    Attributes:
-        namespace: its name; empty for what is held by pods that may not be read.
-        owner: kind and name of what made it; empty where that is not known, or for a namespace.
-        pod: its name; empty where it is no pod.
-        held: now.
-        used: now, of what is measured; ``None`` where nothing is.
-        waiting: asked for now by pods without a node.
-        held_hours: in the last day; ``None`` where that is not known.
-        measured_hours: of these, those for which it is known what was used.
-        idle_hours: of the measured hours, not used.
-    """
-
-    namespace: str
-    owner: str
-    pod: str
-    held: float = 0.0
-    used: float | None = None
-    waiting: float = 0.0
-    held_hours: float | None = None
-    measured_hours: float | None = None
-    idle_hours: float | None = None
+    namespace: Annotated[str, "its name; empty for what is held by pods that may not be read."]
+    owner: Annotated[
+        str, "kind and name of what made it; empty where that is not known, or for a namespace."
+    ]
+    pod: Annotated[str, "its name; empty where it is no pod."]
+    held: Annotated[float, "now."] = 0.0
+    used: Annotated[float | None, "now, of what is measured; ``None`` where nothing is."] = None
+    waiting: Annotated[float, "asked for now by pods without a node."] = 0.0
+    held_hours: Annotated[float | None, "in the last day; ``None`` where that is not known."] = None
+    measured_hours: Annotated[
+        float | None, "of these, those for which it is known what was used."
+    ] = None
+    idle_hours: Annotated[float | None, "of the measured hours, not used."] = None
 
     @property
     def idle_share(self) -> float | None:

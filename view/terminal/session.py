@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import click
 
@@ -72,23 +72,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a command has found out, for people and for machines.
+    """What a command has found out, for people and for machines."""
 
-    Attributes:
-        kind: of the list that machines read.
-        items: what is in it.
-        page: the same for people.
-        gaps: what could not be read.
-        resource: by which ``-o name`` names an item.
-        more: further fields of the list.
-    """
-
-    kind: str
-    items: Sequence[Any]
-    page: Page
-    gaps: Sequence[Gap] = ()
-    resource: str = "pod"
-    more: Mapping[str, Any] = field(default_factory=dict)
+    kind: Annotated[str, "of the list that machines read."]
+    items: Annotated[Sequence[Any], "what is in it."]
+    page: Annotated[Page, "the same for people."]
+    gaps: Annotated[Sequence[Gap], "what could not be read."] = ()
+    resource: Annotated[str, "by which ``-o name`` names an item."] = "pod"
+    more: Annotated[Mapping[str, Any], "further fields of the list."] = field(default_factory=dict)
 
 
 _Given = ParamSpec("_Given")

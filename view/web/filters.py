@@ -7,7 +7,7 @@ counted are these.
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlencode
 
 from view.model.reports import CardReport, NodeReport
@@ -104,31 +104,18 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Filter(Parameters):
-    """A visitor's choice; an empty one chooses everything.
+    """A visitor's choice; an empty one chooses everything."""
 
-    Attributes:
-        search: part of the name of a node or of a pod, of a model or of a UUID.
-        namespace: of pods that hold something of a card.
-        model: product name of a card.
-        node: its whole name.
-        show: cards of one kind.
-        sort: in which order nodes are.
-        paint: what the map of cards shows.
-        group: how the map of cards is divided.
-        every: whether lists that are cut are shown to their end.
-        start: how many nodes are passed over.
-    """
-
-    search: str = ""
-    namespace: str = ""
-    model: str = ""
-    node: str = ""
-    show: Show = Show.ALL
-    sort: Sort = Sort.NAME
-    paint: Paint = Paint.CORES
-    group: Group = Group.NONE
-    every: bool = False
-    start: int = 0
+    search: Annotated[str, "part of the name of a node or of a pod, of a model or of a UUID."] = ""
+    namespace: Annotated[str, "of pods that hold something of a card."] = ""
+    model: Annotated[str, "product name of a card."] = ""
+    node: Annotated[str, "its whole name."] = ""
+    show: Annotated[Show, "cards of one kind."] = Show.ALL
+    sort: Annotated[Sort, "in which order nodes are."] = Sort.NAME
+    paint: Annotated[Paint, "what the map of cards shows."] = Paint.CORES
+    group: Annotated[Group, "how the map of cards is divided."] = Group.NONE
+    every: Annotated[bool, "whether lists that are cut are shown to their end."] = False
+    start: Annotated[int, "how many nodes are passed over."] = 0
 
     def __bool__(self) -> bool:
         """Return whether anything is left out."""

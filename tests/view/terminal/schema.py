@@ -6,7 +6,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from view.model.doctor.facts import Finding
 from view.model.reports import DeniedReport, Gap, NodeReport, PodReport
@@ -75,25 +75,31 @@ def _of(kind: Any, known: dict[str, Any]) -> dict[str, Any]:
     assert is_dataclass(kind), kind
     if kind.__name__ not in known:
         known[kind.__name__] = {}
-        types, said = get_type_hints(kind), _said(kind.__doc__ or "")
+        types, said = get_type_hints(kind, include_extras=True), _said(kind.__doc__ or "")
         names = {each.name: _camel(each.name) for each in fields(kind)}
         properties = {
-            names[name]: {
-                **_of(types[name], known),
-                **({"description": said[name]} if name in said else {}),
-            }
-            for name in names
+            key: _field(types[name], said.get(name, ""), known) for name, key in names.items()
         }
         summary = (kind.__doc__ or "").split("\n")[0]
         known[kind.__name__] = {"description": summary, **_object(properties)}
     return {"$ref": f"#/$defs/{kind.__name__}"}
 
 
+def _field(kind: Any, said: str, known: dict[str, Any]) -> dict[str, Any]:
+    if get_origin(kind) is Annotated:
+        kind, said = get_args(kind)
+    return {**_of(kind, known), **({"description": _plain(said)} if said else {})}
+
+
 def _said(doc: str) -> dict[str, str]:
     """Return what a docstring says of each attribute."""
     _, _, listed = doc.partition("Attributes:\n")
     found = re.findall(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", listed, re.MULTILINE)
-    return {name: " ".join(text.replace("``", "`").split()) for name, text in found}
+    return {name: _plain(text) for name, text in found}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("``", "`").split())
 
 
 def _camel(name: str) -> str:

@@ -159,7 +159,7 @@ class Progress:
     def __init__(self, out: TextIO, quiet: float = 0.5) -> None:
         """Begin; what takes less than *quiet* seconds needs no progress."""
         self._counts: dict[str, int] = {}
-        self._status = Console(file=out).status("Reading the cluster")
+        self._status = Console(file=out).status("Reading the cluster", spinner_style="")
         self._timer = Timer(quiet, self._status.start)
         self._timer.daemon = True
         if out.isatty():

@@ -32,12 +32,6 @@ def populate(server: ApiServer, objects: Iterable[Json]) -> None:
                 uids[of["uid"]] = made["metadata"]["uid"]
 
 
-def restore(server: ApiServer) -> None:
-    """Give back rights and answers."""
-    server.set_outage(Outage.NONE)
-    server.deny()
-
-
 def asked_of(server: ApiServer, since: int) -> list[str]:
     """Return verb and path of each request after the first ones."""
     return [f"{each.verb} {each.path}" for each in server.requests[since:]]
@@ -49,6 +43,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with ApiServer() as api:
         populate(api, [*scenes.nodes(), *scenes.pods(), *scenes.events()])
         yield api
+
+
+@pytest.fixture
+def api(server: ApiServer) -> Iterator[ApiServer]:
+    """The server of the module, for a test that takes rights or answers away."""
+    yield server
+    server.set_outage(Outage.NONE)
+    server.deny()
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
-from tests.view.conftest import asked_of, populate, restore
+from tests.view.conftest import asked_of, populate
 from tests.view.terminal import schema
 from tests.view.terminal.test_commands import Result
 from tests.view.terminal.test_pages import Terminal
@@ -30,7 +30,7 @@ from view.cluster.live import LiveCluster
 from view.terminal import commands
 from view.terminal.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kubeconfig")]
 
 NODES, PODS = "list /api/v1/nodes", "list /api/v1/(namespaces/[^/]+/)?pods"
 GRANT = (
@@ -41,20 +41,10 @@ GRANT = (
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[ApiServer]:
+def server() -> Iterator[ApiServer]:
     with ApiServer() as running:
         populate(running, [*scenes.nodes(), *scenes.pods(), *failures(), *scenes.events()])
         yield running
-
-
-@pytest.fixture
-def api(
-    upstream: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ApiServer]:
-    (tmp_path / "config").write_text(kubeconfig_for(upstream.url))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    yield upstream
-    restore(upstream)
 
 
 def with_status(name: str, phase: str, *containers: Json, **status: Any) -> Json:

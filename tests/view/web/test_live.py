@@ -23,7 +23,7 @@ from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
 from tests.view.cluster.test_prometheus import prometheus, vector
-from tests.view.conftest import asked_of, populate, restore
+from tests.view.conftest import asked_of, populate
 from tests.view.web.browsing import serving
 from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
@@ -49,12 +49,6 @@ def server() -> Iterator[ApiServer]:
     with ApiServer(ApiSettings(bookmark_s=0.1)) as running:
         populate(running, cluster())
         yield running
-
-
-@pytest.fixture
-def api(server: ApiServer) -> Iterator[ApiServer]:
-    yield server
-    restore(server)
 
 
 @pytest.fixture

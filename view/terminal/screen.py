@@ -60,20 +60,18 @@ class Screen:
             return "".join(f"{each}\n" for part in page for each in _plain(part, headings=headings))
         width = self._given or Console(file=self._out).width
         grids = {at: part for at, part in enumerate(page) if isinstance(part, Grid)}
-        most = dict.fromkeys(grids, height or _MOST_ROWS)
         blocks = [
-            self._table(part, width, most[at], headings=headings)
+            self._table(part, width, height or _MOST_ROWS, headings=headings)
             if isinstance(part, Grid)
             else self._line(part, width)
-            for at, part in enumerate(page)
+            for part in page
         ]
         for at, grid in sorted(grids.items(), key=lambda each: (each[1].keep, -each[0])):
-            over = sum(map(len, blocks)) - height
-            if height and over > 0:
-                rows = min(len(grid.rows), height)
-                least = min(rows, _LEAST_ROWS * grid.keep)
-                fewer = max(rows - over - 1, least)
-                blocks[at] = self._table(grid, width, fewer, headings=headings)
+            rows = min(len(grid.rows), height)
+            least = min(rows, _LEAST_ROWS * grid.keep)
+            while (over := sum(map(len, blocks)) - height) > 0 and rows > least:
+                rows = max(least, rows - max(1, over * rows // len(blocks[at])))
+                blocks[at] = self._table(grid, width, rows, headings=headings)
         lines = [each for block in blocks for each in block]
         if height and len(lines) > height:
             cut = len(lines) - height + 1

@@ -3,9 +3,10 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -110,40 +111,32 @@ def test_what_pods_held_and_left_idle_is_asked_for(server: Server) -> None:
     ]
 
 
-def _set(**fields: object) -> Callable[[Server], None]:
-    def change(server: Server) -> None:
-        for name, value in fields.items():
-            setattr(server, name, value)
-
-    return change
-
-
-def _all(body: bytes) -> dict[str, bytes]:
-    return {"": body}
+def _all(body: bytes) -> dict[str, Any]:
+    return {"answers": {"": body}}
 
 
 _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples \\u202e"}'
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("fields", "problem"),
     [
         (
-            _set(answers=_all(vector())),
+            _all(vector()),
             (
                 "Prometheus has no gpu_turnstile_agent_card_cores_held of the last day: "
                 "does it scrape agents?"
             ),
         ),
         (
-            _set(status=422, answers=_all(_REFUSED)),
+            {"status": 422, **_all(_REFUSED)},
             r"Prometheus answered 422: too many samples \u202e",
         ),
-        (_set(answers=_all(_REFUSED)), r"Prometheus answered 200: too many samples \u202e"),
-        (_set(status=401, answers=_all(b"<html>")), "Prometheus answered 401, and no result"),
-        (_set(status=302, location="/x"), "Prometheus answered 302, and no result"),
+        (_all(_REFUSED), r"Prometheus answered 200: too many samples \u202e"),
+        ({"status": 401, **_all(b"<html>")}, "Prometheus answered 401, and no result"),
+        ({"status": 302, "location": "/x"}, "Prometheus answered 302, and no result"),
         *(
-            (_set(answers=_all(garbage)), "Prometheus answered 200, and no result")
+            (_all(garbage), "Prometheus answered 200, and no result")
             for garbage in (
                 b"",
                 b"\xff",
@@ -155,19 +148,19 @@ _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples
                 b'{"status":"success","data":{"result":[{"metric":{},"value":[1,"two"]}]}}',
             )
         ),
-        (_set(answers=_all(b" " * 2_000_000)), "the answer of Prometheus is longer than 1 MiB"),
-        (_set(drip=True), "Prometheus has not answered in 0.3 s"),
+        (_all(b" " * 2_000_000), "the answer of Prometheus is longer than 1 MiB"),
+        ({"drip": True}, "Prometheus has not answered in 0.3 s"),
     ],
 )
 def test_what_is_no_answer_makes_it_unknown_with_a_reason(
     server: Server,
     monkeypatch: pytest.MonkeyPatch,
-    change: Callable[[Server], None],
+    fields: dict[str, Any],
     problem: str,
 ) -> None:
     monkeypatch.setattr(module, "_LARGEST", 1 << 20)
-    monkeypatch.setattr(module, "_SECONDS", 0.3 if server.drip or "0.3" in problem else 10)
-    change(server)
+    monkeypatch.setattr(module, "_SECONDS", 0.3 if "drip" in fields else 10)
+    vars(server).update(fields)
     found = Prometheus(server.url).last_day()
     assert (found.problem, found.pods) == (problem, ())
 

@@ -156,22 +156,6 @@ def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl
     assert (result.code, result.err) == (0, "")
 
 
-@pytest.mark.parametrize("command", [["top", "--watch"], ["pods", "-w", "-o", "json"]])
-def test_a_watch_ends_quietly_when_it_is_interrupted(
-    kubeconfig: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("view.terminal.session.Session._next", staticmethod(interrupt))
-    result = Result(command, capsys)
-    assert (result.code, result.err) == (130, "\n")  # which ends the line with ^C
-    assert result.out
-
-
 USE = NodeUse(
     "n1",
     measured=True,

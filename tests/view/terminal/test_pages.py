@@ -88,6 +88,36 @@ def test_a_terminal_has_a_thousand_rows_and_a_file_all_of_them() -> None:
     assert drawn([grid], None)[-1] == "1000"
 
 
+def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits() -> None:
+    nodes = [make_node(f"many-{each:02}", 2) for each in range(30)]
+    state = state_of(nodes, [scenes.waiting(f"w{each}", (900, 0)) for each in range(2)])
+    lines = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 20).splitlines()
+    assert 16 < len(lines) <= 20  # a row has up to three lines
+    assert any(re.match(r"\.\.\. and \d+ more rows, for which this", each) for each in lines)
+    assert "Waiting: 2 pods; each by itself: --all" in lines
+    assert any(each.startswith("default/w0") for each in lines)
+    lowest = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 5).splitlines()
+    assert (len(lowest), lowest[-1][:3]) == (5, "...")
+
+
+def test_150_pods_that_wait_do_not_bury_the_nodes() -> None:
+    pods = [scenes.waiting(f"sweep-{each:03}", (90, 4)) for each in range(150)]
+    for each in pods:
+        owner = {"kind": "Job", "name": "sweep", "uid": "u-sweep", "controller": True}
+        each["metadata"] |= {"ownerReferences": [owner]}
+    report = state_of([make_node("n1", 1)], pods).report()
+    text = "\n".join(drawn(show_nodes(report, NOW)))
+    assert text.count("sweep") == 1
+    assert re.search(r"^Job default/sweep: 150 pods +33m +90 cores", text, re.MULTILINE)
+    assert "Waiting: 150 pods; each by itself: --all\n" in text
+    assert "\n".join(drawn(show_nodes(report, NOW, every=True))).count("default/sweep-") == 150
+
+
+def test_a_pod_that_is_deleted_is_told_of() -> None:
+    page = show_story(replace(told(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW)
+    assert drawn(page)[0] == "Deleted at 2025-11-22T08:59:00Z: what follows was known then"
+
+
 @pytest.mark.parametrize(
     ("gaps", "lines"),
     [

@@ -20,7 +20,7 @@ from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, make_node
 from tests.view import scenes
 from tests.view.conftest import asked_of, populate
 from tests.view.terminal import schema
@@ -466,88 +466,24 @@ def _found(pattern: re.Pattern[str], watch: Watch) -> bool:
     return bool(pattern.search(watch.out.getvalue()))
 
 
-def test_a_watch_reads_no_list_twice(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_reads_no_list_twice_and_shows_what_changes_until_it_is_interrupted(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     since = len(api.requests)
     with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
         eventually(lambda: watch.shows("NODE/CARD"), "a first page")
         watched = ("watch /api/v1/nodes", "watch /api/v1/pods", "watch /api/v1/events")
         eventually(lambda: set(watched) <= {*asked_of(api, since)}, "all is watched")
-    lists = [each for each in asked_of(api, since) if each.startswith("list ")]
-    assert sorted(lists) == ["list /api/v1/events"] * 2 + [
-        "list /api/v1/nodes",
-        "list /api/v1/pods",
-    ]
-
-
-def test_a_watch_shows_what_changes_until_it_is_interrupted(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
-        eventually(lambda: watch.shows("NODE/CARD"), "a first page")
+        lists = [each for each in asked_of(api, since) if each.startswith("list ")]
         api.apply(make_node("watched", 1))
         eventually(lambda: watch.shows("watched"), "a page with the new node")
         with ApiClient(api.url) as admin:
             admin.delete("/api/v1/nodes/watched")
     assert watch.code == 130
-
-
-def test_a_pod_that_is_deleted_is_told_of_for_a_while(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pod = scenes.running("leaves", (1, 1), "n2", 0)
-    populate(api, [pod])
-    with Watch(monkeypatch, StringIO(), "explain", "leaves", "-w") as watch:
-        eventually(lambda: watch.shows("Pod default/leaves runs on n2"), "a first page")
-        with ApiClient(api.url) as admin:
-            admin.delete("/api/v1/namespaces/default/pods/leaves", grace_period_seconds=0)
-        eventually(lambda: watch.shows("Deleted at "), "its end is said")
-    last = watch.out.getvalue().split("Deleted at ")[-1]
-    assert "until then it runs on n2" in last
-    assert "c0: 1 core and 1 block of card 0" in last
-
-
-# --- 9 and 10: much that waits ----------------------------------------------------------
-
-
-def test_150_pods_that_wait_do_not_bury_the_nodes(
-    api: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    owner = {"kind": "Job", "name": "sweep", "uid": "u-sweep", "controller": True}
-    owner["apiVersion"] = "batch/v1"
-    pods = [make_pod(f"sweep-{each:03}", (90, 4), uid="") for each in range(150)]
-    for each in pods:
-        each["metadata"] |= {"ownerReferences": [owner], "namespace": "kube-public"}
-    api.apply(*pods)
-    try:
-        text = run(capsys, "-n", "kube-public").out
-        assert text.count("sweep") == 1
-        assert re.search(r"^Job kube-public/sweep: 150 pods +\d+s +90 cores", text, re.MULTILINE)
-        assert "Waiting: 150 pods; each by itself: --all\n" in text
-        assert run(capsys, "--all", "-n", "kube-public").out.count("kube-public/sweep-") == 150
-    finally:
-        with ApiClient(api.url) as admin:
-            for each in pods:
-                admin.delete(f"/api/v1/namespaces/kube-public/pods/{each['metadata']['name']}")
-
-
-def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits(
-    api: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LINES", "60")
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("NO_COLOR", "1")
-    api.apply(*(make_node(f"many-{each:02}", 2) for each in range(30)))
-    try:
-        with Watch(monkeypatch, Terminal(), "-w") as watch:
-            eventually(lambda: watch.shows("for which this terminal is too low"), "it is said")
-        text = watch.out.getvalue()
-        assert re.search(r"\.\.\. and \d+ more rows", text)
-        assert "Waiting: 2 pods" in text
-        assert "default/picky" in text
-    finally:
-        with ApiClient(api.url) as admin:
-            for each in range(30):
-                admin.delete(f"/api/v1/nodes/many-{each:02}")
+    assert sorted(lists) == ["list /api/v1/events"] * 2 + [
+        "list /api/v1/nodes",
+        "list /api/v1/pods",
+    ]
 
 
 def test_the_doctor_of_a_cluster_that_does_not_answer_says_so_once(

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,11 @@ from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
-from tests.view.cluster.test_prometheus import prometheus, vector
 from tests.view.conftest import asked_of, populate
 from tests.view.web.browsing import serving
 from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
+from view.cluster.prometheus import Prometheus
 from view.model import state
 from view.model.nodes import NodeFacts, read_node
 from view.model.reports import ClusterReport, Freshness
@@ -186,23 +187,6 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
     assert "evidence witness: no other container could be meant" in text
 
 
-def test_the_last_day_is_asked_of_prometheus_and_why_it_is_unknown_is_logged_once(
-    api: ApiServer, tmp_path: Path
-) -> None:
-    with prometheus() as asked:
-        url = asked.url.replace("//", "//ana:secret@")
-        with serving(api.url, tmp_path, "--prometheus", url) as page:
-            page.wait(lambda: "of which 12.0 hours" in page.ask("/use?by=pod")[1])
-            assert 'href="./pods/team/a"' in page.ask("/use?by=pod")[1]
-        asked.answers = {"": vector()}
-        with serving(api.url, tmp_path, "--prometheus", url) as page:
-            page.wait(lambda: "does it scrape agents?" in page.ask("/use")[1])
-            assert page.ask("/readyz")[0] == 200
-    log = page.log.read_text()
-    assert log.count("the use of the last day is not known") == 1
-    assert "secret" not in log
-
-
 def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:
     since = len(api.requests)
     with serving(api.url, tmp_path) as page:
@@ -256,7 +240,7 @@ def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
 
 
 def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
-    master = Master(settings)
+    master = Master(replace(settings, prometheus=Prometheus("http://127.0.0.1:1")))
     assert (master.cfg.workers, master.serving.connections) == (1, 802)
     assert master.cfg.bind == ["127.0.0.1:8480"]
     master.end()
@@ -265,6 +249,7 @@ def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
     assert master.cfg.proc_name == "gpu-turnstile-view"
     for line in ("in_step 1.0", "known_nodes 4.0", "streams 0.0", "streams_refused 0.0"):
         assert f"gpu_turnstile_view_{line}" in client.get("/metrics").text
+    eventually(lambda: "Prometheus is not reached" in client.get("/use").text, "it was asked")
     master.cfg.worker_exit(None, None)
     assert client.get("/readyz").text == "shutting down\n"
     master.end()

@@ -1,4 +1,4 @@
-"""Agents are asked now and then; that nobody may be asked is said once."""
+"""Agents and Prometheus are asked now and then; why nothing is known is said once."""
 
 import logging
 from typing import Any
@@ -8,7 +8,10 @@ import pytest
 from common.apiserver.errors import Rejected
 from tests.placement.cluster.builders import NAMES
 from tests.view.cluster.test_live import AGENTS, MEASURED, FakeApi, agent
+from tests.view.cluster.test_prometheus import prometheus, vector
+from view.cluster.prometheus import Prometheus
 from view.model.state import ClusterState
+from view.model.usage_history import GroupBy
 from view.web.feed import Feed
 from view.web.live import Live
 from view.web.metrics import Metrics
@@ -29,3 +32,22 @@ def test_nodes_that_measure_are_known_until_nobody_may_ask_any_more(
     assert live.uses == {}
     told = [each.reason for each in caplog.records if each.message == "use is not shown"]  # type: ignore[attr-defined]
     assert told == ["pods is forbidden"]
+
+
+def test_the_last_day_is_asked_of_prometheus(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    api: Any = FakeApi({})
+    with prometheus() as server:
+        asked = Prometheus(server.url.replace("//", "//ana:secret@"))
+        live = Live(
+            api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default", prometheus=asked
+        )
+        assert live.history is not None
+        assert live.history.problem == "Prometheus is being asked"
+        assert live._ask_prometheus() == 300
+        assert [each.pod for each in live.usage(GroupBy.POD, "team")] == ["a", "b", "odd"]
+        server.answers = {"": vector()}
+        assert [live._ask_prometheus() for _ in range(2)] == [15, 15]
+    assert live.history.problem.endswith("does it scrape agents?")
+    assert caplog.text.count("the use of the last day is not known") == 1
+    assert "secret" not in caplog.text

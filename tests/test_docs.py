@@ -26,8 +26,8 @@ from scheduler.metrics import Metrics as SchedulerMetrics
 from scheduler.state import State
 from tests.deploy.soundness import PROGRAMS, variables
 from tests.runtime.test_libraries import LIBRARIES
+from view.__main__ import serve
 from view.model.state import ClusterState
-from view.web.command import serve
 from view.web.feed import Feed
 from view.web.live import Live
 from view.web.metrics import Metrics as ViewMetrics

@@ -2,13 +2,16 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
-from common.commandline import run
+from common.commandline import options_of, run
+from common.logs import configure
 from common.serving.errors import SettingsError
 from contract.errors import InvalidName
-from view.web.command import serve
+from view.web import server
+from view.web.settings import PREFIX, Settings
 
 
 @click.group(context_settings={"max_content_width": 100})
@@ -16,7 +19,12 @@ def cli() -> None:
     """The cluster's GPUs for people: read only."""  # noqa: D401 -- what --help prints
 
 
-cli.add_command(serve)
+@cli.command(context_settings={"show_default": True, "max_content_width": 100})
+@options_of(Settings, PREFIX)
+def serve(**flags: Any) -> None:
+    """Serve the page: who holds which card, what waits and why. Read only."""
+    configure(quiet=("urllib3",))
+    server.serve(Settings(**flags))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

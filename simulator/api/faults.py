@@ -12,6 +12,8 @@ class Outage(StrEnum):
     """Nobody listens on the port; open connections are reset."""
     UNAVAILABLE = "unavailable"
     """Every request is answered with 503; running watches are cut."""
+    SILENT = "silent"
+    """Requests are taken and not answered; running watches stay open, and say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class RequestRecord:
         namespace: where, empty for cluster-wide.
         name: of the object, empty for a collection.
         user_agent: who.
+        acts_for: the user and the groups that are impersonated.
     """
 
     method: str
@@ -37,3 +40,4 @@ class RequestRecord:
     namespace: str
     name: str
     user_agent: str
+    acts_for: tuple[str, ...]

@@ -7,6 +7,7 @@ because requests, watches and the port all need the library that is imported onl
 import asyncio
 import json
 import math
+import re
 import ssl
 import time
 from collections.abc import Iterable
@@ -49,6 +50,9 @@ class HttpServer:
         self._store = store
         self._operations = operations
         self.outage = Outage.NONE
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.denied: tuple[str, ...] = ()
         self._delays: dict[Resource, float] = {}  # by which the watch cache lags behind
         self._bookmark_s = bookmark_s
         self._tls = tls
@@ -121,6 +125,7 @@ class HttpServer:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         warnings: list[str] = []
+        await self.answers.wait()
         try:
             return await self._route(request, warnings)
         except errors.StatusError as error:
@@ -138,6 +143,9 @@ class HttpServer:
         target = parse_path(request.path)
         if target is None:
             raise errors.no_such_path()
+        asked = f"{_verb(request, target)} {request.path}"
+        if any(re.fullmatch(each, asked) for each in self.denied):
+            raise errors.forbidden(asked)
         self.records.append(_record(request, target))
         if request.method == "GET":
             if target.name:
@@ -259,11 +267,12 @@ class HttpServer:
             try:
                 change = await asyncio.wait_for(queue.get(), min(left, quiet_s))
             except TimeoutError:
-                if bookmarks:
+                if bookmarks and self.answers.is_set():
                     version = max(version, self._store.version)
                     await _write_lines(response, [bookmark(target.resource, version)])
                 continue
             await self._until_due(change, end)
+            await self.answers.wait()
             line = line_of(change, namespace=target.namespace, matches=matches)
             if line is not None and now() < end:
                 await _write_lines(response, [line])
@@ -280,20 +289,26 @@ class HttpServer:
                 await asyncio.wait_for(self._delay_changed.wait(), wait)
 
 
+def _verb(request: web.Request, target: Target) -> str:
+    if target.name or request.method not in ("GET", "HEAD"):
+        return _VERBS.get(request.method, "get")
+    return "watch" if _is_watch(request) else "list"
+
+
 def _record(request: web.Request, target: Target) -> RequestRecord:
-    verb = _VERBS.get(request.method, "get")
-    if not target.name and verb == "get":
-        verb = "watch" if _is_watch(request) else "list"
     plural = target.resource.plural
     return RequestRecord(
         method=request.method,
         path=request.path,
-        verb=verb,
+        verb=_verb(request, target),
         group=target.resource.group,
         resource=f"{plural}/{target.subresource}" if target.subresource else plural,
         namespace=target.namespace,
         name=target.name,
         user_agent=request.headers.get("User-Agent", ""),
+        acts_for=tuple(
+            value for key, value in request.headers.items() if key.startswith("Impersonate-")
+        ),
     )
 
 

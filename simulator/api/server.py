@@ -81,7 +81,7 @@ class ApiServer:
 
     @property
     def requests(self) -> tuple[RequestRecord, ...]:
-        """Return every request so far that named a resource."""
+        """Return every request so far that named a resource and was allowed."""
         return tuple(self._http.records)
 
     def start(self) -> None:
@@ -122,6 +122,14 @@ class ApiServer:
     def set_outage(self, outage: Outage) -> None:
         """Take the server away, or bring it back on the same port with all its objects."""
         self._control(lambda: self._set_outage(outage))
+
+    def deny(self, *asked: str) -> None:
+        """Take rights away: regular expressions of verb and path; none gives all back."""
+
+        def change() -> None:
+            self._http.denied = asked
+
+        self._control(change)
 
     def _control(self, work: Callable[[], Awaitable[None] | None]) -> None:
         async def do() -> None:
@@ -176,6 +184,10 @@ class ApiServer:
 
     async def _set_outage(self, outage: Outage) -> None:
         self._http.outage = outage
+        if outage is Outage.SILENT:
+            self._http.answers.clear()
+        else:
+            self._http.answers.set()
         if outage is Outage.REFUSED:
             await self._http.refuse()
             return

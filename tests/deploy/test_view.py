@@ -3,7 +3,7 @@
 from tests.deploy.kustomize import build
 from tests.deploy.manifests import containers, environment, find, pod_specs, selects
 from tests.deploy.soundness import variables
-from view.web.command import serve
+from view.__main__ import serve
 from view.web.hosts import SERVICE
 
 OVERLAY = "overlays/view"

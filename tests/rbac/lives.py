@@ -29,7 +29,7 @@ from tests.rbac.recording import as_request, by_program
 from tests.view.web.sample import held_pod
 from view.cluster.agents import AGENT_NAMESPACE
 from view.web import server as view_server
-from view.web.server import Settings as ViewSettings
+from view.web.settings import Settings as ViewSettings
 
 _TEAMS = ("team-a", "team-b")
 Heard = dict[str, set[Request]]
@@ -208,8 +208,7 @@ def page(folder: Path) -> Heard:
             admin.create(f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods", agent)
             path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{name}/status"
             admin.patch(path, {"status": {"phase": "Running"}})
-        settings = ViewSettings("127.0.0.1", 8480, NAMES, kubeconfig=kubeconfig)
-        page = view_server.Server(settings)
+        page = view_server.Server(ViewSettings(names=NAMES, kubeconfig=kubeconfig))
         browser = client_of(page.load())
         eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")
         for path in ("/", "/rows?since=0", *(f"/pods/{each}/p" for each in _TEAMS), "/metrics"):

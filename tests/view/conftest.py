@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.placement.cluster.builders import Json
@@ -31,12 +32,25 @@ def populate(server: ApiServer, objects: Iterable[Json]) -> None:
                 uids[of["uid"]] = made["metadata"]["uid"]
 
 
+def asked_of(server: ApiServer, since: int) -> list[str]:
+    """Return verb and path of each request after the first ones."""
+    return [f"{each.verb} {each.path}" for each in server.requests[since:]]
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """One for all tests of a module, which change nothing."""
     with ApiServer() as api:
         populate(api, [*scenes.nodes(), *scenes.pods(), *scenes.events()])
         yield api
+
+
+@pytest.fixture
+def api(server: ApiServer) -> Iterator[ApiServer]:
+    """The server of the module, for a test that takes rights or answers away."""
+    yield server
+    server.set_outage(Outage.NONE)
+    server.deny()
 
 
 @pytest.fixture

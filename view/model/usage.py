@@ -7,7 +7,7 @@ absent where it cannot be.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from view.model.reports import CardReport, ClusterReport, ContainerReport
 from view.model.stories import PodStory
@@ -17,27 +17,16 @@ PREFIX = "gpu_turnstile_agent_"
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """One container on one or several cards.
+    """One container on one or several cards."""
 
-    Attributes:
-        namespace: of the pod.
-        pod: its name.
-        container: its name.
-        cards: UUIDs.
-        cores_held: hundredths of a card.
-        memory_held: bytes.
-        cores_used: hundredths of a card; ``None`` where not measured.
-        memory_used: bytes; ``None`` where not measured.
-    """
-
-    namespace: str
-    pod: str
-    container: str
-    cards: tuple[str, ...]
-    cores_held: float
-    memory_held: float
-    cores_used: float | None
-    memory_used: float | None
+    namespace: Annotated[str, "of the pod."]
+    pod: Annotated[str, "its name."]
+    container: Annotated[str, "its name."]
+    cards: Annotated[tuple[str, ...], "UUIDs."]
+    cores_held: Annotated[float, "hundredths of a card."]
+    memory_held: Annotated[float, "bytes."]
+    cores_used: Annotated[float | None, "hundredths of a card; ``None`` where not measured."]
+    memory_used: Annotated[float | None, "bytes; ``None`` where not measured."]
 
     @property
     def measured(self) -> bool:
@@ -60,21 +49,13 @@ class CardUse:
 
 @dataclass(frozen=True, slots=True)
 class NodeUse:
-    """One node, by its agent.
+    """One node, by its agent."""
 
-    Attributes:
-        node: its name.
-        problem: why nothing is known; empty where its agent has answered.
-        measured: whether the agent measures use.
-        cards: by UUID.
-        containers: by namespace, pod and container.
-    """
-
-    node: str
-    problem: str = ""
-    measured: bool = False
-    cards: tuple[CardUse, ...] = ()
-    containers: tuple[ContainerUse, ...] = ()
+    node: Annotated[str, "its name."]
+    problem: Annotated[str, "why nothing is known; empty where its agent has answered."] = ""
+    measured: Annotated[bool, "whether the agent measures use."] = False
+    cards: Annotated[tuple[CardUse, ...], "by UUID."] = ()
+    containers: Annotated[tuple[ContainerUse, ...], "by namespace, pod and container."] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 import gc
 import logging
 import sys
-import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -19,10 +19,11 @@ from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import examine
 from view.cluster.live import LiveCluster
+from view.cluster.prometheus import Prometheus
 from view.model.doctor.checks import judge
 from view.model.reports import Freshness, PodReport, Stage
 from view.model.stories import Answer
-from view.model.usage import ContainerUse, NodeUse
+from view.model.usage import ContainerUse
 from view.terminal.completion import complete_node, complete_pod
 from view.terminal.cordoning import change_cordon
 from view.terminal.doctor import exit_code, show_findings
@@ -32,15 +33,18 @@ from view.terminal.layout import WARN, line
 from view.terminal.nodes import UNSETTLED, show_nodes
 from view.terminal.options import KINDS, Group, as_two, flag, options, split
 from view.terminal.pods import show_pods
-from view.terminal.session import NOT_KNOWN, Session, Shown, read_object
+from view.terminal.session import NOT_KNOWN, Session, Shown, at_most_every, read_object
 from view.terminal.story import show_fits, show_story
-from view.terminal.top import show_use
+from view.terminal.top import show_history, show_use
 
 _MOST_ASKED = 20
 """Agents that ``pods`` asks for what they measure; ``top`` asks all."""
 
 _ASKED_SECONDS = 15.0
 """From one time that ``pods`` asks them to the next, however often the cluster changes."""
+
+_HISTORY_SECONDS = 300.0
+"""From one time that ``top`` asks Prometheus to the next."""
 
 _WHERE = (
     "Pods of this namespace are looked at where you may not read those of all."
@@ -145,10 +149,9 @@ def pods(session: Session, *, use: bool | None) -> None:
     with in_words():
         only = None if session.options.all_namespaces else session.namespace
 
-    asked, measured = 0.0, None  # when agents were asked, and what they said
+    measure = at_most_every(_ASKED_SECONDS, partial(_measured, session, use=use))
 
     def picture() -> Shown:
-        nonlocal asked, measured
         report = cluster.report()
         shown = session.sorted(
             [
@@ -157,8 +160,7 @@ def pods(session: Session, *, use: bool | None) -> None:
                 if only in (None, each.namespace) and cluster.chose(each.namespace, each.name)
             ]
         )
-        if not asked or time.monotonic() - asked >= _ASKED_SECONDS:
-            asked, measured = time.monotonic(), _measured(session, shown, use=use)
+        measured = measure(shown)
         uses = {(each.namespace, each.pod, each.container): each for each in measured or ()}
         page = show_pods(shown, datetime.now(UTC), namespace=only, wide=session.wide, uses=uses)
         if not shown and any(gap.what == "pods" and gap.whole for gap in report.gaps):
@@ -296,23 +298,51 @@ _add_cordoning("uncordon", "Let new containers have cards of a node again.")
     show_default=True,
     help="Seconds between two readings, with --watch.",
 )
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    envvar="GPU_TURNSTILE_PROMETHEUS",
+    help="A Prometheus that scrapes the agents, such as http://localhost:9090: what pods held and "
+    "left idle in the last day.  [default: only what is held and used now]",
+)
 @options("Containers of this namespace alone.  [default: of all]", watch=True)
-def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval: float) -> None:
+def top(
+    session: Session,
+    names: tuple[str, ...],
+    agent_namespace: str,
+    interval: float,
+    prometheus: str | None,
+) -> None:
     """Show what cards and containers use of what they hold.
 
     Measured on the nodes by gpu-turnstile's agents, which are asked through the API server. Where
-    they do not measure, that is said, and what is held is shown.
+    they do not measure, that is said, and what is held is shown. What pods left idle in the last
+    day is asked of a Prometheus.
     """
+    try:
+        past = None if prometheus is None else Prometheus(prometheus)
+    except ValueError as error:
+        raise CommandError(f"error: --prometheus: {error}", 2) from error
     names = tuple(split(name)[1] for name in names)
     cluster = session.load((NODES,), chosen="nodes")
     on = f" on {' or '.join(names)}" if names else ""
     sought = f"no pod of an agent runs{on} in namespace {agent_namespace}"
     sought += " (--agent-namespace names another)"
-    readings = _readings(session, agent_namespace, names, interval)
+    client = session.connection.client
+    measured = at_most_every(
+        interval,
+        lambda: (
+            read_uses(client, agent_namespace, names or None),
+            f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        ),
+    )
+    day = at_most_every(_HISTORY_SECONDS, lambda: None if past is None else past.last_day())
     namespace = None if session.options.all_namespaces else session.options.namespace
 
     def picture() -> Shown:
-        found, at = next(readings)
+        with in_words():
+            found, at = measured()
+        history = day()
         report = cluster.report(())
         cards = {
             card.uuid: (node.name, card.index, card.model)
@@ -320,34 +350,14 @@ def top(session: Session, names: tuple[str, ...], agent_namespace: str, interval
             for card in node.cards
         }
         shown = session.sorted([each for each in found if cluster.chose("", each.node)])
-        page = show_use(shown, cards, namespace=namespace, sought=sought, at=at)
-        return Shown("GpuUseList", shown, page, report.gaps, "node", {"measuredAt": at})
+        page = [
+            *show_use(shown, cards, namespace=namespace, sought=sought, at=at),
+            *show_history(history, namespace, wide=session.wide),
+        ]
+        more = {"measuredAt": at, "lastDay": history}
+        return Shown("GpuUseList", shown, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture, interval)
-
-
-def _readings(
-    session: Session, namespace: str, names: tuple[str, ...], interval: float
-) -> Iterator[tuple[tuple[NodeUse, ...], str]]:
-    """Yield what agents measure and when; while nobody answers a watch has what was last measured.
-
-    Raises:
-        CommandError: they cannot be asked.
-    """
-    found: tuple[NodeUse, ...] = ()
-    last, at = None, ""
-    while True:
-        now = datetime.now(UTC)
-        if last is None or (now - last).total_seconds() >= interval:
-            with in_words():
-                try:
-                    found = read_uses(session.connection.client, namespace, names or None)
-                    at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
-                except Unavailable:
-                    if last is None:
-                        raise
-            last = now
-        yield found, at
 
 
 @cli.command()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from view.model.words import safe
 
@@ -23,17 +23,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a grid.
+    """A column of a grid."""
 
-    Attributes:
-        name: its heading.
-        drop: the higher, the sooner it is left out of a narrow terminal; 0 stays.
-        wraps: whether long text goes on in the next line; other columns are as wide as their text.
-    """
-
-    name: str
-    drop: int = 0
-    wraps: bool = False
+    name: Annotated[str, "its heading."]
+    drop: Annotated[int, "the higher, the sooner it is left out of a narrow terminal; 0 stays."] = 0
+    wraps: Annotated[
+        bool, "whether long text goes on in the next line; other columns are as wide as their text."
+    ] = False
 
 
 Row: TypeAlias = Sequence[Cell]

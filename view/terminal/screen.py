@@ -1,36 +1,40 @@
-"""Draws pages. The only module that knows ``rich``."""
+"""Draws pages. The only module that knows ``rich``.
+
+In a terminal tables are its own; in a file or a pipe each row is one line, and nothing is cut.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
+from threading import Timer
 from typing import TextIO
 
 from rich.cells import cell_len
-from rich.color import ColorSystem
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
-from rich.style import Style
+from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
-from view.terminal.layout import BOLD, Cell, Column, Grid, Line, Page
+from view.terminal.layout import BOLD, Grid, Line, Page
 
-_UNLIMITED = 100_000
-"""Columns where output goes to a file or another program: nothing is cut there."""
-
-_LEAST_WRAPPED = 24
+_WRAPPED = 24
 """Columns are left out until what wraps has so much."""
 
 _NARROWEST = 12
-_LEAST_ROWS = 3
+"""No column is folded to less: before that the terminal wraps the line."""
+
 _GAP = 3
-_WRAPPER = Console(file=StringIO())
+_LEAST_ROWS = 2
+_MOST_ROWS = 1000
+"""Of a table in a terminal: a thousand rows take ``rich`` a second."""
 
 
 class Screen:
     """Where pages are drawn."""
 
     def __init__(self, out: TextIO, *, color: bool = True, width: int | None = None) -> None:
-        """Choose how to draw."""
+        """Choose how to draw; a *width* is one of a terminal, by default of this one."""
         self._out = out
         self._color = color and out.isatty()
         self._given = width
@@ -39,13 +43,6 @@ class Screen:
     def is_terminal(self) -> bool:
         """Whether a person looks at it."""
         return self._out.isatty()
-
-    @property
-    def width(self) -> int:
-        """How many columns there are."""
-        if self._given is not None:
-            return self._given
-        return Console(file=self._out).width if self.is_terminal else _UNLIMITED
 
     def show(self, page: Page, *, headings: bool = True) -> None:
         """Print a page; without headings only the rows of its tables."""
@@ -59,22 +56,71 @@ class Screen:
 
         In fewer lines than it has, the *height*, tables lose rows, and say how many; 0 is no bound.
         """
-        width = self.width
-        blocks = [self._block(part, width, headings=headings) for part in page]
-        over = sum(len(row) for block in blocks for row in block) - height
-        if height and over > 0:
-            _shorten(page, blocks, over)
-        lines = [each.rstrip() for block in blocks for row in block for each in row]
+        if self._given is None and not self.is_terminal:
+            return "".join(f"{each}\n" for part in page for each in _plain(part, headings=headings))
+        width = self._given or Console(file=self._out).width
+        grids = {at: part for at, part in enumerate(page) if isinstance(part, Grid)}
+        blocks = [
+            self._table(part, width, height or _MOST_ROWS, headings=headings)
+            if isinstance(part, Grid)
+            else self._line(part, width)
+            for part in page
+        ]
+        for at, grid in sorted(grids.items(), key=lambda each: (each[1].keep, -each[0])):
+            rows = min(len(grid.rows), height)
+            least = min(rows, _LEAST_ROWS * grid.keep)
+            while (over := sum(map(len, blocks)) - height) > 0 and rows > least:
+                rows = max(least, rows - max(1, over * rows // len(blocks[at])))
+                blocks[at] = self._table(grid, width, rows, headings=headings)
+        lines = [each for block in blocks for each in block]
         if height and len(lines) > height:
             cut = len(lines) - height + 1
             lines[height - 1 :] = [f"... {cut} more lines: this terminal has {height}"]
         return "".join(f"{each}\n" for each in lines)
 
-    def _block(self, part: Grid | Line, width: int, *, headings: bool) -> list[list[str]]:
-        """Return the rows of a part, each of one or more lines."""
-        if isinstance(part, Grid):
-            rows = list(_rows_of(part, width, self._styled)) if part.rows else []
-            return rows if headings else rows[1:]
+    def _line(self, part: Line, width: int) -> list[str]:
+        text = Text.assemble(*((each.text, each.style) for each in part.cells))
+        return self._rendered(Padding(text, (0, 0, 0, part.indent)), width)
+
+    def _table(self, grid: Grid, width: int, most: int, *, headings: bool) -> list[str]:
+        """Return the lines of a table, of no more rows than *most*.
+
+        Of columns that do not fit those to be dropped first go first; then names are folded.
+        """
+        columns, widths = grid.columns, _widths(grid)
+        kept = list(range(len(columns)))
+
+        def over() -> bool:
+            least = (min(widths[at], _WRAPPED if columns[at].wraps else widths[at]) for at in kept)
+            return sum(least) + _GAP * (len(kept) - 1) > width
+
+        while over():
+            dropped = max(kept, key=lambda at: (columns[at].drop, at))
+            if not columns[dropped].drop:
+                break
+            kept.remove(dropped)
+        folded = over()
+        table = Table(
+            box=None,
+            pad_edge=False,
+            padding=(0, _GAP, 0, 0),
+            show_header=headings,
+            header_style=BOLD,
+        )
+        for at in kept:
+            whole = not (folded or columns[at].wraps)
+            table.add_column(columns[at].name, no_wrap=whole, overflow="fold")
+        for row in grid.rows[:most]:
+            table.add_row(*(Text(row[at].text, row[at].style) for at in kept))
+        least = sum(min(widths[at], _NARROWEST) + _GAP for at in kept) - _GAP
+        lines = self._rendered(table, max(width, least)) if grid.rows else []
+        gone = len(grid.rows) - most
+        why = (
+            "for which this terminal is too low" if most < _MOST_ROWS else "with | less all of them"
+        )
+        return [*lines, f"... and {gone} more rows, {why}"] if gone > 0 else lines
+
+    def _rendered(self, part: RenderableType, width: int) -> list[str]:
         buffer = StringIO()
         console = Console(
             file=buffer,
@@ -86,13 +132,8 @@ class Screen:
             emoji=False,
             legacy_windows=False,
         )
-        console.print(_text_of(part, width), soft_wrap=width == _UNLIMITED)
-        return [buffer.getvalue().splitlines()]
-
-    def _styled(self, text: str, style: str) -> str:
-        if not self._color or not style or not text:
-            return text
-        return Style.parse(style).render(text, color_system=ColorSystem.STANDARD)
+        console.print(part)
+        return [each.rstrip() for each in buffer.getvalue().splitlines()]
 
     @contextmanager
     def redrawing(self, *, on: bool = True) -> Iterator[Callable[[Page], None]]:
@@ -110,79 +151,53 @@ class Screen:
             yield redraw
 
 
-def _text_of(line: Line, width: int) -> Text:
-    text = Text(" " * line.indent if width == _UNLIMITED else "")
-    for each in line.cells:
-        text.append(each.text, style=each.style)
-    if width == _UNLIMITED or not line.indent:
-        return text
-    # Lines that go on hang under their first one.
-    console = Console(width=max(width - line.indent, _LEAST_WRAPPED), file=StringIO())
-    wrapped = text.wrap(console, max(width - line.indent, _LEAST_WRAPPED))
-    return Text("\n").join(Text(" " * line.indent) + each for each in wrapped)
+class Progress:
+    """Shows a person who waits what has been read so far. Safe to share between threads."""
+
+    def __init__(self, out: TextIO, quiet: float = 0.5) -> None:
+        """Begin; what takes less than *quiet* seconds needs no progress."""
+        self._counts: dict[str, int] = {}
+        self._status = Console(file=out).status("Reading the cluster", spinner_style="")
+        self._timer = Timer(quiet, self._status.start)
+        self._timer.daemon = True
+        if out.isatty():
+            self._timer.start()
+
+    def __call__(self, what: str, count: int) -> None:
+        """Take in how many objects of a kind have been read so far."""
+        self._counts[what] = max(count, self._counts.get(what, 0))
+        counts = ", ".join(f"{number} {kind}" for kind, number in sorted({**self._counts}.items()))
+        self._status.update(f"Reading the cluster: {counts}")
+
+    def end(self) -> None:
+        """Take it off the screen, which is a page's from here on, whatever is read again."""
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()
+        self._status.stop()
 
 
-def _shorten(page: Page, blocks: list[list[list[str]]], over: int) -> None:
-    """Take rows off tables, and say how many, those to be kept last."""
-    grids = [at for at, part in enumerate(page) if isinstance(part, Grid) and blocks[at]]
-    for at in sorted(grids, key=lambda at: (page[at].keep, -at)):  # type: ignore[union-attr]  # grids
-        gone, rows = 0, blocks[at]
-        while over > 0 and len(rows) > (_LEAST_ROWS if page[at].keep else 1):  # type: ignore[union-attr]
-            over += not gone
-            over -= len(rows.pop())
-            gone += 1
-        if gone:
-            rows.append([f"... and {gone} more rows, for which this terminal is too low"])
+def _plain(part: Grid | Line, *, headings: bool) -> Iterator[str]:
+    """Yield the lines of a part as they stand in a file."""
+    if isinstance(part, Line):
+        yield " " * part.indent + "".join(each.text for each in part.cells)
+        return
+    widths = _widths(part)
+    for row in _texts(part)[not headings :] if part.rows else ():
+        cells = zip(row, widths, strict=True)
+        yield (
+            (" " * _GAP)
+            .join(each + " " * (width - cell_len(each)) for each, width in cells)
+            .rstrip()
+        )
 
 
-def _rows_of(grid: Grid, width: int, styled: Callable[[str, str], str]) -> Iterator[list[str]]:
-    """Yield the lines of each row of a grid, the headings first.
-
-    Not by the library's table, which takes milliseconds a row: there may be thousands.
-    """
-    kept = _fitting(grid, width)
-    widths = {at: _width(grid, at) for at in kept}
-    over = sum(widths.values()) + _GAP * (len(kept) - 1) - width
-    for at in sorted(kept, key=lambda at: (not grid.columns[at].wraps, -widths[at])):
-        if over > 0:  # what wraps, then the widest: names go on in the next line, none is lost
-            less = min(over, max(widths[at] - _NARROWEST, 0))
-            widths[at], over = widths[at] - less, over - less
-    heading = [Cell(grid.columns[at].name, BOLD) for at in range(len(grid.columns))]
-    for row in (heading, *grid.rows):
-        cells = [(_wrapped(row[at].text, widths[at]), row[at].style, widths[at]) for at in kept]
-        found = []
-        for number in range(max(len(lines) for lines, _, _ in cells)):
-            parts = []
-            for lines, style, wide in cells:
-                text = lines[number] if number < len(lines) else ""
-                parts.append(styled(text, style) + " " * (wide - cell_len(text)))
-            found.append((" " * _GAP).join(parts))
-        yield found
+def _texts(grid: Grid) -> list[list[str]]:
+    return [
+        [each.name for each in grid.columns],
+        *([each.text for each in row] for row in grid.rows),
+    ]
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    if cell_len(text) <= width:
-        return [text]
-    return [each.plain.rstrip() for each in Text(text).wrap(_WRAPPER, width, overflow="fold")]
-
-
-def _fitting(grid: Grid, width: int) -> list[int]:
-    """Choose columns that fit into a width: those to be dropped first go first."""
-    kept = list(range(len(grid.columns)))
-    while sum(_least(grid, at) + _GAP for at in kept) - _GAP > width:
-        droppable = [at for at in kept if grid.columns[at].drop]
-        if not droppable:
-            break
-        kept.remove(max(droppable, key=lambda at: (grid.columns[at].drop, at)))
-    return kept
-
-
-def _least(grid: Grid, at: int) -> int:
-    natural = _width(grid, at)
-    column: Column = grid.columns[at]
-    return min(natural, _LEAST_WRAPPED) if column.wraps else natural
-
-
-def _width(grid: Grid, at: int) -> int:
-    texts = (row[at].text for row in grid.rows)
-    return max(len(grid.columns[at].name), *map(cell_len, texts))
+def _widths(grid: Grid) -> list[int]:
+    return [max(map(cell_len, column)) for column in zip(*_texts(grid), strict=True)]

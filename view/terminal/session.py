@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TextIO
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import click
 
 from common.apiserver.errors import Rejected
+from common.errors import Unavailable
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 from view.cluster.collections import ALL, Kind
@@ -24,49 +25,8 @@ from view.model.words import gaps_in_words, safe
 from view.terminal.documents import document, sort_by, write_document
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import Page, line
-from view.terminal.screen import Screen
+from view.terminal.screen import Progress, Screen
 from view.terminal.words import as_of, show_gaps
-
-_QUIET_SECONDS = 0.5
-"""What is faster than this needs no progress."""
-
-
-class Progress:
-    """Counts what has been read. Safe to share between threads."""
-
-    def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start to count."""
-        self._out = out
-        self._clock = clock
-        self._since = clock()
-        self._lock = threading.Lock()
-        self._counts: dict[str, int] = {}
-        self._shown = 0
-        self._ended = False
-
-    def __call__(self, what: str, count: int) -> None:
-        """Take in how many objects of a kind have been read so far."""
-        with self._lock:
-            if self._ended:
-                return
-            self._counts[what] = max(count, self._counts.get(what, 0))
-            if not self._out.isatty() or self._clock() - self._since < _QUIET_SECONDS:
-                return
-            counts = ", ".join(f"{number} {kind}" for kind, number in sorted(self._counts.items()))
-            self._write(f"Reading the cluster: {counts}")
-
-    def end(self) -> None:
-        """Take it off the screen, which is a page's from here on, whatever is read again."""
-        with self._lock:
-            self._ended = True
-            if self._shown:
-                self._write("")
-
-    def _write(self, text: str) -> None:
-        self._out.write(f"\r{text.ljust(self._shown)}" + ("" if text else "\r"))
-        self._out.flush()
-        self._shown = len(text)
-
 
 _LEAST_PAUSE = 1.0
 """Seconds between two pictures of a cluster that changes all the time."""
@@ -112,23 +72,37 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a command has found out, for people and for machines.
+    """What a command has found out, for people and for machines."""
 
-    Attributes:
-        kind: of the list that machines read.
-        items: what is in it.
-        page: the same for people.
-        gaps: what could not be read.
-        resource: by which ``-o name`` names an item.
-        more: further fields of the list.
-    """
+    kind: Annotated[str, "of the list that machines read."]
+    items: Annotated[Sequence[Any], "what is in it."]
+    page: Annotated[Page, "the same for people."]
+    gaps: Annotated[Sequence[Gap], "what could not be read."] = ()
+    resource: Annotated[str, "by which ``-o name`` names an item."] = "pod"
+    more: Annotated[Mapping[str, Any], "further fields of the list."] = field(default_factory=dict)
 
-    kind: str
-    items: Sequence[Any]
-    page: Page
-    gaps: Sequence[Gap] = ()
-    resource: str = "pod"
-    more: Mapping[str, Any] = field(default_factory=dict)
+
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def at_most_every(seconds: float, ask: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
+    """Make what asks again once its last answer is so old; it is kept while nobody answers."""
+    answers: list[_Answer] = []
+    asked = 0.0
+
+    def answer(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+        nonlocal asked
+        if not answers or time.monotonic() - asked >= seconds:
+            asked = time.monotonic()
+            try:
+                answers[:] = [ask(*args, **kwargs)]
+            except Unavailable:
+                if not answers:
+                    raise
+        return answers[0]
+
+    return answer
 
 
 def name_of(item: Any) -> str:

@@ -159,10 +159,12 @@ def show_verdicts(nodes: Sequence[NodeVerdict], *, most: int | None) -> list[Gri
     rows: list[Row] = []
     for group in list(groups.values())[:most]:
         first = group[0]
-        names = name_some([each.node for each in group], 1)
-        rows.append((cell(names, BOLD), _answer(first), _placing(first)))
-        if not first.fits:
-            rows += _cards(first)
+        name = cell(name_some([each.node for each in group], 1), BOLD)
+        if first.fits:
+            placing = (f"{each} on {cards_in_words(cards)}" for each, cards in first.placing)
+            rows.append((name, cell("yes", GOOD), cell("; ".join(placing))))
+        else:
+            rows += [(name, cell("no", BAD), cell(first.reason)), *_cards(first)]
     page: list[Grid | Line] = []
     if rows:
         columns = (Column("NODE"), Column("FITS"), Column("WHY", wraps=True))
@@ -193,16 +195,6 @@ def _cards(verdict: NodeVerdict) -> list[Row]:
             )
         )
     return rows
-
-
-def _answer(verdict: NodeVerdict) -> Cell:
-    return cell("yes", GOOD) if verdict.fits else cell("no", BAD)
-
-
-def _placing(verdict: NodeVerdict) -> Cell:
-    if not verdict.fits:
-        return cell(verdict.reason)
-    return cell("; ".join(f"{name} on {cards_in_words(cards)}" for name, cards in verdict.placing))
 
 
 def _events(story: PodStory, *, wide: bool) -> list[Grid | Line]:

@@ -3,7 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from view.model.reports import ClusterReport
 from view.model.usage import CardUse, ContainerUse, NodeUse
+from view.model.usage_history import SWITCHED_OFF, GroupBy, History, usage_rows
+from view.model.words import count_of
 from view.terminal.layout import (
     BOLD,
     DIM,
@@ -113,3 +116,39 @@ def _cores(used: float | None, held: float = math.inf) -> Cell:
 
 def _memory(used: float | None) -> Cell:
     return cell("-", DIM) if used is None else cell(f"{used / _GIB:.1f} GiB")
+
+
+_MOST_PAST = 20
+
+
+def show_history(
+    history: History | None, namespace: str | None = None, *, wide: bool = False
+) -> Page:
+    """Lay out what pods held and left idle in the last day, those that left most idle first."""
+    if history is None:
+        return [line(SWITCHED_OFF, DIM)]
+    if history.problem:
+        why = f"Unknown: what was held and idle in the last day. {history.problem}"
+        return [line(""), line(why, WARN)]
+    nothing_now = ClusterReport((), (), (), ())
+    rows = usage_rows(nothing_now, {}, history, GroupBy.POD, namespace or "")
+    rows.sort(key=lambda row: (-(row.idle_hours or 0), -(row.held_hours or 0), row.pod))
+    shown = rows if wide else rows[:_MOST_PAST]
+    heading = f"The last day, of which {history.seen / 3600:.1f} hours have been seen"
+    more = f"; {_MOST_PAST} of {count_of(len(rows), 'pod')}, all of them: -o wide"
+    grid = table(
+        shown,
+        (Column("POD"), lambda row: f"{row.namespace}/{row.pod}"),
+        (Column("HELD, CARD HOURS"), lambda row: _hours(row.held_hours)),
+        (Column("IDLE, CARD HOURS"), lambda row: _hours(row.idle_hours)),
+        (Column("IDLE PART"), lambda row: _part(row.idle_share)),
+    )
+    return [line(""), line(heading + more * (len(shown) < len(rows)), BOLD), grid]
+
+
+def _hours(hours: float | None) -> str:
+    return "unknown" if hours is None else f"{hours:.2f}"
+
+
+def _part(share: float | None) -> str:
+    return "unknown" if share is None else f"{share:.0%}"

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from view.model.pod_report import Group, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
@@ -18,17 +18,13 @@ Cards = Sequence[tuple[NodeReport, Sequence[CardReport]]]
 
 
 class Line(NamedTuple):
-    """One line of an answer.
+    """One line of an answer."""
 
-    Attributes:
-        text: in words.
-        query: of the page that shows more of it; empty where that is the pod's page.
-        pod: of which it is; ``None`` where it is of cards.
-    """
-
-    text: str
-    query: str = ""
-    pod: PodReport | None = None
+    text: Annotated[str, "in words."]
+    query: Annotated[
+        str, "of the page that shows more of it; empty where that is the pod's page."
+    ] = ""
+    pod: Annotated[PodReport | None, "of which it is; ``None`` where it is of cards."] = None
 
 
 class Answer(NamedTuple):

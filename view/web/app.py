@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from flask import Flask, Response, render_template, request
 from werkzeug.exceptions import HTTPException
@@ -19,17 +19,16 @@ from werkzeug.exceptions import HTTPException
 from common.text import cut
 from contract.errors import quote
 from view.model import words
-from view.model.ledger import By, Statement
 from view.model.reports import Freshness
-from view.model.stories import PodStory
+from view.model.usage_history import SWITCHED_OFF, History
 from view.web import figures, markup, pages
-from view.web.accounts import MOST, Choice, as_csv, in_order
-from view.web.editions import Edition
 from view.web.feed import Feed
-from view.web.filters import CHOICES, Filter
+from view.web.filters import Filter
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
+from view.web.live import Live
 from view.web.metrics import Metrics
+from view.web.usage_table import MOST, Choice, as_csv, in_order
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Relive-Policy": "same-origin",
 }
 
 _METHODS = ("GET", "HEAD")
@@ -64,39 +63,8 @@ _SMALLEST_COMPRESSED = 1400
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
-class Source(Protocol):
-    """Where the pages come from."""
-
-    @property
-    def edition(self) -> Edition:
-        """The newest edition."""
-        ...
-
-    def explain(self, namespace: str, name: str) -> PodStory | None:
-        """Explain one pod; ``None`` where there is none that asks for GPUs."""
-        ...
-
-    @property
-    def freshness(self) -> Freshness:
-        """How old what is shown is."""
-        ...
-
-    @property
-    def measured_at(self) -> float:
-        """When use was measured, unix time; 0 where it is not."""
-        ...
-
-    def statement(self, by: By, namespace: str) -> Statement:
-        """Return who holds and who wastes."""
-        ...
-
-    def not_ready(self) -> str:
-        """Return why what is known is not the whole, or old; empty when it is neither."""
-        ...
-
-
 def create_app(
-    source: Source,
+    live: Live,
     feed: Feed,
     *,
     hosts: Hosts,
@@ -112,7 +80,7 @@ def create_app(
 
     @app.context_processor
     def ages() -> dict[str, Any]:
-        fresh, now = source.freshness, time.time()
+        fresh, now = live.freshness, time.time()
         age = round(max(now - fresh.at, 0)) if fresh.at else ""
         return {"fresh_age": age, "stale": fresh.stale, "as_of": figures.utc(fresh.at)}
 
@@ -141,24 +109,24 @@ def create_app(
 
     @app.get("/")
     def nodes() -> str:
-        page = pages.NodesPage(source.edition, Filter.parse(request.args))
-        return render_template("index.html", changed=None, **_of_nodes(page, source, rows))
+        page = pages.NodesPage(live.edition, Filter.parse(request.args))
+        return render_template("index.html", changed=None, **_of_nodes(page, live, rows))
 
     @app.get("/rows")
     def changes() -> str:
-        page = pages.NodesPage(source.edition, Filter.parse(request.args))
+        page = pages.NodesPage(live.edition, Filter.parse(request.args))
         changed = page.edition.changed(_number(request.args.get("since", "")))
-        return render_template("rows.html", changed=changed, **_of_nodes(page, source, rows))
+        return render_template("rows.html", changed=changed, **_of_nodes(page, live, rows))
 
     @app.get("/pods/<namespace>/<name>")
     def pod(namespace: str, name: str) -> str | tuple[str, HTTPStatus]:
         # Before the story is: what happens meanwhile is told again.
-        edition = source.edition
+        edition = live.edition
         valid = _LABEL.fullmatch(namespace) and _LABEL.fullmatch(name)
-        story = source.explain(namespace, name) if valid else None
+        story = live.explain(namespace, name) if valid else None
         surroundings = {"root": "../../", "edition": edition.number}
         if story is None:
-            missing = source.not_ready() or "There is none, or it asks for no GPU, or it has gone."
+            missing = live.not_ready() or "There is none, or it asks for no GPU, or it has gone."
             title = f"Pod {namespace}/{name} is not known"
             page = render_template("text.html", title=title, text=missing, **surroundings)
             return page, HTTPStatus.NOT_FOUND
@@ -170,7 +138,7 @@ def create_app(
             used=any(
                 (each.cores_used, each.memory_used) != (None, None) for each in story.pod.containers
             ),
-            measured_at=figures.utc(source.measured_at),
+            measured_at=figures.utc(live.measured_at),
             memory_block=pages.Blocks(edition.report.nodes).size(story.pod.node),
             dashboard=dashboard.of(story.pod),
             **surroundings,
@@ -195,27 +163,27 @@ def create_app(
             cast("Any", stream), content_type=media, headers=headers, direct_passthrough=True
         )
 
-    _accounts(app, source)
-    _technical(app, source.not_ready, metrics)
+    _usage(app, live)
+    _technical(app, live.not_ready, metrics)
     _errors(app)
     return app
 
 
-def _accounts(app: Flask, source: Source) -> None:
+def _usage(app: Flask, live: Live) -> None:
     """Add who holds and who wastes."""
 
     @app.get("/use")
     def use() -> str:
-        edition, chosen = source.edition, Choice.parse(request.args)
-        statement = source.statement(chosen.by, chosen.namespace)
+        edition, chosen = live.edition, Choice.parse(request.args)
         return render_template(
             "use.html",
-            statement=statement,
-            accounts=in_order(statement, chosen.sort),
+            history=live.history,
+            switched_off=SWITCHED_OFF,
+            rows=in_order(live.usage(chosen.by, chosen.namespace), chosen.sort),
             most=None if chosen.every else MOST,
             choice=chosen,
             namespaces=sorted({pod.namespace for pod in edition.report.pods} | {chosen.namespace}),
-            measured_at=figures.utc(source.measured_at),
+            measured_at=figures.utc(live.measured_at),
             report=edition.report,
             root="./",
             edition=edition.number,
@@ -224,7 +192,8 @@ def _accounts(app: Flask, source: Source) -> None:
     @app.get("/use.csv")
     def table() -> Response:
         chosen = Choice.parse(request.args)
-        text = as_csv(source.statement(chosen.by, chosen.namespace), chosen.sort)
+        rows = in_order(live.usage(chosen.by, chosen.namespace), chosen.sort)
+        text = as_csv(rows, live.history or History())
         response = Response(text, content_type="text/csv; charset=utf-8")
         response.headers["Content-Disposition"] = f'attachment; filename="gpus-by-{chosen.by}.csv"'
         return response
@@ -260,7 +229,7 @@ def _errors(app: Flask) -> None:
         return _text(INTERNAL, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
-def _of_nodes(page: pages.NodesPage, source: Source, rows: markup.Rows) -> dict[str, Any]:
+def _of_nodes(page: pages.NodesPage, live: Live, rows: markup.Rows) -> dict[str, Any]:
     """Return what both templates of nodes need."""
     rows.forget(page.edition)
     report = page.edition.report
@@ -271,10 +240,9 @@ def _of_nodes(page: pages.NodesPage, source: Source, rows: markup.Rows) -> dict[
         "filter": page.filter,
         "report": report,
         "blocks": pages.Blocks(report.nodes),
-        "choices": CHOICES,
-        "waiting_for": source.not_ready(),
+        "waiting_for": live.not_ready(),
         "unknown": {gap.what for gap in report.gaps if gap.whole},
-        "measured_at": figures.utc(source.measured_at),
+        "measured_at": figures.utc(live.measured_at),
         "row": lambda node: rows.row(node, page),
         "mark": lambda node, cards, key: rows.mark(node, cards, key, page),
     }

@@ -6,25 +6,19 @@ A browser that has an edition asks for what changed since, and gets these nodes 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from view.model.reports import ClusterReport
 
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """One report and its history.
+    """One report and its history."""
 
-    Attributes:
-        number: counts up from 1; 0 is the one before anything was read.
-        report: on the cluster.
-        since: of each node the edition in which it became as it is.
-        oldest: changes before this edition are not known.
-    """
-
-    number: int
-    report: ClusterReport
-    since: Mapping[str, int]
-    oldest: int
+    number: Annotated[int, "counts up from 1; 0 is the one before anything was read."]
+    report: Annotated[ClusterReport, "on the cluster."]
+    since: Annotated[Mapping[str, int], "of each node the edition in which it became as it is."]
+    oldest: Annotated[int, "changes before this edition are not known."]
 
     def changed(self, seen: int) -> AbstractSet[str] | None:
         """Return the nodes that changed since an edition; ``None`` where that is not known."""

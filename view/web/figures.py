@@ -106,14 +106,6 @@ def utc(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at else ""
 
 
-def duration(seconds: float) -> str:
-    """Write how long something took."""
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
-
-
 class Total:
     """Sums over the cards that are meant; cores and bytes of memory over the healthy ones."""
 

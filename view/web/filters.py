@@ -4,92 +4,118 @@ Cards are chosen, not nodes: a node is shown with those of its cards that are me
 counted are these.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Annotated, Any, Self
 from urllib.parse import urlencode
 
 from view.model.reports import CardReport, NodeReport
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 PAGE = 1000
 """Nodes on one page."""
 
 _LONGEST = 253
 _MOST_PAGES = 1000
+_WRITTEN = {"start": "from"}
 
 
-class Show(StrEnum):
+class _Word(StrEnum):
+    """A value of a parameter, and how the form calls it."""
+
+    label: str
+
+    def __new__(cls, value: str, label: str) -> Self:
+        """Make a member of its two texts."""
+        word = str.__new__(cls, value)
+        word._value_, word.label = value, label
+        return word
+
+
+class Show(_Word):
     """Cards of one kind."""
 
-    ALL = ""
-    WRONG = "wrong"
-    WHOLE = "whole"
-    ROOM = "room"
-    IDLE = "idle"
+    ALL = "", "all"
+    WRONG = "wrong", "wrong"
+    WHOLE = "whole", "whole and free"
+    ROOM = "room", "with room"
+    IDLE = "idle", "held, not used"
 
 
-class Sort(StrEnum):
+class Sort(_Word):
     """In which order nodes are."""
 
-    NAME = ""
-    FREE = "free"
-    HELD = "held"
-    IDLE = "idle"
+    NAME = "", "name"
+    FREE = "free", "most free"
+    HELD = "held", "most held"
+    IDLE = "idle", "most idle"
 
 
-class Paint(StrEnum):
+class Paint(_Word):
     """What the map of cards shows of each."""
 
-    CORES = ""
-    MEMORY = "memory"
-    USE = "use"
+    CORES = "", "cores held"
+    MEMORY = "memory", "memory held"
+    USE = "use", "cores used"
 
 
-class Group(StrEnum):
+class Group(_Word):
     """How the map of cards is divided."""
 
-    NONE = ""
-    MODEL = "model"
-    POOL = "pool"
+    NONE = "", "node"
+    MODEL = "model", "model"
+    POOL = "pool", "pool"
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
-    """A visitor's choice; an empty one chooses everything.
-
-    Attributes:
-        search: part of the name of a node or of a pod, of a model or of a UUID.
-        namespace: of pods that hold something of a card.
-        model: product name of a card.
-        node: its whole name.
-        show: cards of one kind.
-        sort: in which order nodes are.
-        paint: what the map of cards shows.
-        group: how the map of cards is divided.
-        every: whether lists that are cut are shown to their end.
-        start: how many nodes are passed over.
-    """
-
-    search: str = ""
-    namespace: str = ""
-    model: str = ""
-    node: str = ""
-    show: Show = Show.ALL
-    sort: Sort = Sort.NAME
-    paint: Paint = Paint.CORES
-    group: Group = Group.NONE
-    every: bool = False
-    start: int = 0
+class Parameters:
+    """What a visitor chose of a page, as the parameters of a request have it."""
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> Self:
-        """Read the parameters of a request; what makes no sense chooses everything."""
-        found = read(cls, query)
-        return replace(found, search=found.search.strip(), node=found.node.strip())
+        """Read the parameters of a request; what makes no sense is not chosen."""
+        found: dict[str, Any] = {}
+        for each in fields(cls):
+            text = query.get(_WRITTEN.get(each.name, each.name), "")[:_LONGEST].strip()
+            if isinstance(each.default, bool):
+                found[each.name] = text == "1"
+            elif isinstance(each.default, int):
+                number = int(text) if text.isascii() and text.isdigit() else each.default
+                found[each.name] = min(number, PAGE * _MOST_PAGES)
+            elif isinstance(each.default, StrEnum):
+                known = {member.value: member for member in type(each.default)}
+                found[each.name] = known.get(text, each.default)
+            else:
+                found[each.name] = text
+        return cls(**found)
+
+    def query(self, **changes: str | int | bool) -> str:
+        """Write the parameters of a request, some of them changed; from the first node on."""
+        chosen = {each.name: getattr(self, each.name) for each in fields(self)}
+        written = {**chosen, "start": 0, **changes}
+        return urlencode(
+            {
+                _WRITTEN.get(key, key): "1" if value is True else value
+                for key, value in written.items()
+                if value
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Filter(Parameters):
+    """A visitor's choice; an empty one chooses everything."""
+
+    search: Annotated[str, "part of the name of a node or of a pod, of a model or of a UUID."] = ""
+    namespace: Annotated[str, "of pods that hold something of a card."] = ""
+    model: Annotated[str, "product name of a card."] = ""
+    node: Annotated[str, "its whole name."] = ""
+    show: Annotated[Show, "cards of one kind."] = Show.ALL
+    sort: Annotated[Sort, "in which order nodes are."] = Sort.NAME
+    paint: Annotated[Paint, "what the map of cards shows."] = Paint.CORES
+    group: Annotated[Group, "how the map of cards is divided."] = Group.NONE
+    every: Annotated[bool, "whether lists that are cut are shown to their end."] = False
+    start: Annotated[int, "how many nodes are passed over."] = 0
 
     def __bool__(self) -> bool:
         """Return whether anything is left out."""
@@ -133,43 +159,10 @@ class Filter:
             found in f"{each.namespace}/{each.pod}" for each in card.holders
         )
 
-    def query(self, **changes: str | int | bool) -> str:
-        """Write the parameters of a request, some of them changed; from the first node on."""
-        return write(self, {"start": 0, **changes})
-
-
-_Chosen = TypeVar("_Chosen", bound="DataclassInstance")
-_WRITTEN = {"start": "from"}
-
-
-def read(kind: type[_Chosen], query: Mapping[str, str]) -> _Chosen:
-    """Read a choice from the parameters of a request; what makes no sense is not chosen."""
-    found: dict[str, Any] = {}
-    for each in fields(kind):
-        text, default = query.get(_WRITTEN.get(each.name, each.name), "")[:_LONGEST], each.default
-        if isinstance(default, bool):
-            found[each.name] = text == "1"
-        elif isinstance(default, int):
-            number = text.isascii() and text.isdigit()
-            found[each.name] = min(int(text), PAGE * _MOST_PAGES) if number else default
-        elif isinstance(default, StrEnum):
-            known = {member.value: member for member in type(default)}
-            found[each.name] = known.get(text, default)
-        else:
-            found[each.name] = text
-    return kind(**found)
-
-
-def write(chosen: "DataclassInstance", changes: Mapping[str, str | int | bool]) -> str:
-    """Write a choice as the parameters of a request, some of them changed."""
-    all_of_it = {each.name: getattr(chosen, each.name) for each in fields(chosen)} | {**changes}
-    return urlencode(
-        {
-            _WRITTEN.get(key, key): "1" if value is True else value
-            for key, value in all_of_it.items()
-            if value
-        }
-    )
+    def choices(self, name: str) -> tuple[_Word, ...]:
+        """Return what the form offers for one of the fields."""
+        kind: type[_Word] = type(getattr(self, name))
+        return tuple(kind)
 
 
 def is_of_kind(kind: Show, node: NodeReport, card: CardReport) -> bool:
@@ -202,23 +195,3 @@ def in_order(sort: Sort, node: NodeReport) -> tuple[float | str, ...]:
             measured = (card for card in node.cards if card.cores_used is not None)
             idle = sum(max(card.cores_held - (card.cores_used or 0), 0) for card in measured)
             return (-idle, node.name)
-
-
-CHOICES: Mapping[str, Sequence[tuple[str, str]]] = {
-    "show": (
-        ("", "all"),
-        (Show.WRONG, "wrong"),
-        (Show.WHOLE, "whole and free"),
-        (Show.ROOM, "with room"),
-        (Show.IDLE, "held, not used"),
-    ),
-    "sort": (
-        ("", "name"),
-        (Sort.FREE, "most free"),
-        (Sort.HELD, "most held"),
-        (Sort.IDLE, "most idle"),
-    ),
-    "paint": (("", "cores held"), (Paint.MEMORY, "memory held"), (Paint.USE, "cores used")),
-    "group": (("", "node"), (Group.MODEL, "model"), (Group.POOL, "pool")),
-}
-"""What the form offers: value and text."""

@@ -15,7 +15,6 @@ from view.web.filters import Group, Paint, Show, is_of_kind
 _COLUMNS = 4
 _WIDTH, _HEIGHT, _GAP = 8, 12, 1
 WRONG, UNKNOWN, OTHER = "wrong", "unknown", "other"
-_WHAT = {Paint.CORES: "cores held", Paint.MEMORY: "memory held", Paint.USE: "cores used"}
 _MOST_GROUPS = 50
 
 
@@ -69,7 +68,7 @@ def picture(
     if not cards:
         cells.append(f"M0 0h{_WIDTH}v{_HEIGHT}h-{_WIDTH}z")
         fills[WRONG] = [_crossed(0, 0)]
-    what = f"{_WHAT[paint]}: {', '.join(said)}" if said else node.problem or "no cards"
+    what = f"{paint.label}: {', '.join(said)}" if said else node.problem or "no cards"
     return Picture(
         max(min(len(cards), _COLUMNS), 1) * (_WIDTH + _GAP) - _GAP,
         max(-(-len(cards) // _COLUMNS), 1) * (_HEIGHT + _GAP) - _GAP,

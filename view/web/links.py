@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from typing import Annotated
 from urllib.parse import quote, urlsplit
 
 from common.text import cut
@@ -14,13 +15,9 @@ _FIELD = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A URL with fields in braces.
+    """A URL with fields in braces."""
 
-    Attributes:
-        template: the URL; empty for none.
-    """
-
-    template: str = ""
+    template: Annotated[str, "the URL; empty for none."] = ""
 
     def __post_init__(self) -> None:
         """Check the template.

@@ -4,8 +4,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 
 from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
@@ -14,12 +13,13 @@ from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import Kind
 from view.cluster.live import LiveCluster
-from view.model.ledger import By, Ledger, Statement
-from view.model.reports import ClusterReport, Freshness
+from view.cluster.prometheus import Prometheus
+from view.model.reports import Freshness
 from view.model.state import ClusterState
 from view.model.stories import PodStory
 from view.model.usage import NodeUse, story_with_use, with_use
-from view.web.editions import EMPTY, Edition, next_edition
+from view.model.usage_history import GroupBy, History, UsageRow, usage_rows
+from view.web.editions import EMPTY, next_edition
 from view.web.feed import Feed
 from view.web.figures import utc
 from view.web.metrics import Metrics
@@ -27,56 +27,17 @@ from view.web.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _PERIOD_SECONDS = 15.0
-"""From one time that agents are asked to the next, and that it is counted who holds and wastes."""
+"""From one time that agents are asked to the next."""
 
 _IDLE_SECONDS = 300.0
 """Where nobody measures, or nobody may be asked."""
 
+_HISTORY_SECONDS = 300.0
+"""From one time that Prometheus is asked for the last day to the next."""
+
 _PAUSE_SECONDS = 1.0
 _SHARE = 10
 """An edition that took a second is followed by the next after ten: a tenth of a core."""
-
-
-class Measuring:
-    """Asks agents what they measure. :meth:`run` belongs to one thread."""
-
-    def __init__(self, api: Client, namespace: str = AGENT_NAMESPACE) -> None:
-        """Prepare; nothing is asked before :meth:`run`."""
-        self._api, self._namespace, self._reason = api, namespace, ""
-        self.uses: Mapping[str, NodeUse] = {}
-        """What was measured last, by node; nodes whose agents do not measure are left out."""
-        self.at = 0.0
-        """When that was measured, unix time."""
-
-    def run(self, stop: threading.Event) -> None:
-        """Ask again and again, until *stop*."""
-        while not stop.is_set():
-            began = time.monotonic()
-            self._measure()
-            pause = _PERIOD_SECONDS if self.uses else _IDLE_SECONDS
-            stop.wait(max(pause, _SHARE * (time.monotonic() - began)))
-
-    def _measure(self) -> None:
-        try:
-            found = read_uses(self._api, self._namespace)
-        except (Rejected, Gone, Unavailable) as error:
-            self._tell(str(error))
-            if not isinstance(error, Unavailable):  # else it is as old as all that is shown
-                self.uses = {}
-            return
-        measured = {each.node: each for each in found if each.measured}
-        problems = [each.problem for each in found if each.problem]
-        if measured or not problems:
-            self._reason = ""
-        else:
-            self._tell(problems[0])
-        self.uses, self.at = measured, time.time()
-
-    def _tell(self, reason: str) -> None:
-        """Log why nothing is known, once."""
-        if reason != self._reason:
-            log.info("use is not shown", extra={"reason": reason})
-            self._reason = reason
 
 
 _PATIENCE_SECONDS = 10.0
@@ -106,6 +67,7 @@ class Live:
         *,
         namespace: str,
         agents: str = AGENT_NAMESPACE,
+        prometheus: Prometheus | None = None,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
         """Prepare; nothing is asked before :meth:`start`, and :meth:`stop` ends the client.
@@ -114,16 +76,22 @@ class Live:
         """
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)
-        self._measuring = Measuring(client, agents)
+        self._agents = agents
+        self.uses: Mapping[str, NodeUse] = {}
+        """What was measured last, by node; nodes whose agents do not measure are left out."""
+        self._measured = 0.0
         self._feed = feed
         self._metrics = metrics
         self._stop = threading.Event()
-        self._edition = EMPTY
+        self._seen = 0
+        self.edition = EMPTY
+        """The newest one."""
         self._patience = patience
-        self._ledger = Ledger()
-        self._ledger_lock = threading.Lock()
-        self._counted = 0.0
+        self._prometheus = prometheus
+        self.history = History("Prometheus is being asked") if prometheus is not None else None
+        """The use of the last day; ``None`` where no Prometheus is named."""
         self._fault: tuple[str, float] | None = None  # what keeps editions from being made
+        self._told: dict[str, str] = {}
         self._asked: dict[tuple[str, str], float] = {}  # when Events of a pod were read
         for name, text, value in (
             (
@@ -131,8 +99,8 @@ class Live:
                 "1 while nodes and pods are followed, and the API server is heard.",
                 lambda: not self.not_ready(),
             ),
-            ("known_nodes", "Nodes that are shown.", lambda: len(self._edition.report.nodes)),
-            ("known_pods", "GPU pods that are known.", lambda: len(self._edition.report.pods)),
+            ("known_nodes", "Nodes that are shown.", lambda: len(self.edition.report.nodes)),
+            ("known_pods", "GPU pods that are known.", lambda: len(self.edition.report.pods)),
             ("streams", "Browsers that are told of changes.", lambda: feed.streams),
             ("streams_refused", "Browsers for which no stream was left.", lambda: feed.refused),
         ):
@@ -141,22 +109,18 @@ class Live:
     def start(self) -> None:
         """Begin to follow the cluster; returns at once."""
         self._cluster.follow(self._stop)
-        for name, run in (
-            ("editions", self._run),
-            ("use", partial(self._measuring.run, self._stop)),
+        for name, step in (
+            ("editions", self._make_edition),
+            ("use", self._measure),
+            ("history", self._ask_prometheus),
         ):
-            threading.Thread(target=run, name=name, daemon=True).start()
+            threading.Thread(target=self._repeat, args=(step,), name=name, daemon=True).start()
 
     def stop(self) -> None:
         """End the watches and the streams of browsers; as often as one likes."""
         self._stop.set()
         self._feed.close()
         self._client.close()
-
-    @property
-    def edition(self) -> Edition:
-        """The newest edition."""
-        return self._edition
 
     def explain(self, namespace: str, name: str) -> PodStory | None:
         """Explain one pod; ``None`` where there is none that asks for GPUs."""
@@ -170,7 +134,7 @@ class Live:
             with contextlib.suppress(Gone, Rejected, Unavailable):
                 self._cluster.load_events_of(namespace, name)
                 story = self._cluster.explain(namespace, name)
-        return story and story_with_use(story, self._measuring.uses)
+        return story and story_with_use(story, self.uses)
 
     @property
     def freshness(self) -> Freshness:
@@ -183,12 +147,11 @@ class Live:
     @property
     def measured_at(self) -> float:
         """When use was measured, unix time; 0 where it is not."""
-        return self._measuring.at if self._measuring.uses else 0.0
+        return self._measured if self.uses else 0.0
 
-    def statement(self, by: By, namespace: str) -> Statement:
-        """Return who holds and who wastes, over the time that has been seen."""
-        with self._ledger_lock:
-            return self._ledger.state(by, namespace)
+    def usage(self, by: GroupBy, namespace: str) -> list[UsageRow]:
+        """Return who holds and who wastes."""
+        return usage_rows(self.edition.report, self.uses, self.history, by, namespace)
 
     def not_ready(self) -> str:
         """Return why what is known is not the whole, or old; empty when it is neither."""
@@ -197,52 +160,75 @@ class Live:
         missing = self._cluster.missing
         if missing:
             return f"not in step yet: {' and '.join(missing)} are being listed"
-        if not self._edition.number:
+        if not self.edition.number:
             return "not in step yet: the first picture is being made"
-        gaps = self._edition.report.gaps
+        gaps = self.edition.report.gaps
         unknown = [each.what for each in gaps if each.whole and each.what != "events"]
         if unknown:
             return f"{' and '.join(unknown)} may not be read"
         fresh = self.freshness
         return f"stale since {utc(fresh.at)}: {fresh.stale}" if fresh.stale else ""
 
-    def _run(self) -> None:
-        """Make editions, as often as the cluster changes and no more than is worth it."""
-        seen = 0
+    def _repeat(self, step: Callable[[], float]) -> None:
+        """Take a step again and again; it returns the seconds until the next one."""
         while not self._stop.is_set():
-            seen = self._cluster.wait_for_change(seen, _PAUSE_SECONDS)
-            began = time.monotonic()
-            try:
-                self._make()
-            except Exception as error:  # noqa: BLE001 -- the thread's edge: see _failed
-                self._failed(error, began)
-            else:
-                self._fault = None
-            self._stop.wait(max(_PAUSE_SECONDS, _SHARE * (time.monotonic() - began)))
+            self._stop.wait(step())
 
-    def _failed(self, error: Exception, began: float) -> None:
-        """Record a fault of ours; its trace is written once, not with each edition."""
-        known, since = self._fault or ("", began)
-        self._fault = repr(error), since
-        if repr(error) != known:
-            log.error("no edition made", exc_info=error)
+    def _make_edition(self) -> float:
+        """Make an edition, as often as the cluster changes and no more than is worth it."""
+        self._seen = self._cluster.wait_for_change(self._seen, _PAUSE_SECONDS)
+        began = time.monotonic()
+        try:
+            self._make()
+        except Exception as error:
+            known, since = self._fault or ("", began)
+            self._fault = repr(error), since
+            if repr(error) != known:
+                log.error("no edition made", exc_info=error)
+        else:
+            self._fault = None
+        return max(_PAUSE_SECONDS, _SHARE * (time.monotonic() - began))
 
     def _make(self) -> None:
         began = time.monotonic()
         if self._cluster.missing:
             return  # being listed: half a cluster would look like a cluster
-        report = with_use(self._cluster.report(), self._measuring.uses)
-        made = next_edition(self._edition, report, first=int(time.time()))
+        report = with_use(self._cluster.report(), self.uses)
+        made = next_edition(self.edition, report, first=int(time.time()))
         self._metrics.made(time.monotonic() - began)
-        if made is not self._edition:
-            self._edition = made
+        if made is not self.edition:
+            self.edition = made
             self._feed.publish(made.number)
-        self._count(report)
 
-    def _count(self, report: ClusterReport) -> None:
-        """Count who holds and who wastes, now and then; not what is old."""
-        now = time.time()
-        if now - self._counted >= _PERIOD_SECONDS and not self.freshness.stale:
-            self._counted = now
-            with self._ledger_lock:
-                self._ledger.take(report, self._measuring.uses, now)
+    def _measure(self) -> float:
+        """Ask agents what they measure."""
+        began, problem = time.monotonic(), ""
+        try:
+            found = read_uses(self._client, self._agents)
+        except (Rejected, Gone, Unavailable) as error:
+            problem = str(error)
+            if not isinstance(error, Unavailable):  # else it is as old as all that is shown
+                self.uses = {}
+        else:
+            self.uses = {each.node: each for each in found if each.measured}
+            self._measured = time.time()
+            if not self.uses:
+                problem = next((each.problem for each in found if each.problem), "")
+        self._tell("use is not shown", problem)
+        pause = _PERIOD_SECONDS if self.uses else _IDLE_SECONDS
+        return max(pause, _SHARE * (time.monotonic() - began))
+
+    def _ask_prometheus(self) -> float:
+        """Ask for the use of the last day."""
+        if self._prometheus is not None:
+            self.history = self._prometheus.last_day()
+            self._tell("the use of the last day is not known", self.history.problem)
+            if self.history.problem:
+                return _PERIOD_SECONDS
+        return _HISTORY_SECONDS
+
+    def _tell(self, what: str, reason: str) -> None:
+        """Log why something is not known, once."""
+        if reason and self._told.get(what) != reason:
+            log.info(what, extra={"reason": reason})
+        self._told[what] = reason

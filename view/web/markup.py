@@ -32,7 +32,6 @@ def prepare(environment: Environment) -> None:
         "blocks_text": pages.blocks_text,
         "cards": figures.cards,
         "count_of": words.count_of,
-        "duration": figures.duration,
         "gaps_in_words": words.gaps_in_words,
         "how_to_make": how_to_make,
         "kinds": figures.kinds,

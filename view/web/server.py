@@ -7,26 +7,19 @@ rights of whoever opened it. Pages are made on threads; streams of events wait o
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from pathlib import Path
 from time import time
 
 from common.apiserver.errors import CredentialsError
 from common.serving import server
 from common.serving.errors import SettingsError
 from common.serving.wsgi import Wsgi
-from contract.names import Names
-from placement.scoring import Policy
-from view.cluster.agents import AGENT_NAMESPACE
 from view.cluster.connection import Connection, connect
-from view.model.node_report import POOL_LABELS
 from view.model.state import ClusterState
 from view.web.app import contact, create_app
 from view.web.feed import Feed
-from view.web.hosts import Hosts
-from view.web.links import Dashboard
 from view.web.live import Live
 from view.web.metrics import Metrics
+from view.web.settings import Settings
 
 _USER_AGENT = "gpu-turnstile-view"
 _THREADS = 16
@@ -34,22 +27,6 @@ _LARGEST_BODY = 1024  # nothing that is served reads one
 _CONNECTIONS = 800
 """Of browsers that keep one between two requests; each stream has one more."""
 _QUICK = ("/healthz", "/readyz", "/events")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """One running page: what the flags of ``python -m view serve`` say."""
-
-    host: str
-    port: int
-    names: Names
-    kubeconfig: Path | None = None
-    policy: Policy = Policy.BINPACK
-    hosts: Hosts = field(default_factory=Hosts)
-    dashboard: Dashboard = field(default_factory=Dashboard)
-    pool_labels: tuple[str, ...] = POOL_LABELS
-    agents: str = AGENT_NAMESPACE
-    streams: int = 64
 
 
 def serve(settings: Settings) -> None:
@@ -106,7 +83,8 @@ class Server(server.Server):
             feed,
             self.metrics,
             namespace=connection.namespace,
-            agents=settings.agents,
+            agents=self.settings.agents,
+            prometheus=self.settings.prometheus,
         )
         live.start()
         app = create_app(

@@ -19,9 +19,9 @@ from tests.agent.nvml_node import GIB, Node
 from tests.agent.runtime.test_cri import FakeRuntime, entry
 from tests.placement.cluster.builders import bare_node
 from view.cluster.agents import parse_samples
-from view.model.ledger import By, Ledger
 from view.model.state import ClusterState
 from view.model.usage import read_use
+from view.model.usage_history import GroupBy, usage_rows
 
 pytestmark = pytest.mark.slow
 ID_A, ID_B = "a" * 64, "b" * 64
@@ -132,7 +132,6 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         assert told()['card_cores_used{card="GPU-1"}'] == 90
         assert told()['card_memory_used_bytes{card="GPU-0"}'] == 5 * GIB
         # What the page makes of it, of who wastes.
-        ledger = Ledger()
         cluster = ClusterState(settings.names)
         cards = tuple(Card(f"GPU-{index}", index, "A100", 8 * GIB) for index in range(2))
         cluster.put_node(
@@ -141,11 +140,8 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         for name in ("a", "b"):
             cluster.put_pod(admin.get(f"{PODS}/{name}"))
         use = read_use("n1", parse_samples(page(measuring, "/metrics")[1]))
-        for at in (1000.0, 1036.0):
-            ledger.take(cluster.report(), {"n1": use}, at)
-        wasted = {each.pod: each for each in ledger.state(By.POD).accounts}
-        assert (wasted["a"].held, wasted["a"].used, wasted["a"].idle_hours) == (0.3, 0.9, 0)
-        assert (wasted["b"].held, wasted["b"].used, wasted["b"].idle_hours) == (1, 0, 0.01)
+        rows = usage_rows(cluster.report(), {"n1": use}, None, GroupBy.POD)
+        assert {(each.pod, each.held, each.used) for each in rows} == {("a", 0.3, 0.9), ("b", 1, 0)}
         held = 4 * block // (1 << 20)
         text = (
             "container c0: uses 90 cores of GPU-0 and holds 30; "

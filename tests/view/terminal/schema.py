@@ -12,6 +12,7 @@ from view.model.doctor.facts import Finding
 from view.model.reports import DeniedReport, Gap, NodeReport, PodReport
 from view.model.stories import FitReport, PodStory
 from view.model.usage import ContainerUse, NodeUse
+from view.model.usage_history import History
 from view.terminal.documents import API_VERSION
 
 FILE = Path(__file__).parents[3] / "docs/kubectl-gpu.schema.json"
@@ -24,7 +25,7 @@ KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "GpuPodStoryList": (PodStory, {}),
     "GpuFitList": (FitReport, {}),
     "GpuFindingList": (Finding, {}),
-    "GpuUseList": (NodeUse, {"measuredAt": str}),
+    "GpuUseList": (NodeUse, {"measuredAt": str, "lastDay": History | None}),
 }
 OPTIONAL = {"pods", "denied"}
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}

@@ -10,12 +10,14 @@ import pytest
 
 from common.apiserver.errors import CredentialsError, Gone, Rejected
 from common.errors import Unavailable
+from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_pod
+from tests.view.cluster.test_prometheus import prometheus
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.terminal import commands, kubectl_complete
 from view.terminal.faults import CommandError, in_words
-from view.terminal.session import Progress
+from view.terminal.screen import Progress
 
 
 class Result:
@@ -34,10 +36,8 @@ class Result:
     ("arguments", "expected"),
     [
         ("", "NODE/CARD   MODEL"),
-        ("nodes n1", "└ 1         A100      ok       100/100"),
         ("nodes n1 -o wide", "GPU-n1-0"),
         ("pods", "big      waiting    c0"),
-        ("-n default pods", "big      waiting    c0"),
         ("pods -n other", "No pods that ask for GPUs found in namespace other"),
         ("pods -A -o wide", "use-gpu-type=h100"),
         ("explain big", "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"),
@@ -50,7 +50,6 @@ class Result:
                 "In the simulator there is none: its agents are no pods."
             ),
         ),
-        ("--domain example.org pods -A", "No pods that ask for GPUs found."),
         ("--policy spread nodes", "NODE/CARD"),
         ("--version", "kubectl gpu, version"),
     ],
@@ -157,22 +156,6 @@ def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl
     assert (result.code, result.err) == (0, "")
 
 
-@pytest.mark.parametrize("command", [["top", "--watch"], ["pods", "-w", "-o", "json"]])
-def test_a_watch_ends_quietly_when_it_is_interrupted(
-    kubeconfig: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("view.terminal.session.Session._next", staticmethod(interrupt))
-    result = Result(command, capsys)
-    assert (result.code, result.err) == (130, "\n")  # which ends the line with ^C
-    assert result.out
-
-
 USE = NodeUse(
     "n1",
     measured=True,
@@ -187,6 +170,27 @@ def test_pods_show_what_agents_measure_of_them(
     monkeypatch.setattr(commands, "read_uses", lambda *_args, **_kwargs: (USE,))
     assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
     assert "USES" not in Result(["pods", "--no-use"], capsys).out
+
+
+def test_the_last_day_is_asked_of_prometheus(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "for the last day, --prometheus URL (or GPU_TURNSTILE_P" in Result(["top"], capsys).out
+    with prometheus() as server:
+        monkeypatch.setenv("GPU_TURNSTILE_PROMETHEUS", server.url)
+        assert Result(["top"], capsys).out.splitlines()[2:7] == [
+            "The last day, of which 12.0 hours have been seen",
+            "POD        HELD, CARD HOURS   IDLE, CARD HOURS   IDLE PART",
+            "team/a     2.00               0.30               30%",
+            "team/b     0.10               unknown            unknown",
+            "team/odd   unknown            unknown            unknown",
+        ]
+        assert "team/a" not in Result(["top", "-n", "other"], capsys).out
+    away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
+    assert away["problem"].startswith("Prometheus is not reached: ")
+    refused = Result(["top", "--prometheus", "prometheus:9090"], capsys)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')
 
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["--use"], 1)])
@@ -257,18 +261,19 @@ def test_words_are_completed_as_kubectl_asks_for_it(
 
 
 def test_progress_is_shown_to_a_person_who_waits_and_taken_away() -> None:
-    terminal, file = Terminal(), StringIO()
-    times = iter([0.0, 0.1, 0.6, 0.7])
-    progress = Progress(terminal, lambda: next(times))
+    for out, quiet in ((StringIO(), 0.0), (Terminal(), 60.0)):
+        silent = Progress(out, quiet)
+        silent("pods", 500)
+        silent.end()
+        assert out.getvalue() == ""
+    terminal = Terminal()
+    progress = Progress(terminal, 0.0)
     progress("pods", 500)
-    assert terminal.getvalue() == ""
     progress("nodes", 100)
-    assert terminal.getvalue() == "\rReading the cluster: 100 nodes, 500 pods"
+    shown = "Reading the cluster: 100 nodes, 500 pods"
+    eventually(lambda: shown in terminal.getvalue(), "it is shown")
     progress.end()
-    assert terminal.getvalue().endswith(" \r")
+    said = terminal.getvalue()
     progress("pods", 900)  # which a watch reads again, below its page
-    assert terminal.getvalue().endswith(" \r")
-    silent = Progress(file, lambda: 9.0)
-    silent("pods", 1)
-    silent.end()
-    assert file.getvalue() == ""
+    assert terminal.getvalue() == said
+    assert said.endswith("\x1b[2K")

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from common.apiserver.client import Client
-from common.apiserver.errors import Rejected
 from contract.names import Names
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.placement.cluster.builders import make_node
@@ -90,17 +89,10 @@ def test_another_change_meanwhile_is_no_loss(own: Client) -> None:
     assert _cordoned(own) == "GPU-n1-0,GPU-n1-1"
 
 
-def test_a_refusal_of_the_server_is_told(own: Client) -> None:
-    class Forbidden:
-        """Somebody who may read and not write."""
-
-        find = staticmethod(own.find)
-
-        def call(self, method: str, path: str, body: Any = None, **more: Any) -> Any:
-            if method == "PATCH":
-                raise Rejected(403, "nodes is forbidden")
-            return own.call(method, path, body, **more)
-
-    client: Any = Forbidden()
-    with pytest.raises(Rejected, match="forbidden"):
-        change_cordon(client, NAMES, "n1", ["1"], cordon=True)
+def test_a_refusal_of_the_server_is_told(
+    api: ApiServer, kubeconfig: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.deny("patch /api/v1/nodes/n1")
+    result = Result(["cordon", "n1", "1"], capsys)
+    why = 'User "ana" cannot patch /api/v1/nodes/n1'
+    assert (result.code, result.err) == (1, f"Error from server (Forbidden): {why}\n")

@@ -17,7 +17,7 @@ from view.model.reports import Gap
 from view.model.state import ClusterState
 from view.model.usage import CardUse, ContainerUse, NodeUse
 from view.model.words import age, safe
-from view.terminal.layout import Page, bar
+from view.terminal.layout import Column, Page, bar, table
 from view.terminal.nodes import show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.screen import Screen
@@ -82,6 +82,42 @@ def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     assert len(drawn(show_nodes(replace(report, nodes=report.nodes[7:8]), NOW, named=True))) == 5
 
 
+def test_a_terminal_has_a_thousand_rows_and_a_file_all_of_them() -> None:
+    grid = table(range(1001), (Column("N"), lambda number: number))
+    assert drawn([grid])[-2:] == ["999", "... and 1 more rows, with | less all of them"]
+    assert drawn([grid], None)[-1] == "1000"
+
+
+def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits() -> None:
+    nodes = [make_node(f"many-{each:02}", 2) for each in range(30)]
+    state = state_of(nodes, [scenes.waiting(f"w{each}", (900, 0)) for each in range(2)])
+    lines = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 20).splitlines()
+    assert 16 < len(lines) <= 20  # a row has up to three lines
+    assert any(re.match(r"\.\.\. and \d+ more rows, for which this", each) for each in lines)
+    assert "Waiting: 2 pods; each by itself: --all" in lines
+    assert any(each.startswith("default/w0") for each in lines)
+    lowest = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 5).splitlines()
+    assert (len(lowest), lowest[-1][:3]) == (5, "...")
+
+
+def test_150_pods_that_wait_do_not_bury_the_nodes() -> None:
+    pods = [scenes.waiting(f"sweep-{each:03}", (90, 4)) for each in range(150)]
+    for each in pods:
+        owner = {"kind": "Job", "name": "sweep", "uid": "u-sweep", "controller": True}
+        each["metadata"] |= {"ownerReferences": [owner]}
+    report = state_of([make_node("n1", 1)], pods).report()
+    text = "\n".join(drawn(show_nodes(report, NOW)))
+    assert text.count("sweep") == 1
+    assert re.search(r"^Job default/sweep: 150 pods +33m +90 cores", text, re.MULTILINE)
+    assert "Waiting: 150 pods; each by itself: --all\n" in text
+    assert "\n".join(drawn(show_nodes(report, NOW, every=True))).count("default/sweep-") == 150
+
+
+def test_a_pod_that_is_deleted_is_told_of() -> None:
+    page = show_story(replace(told(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW)
+    assert drawn(page)[0] == "Deleted at 2025-11-22T08:59:00Z: what follows was known then"
+
+
 @pytest.mark.parametrize(
     ("gaps", "lines"),
     [
@@ -135,32 +171,17 @@ def test_use_is_shown_beside_what_is_held() -> None:
     assert "75 cores, 3.0 GiB" in lines[1]
 
 
-def test_a_workload_says_how_many_of_its_pods_fit() -> None:
-    template = {"spec": make_pod("a", (60, 4))["spec"]}
-    deployment = {
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": {"replicas": 5, "template": template},
-    }
-    state = state_of([make_node("n1", 2)])
-    lines = drawn(show_fits(state.fit(deployment, make_pod("bad", (150, 4)))))
-    assert lines[0] == "Deployment web does not fit: 2 of its 5 pods fit on 1 node: n1 (2)"
-    refused = lines.index("Pod bad would be refused at its creation")
-    assert not [line for line in lines[refused:] if line.startswith("NODE")]
-    assert drawn(show_fits(state_of([]).fit(make_pod("a", (60, 4)))))[0] == (
-        "Pod a fits nowhere: no node has GPUs"
-    )
+def test_what_would_be_refused_or_has_no_node_fits_nowhere() -> None:
+    lines = drawn(show_fits(state_of([make_node("n1", 2)]).fit(make_pod("a", (150, 4)))))
+    assert lines[0] == "Pod a would be refused at its creation"
+    assert not any(line.startswith("NODE") for line in lines)
+    nowhere = drawn(show_fits(state_of([]).fit(make_pod("a", (60, 4)))))
+    assert nowhere[0] == "Pod a fits nowhere: no node has GPUs"
 
 
-@pytest.mark.parametrize("width", [60, 80, 132])
-@pytest.mark.parametrize("name", ["nodes", "wide", "pods", "story", "fit", "top"])
-def test_a_narrow_terminal_loses_columns_and_no_words(name: str, width: int) -> None:
-    lines = drawn(pages(scene())[name], width)
-    assert max(map(len, lines)) <= max(width, 72 if name in ("wide", "top") else 0)
-
-
-@pytest.mark.parametrize("name", ["nodes", "pods", "all", "top", "story"])
-def test_at_80_columns_nodes_and_pods_keep_their_columns(name: str) -> None:
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["nodes", "pods", "all", "top", "story", "fit"])
+def test_a_narrow_terminal_loses_columns_but_neither_nodes_nor_pods(name: str, width: int) -> None:
     long = "trainer-of-the-largest-model-5d8f7c9b4-x2lqz"
     node = scenes.free(make_node("gpu-node-with-a-long-name.example.org", 1))
     state = state_of([node])
@@ -168,13 +189,13 @@ def test_at_80_columns_nodes_and_pods_keep_their_columns(name: str) -> None:
     state.put_pod(scenes.running(long, (30, 4), node["metadata"]["name"], 0, **uid))
     state.put_pod(scenes.waiting("big", (60, 400)))
     shown = {**pages(state), "top": show_use((USES[0],), CARDS)}[name]
-    lines = drawn(shown, 80)
+    lines = drawn(shown, width)
     heads = " ".join(lines)
     for column in {"pods": ["NAME", "NODE"], "all": ["NAME", "NODE"], "top": ["NODE", "POD"]}.get(
         name, ["NODE"]
     ):
         assert column in heads
-    assert max(map(len, lines)) <= (130 if name == "all" else 80)
+    assert max(map(len, lines)) <= (130 if name == "all" else width)
 
 
 def test_nothing_is_cut_where_no_terminal_is() -> None:

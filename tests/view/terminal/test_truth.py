@@ -1,6 +1,6 @@
 """What is printed when something cannot be read, has failed or gone: never a fact that is none.
 
-The command line on a simulated API server, behind a gate that takes rights and answers away.
+The command line on a simulated API server, which takes rights and answers away.
 """
 
 import json
@@ -16,13 +16,13 @@ import jsonschema
 import pytest
 import yaml
 
+from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
-from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
+from tests.placement.cluster.builders import NAMES, Json, make_node
 from tests.view import scenes
-from tests.view.conftest import populate
-from tests.view.gate import Gate, gate_to
+from tests.view.conftest import asked_of, populate
 from tests.view.terminal import schema
 from tests.view.terminal.test_commands import Result
 from tests.view.terminal.test_pages import Terminal
@@ -30,7 +30,7 @@ from view.cluster.live import LiveCluster
 from view.terminal import commands
 from view.terminal.session import Session
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kubeconfig")]
 
 NODES, PODS = "list /api/v1/nodes", "list /api/v1/(namespaces/[^/]+/)?pods"
 GRANT = (
@@ -41,18 +41,10 @@ GRANT = (
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[ApiServer]:
-    with ApiServer() as api:
-        populate(api, [*scenes.nodes(), *scenes.pods(), *failures(), *scenes.events()])
-        yield api
-
-
-@pytest.fixture
-def gate(upstream: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    with gate_to(upstream.url) as opened:
-        (tmp_path / "config").write_text(kubeconfig_for(opened.url))
-        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-        yield opened
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        populate(running, [*scenes.nodes(), *scenes.pods(), *failures(), *scenes.events()])
+        yield running
 
 
 def with_status(name: str, phase: str, *containers: Json, **status: Any) -> Json:
@@ -119,7 +111,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Result:
     ],
 )
 def test_a_failed_pod_says_how_it_failed(
-    gate: Gate, capsys: pytest.CaptureFixture[str], name: str, stage: str, said: str
+    api: ApiServer, capsys: pytest.CaptureFixture[str], name: str, stage: str, said: str
 ) -> None:
     rows = run(capsys, "pods", "--no-headers").out.splitlines()
     row = next(each for each in rows if each.startswith(f"{name} "))
@@ -135,7 +127,7 @@ def test_a_failed_pod_says_how_it_failed(
 
 
 def test_the_status_of_a_pod_is_laid_out_and_in_json(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = run(capsys, "explain", "pod/loop").out
     assert "Containers; the pod's phase is Running" in text
@@ -151,9 +143,9 @@ def test_the_status_of_a_pod_is_laid_out_and_in_json(
 
 
 def test_without_the_right_to_list_nodes_they_are_unknown(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate.denied = {NODES, "get /api/v1/nodes/.*"}
+    api.deny(NODES, "get /api/v1/nodes/.*")
     text = run(capsys).out
     assert text.startswith("Nodes and cards: unknown\n")
     assert "No node has GPUs" not in text
@@ -173,9 +165,9 @@ def test_without_the_right_to_list_nodes_they_are_unknown(
 
 
 def test_who_may_read_single_nodes_sees_those_of_their_pods(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate.denied = {NODES, "get /api/v1/nodes/n2"}
+    api.deny(NODES, "get /api/v1/nodes/n2")
     text = run(capsys).out
     assert re.search(r"^n1 +2x A100", text, re.MULTILINE)
     assert not re.search(r"^n2 ", text, re.MULTILINE)
@@ -184,9 +176,9 @@ def test_who_may_read_single_nodes_sees_those_of_their_pods(
 
 
 def test_without_the_right_to_list_pods_nobody_waits_for_all_that_is_known(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate.denied = {PODS, "get .*/pods/train"}
+    api.deny(PODS, "get .*/pods/train")
     assert "Pods that wait, fail or were refused: unknown\n" in run(capsys).out
     text = run(capsys, "pods").out
     assert text.startswith("Pods that ask for GPUs: unknown\n")
@@ -203,17 +195,17 @@ def test_without_the_right_to_list_pods_nobody_waits_for_all_that_is_known(
 
 
 def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gate.denied = {"list /api/v1/pods", "list /api/v1/events"}
+    api.deny("list /api/v1/pods", "list /api/v1/events")
     text = run(capsys, "pods", "-A").out
     assert "train" in text
     assert "Unknown outside namespace default: which pods wait" in text
     assert GRANT.format("pods,events") in text
 
 
-def test_what_is_unknown_is_said_once(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
-    gate.denied = {"list /api/v1/.*events"}  # of ours, of denials, and of the pod
+def test_what_is_unknown_is_said_once(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    api.deny("list /api/v1/.*events")  # of ours, of denials, and of the pod
     assert run(capsys, "explain", "whole").out.count("Missing right: list events") == 1
 
 
@@ -242,7 +234,7 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
     ],
 )
 def test_the_exit_code_of_fit_is_about_all_pods(
-    gate: Gate,
+    api: ApiServer,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     *,
@@ -257,7 +249,7 @@ def test_the_exit_code_of_fit_is_about_all_pods(
 
 
 def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
-    gate: Gate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "web.json"
     file.write_text(json.dumps(deployment(10, 20)))
@@ -265,12 +257,12 @@ def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
     assert (item["answer"], item["replicas"], item["room"]) == ("does not fit", 20, 7)
     assert item["placed"] == [{"node": "n1", "pods": 4}, {"node": "n2", "pods": 3}]
     assert item["short"].startswith("no card has 10 cores and 2 blocks free (2 nodes)")
-    gate.denied = {NODES, "get /api/v1/nodes/.*"}
+    api.deny(NODES, "get /api/v1/nodes/.*")
     found = run(capsys, "fit", "-f", str(file))
     assert found.code == 3
     assert "may fit or not, that is not known" in found.out
     assert "nowhere" not in found.out
-    gate.denied = {NODES}  # some nodes are known, where some fit
+    api.deny(NODES)  # some nodes are known, where some fit
     assert run(capsys, "fit", "-f", str(file)).code == 3
     file.write_text(json.dumps(deployment(10, 2)))
     assert run(capsys, "fit", "-f", str(file)).code == 0
@@ -280,11 +272,11 @@ def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
 
 
 def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
-    gate: Gate, upstream: ApiServer, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     evil = f"{scenes.HOSTILE}{'x' * 5000}"
     pod = with_status("evil", "Failed", {"state": {"terminated": {**OOM, "message": evil}}})
-    populate(upstream, [pod])
+    populate(api, [pod])
     try:
         for words in ([], ["pods"], ["explain", "evil"], ["pods", "-o", "wide"]):
             text = run(capsys, *words).out
@@ -298,7 +290,7 @@ def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
         assert message.endswith("more characters)")
         assert run(capsys, "explain", "evil", "-o", "yaml").out.isascii()
     finally:
-        with ApiClient(upstream.url) as admin:
+        with ApiClient(api.url) as admin:
             admin.delete("/api/v1/namespaces/default/pods/evil", grace_period_seconds=0)
 
 
@@ -316,7 +308,7 @@ def test_what_pods_write_is_clamped_and_spelled_out_and_raw_for_machines(
     ],
 )
 def test_flags_are_as_people_know_them(
-    gate: Gate, capsys: pytest.CaptureFixture[str], words: str, lines: list[str] | None
+    api: ApiServer, capsys: pytest.CaptureFixture[str], words: str, lines: list[str] | None
 ) -> None:
     found = Result(words.split(), capsys)
     if lines is None:
@@ -325,7 +317,7 @@ def test_flags_are_as_people_know_them(
         assert found.out.splitlines()[: len(lines) or None] == lines
 
 
-def test_order_and_headers(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_order_and_headers(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     def names(*words: str) -> list[str]:
         return [each.split()[0] for each in run(capsys, *words, "--no-headers").out.splitlines()]
 
@@ -340,29 +332,29 @@ def test_order_and_headers(gate: Gate, capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
-def test_one_asks_for_another_user(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_asks_for_another_user(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
-    headers = gate.headers[-1]
-    assert headers["Impersonate-User"] == "ana"
-    assert headers.get_all("Impersonate-Group") == ["a", "b"]
+    assert api.requests[-1].acts_for == ("ana", "a", "b")
 
 
-def test_a_pod_is_named_as_it_is_printed(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_is_named_as_it_is_printed(
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words in (["default/big"], ["pod/big"], ["po", "big"], ["pod/default/big"]):
         assert run(capsys, "explain", *words).out.startswith("Pod default/big waits")
     assert "not found" in run(capsys, "explain", "other/big").err
     assert run(capsys, "explain", "a", "b").code == 2
 
 
-def test_a_time_limit_ends_the_waiting(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
-    gate.freeze()
+def test_a_time_limit_ends_the_waiting(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    api.set_outage(Outage.SILENT)
     found = run(capsys, "nodes", "--request-timeout", "1s")
     assert (found.code, found.out) == (1, "")
     assert found.err.startswith("Unable to connect to the server: ")
 
 
 def test_a_list_for_machines_says_which_schema_and_how_old(
-    gate: Gate, capsys: pytest.CaptureFixture[str]
+    api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kinds = {
         "": "GpuNodeList",
@@ -375,7 +367,7 @@ def test_a_list_for_machines_says_which_schema_and_how_old(
         assert (found["apiVersion"], found["kind"]) == ("view.gpu-turnstile.io/v1", kind)
         assert found["metadata"]["asOf"].endswith("Z")
         assert found["metadata"]["stale"] == ""
-        assert found["metadata"]["server"] == gate.url
+        assert found["metadata"]["server"] == api.url
         assert isinstance(found["items"], list)
         assert found["unknown"] == []
         jsonschema.validate(found, schema.schema())
@@ -431,41 +423,40 @@ class Watch:
         return text in self.out.getvalue()
 
 
-@pytest.mark.parametrize("words", [["nodes", "n1"], ["pods"], ["explain", "big"]])
 def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch, words: list[str]
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
-    with Watch(monkeypatch, StringIO(), *words, "-w", "--no-color") as watch:
+    with Watch(monkeypatch, StringIO(), "pods", "-w", "--no-color") as watch:
         eventually(lambda: watch.shows("As of "), "a first page")
-        gate.freeze()
+        api.set_outage(Outage.SILENT)
         stale = "the API server is not heard (no answer in time)"
-        eventually(lambda: watch.shows(f"by {gate.url}; {stale}"), "it is said to be stale")
+        eventually(lambda: watch.shows(f"by {api.url}; {stale}"), "it is said to be stale")
         assert "\nSTALE: what follows was so at " in watch.out.getvalue()
         pages = watch.out.getvalue().count("As of ")
-        gate.thaw()
+        api.set_outage(Outage.NONE)
         eventually(lambda: watch.out.getvalue().count("As of ") > pages, "it is not stale any more")
 
 
-def test_machines_are_told_of_it_too(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_are_told_of_it_too(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
     with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
         eventually(lambda: watch.shows('"stale": ""'), "a first list")
-        gate.freeze()
+        api.set_outage(Outage.SILENT)
         eventually(lambda: watch.shows('"stale": "the API server is not heard'), "a stale one")
 
 
 def test_a_stale_page_is_coloured_in_a_terminal_and_its_age_counts(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
     monkeypatch.delenv("NO_COLOR", raising=False)
     with Watch(monkeypatch, Terminal(), "nodes", "n1", "-w") as watch:
         eventually(lambda: watch.shows("As of "), "a first page")
-        gate.freeze()
+        api.set_outage(Outage.SILENT)
         for seconds in (2, 3):
             age = re.compile(rf"\x1b\[1;31mSTALE: [^\x1b]*, {seconds} s ago")
             eventually(partial(_found, age, watch), f"{seconds} seconds old")
@@ -475,97 +466,24 @@ def _found(pattern: re.Pattern[str], watch: Watch) -> bool:
     return bool(pattern.search(watch.out.getvalue()))
 
 
-def test_a_watch_reads_no_list_twice(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_reads_no_list_twice_and_shows_what_changes_until_it_is_interrupted(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = len(api.requests)
     with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
         eventually(lambda: watch.shows("NODE/CARD"), "a first page")
         watched = ("watch /api/v1/nodes", "watch /api/v1/pods", "watch /api/v1/events")
-        eventually(lambda: set(watched) <= set(gate.asked), "all is watched")
-    lists = [each for each in gate.asked if each.startswith("list ")]
+        eventually(lambda: set(watched) <= {*asked_of(api, since)}, "all is watched")
+        lists = [each for each in asked_of(api, since) if each.startswith("list ")]
+        api.apply(make_node("watched", 1))
+        eventually(lambda: watch.shows("watched"), "a page with the new node")
+        with ApiClient(api.url) as admin:
+            admin.delete("/api/v1/nodes/watched")
+    assert watch.code == 130
     assert sorted(lists) == ["list /api/v1/events"] * 2 + [
         "list /api/v1/nodes",
         "list /api/v1/pods",
     ]
-
-
-def test_a_watch_shows_what_changes_until_it_is_interrupted(
-    gate: Gate, upstream: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Watch(monkeypatch, StringIO(), "nodes", "-w") as watch:
-        eventually(lambda: watch.shows("NODE/CARD"), "a first page")
-        upstream.apply(make_node("watched", 1))
-        eventually(lambda: watch.shows("watched"), "a page with the new node")
-        with ApiClient(upstream.url) as admin:
-            admin.delete("/api/v1/nodes/watched")
-    assert watch.code == 130
-
-
-def test_rights_that_are_taken_away_leave_nothing_known(
-    gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Watch(monkeypatch, StringIO(), "pods", "-w") as watch:
-        eventually(lambda: watch.shows("train"), "a first page")
-        gate.denied = {PODS, "watch .*/pods"}
-        gate.cut()
-        eventually(lambda: watch.shows("Pods that ask for GPUs: unknown"), "nothing is known")
-
-
-def test_a_pod_that_is_deleted_is_told_of_for_a_while(
-    gate: Gate, upstream: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pod = scenes.running("leaves", (1, 1), "n2", 0)
-    populate(upstream, [pod])
-    with Watch(monkeypatch, StringIO(), "explain", "leaves", "-w") as watch:
-        eventually(lambda: watch.shows("Pod default/leaves runs on n2"), "a first page")
-        with ApiClient(upstream.url) as admin:
-            admin.delete("/api/v1/namespaces/default/pods/leaves", grace_period_seconds=0)
-        eventually(lambda: watch.shows("Deleted at "), "its end is said")
-    last = watch.out.getvalue().split("Deleted at ")[-1]
-    assert "until then it runs on n2" in last
-    assert "c0: 1 core and 1 block of card 0" in last
-
-
-# --- 9 and 10: much that waits ----------------------------------------------------------
-
-
-def test_150_pods_that_wait_do_not_bury_the_nodes(
-    gate: Gate, upstream: ApiServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    owner = {"kind": "Job", "name": "sweep", "uid": "u-sweep", "controller": True}
-    owner["apiVersion"] = "batch/v1"
-    pods = [make_pod(f"sweep-{each:03}", (90, 4), uid="") for each in range(150)]
-    for each in pods:
-        each["metadata"] |= {"ownerReferences": [owner], "namespace": "kube-public"}
-    upstream.apply(*pods)
-    try:
-        text = run(capsys, "-n", "kube-public").out
-        assert text.count("sweep") == 1
-        assert re.search(r"^Job kube-public/sweep: 150 pods +\d+s +90 cores", text, re.MULTILINE)
-        assert "Waiting: 150 pods; each by itself: --all\n" in text
-        assert run(capsys, "--all", "-n", "kube-public").out.count("kube-public/sweep-") == 150
-    finally:
-        with ApiClient(upstream.url) as admin:
-            for each in pods:
-                admin.delete(f"/api/v1/namespaces/kube-public/pods/{each['metadata']['name']}")
-
-
-def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_waits(
-    gate: Gate, upstream: ApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LINES", "60")
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("NO_COLOR", "1")
-    upstream.apply(*(make_node(f"many-{each:02}", 2) for each in range(30)))
-    try:
-        with Watch(monkeypatch, Terminal(), "-w") as watch:
-            eventually(lambda: watch.shows("for which this terminal is too low"), "it is said")
-        text = watch.out.getvalue()
-        assert re.search(r"\.\.\. and \d+ more rows", text)
-        assert "Waiting: 2 pods" in text
-        assert "default/picky" in text
-    finally:
-        with ApiClient(upstream.url) as admin:
-            for each in range(30):
-                admin.delete(f"/api/v1/nodes/many-{each:02}")
 
 
 def test_the_doctor_of_a_cluster_that_does_not_answer_says_so_once(

@@ -6,29 +6,30 @@ import time
 from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
+from typing import cast
 
 import pytest
 from flask.testing import FlaskClient
 
-from common.serving.wsgi import Wsgi
+from common.apiserver.client import Client
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
-from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
-from view.model.ledger import By, Ledger, Statement
 from view.model.reports import Freshness, Gap, NodeReport
 from view.model.state import ClusterState
 from view.model.stories import PodStory
 from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
+from view.model.usage_history import History, PastUse
 from view.model.words import known_by
 from view.web import figures
 from view.web.app import INTERNAL, create_app
-from view.web.editions import EMPTY, next_edition
+from view.web.editions import next_edition
 from view.web.feed import Feed
 from view.web.filters import PAGE
 from view.web.hosts import Hosts
 from view.web.links import Dashboard
+from view.web.live import Live
 from view.web.metrics import Metrics
 
 EVIL = """"'><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"""
@@ -36,14 +37,13 @@ EVIL = """"'><img src=x onerror=alert(1)><script>alert(2)</script>{{7*7}}"""
 SHORT = EVIL[: EVIL.index("<script")]
 
 
-class Shown:
-    """A ``Source`` over a model that the test fills."""
+class Shown(Live):
+    """A page over a model that the test fills."""
 
     def __init__(self) -> None:
         self.state = ClusterState(NAMES, now=lambda: scenes.NOW)
-        self.edition = EMPTY
-        self.uses: dict[str, NodeUse] = {}
-        self.ledger = Ledger()
+        client = cast("Client", None)  # nothing is asked
+        super().__init__(client, self.state, Feed(1), Metrics(), namespace="default")
         self.waiting_for = ""
         self.broken = False
         self.fresh = Freshness(time.time() + 1000)  # no age, however slow the test is
@@ -67,9 +67,6 @@ class Shown:
             raise RuntimeError("a mistake of ours")
         story = self.state.explain(namespace, name)
         return story and story_with_use(story, self.uses)
-
-    def statement(self, by: By, namespace: str) -> Statement:
-        return self.ledger.state(by, namespace)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -217,27 +214,13 @@ def test_what_is_not_known_is_said(shown: Shown, client: FlaskClient) -> None:
     assert client.get("/readyz").text == "ok\n"
 
 
-@pytest.mark.parametrize(
-    ("query", "nodes", "pods"),
-    [
-        ("", ["a100-1", "a100-2", "l40s-1", "l40s-2"], 3),
-        ("namespace=llm", ["a100-1", "a100-2"], 1),
-        ("namespace=speech&model=NVIDIA+L40S", ["l40s-1"], 0),
-        ("from=2", ["l40s-1", "l40s-2"], 3),
-        ("from=x&search=%20A100%20", ["a100-1", "a100-2"], 0),
-    ],
-)
-def test_filters_choose(
-    shown: Shown, client: FlaskClient, query: str, nodes: list[str], pods: int
-) -> None:
+def test_a_namespace_is_chosen_and_others_are_faint(shown: Shown, client: FlaskClient) -> None:
     shown.fill(*cluster())
-    page = client.get(f"/?{query}").text
-    assert rows_of(page) == nodes
-    found = re.search(r'Waiting, failing or refused <span class="count">(\d+)', page)
-    assert int(found[1] if found else 0) == pods
-    if query == "namespace=llm":
-        assert 'class="holder other"' in page
-        assert "<option selected>llm</option>" in page
+    page = client.get("/?namespace=llm").text
+    assert rows_of(page) == ["a100-1", "a100-2"]
+    assert 'Waiting, failing or refused <span class="count">1</span>' in page
+    assert 'class="holder other"' in page
+    assert "<option selected>llm</option>" in page
 
 
 def test_more_nodes_than_a_page_holds_are_on_the_next(shown: Shown, client: FlaskClient) -> None:
@@ -398,22 +381,6 @@ def test_long_pages_are_compressed_for_who_can_read_that(shown: Shown, client: F
     assert "Content-Encoding" not in client.get("/healthz").headers
 
 
-def test_a_stream_is_opened_and_a_further_one_is_refused(shown: Shown, client: FlaskClient) -> None:
-    assert client.head("/events").headers["Content-Type"] == "text/event-stream"
-    feed = Feed(1, life=0.05)
-    feed.publish(7)
-    app = create_app(shown, feed, hosts=Hosts(), metrics=Metrics())
-    browser = client_of(Wsgi(application=app.wsgi_app, largest=0))
-    answer = browser.get("/events?since=3")
-    assert answer.data == (
-        b"retry: 3000\n\nid: 7\nevent: edition\ndata: 7\n\nevent: contact\ndata: {}\n\n"
-    )
-    assert feed.streams == 0
-    assert feed.open(0) is not None
-    refused = browser.get("/events")
-    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "30")
-
-
 def test_requests_are_counted_and_our_mistakes_are_told_to_nobody(
     shown: Shown, client: FlaskClient, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -478,23 +445,43 @@ def test_use_is_shown_beside_what_is_held_where_it_is_measured(
 def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
     shown: Shown, client: FlaskClient
 ) -> None:
-    assert "nothing has been counted yet" in client.get("/use").text
     shown.fill(*cluster())
     uses = ContainerUse("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
-    measured = {"a100-1": NodeUse("a100-1", measured=True, containers=(uses,))}
-    for at in (1000.0, 1036.0):
-        shown.ledger.take(shown.edition.report, measured, at)
-    page = text_of(client.get("/use?by=pod&namespace=vision").text)
-    assert "Since the page started at 1970-01-01 00:16:40 UTC" in page
-    assert "and is not measured now" in page
+    shown.uses = {"a100-1": NodeUse("a100-1", measured=True, containers=(uses,))}
+    shown.publish()
+    path = "by=pod&namespace=vision"
+    page = text_of(client.get(f"/use?{path}").text)
+    assert "Only what is held and used now is shown: for the last day, --prometheus URL" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 vision/" in page
+    assert "Idle part" not in page
+
+    shown.history = History("Prometheus answered 401 <b>")
+    page = text_of(client.get(f"/use?{path}").text)
+    assert "Unknown: what was held and idle in the last day. Prometheus answered 401 <b>" in page
+    assert "vision/ train-resnet-0 0.6 0.15 0 unknown unknown unknown" in page
+
+    past = (
+        PastUse("vision", "train-resnet-0", 0.006, 0.006, 0.0045),
+        PastUse("vision", "train-resnet-1", 0.006, None, None),
+        PastUse("vision", "gone", 0.25, 0.25, 0.0),
+        PastUse("vision", "odd", None, None, None),
+        PastUse("llm", "finetune-70b", 9.0, None, None),
+    )
+    shown.history = History("", 90_400.0, 7_200.0, past)
+    page = text_of(client.get(f"/use?{path}").text)
+    assert "In the last day, to 1970-01-02 01:06:40 UTC , of which 2.0 hours have been seen" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
     assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
+    assert "vision/ gone 0 - 0 0.25 0 0 %" in page
+    assert "vision/ odd 0 - 0 unknown unknown unknown" in page
+    assert "vision/ detect-canary 0.4 unknown 0 0 - -" in page
     assert "finetune-70b" not in page
-    table = client.get("/use.csv?by=pod&namespace=vision")
+    table = client.get(f"/use.csv?{path}")
     assert table.headers["Content-Disposition"] == 'attachment; filename="gpus-by-pod.csv"'
     rows = table.text.splitlines()
     assert rows[1].startswith("vision,,train-resnet-0,0.6,0.15,0.0,0.006,0.006,0.004")
-    assert rows[2].startswith("vision,,detect-canary,0.4,,0.0,0.004,0.0,,")
+    assert rows[3].startswith("vision,,train-resnet-1,0.6,,0.0,0.006,,,1970-01-01T01:06:40Z,")
+    assert rows[3].endswith("1970-01-02T01:06:40Z,7200")
 
 
 def test_a_pods_page_leads_to_the_dashboard_of_the_operator(shown: Shown, feed: Feed) -> None:

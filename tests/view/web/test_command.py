@@ -6,15 +6,15 @@ import pytest
 
 from placement.scoring import Policy
 from view.__main__ import main
-from view.web import command
+from view.web import server
 from view.web.links import Dashboard
-from view.web.server import Settings
+from view.web.settings import Settings
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     found: list[Settings] = []
-    monkeypatch.setattr(command, "serve_page", found.append)
+    monkeypatch.setattr(server, "serve", found.append)
     return found
 
 
@@ -26,18 +26,22 @@ def test_every_flag_reaches_the_server(
         *("--port", "9000", "--host", "::1", "--kubeconfig", "kc", "--domain", "example.org"),
         *("--policy", "spread", "--streams", "4", "--agent-namespace", "ours"),
         *("--dashboard", "https://g.example/{pod}", "--pool-label", "example.org/pool"),
+        *("--prometheus", "https://ana:secret@p.example"),
     ]
     assert main(["serve", *flags]) == 0
     (settings,) = served
     assert settings.hosts.allow("x.b.example")
+    assert settings.prometheus is not None
+    assert "secret" not in repr(settings)
     assert settings == Settings(
-        "::1",
         9000,
-        settings.names,
+        "::1",
+        names=settings.names,
         kubeconfig=Path("kc"),
         policy=Policy.SPREAD,
         hosts=settings.hosts,
         dashboard=Dashboard("https://g.example/{pod}"),
+        prometheus=settings.prometheus,
         pool_labels=("example.org/pool",),
         agents="ours",
         streams=4,
@@ -48,6 +52,7 @@ def test_every_flag_reaches_the_server(
 def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
     assert main(["serve"]) == 0
     assert (served[0].host, served[0].port) == ("127.0.0.1", 8480)
+    assert served[0].prometheus is None
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,7 @@ def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
         (["--domain", "X"], "domain: Invalid value"),
         (["--allowed-host", "a/b"], "--allowed-host: 'a/b' is no host name"),
         (["--dashboard", "g.example"], "--dashboard: 'g.example' must begin with http://"),
+        (["--prometheus", "a:b@c"], '--prometheus: Invalid value: "***@c": must be an http://'),
         (["--streams", "0"], "Invalid value for '--streams'"),
     ],
 )

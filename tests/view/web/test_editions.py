@@ -56,10 +56,3 @@ def test_an_equal_report_is_no_new_edition_and_an_equal_node_stays_the_same_obje
     second = next_edition(first, report({"a": 0, "b": 1}))
     assert (first.number, second.number) == (1, 2)
     assert second.report.nodes[0] is first.report.nodes[0]
-
-
-def test_only_what_is_remembered_can_be_asked_for() -> None:
-    edition = next_edition(EMPTY, report({"a": 0}), first=100)
-    assert edition.changed(99) is None  # of another process
-    assert edition.changed(101) is None
-    assert edition.changed(100) == set()

@@ -9,14 +9,15 @@ import pytest
 from tests.placement.cluster.builders import NAMES, bare_node, make_node
 from tests.view import scenes
 from tests.view.web.sample import cluster
-from view.model.ledger import By, Ledger
 from view.model.reports import CardReport, NodeReport
 from view.model.state import ClusterState
-from view.web import accounts, heat
+from view.model.usage_history import GroupBy, History, UsageRow
+from view.web import filters, heat
 from view.web.editions import EMPTY, next_edition
-from view.web.filters import Filter, Group, Paint, Show, Sort
+from view.web.filters import Filter, Group, Paint, Show
 from view.web.links import Dashboard
 from view.web.pages import NodesPage
+from view.web.usage_table import Choice, Sort, as_csv, in_order
 
 
 def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  # noqa: B008 -- frozen
@@ -100,18 +101,20 @@ def test_a_kind_of_cards_changes_none_of_the_answers() -> None:
 @pytest.mark.parametrize(
     ("sort", "first", "last"),
     [
-        (Sort.NAME, "a100-1", "l40s-2"),
-        (Sort.FREE, "a100-2", "l40s-2"),
-        (Sort.HELD, "a100-1", "l40s-2"),
+        (filters.Sort.NAME, "a100-1", "l40s-2"),
+        (filters.Sort.FREE, "a100-2", "l40s-2"),
+        (filters.Sort.HELD, "a100-1", "l40s-2"),
     ],
 )
-def test_nodes_are_sorted(sort: Sort, first: str, last: str) -> None:
+def test_nodes_are_sorted(sort: filters.Sort, first: str, last: str) -> None:
     names = [each.name for each in page_of(Filter(sort=sort)).shown]
     assert (names[0], names[-1]) == (first, last)
 
 
 def test_a_choice_is_written_as_it_is_read() -> None:
-    chosen = Filter("a", "b", "c", "d", Show.IDLE, Sort.IDLE, Paint.USE, Group.POOL, every=True)
+    chosen = Filter(
+        "a", "b", "c", "d", Show.IDLE, filters.Sort.IDLE, Paint.USE, Group.POOL, every=True
+    )
     written = dict(each.split("=") for each in chosen.query(start=7).split("&"))
     assert Filter.parse(written) == replace(chosen, start=7)
     assert replace(chosen, start=7).query() == chosen.query(), "from the first node on"
@@ -171,24 +174,30 @@ def test_very_many_models_end_in_one_division(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
-    ledger = Ledger()
-    report = page_of().edition.report
-    pods = tuple(replace(each, owner="=cmd|/x") for each in report.pods)
-    ledger.take(replace(report, pods=pods), {}, 1000.0)
-    ledger.take(replace(report, pods=pods), {}, 1036.0)
-    statement = ledger.state(By.OWNER)
-    rows = list(csv.DictReader(io.StringIO(accounts.as_csv(statement, accounts.Sort.NOW))))
-    assert rows[0]["namespace"] == "llm"
-    assert {each["owner"] for each in rows} == {"'=cmd|/x"}
-    assert (rows[0]["held_cards"], rows[0]["held_card_hours"]) == ("3.0", "0.03")
-    assert (rows[0]["used_cards"], rows[0]["idle_card_hours"]) == ("", "")
-    assert rows[0]["waiting_cards"] == "2.0"
-    assert rows[0]["seen_seconds"] == "36"
-    for sort in accounts.Sort:
-        assert len(accounts.in_order(statement, sort)) == len(rows)
-    choice = accounts.Choice.parse({"by": "x", "sort": "y", "every": "2"})
-    assert choice == accounts.Choice()
-    assert accounts.Choice(By.POD, "llm").query(every=True).startswith("by=pod&namespace=llm")
+    usage = [
+        UsageRow("b", "=cmd|/x", "", 1, None, 2, 3, 2, 1),
+        UsageRow("a", "-1", "", 2, 1, 0, 1, 1, 0.75),
+        UsageRow("c", "", "@p", 0.5),
+    ]
+    orders = {sort: "".join(each.namespace for each in in_order(usage, sort)) for sort in Sort}
+    assert orders == {
+        Sort.IDLE: "bac",
+        Sort.HELD: "bac",
+        Sort.SHARE: "abc",
+        Sort.NOW: "abc",
+        Sort.WAITING: "bac",
+        Sort.NAME: "abc",
+    }
+    rows = list(csv.DictReader(io.StringIO(as_csv(in_order(usage, Sort.NOW), History()))))
+    assert [(each["owner"], each["pod"]) for each in rows] == [
+        ("'-1", ""),
+        ("'=cmd|/x", ""),
+        ("", "'@p"),
+    ]
+    assert list(rows[2].values())[3:] == ["0.5", "", "0.0", "", "", "", "", "", "0"]
+    choice = Choice.parse({"by": "x", "sort": "y", "every": "2"})
+    assert choice == Choice()
+    assert Choice(GroupBy.POD, "llm").query(every=True).startswith("by=pod&namespace=llm")
 
 
 @pytest.mark.parametrize(

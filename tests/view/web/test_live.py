@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,17 +16,18 @@ import pytest
 from common.errors import Unavailable
 from common.serving.errors import SettingsError
 from contract.names import Names
+from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
 from tests.common.serving.through import client_of
 from tests.placement.cluster.builders import NAMES, Json, make_node
-from tests.view.conftest import populate
-from tests.view.gate import gate_to
+from tests.view.conftest import asked_of, populate
 from tests.view.web.browsing import serving
 from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
+from view.cluster.prometheus import Prometheus
 from view.model import state
 from view.model.nodes import NodeFacts, read_node
 from view.model.reports import ClusterReport, Freshness
@@ -37,13 +39,14 @@ from view.web.feed import Feed
 from view.web.hosts import Hosts
 from view.web.live import Live
 from view.web.metrics import Metrics
-from view.web.server import Server, Settings, connection_of
+from view.web.server import Server, connection_of
+from view.web.settings import Settings
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def api() -> Iterator[ApiServer]:
+def server() -> Iterator[ApiServer]:
     with ApiServer(ApiSettings(bookmark_s=0.1)) as running:
         populate(running, cluster())
         yield running
@@ -52,7 +55,7 @@ def api() -> Iterator[ApiServer]:
 @pytest.fixture
 def settings(api: ApiServer, tmp_path: Path) -> Settings:
     (tmp_path / "kubeconfig").write_text(kubeconfig_for(api.url))
-    return Settings("127.0.0.1", 8480, NAMES, kubeconfig=tmp_path / "kubeconfig", streams=2)
+    return Settings(names=NAMES, kubeconfig=tmp_path / "kubeconfig", streams=2)
 
 
 @pytest.fixture
@@ -117,9 +120,11 @@ def _fail(*_: object) -> None:
 def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
     api: ApiServer, tmp_path: Path
 ) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    with serving(api.url, tmp_path) as page:
         assert 'data-stale=""' in page.ask("/")[1]
-        gate.freeze()  # connections stay open, and silent, as of a process that is stopped
+        api.set_outage(
+            Outage.SILENT
+        )  # connections stay open, and silent, as of a process that is stopped
         began = time.monotonic()
         page.wait(lambda: page.ask("/readyz")[0] == 503)
         # On an idle machine after 10 s. What was last known to be so is 10 s old then.
@@ -131,7 +136,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
         assert "a100-1" in text  # what was known then
         assert "gpu_turnstile_view_in_step 0.0" in page.ask("/metrics")[1]
         assert f'data-stale="{why}"' in page.ask("/rows?since=0")[1]
-        gate.thaw()
+        api.set_outage(Outage.NONE)
         page.wait(lambda: page.ask("/readyz")[0] == 200)
         assert 'data-stale=""' in page.ask("/")[1]
 
@@ -145,10 +150,10 @@ def test_browsers_are_told_how_old_what_they_show_is(live: Live) -> None:
 
 
 def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path: Path) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    with serving(api.url, tmp_path) as page:
         assert "finetune-70b" in page.ask("/")[1]
-        gate.denied = {"(list|watch) /api/v1/(.*/)?pods", "(list|watch|get) /api/v1/nodes.*"}
-        gate.cut()
+        api.deny("(list|watch) /api/v1/(.*/)?pods", "(list|watch|get) /api/v1/nodes.*")
+        api.drop_watches()
         page.wait(lambda: page.ask("/readyz")[1] == "nodes and pods may not be read\n")
         text = page.ask("/")[1]
         assert "finetune-70b" not in text
@@ -183,10 +188,11 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
 
 
 def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    since = len(api.requests)
+    with serving(api.url, tmp_path) as page:
         for _ in range(5):
             assert page.ask("/pods/vision/augment-xl")[0] == 200
-        lists = [each for each in gate.asked if each.startswith("list ")]
+        lists = [each for each in asked_of(api, since) if each.startswith("list ")]
         assert lists.count("list /api/v1/namespaces/vision/events") == 1
         assert [lists.count(f"list /api/v1/{each}") for each in ("nodes", "pods")] == [1, 1]
 
@@ -234,7 +240,7 @@ def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
 
 
 def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
-    server = Server(settings)
+    server = Server(replace(settings, prometheus=Prometheus("http://127.0.0.1:1")))
     assert server.connections == 802
     assert server.cfg.bind == ["127.0.0.1:8480"]
     server.end()
@@ -242,6 +248,7 @@ def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
     eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
     for line in ("in_step 1.0", "known_nodes 4.0", "streams 0.0", "streams_refused 0.0"):
         assert f"gpu_turnstile_view_{line}" in client.get("/metrics").text
+    eventually(lambda: "Prometheus is not reached" in client.get("/use").text, "it was asked")
     server.end()
     assert client.get("/readyz").text == "shutting down\n"
     server.end()
@@ -289,7 +296,12 @@ def test_a_process_streams_and_ends_at_once_though_a_browser_listens(
         connection.request("GET", "/events?since=1")
         stream = connection.getresponse()
         assert stream.readline() == b"retry: 3000\n"
-        assert page.ask("/events")[0] == 503
+        assert page.ask("/events", "HEAD") == (200, "")
+        refused = http.client.HTTPConnection("127.0.0.1", page.port, timeout=30)
+        refused.request("GET", "/events")
+        answer = refused.getresponse()
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "30")
+        refused.close()
         assert stream.readline() == b"\n"
         assert stream.readline().startswith(b"id: ")
         page.process.send_signal(signal.SIGTERM)

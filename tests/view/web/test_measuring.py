@@ -1,34 +1,54 @@
-"""Agents are asked now and then; that nobody may be asked is said once."""
+"""Agents and Prometheus are asked now and then; why nothing is known is said once."""
 
 import logging
-import threading
+from typing import Any
 
 import pytest
 
 from common.apiserver.errors import Rejected
-from tests.agent.fakes import eventually
+from tests.placement.cluster.builders import NAMES
 from tests.view.cluster.fake_api import FakeApi
 from tests.view.cluster.test_live import AGENTS, MEASURED, agent
-from view.web.live import Measuring
+from tests.view.cluster.test_prometheus import prometheus, vector
+from view.cluster.prometheus import Prometheus
+from view.model.state import ClusterState
+from view.model.usage_history import GroupBy
+from view.web.feed import Feed
+from view.web.live import Live
+from view.web.metrics import Metrics
 
 
 def test_nodes_that_measure_are_known_until_nobody_may_ask_any_more(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    for name in ("_PERIOD_SECONDS", "_IDLE_SECONDS"):
-        monkeypatch.setattr(f"view.web.live.{name}", 0.01)
-    api = FakeApi({AGENTS: [agent("a1", "n1"), agent("a2", "n2")]})
+    api: Any = FakeApi({AGENTS: [agent("a1", "n1"), agent("a2", "n2")]})
     proxy = f"{AGENTS}/a{{}}%3A9440/proxy/metrics"
     api.answers |= {proxy.format(1): MEASURED, proxy.format(2): "# nothing\n"}
-    measuring, stop = Measuring(api), threading.Event()
-    thread = threading.Thread(target=measuring.run, args=(stop,))
-    thread.start()
-    eventually(lambda: set(measuring.uses) == {"n1"}, "what is measured")
+    live = Live(api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default")
+    assert live._measure() == 15
+    assert set(live.uses) == {"n1"}
     api.answers[AGENTS] = Rejected(403, "pods is forbidden")
-    eventually(lambda: not measuring.uses, "nothing is known any more")
-    del api.answers[proxy.format(1)]
-    stop.set()
-    thread.join(10)
+    assert [live._measure() for _ in range(2)] == [300, 300]
+    assert live.uses == {}
     told = [each.reason for each in caplog.records if each.message == "use is not shown"]  # type: ignore[attr-defined]
     assert told == ["pods is forbidden"]
+
+
+def test_the_last_day_is_asked_of_prometheus(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    api: Any = FakeApi({})
+    with prometheus() as server:
+        asked = Prometheus(server.url.replace("//", "//ana:secret@"))
+        live = Live(
+            api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default", prometheus=asked
+        )
+        assert live.history is not None
+        assert live.history.problem == "Prometheus is being asked"
+        assert live._ask_prometheus() == 300
+        assert [each.pod for each in live.usage(GroupBy.POD, "team")] == ["a", "b", "odd"]
+        server.answers = {"": vector()}
+        assert [live._ask_prometheus() for _ in range(2)] == [15, 15]
+    assert live.history.problem.endswith("does it scrape agents?")
+    assert caplog.text.count("the use of the last day is not known") == 1
+    assert "secret" not in caplog.text

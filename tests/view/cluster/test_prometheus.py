@@ -1,0 +1,197 @@
+"""Use in the last day, by a server that speaks Prometheus' HTTP API, and by some that do not."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from view.cluster import prometheus as module
+from view.cluster.prometheus import Prometheus
+from view.model.usage_history import PastUse
+
+
+def vector(*samples: tuple[dict[str, str], str]) -> bytes:
+    """Make the answer of a query, as https://prometheus.io/docs/prometheus/latest/querying/api/."""
+    result = [{"metric": labels, "value": [1435781451.781, value]} for labels, value in samples]
+    data = {"resultType": "vector", "result": result}
+    return json.dumps({"status": "success", "data": data}).encode()
+
+
+def of(pod: str, value: str) -> tuple[dict[str, str], str]:
+    return {"namespace": "team", "pod": pod}, value
+
+
+ANSWERS = {
+    "count_over_time": vector(({}, "144")),
+    "clamp_min": vector(of("a", "360"), of("odd", "NaN")),
+    " and ": vector(of("a", "1200"), of("odd", "+Inf")),
+    "sum by": vector(of("a", "2400"), of("b", "120"), of("odd", "NaN")),
+}
+"""By what the query has in it: the first that is there."""
+
+
+class Server(ThreadingHTTPServer):
+    """Answers queries with *status* and *answers*."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.status, self.answers = 200, dict(ANSWERS)
+        self.location = ""
+        self.drip = False
+        self.asked: list[tuple[str, str, str]] = []
+        self.over = threading.Event()
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        (query,) = parse_qs(parts.query)["query"]
+        self.server.asked.append((parts.path, query, self.headers.get("Authorization", "")))
+        body = next(each for key, each in self.server.answers.items() if key in query)
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(body)))
+        if self.server.location:
+            self.send_header("Location", self.server.location)
+        self.end_headers()
+        for at in range(0, len(body), 1 if self.server.drip else max(len(body), 1)):
+            self.wfile.write(body[at:] if not self.server.drip else body[at : at + 1])
+            self.server.over.wait(0.02 if self.server.drip else 0)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def prometheus() -> Iterator[Server]:
+    """Serve on a free port."""
+    with Server() as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield running
+        running.over.set()
+        running.shutdown()
+        thread.join(10)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with prometheus() as running:
+        yield running
+
+
+def test_what_pods_held_and_left_idle_is_asked_for(server: Server) -> None:
+    found = Prometheus(f"{server.url}/below/").last_day()
+    assert (found.problem, found.seen) == ("", 12 * 3600)
+    assert abs(found.at - time.time()) < 60
+    assert found.pods == (
+        PastUse("team", "a", 2, 1, 0.3),
+        PastUse("team", "b", 0.1, None, None),
+        PastUse("team", "odd", None, None, None),
+    )
+    assert {path for path, _, _ in server.asked} == {"/below/api/v1/query"}
+    card = "max by (namespace, pod, container, card) (gpu_turnstile_agent_container_cores_{})"
+    held, used = card.format("held"), card.format("used")
+    over = "sum by (namespace, pod) (sum_over_time(({})[1d:300s]))"
+    assert [query for _, query, _ in server.asked] == [
+        "count_over_time((count(gpu_turnstile_agent_card_cores_held))[1d:300s])",
+        over.format(held),
+        over.format(f"{held} and {used}"),
+        over.format(f"clamp_min({held} - {used}, 0)"),
+    ]
+
+
+def _all(body: bytes) -> dict[str, Any]:
+    return {"answers": {"": body}}
+
+
+_REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples \\u202e"}'
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            _all(vector()),
+            (
+                "Prometheus has no gpu_turnstile_agent_card_cores_held of the last day: "
+                "does it scrape agents?"
+            ),
+        ),
+        (
+            {"status": 422, **_all(_REFUSED)},
+            r"Prometheus answered 422: too many samples \u202e",
+        ),
+        (_all(_REFUSED), r"Prometheus answered 200: too many samples \u202e"),
+        ({"status": 401, **_all(b"<html>")}, "Prometheus answered 401, and no result"),
+        ({"status": 302, "location": "/x"}, "Prometheus answered 302, and no result"),
+        *(
+            (_all(garbage), "Prometheus answered 200, and no result")
+            for garbage in (
+                b"",
+                b"\xff",
+                b"[" * 100_000,
+                b"[]",
+                b'{"status":"success","data":null}',
+                b'{"status":"success","data":{"result":[{"metric":[],"value":[1,"2"]}]}}',
+                b'{"status":"success","data":{"result":[{"metric":{},"value":[1]}]}}',
+                b'{"status":"success","data":{"result":[{"metric":{},"value":[1,"two"]}]}}',
+            )
+        ),
+        (_all(b" " * 2_000_000), "the answer of Prometheus is longer than 1 MiB"),
+        ({"drip": True}, "Prometheus has not answered in 0.3 s"),
+    ],
+)
+def test_what_is_no_answer_makes_it_unknown_with_a_reason(
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, Any],
+    problem: str,
+) -> None:
+    monkeypatch.setattr(module, "_LARGEST", 1 << 20)
+    monkeypatch.setattr(module, "_SECONDS", 0.3 if "drip" in fields else 10)
+    vars(server).update(fields)
+    found = Prometheus(server.url).last_day()
+    assert (found.problem, found.pods) == (problem, ())
+
+
+def test_one_that_is_away_is_said_to_be() -> None:
+    assert Prometheus("http://127.0.0.1:1").last_day().problem == (
+        "Prometheus is not reached: [Errno 111] Connection refused"
+    )
+
+
+def test_a_password_goes_to_prometheus_and_nowhere_else(server: Server) -> None:
+    url = server.url.replace("//", "//ana:s%40cret@")
+    found = Prometheus(url)
+    assert found.last_day().problem == ""
+    assert {user for _, _, user in server.asked} == {"Basic YW5hOnNAY3JldA=="}
+    assert "cret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("ftp://prometheus", '"ftp://prometheus"'),
+        ("prometheus:9090", '"prometheus:9090"'),
+        ("http://", '"http://"'),
+        ("http://prometheus:port", '"http://prometheus:port"'),
+        ("http://prometheus?query=1", '"http://prometheus?query=1"'),
+        ("ana:secret@prometheus", '"***@prometheus"'),
+    ],
+)
+def test_what_is_no_url_of_the_web_is_refused_without_its_password(url: str, shown: str) -> None:
+    rule = "must be an http:// or https:// URL with a host, and without a query"
+    with pytest.raises(ValueError, match=r".") as caught:
+        Prometheus(url)
+    assert str(caught.value) == f"Invalid value: {shown}: {rule}"

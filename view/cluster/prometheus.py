@@ -1,0 +1,153 @@
+"""Use in the last day, by a Prometheus that scrapes the agents. The only module that asks one.
+
+By its HTTP API (``GET /api/v1/query``). Who answers is not trusted: time and size are bounded, no
+redirect is followed, and what is not the answer of a query makes the use unknown, with a reason.
+"""
+
+import json
+import math
+import socket
+import time
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from threading import Timer
+from typing import Any
+from urllib.parse import unquote, urlencode, urlsplit
+
+from contract.demand import CORES_PER_CARD
+from contract.errors import quote
+from view.model.usage import PREFIX
+from view.model.usage_history import History, PastUse
+from view.model.words import clamp, safe
+
+_SECONDS = 10.0
+"""For all queries together."""
+
+_LARGEST = 32 << 20
+_STEP = 300
+_CARDS = f"{PREFIX}card_cores_held"
+_BY = "max by (namespace, pod, container, card)"  # of two replicas of Prometheus, one
+_HELD, _USED = (f"{_BY} ({PREFIX}container_cores_{each})" for each in ("held", "used"))
+_AMOUNTS = (_HELD, f"{_HELD} and {_USED}", f"clamp_min({_HELD} - {_USED}, 0)")
+_SAMPLES = 3600 // _STEP * CORES_PER_CARD
+"""So many samples of a hundredth of a card are a card hour."""
+
+_Key = tuple[str, str]
+
+
+class _UnusableError(Exception):
+    """Why nothing is known."""
+
+
+class Prometheus:
+    """One Prometheus, or what has its API."""
+
+    def __init__(self, url: str) -> None:
+        """Take its URL, with a path where it is below one, and ``user:password@`` if need be.
+
+        Raises:
+            ValueError: it is no URL of the web.
+        """
+        # A password is neither printed nor logged, wherever it stands.
+        shown = quote(f"***@{url.rpartition('@')[2]}" if "@" in url else url)
+        rule = "must be an http:// or https:// URL with a host, and without a query"
+        try:
+            parts = urlsplit(url)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:
+            raise ValueError(f"Invalid value: {shown}: {rule}") from None
+        if parts.scheme not in ("http", "https") or not self._host or parts.query or parts.fragment:
+            raise ValueError(f"Invalid value: {shown}: {rule}")
+        self._connect = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._path = f"{parts.path.rstrip('/')}/api/v1/query"
+        self._headers = {"Accept": "application/json"}
+        if parts.username is not None:
+            user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
+
+    def last_day(self) -> History:
+        """Ask what pods held and left idle; blocks for 10 s at most, and never raises."""
+        deadline = time.monotonic() + _SECONDS
+        try:
+            seen = self._ask(f"count_over_time((count({_CARDS}))[1d:{_STEP}s])", deadline)
+            if not seen:
+                return History(
+                    f"Prometheus has no {_CARDS} of the last day: does it scrape agents?"
+                )
+            held, measured, idle = (
+                self._ask(
+                    f"sum by (namespace, pod) (sum_over_time(({each})[1d:{_STEP}s]))", deadline
+                )
+                for each in _AMOUNTS
+            )
+        except _UnusableError as error:
+            return History(safe(clamp(str(error), 300)))
+
+        def hours(amounts: Mapping[_Key, float | None], key: _Key) -> float | None:
+            found = amounts.get(key)
+            return None if found is None else found / _SAMPLES
+
+        pods = (
+            PastUse(*key, *(hours(each, key) for each in (held, measured, idle))) for key in held
+        )
+        return History("", time.time(), (seen[("", "")] or 0.0) * _STEP, tuple(pods))
+
+    def _ask(self, query: str, deadline: float) -> Mapping[_Key, float | None]:
+        """Return the values of a query by namespace and pod; ``None`` is what is no finite number.
+
+        Raises:
+            _UnusableError: there is no answer, or it is none of a query.
+        """
+        try:
+            status, body = self._get(f"{self._path}?{urlencode({'query': query})}", deadline)
+        except (OSError, HTTPException, ValueError) as error:
+            late = time.monotonic() >= deadline or isinstance(error, TimeoutError)
+            why = f"has not answered in {_SECONDS:g} s" if late else f"is not reached: {error}"
+            raise _UnusableError(f"Prometheus {why}") from error
+        if len(body) > _LARGEST:
+            raise _UnusableError(f"the answer of Prometheus is longer than {_LARGEST >> 20} MiB")
+        try:
+            found = json.loads(body)
+            if status != 200 or found["status"] != "success":
+                raise _UnusableError(f"Prometheus answered {status}: {found['error']}")
+            return {
+                _key(each["metric"]): _number(each["value"][1]) for each in found["data"]["result"]
+            }
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            late = time.monotonic() >= deadline
+            why = (
+                f"has not answered in {_SECONDS:g} s"
+                if late
+                else f"answered {status}, and no result"
+            )
+            raise _UnusableError(f"Prometheus {why}") from error
+
+    def _get(self, path: str, deadline: float) -> tuple[int, bytes]:
+        left = max(deadline - time.monotonic(), 0.001)
+        with closing(self._connect(self._host, self._port, timeout=left)) as connection:
+            connection.connect()
+            # The timeout is one of each read: who sends a byte a second is cut off by this.
+            alarm = Timer(left, _cut, (connection.sock,))
+            alarm.start()
+            try:
+                connection.request("GET", path, headers=self._headers)
+                response = connection.getresponse()
+                return response.status, response.read(_LARGEST + 1)
+            finally:
+                alarm.cancel()
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _key(labels: Mapping[str, Any]) -> _Key:
+    return str(labels.get("namespace", "")), str(labels.get("pod", ""))
+
+
+def _number(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -41,21 +42,13 @@ SIX = node(
 )
 
 
-@pytest.mark.parametrize(
-    ("size", "taken", "expected"), [(3, (), [0, 1, 2]), (2, (), [4, 5]), (1, (4,), [5])]
-)
-def test_gpu_managers_published_picks_are_ours(
-    size: int, taken: tuple[int, ...], expected: list[int]
-) -> None:
-    assert pick(SIX, size, *taken) == expected
-
-
 def test_with_a_card_taken_a_pair_is_chosen_that_leaves_three_cards_together() -> None:
     """gpu-manager takes 0 and 1 here, as well connected as 4 and 5 are.
 
     It leaves 3, 4 and 5, which cross the sockets. Ours leaves 0, 1 and 3: as good a pair,
     and three cards under one host bridge for whoever asks for them next.
     """
+    assert (pick(SIX, 3), pick(SIX, 2), pick(SIX, 1, 4)) == ([0, 1, 2], [4, 5], [5])
     assert pick(SIX, 2, 2) == [4, 5]
     links = Links(SIX)
     assert links.quality((4, 5)) == links.quality((0, 1))
@@ -80,24 +73,11 @@ def test_links_are_ranked(better: int) -> None:
     assert pick(inventory, 2) == [2, 3]
 
 
-def test_cards_of_one_numa_node_come_before_others_of_equal_links() -> None:
-    kinds = dict.fromkeys(combinations(range(4), 2), "NV18")
-    assert pick(node(4, kinds, numa=[0, 1, 1, 0]), 2) == [0, 3]
-
-
 def test_the_worst_link_of_a_set_decides_before_the_sum() -> None:
     kinds = dict.fromkeys(combinations(range(6), 2), "PHB")
     kinds |= {(0, 1): "NV4", (1, 2): "SYS"}  # a ring over 0, 1 and 2 runs at the speed of SYS
     assert pick(node(6, kinds), 3, 3, 4) == [0, 1, 5]
     assert Links(node(6, kinds)).quality((0, 1, 2))[0] == 20
-
-
-def test_cost_decides_between_equals_and_then_the_order() -> None:
-    links, cards = Links(node(4, {})), range(4)
-    cost = [9, 5, 5, 1]
-    assert links.best(1, cards, free={*cards}, cost=cost) == (3,)
-    assert links.best(2, cards, free={*cards}, cost=cost) == (1, 3)
-    assert links.best(2, cards, free={*cards}) == (0, 1)
 
 
 # Two bridged pairs and a triangle that one card joins to them, by sockets of four cards.
@@ -113,12 +93,9 @@ BRIDGED = node(
     ("link", "cards", "expected"),
     [
         ("", (0, 7), True),
-        ("nvlink", (0, 1), True),
         ("nvlink", (0, 2), False),
         ("nvlink", (0, 1, 2, 3), False),
         ("nvlink", (4, 5, 6), True),  # by way of 5
-        ("nvlink", (4, 6), False),
-        ("numa", (0, 1, 2, 3), True),
         ("numa", (3, 4), False),
         ("numa", (6, 7), False),  # where 7 is nobody knows
         ("numa", (7,), True),
@@ -156,11 +133,8 @@ def test_where_there_are_too_many_sets_to_look_at_they_are_grown_card_by_card() 
 @pytest.mark.parametrize(
     ("name", "size", "taken", "expected"),
     [
-        ("hgx-h100", 2, (), [0, 1]),
-        ("hgx-h100", 4, (), [0, 1, 2, 3]),
         ("hgx-h100", 4, (1,), [4, 5, 6, 7]),
         ("dgx-a100", 2, (0, 1, 4), [2, 3]),
-        ("workstation", 2, (0,), [2, 3]),
         ("pcie-two-sockets", 4, (0,), [4, 5, 6, 7]),
     ],
 )
@@ -174,11 +148,7 @@ _nodes = st.integers(2, 7).flatmap(
         lambda kinds, numa: node(
             count, dict(zip(combinations(range(count), 2), kinds, strict=True)), numa=numa
         ),
-        st.lists(
-            st.sampled_from(KINDS),
-            min_size=count * (count - 1) // 2,
-            max_size=count * (count - 1) // 2,
-        ),
+        st.tuples(*[st.sampled_from(KINDS)] * math.comb(count, 2)),
         st.lists(st.sampled_from([0, 1, None]), min_size=count, max_size=count),
     )
 )

@@ -57,24 +57,17 @@ MAPPING, NODE = "must be a mapping", "must be the name of a node"
     [
         (b"{", "body: is not JSON: Expecting property name enclosed in double quotes"),
         (b"[]", f"body: {LIST}: must be ExtenderArgs"),
-        (b"null", f"body: {NULL}: must be ExtenderArgs"),
         (
             body({"pod": POD}),
             'body: "pod" is no field of ExtenderArgs: must be Pod, Nodes, NodeNames',
         ),
         (body({"NodeNames": []}), f"Pod: {NULL}: must be a pod"),
-        (_of_pod([]), f"Pod: {LIST}: must be a pod"),
         (_of_pod({}), f"Pod.metadata: {NULL}: {MAPPING}"),
         (_of_pod({"metadata": {"uid": 7}}), f"Pod.metadata.uid: {SEVEN}: must be text"),
         (
             _of_pod({"metadata": {"annotations": {"a": 7}}}),
             f"Pod.metadata.annotations[a]: {SEVEN}: must be text",
         ),
-        (
-            _of_pod({"metadata": {"annotations": []}}),
-            f"Pod.metadata.annotations: {LIST}: {MAPPING}",
-        ),
-        (_of_pod({"metadata": {}, "spec": 7}), f"Pod.spec: {SEVEN}: {MAPPING}"),
         (
             _of_pod({"metadata": {}, "spec": {"nodeName": 7}}),
             f"Pod.spec.nodeName: {SEVEN}: must be text",
@@ -88,10 +81,8 @@ MAPPING, NODE = "must be a mapping", "must be the name of a node"
         (body({**ARGS, "NodeNames": ["n1", None]}), f"NodeNames[1]: {NULL}: {NODE}"),
         (body({**ARGS, "NodeNames": ["a,b"]}), f'NodeNames[0]: Invalid value: "a,b": {NODE}'),
         (_of_nodes([]), f"Nodes: {LIST}: must be a list of nodes"),
-        (_of_nodes({"items": {}}), "Nodes.items: Invalid value: a mapping: must be a list"),
         (_of_nodes({"items": [7]}), f"Nodes.items[0]: {SEVEN}: must be a node"),
         (_of_node(metadata={}), f"Nodes.items[0].metadata.name: {NULL}: must be text of 1 to 253"),
-        (_of_node(status=7), f"Nodes.items[0].status: {SEVEN}: {MAPPING}"),
         (
             _of_node(status={"allocatable": 7}),
             f"Nodes.items[0].status.allocatable: {SEVEN}: {MAPPING}",
@@ -147,21 +138,15 @@ def test_answers_are_json_whatever_names_hold(scored: list[tuple[str, int]]) -> 
     assert [(each["Host"], each["Score"]) for each in scores] == scored
 
 
+_KEYS = st.sampled_from(
+    [
+        *("Pod", "Nodes", "NodeNames", "metadata", "spec", "items", "name", "uid"),
+        *("PodName", "PodUID", "Node", "annotations", "containers", "status", "x"),
+    ]
+)
 _json: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    *("Pod", "Nodes", "NodeNames", "metadata", "spec", "items", "name", "uid"),
-                    *("PodName", "PodUID", "Node", "annotations", "containers", "status", "x"),
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
     max_leaves=12,
 )
 

@@ -38,12 +38,6 @@ def wish(**wishes: str) -> dict[str, str]:
             "fewer than 2 cards have 100 cores and 5 blocks free",
             0,
         ),
-        (
-            a_pod("a", (60, 4), (60, 4), (30, 4)),
-            [(80, 32), (60, 32)],
-            "no card is left for one of 3 containers",
-            0,
-        ),
         (a_pod("a", (60, 40)), [(100, 32), (100, 32)], "no card has 40 blocks", 1),
         (a_pod("a", (300, 4)), [(100, 32), (100, 32)], "fewer than 3 cards", 1),
         (a_pod("a", (150, 4)), [(100, 32), (100, 32)], "150 cores and 4 memory blocks fit no", 1),
@@ -139,13 +133,6 @@ def test_a_share_tells_whether_it_would_begin_a_whole_card() -> None:
     assert check(pod.pod_class, NodeSnapshot(node, [(100, 32), (20, 32)])) == Fit(1)
     two = a_pod("b", (60, 4), (60, 4))
     assert check(two.pod_class, NodeSnapshot(node, [(100, 32), (60, 32)])) == Fit(1)
-
-
-def test_what_an_init_container_leaves_is_used_again() -> None:
-    node = a_node("n1", 1)
-    pod = a_pod("a", (60, 4), inits=[(80, 8)])
-    assert isinstance(check(pod.pod_class, NodeSnapshot(node, [(80, 8)])), Fit)
-    assert isinstance(check(pod.pod_class, NodeSnapshot(node, [(79, 8)])), Unschedulable)
 
 
 @pytest.mark.parametrize("inits", [[], [(1, 1)]])

@@ -16,6 +16,7 @@ from agent.driver import folder as folder_module
 from agent.driver.folder import DriverFolder
 from agent.driver.host import Host, device_on_host
 from agent.errors import DriverFilesError
+from tests.agent.builders import raising
 from tests.agent.driver.driver_host import ELF, I386, X86_64, DriverHost, expected, tree
 
 OLD, NEW = "535.129.03", "550.54.15"
@@ -166,10 +167,9 @@ def test_a_full_disk_leaves_the_driver_before(
     lay_out(host.host(), link)
     host.install(NEW)
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(shutil, "copyfileobj", full)
+    monkeypatch.setattr(
+        shutil, "copyfileobj", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    )
     with pytest.raises(DriverFilesError, match="No space left on device: free space there"):
         lay_out(host.host(), link)
     assert tree(link) == expected(OLD)

@@ -15,7 +15,7 @@ from agent.enforcement.container_dirs import ContainerDir, ContainerDirs, digest
 from agent.enforcement.container_disk import decode_owner
 from agent.errors import EnforcementError
 from placement.pods import PodId
-from tests.agent.builders import ids, pod_id
+from tests.agent.builders import ids, pod_id, raising
 
 IDS, OTHER_IDS = ids("GPU-0", range(25)), ids("GPU-0", range(25, 50))
 A, B = pod_id("a"), pod_id("b")
@@ -267,11 +267,8 @@ def test_a_disk_that_does_not_let_us_is_told_in_one_line(
 ) -> None:
     kept = dirs.make(OTHER_IDS, B)
 
-    def fails(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number), str(root))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, step, fails)
+        patch.setattr(os, step, raising(OSError(number, os.strerror(number), str(root))))
         with pytest.raises(EnforcementError) as error:
             dirs.make(IDS, A)
     assert str(error.value) == (
@@ -377,11 +374,7 @@ def test_a_leftover_that_cannot_be_removed_is_no_refusal(
 ) -> None:
     dirs.make(IDS, A)
     with monkeypatch.context() as patch:
-
-        def fails(*_: object, **__: object) -> None:
-            raise OSError(errno.EBUSY, "busy")
-
-        patch.setattr(shutil, "rmtree", fails)
+        patch.setattr(shutil, "rmtree", raising(OSError(errno.EBUSY, "busy")))
         for pod in (B, A, B):
             assert dirs.make(IDS, pod).owner == pod
         assert len(names(root)) == 4
@@ -394,11 +387,8 @@ def test_an_owner_that_cannot_be_read_is_not_taken_for_nobody(
 ) -> None:
     made = dirs.make(IDS, A)
 
-    def fails(*_: object) -> None:
-        raise OSError(errno.EIO, "broken")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "read", fails)
+        patch.setattr(os, "read", raising(OSError(errno.EIO, "broken")))
         for call in (dirs.clean, dirs.all, lambda: dirs.prune([]), lambda: dirs.make(IDS, B)):
             with pytest.raises(EnforcementError, match="Input/output error"):
                 call()

@@ -21,7 +21,7 @@ from agent.enforcement.container_dirs import digest_of
 from agent.enforcement.hami import HamiCore
 from agent.enforcement.hami_library import HamiLibrary
 from agent.errors import EnforcementError
-from tests.agent.builders import BLOCK, CORE, MEMORY, device_table, ids, pod_id
+from tests.agent.builders import BLOCK, CORE, MEMORY, device_table, ids, pod_id, raising
 
 POD = pod_id("p")
 CLAIM = ContainerRef(POD, "c0")
@@ -313,11 +313,8 @@ def test_a_disk_that_does_not_let_us_is_a_refusal_and_what_is_there_stays(
     node.core()
     node.shared(SHARE_IDS).write_bytes(b"limits")
 
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fchmod", fail)
+        patched.setattr(os, "fchmod", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
         with pytest.raises(EnforcementError) as refused:
             node.hami.prepare_start(SHARE_IDS, entitled())
     assert str(refused.value) == (

@@ -10,6 +10,7 @@ import pytest
 
 from agent.host import process
 from agent.host.process import raise_limit
+from tests.agent.builders import raising
 
 
 def test_all_threads_share_two_arenas_where_the_library_knows_any(
@@ -45,9 +46,6 @@ def test_the_soft_limit_becomes_the_hard_one_unless_it_cannot(
     assert raise_limit() == 512
     assert limits == {resource.RLIMIT_NOFILE: (512, 512)}
 
-    def refuses(_limit: int, _wanted: tuple[int, int]) -> None:
-        raise ValueError("not allowed to raise maximum limit")
-
     limits[resource.RLIMIT_NOFILE] = 64, -1
-    monkeypatch.setattr(resource, "setrlimit", refuses)
+    monkeypatch.setattr(resource, "setrlimit", raising(ValueError("not allowed")))
     assert raise_limit() == 64

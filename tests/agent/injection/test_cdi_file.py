@@ -15,7 +15,7 @@ from agent.injection.cdi import own_names, spec_document
 from agent.injection.cdi_file import FILE_NAME, CdiFile
 from agent.injection.inject import shared_by_all
 from contract.inventory import Inventory
-from tests.agent.builders import card
+from tests.agent.builders import card, raising
 
 DATA = Path(__file__).parents[2] / "data" / "cdi"
 TWO = Inventory((card(0), card(1)))
@@ -237,11 +237,8 @@ def test_malformed_and_hostile_specs_are_left_out_and_told_once(
 def test_a_directory_that_cannot_be_listed_is_told_of(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(self: Path) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "iterdir", fail)
+        patched.setattr(Path, "iterdir", raising(PermissionError("denied")))
         assert host.file.refresh(TWO) == OURS
     assert ("cannot list CDI specs", str(host.static)) in [
         (each.getMessage(), vars(each)["path"]) for each in caplog.records

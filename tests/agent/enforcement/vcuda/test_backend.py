@@ -21,7 +21,7 @@ from agent.enforcement.vcuda.ports import Hardware
 from agent.enforcement.vcuda.socket_server import ContainerSocketServer
 from agent.errors import EnforcementError
 from agent.runtime.cgroups import Cgroups
-from tests.agent.builders import BLOCK, MEMORY, ids
+from tests.agent.builders import BLOCK, MEMORY, ids, raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     IDS_A,
@@ -79,11 +79,12 @@ def test_directories_of_pods_that_are_gone_are_removed_with_their_sockets(
 ) -> None:
     gone, kept = site.admit(entitlement()), site.admit(entitlement(POD_B, core_ids=IDS_B))
 
-    def fails(*_: object) -> None:
-        raise EnforcementError("state-dir: cannot clean: Read-only file system")
-
     with monkeypatch.context() as patch:
-        patch.setattr(ContainerDirs, "prune", fails)
+        patch.setattr(
+            ContainerDirs,
+            "prune",
+            raising(EnforcementError("read-only")),
+        )
         site.vcuda.prune([POD_B])  # what cannot be removed now is left for later
     assert gone.exists()
     site.vcuda.prune([POD_B])
@@ -175,13 +176,14 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
 ) -> None:
     """It is tried until it works: what it started before it failed would add up."""
 
-    def fails(*_: object) -> None:
-        raise EnforcementError("state-dir: cannot read: Input/output error")
-
     vcuda = _vcuda(folder / "state")
     with monkeypatch.context() as patch:
-        patch.setattr(ContainerDirs, "all", fails)
-        with pytest.raises(EnforcementError, match="Input/output error"):
+        patch.setattr(
+            ContainerDirs,
+            "all",
+            raising(EnforcementError("broken disk")),
+        )
+        with pytest.raises(EnforcementError, match="broken disk"):
             vcuda.open()
     assert not list((folder / "state" / "vcuda").glob("server-*.sock"))
     vcuda.open()

@@ -10,6 +10,7 @@ import pytest
 
 from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.errors import EnforcementError
+from tests.agent.builders import raising
 from tests.agent.enforcement.vcuda.socket_site import T1, T2, SocketSite, hear
 
 
@@ -74,12 +75,12 @@ def test_a_socket_that_cannot_be_made_again_is_told(
     """A container that starts must not go without, only because it has had a socket before."""
     path = socket_site.listen(T1)
 
-    def fails(_folder: int) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
     (path / "vcuda.sock").unlink()
     with monkeypatch.context() as patch:
-        patch.setattr("agent.enforcement.vcuda.container_socket._listen", fails)
+        patch.setattr(
+            "agent.enforcement.vcuda.container_socket._listen",
+            raising(OSError(errno.ENOSPC, "no space")),
+        )
         with pytest.raises(OSError, match="no space"):
             socket_site.listen(T1)
     socket_site.listen(T1)
@@ -104,11 +105,8 @@ def test_a_lent_folder_outlives_its_socket_which_then_lends_no_more(
 ) -> None:
     at = ContainerSocket(T1, os.open(folder, os.O_RDONLY))
 
-    def fails(_folder: int) -> int:
-        raise OSError(errno.EMFILE, "too many")
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "dup", fails)
+        patch.setattr(os, "dup", raising(OSError(errno.EMFILE, "too many")))
         with pytest.raises(EnforcementError) as error, at.folder():
             pytest.fail("there is none")
     assert str(error.value) == "state-dir: cannot be opened: Too many open files"

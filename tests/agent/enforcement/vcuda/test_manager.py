@@ -19,7 +19,7 @@ from agent.enforcement.vcuda.server import VcudaServer
 from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import EnforcementError
 from placement.pods import PodId
-from tests.agent.builders import BLOCK
+from tests.agent.builders import BLOCK, raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,
     ID_A,
@@ -163,11 +163,8 @@ def test_limits_that_cannot_be_written_are_told_without_a_path(
     problem: Exception,
     told: tuple[str, str],
 ) -> None:
-    def fails(*_: object) -> None:
-        raise problem
-
     with monkeypatch.context() as patch:
-        patch.setattr(Registrations, "add", fails)
+        patch.setattr(Registrations, "add", raising(problem))
         assert _code(site, ticket_dir) == told
     assert site.results == ["failed"]
     site.runtime.down = True
@@ -223,11 +220,12 @@ def test_a_client_that_was_refused_dials_again_and_is_served(
 def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
     site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*_: object) -> None:
-        raise EnforcementError("state-dir: cannot read the limits of a container")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Registrations, "recover", fails)
+        patch.setattr(
+            Registrations,
+            "recover",
+            raising(EnforcementError("no disk")),
+        )
         site.restart()
     assert any(each.getMessage() == "not recovered" for each in caplog.records)
     site.register(ticket_dir)

@@ -26,7 +26,7 @@ def _write(folder: Path, content: str | bytes) -> Path:
         (b"cards: \xff\xfe", "cards: cannot read {path}: 'utf-8' codec can't decode"),
         *(
             (text.encode(), "cards: {path} is not YAML: ")
-            for text in ("cards: [", "a: b: c", "\t", "!!python/object:os.system {}", "\0")
+            for text in ("cards: [", "!!python/object:os.system {}", "\0")
         ),
         (b"", "cards: {path}: the cards file must be a mapping with the keys cards and links"),
         (b"cards:\n  - {uuid: GPU-a, index: 0, memory: lots}", "cards: {path}: cards[0].memory: "),
@@ -36,14 +36,9 @@ def _write(folder: Path, content: str | bytes) -> Path:
                 "cards: " + "[" * 500,
                 "cards: [{uuid: GPU-a, index: " + "9" * 5000 + "}]",
                 "cards: [{uuid: 2026-13-45, index: 0}]",
-                "cards: [{uuid: 2026-10-05, index: 0}]",
-                "cards: [{uuid: !!binary aGk=, index: 0}]",
                 "cards: [{uuid: !!set {a, b}, index: 0}]",
                 "cards: [{uuid: !!bool maybe, index: 0}]",
-                "cards: [{uuid: !!timestamp x, index: 0}]",
-                "cards: [{uuid: !!int '', index: 0}]",
                 "cards: [{? [1, 2] : 3}]",
-                "cards: [{2026-10-05: 3}]",
             )
         ),
     ],

@@ -115,16 +115,19 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
+Make = Callable[..., SocketSite]
+"""Makes one: its connections' budget, by keyword, and who its peers are."""
+
+
 @contextlib.contextmanager
-def socket_sites(folder: Path) -> Iterator[Callable[..., SocketSite]]:
+def socket_sites(folder: Path) -> Iterator[Make]:
     """What makes servers, which are ended afterwards."""
     made: list[SocketSite] = []
 
     def build(
-        budget: ConnectionBudget | None = None,
-        identify: Callable[[int], ContainerCgroup | None] = of_pid,
+        identify: Callable[[int], ContainerCgroup | None] = of_pid, **budget: float
     ) -> SocketSite:
-        made.append(SocketSite(folder, budget or ConnectionBudget(seconds=60), identify))
+        made.append(SocketSite(folder, ConnectionBudget(**{"seconds": 60, **budget}), identify))  # type: ignore[arg-type]
         return made[-1]
 
     yield build

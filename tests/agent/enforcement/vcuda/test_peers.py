@@ -13,7 +13,8 @@ from agent.enforcement.vcuda import socket_server
 from agent.enforcement.vcuda.socket_server import identify_peer, read_start_time
 from agent.errors import Unavailable
 from agent.runtime.cgroups import CgroupError, ContainerCgroup
-from tests.agent.enforcement.vcuda.socket_site import T1, SocketSite, ended, of_pid
+from tests.agent.builders import raising
+from tests.agent.enforcement.vcuda.socket_site import T1, Make, SocketSite, ended, of_pid
 
 _CONNECT = "import socket, sys; c = socket.socket(1); c.connect(sys.argv[1]); sys.stdin.read()"
 
@@ -36,18 +37,15 @@ def test_a_process_that_ended_meanwhile_is_turned_away(socket_site: SocketSite) 
                     child.kill()
                     child.wait(20)
 
-                def identify(
-                    pid: int, end: Callable[[], None] = end, *, ends: bool = ends_while_identified
-                ) -> ContainerCgroup:
-                    if ends:
-                        end()
+                def identify(pid: int, end: Callable[[], None] = end) -> ContainerCgroup:
+                    end()
                     return of_pid(pid)
 
                 with accepted:
-                    peer = identify_peer(at, accepted, identify)
-                    assert (peer is None) == ends_while_identified
-                    end()
-                    assert identify_peer(at, accepted, of_pid) is None
+                    if not ends_while_identified:
+                        assert identify_peer(at, accepted, of_pid) is not None
+                        end()
+                    assert identify_peer(at, accepted, identify) is None
 
 
 def _stat(proc: Path, started: int, state: str = "S", name: str = "a) b (c") -> None:
@@ -95,13 +93,8 @@ def test_a_peer_that_is_gone_at_once_is_not_passed_on(
 
 
 @pytest.mark.parametrize("problem", [CgroupError("two containers"), Unavailable("no /proc")])
-def test_a_container_that_cannot_be_told_is_none(
-    make: Callable[..., SocketSite], problem: Exception
-) -> None:
-    def identify(_pid: int) -> ContainerCgroup | None:
-        raise problem
-
-    socket_site = make(identify=identify)
+def test_a_container_that_cannot_be_told_is_none(make: Make, problem: Exception) -> None:
+    socket_site = make(raising(problem))
     socket_site.listen(T1)
     with socket_site.connect(T1) as connection:
         peer = socket_site.server.peer(socket_site.peer(connection))

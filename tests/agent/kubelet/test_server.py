@@ -141,21 +141,6 @@ def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
     assert [each.HasField("topology") for each in devices[:: count // 3]] == [True, True, False]
 
 
-def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
-    """9,024 memory places with long UUIDs: more than fits into small messages."""
-    table = make_table(16, blocks=564)
-    service = DevicePluginService(resource=MEMORY, table=table, calls=calls)
-    server = PluginServer(service, folder / "p.sock")
-    with plugin(server.socket) as stub:
-        devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S))).devices)
-        assert len(devices) == 9024
-        every = [each.ID for each in devices]
-        assert ask_preferred(stub, every, 9024) == every
-        ask_allocate(stub, every)
-    server.stop()
-    assert calls.asked[-1] == ("allocate", tuple(every))
-
-
 class Ended:
     """The context of a call that was over before it was looked at."""
 
@@ -239,8 +224,4 @@ def test_a_burst_is_answered_at_once_and_then_so_many_a_second() -> None:
     for _ in range(100):
         clock.now += pace.delay()
     assert clock.now - begun == pytest.approx(100 / PER_SECOND)
-
-
-def test_no_answer_is_kept_back_for_long() -> None:
-    pace = RefusalPace(FakeClock())
     assert max(pace.delay() for _ in range(200)) == LONGEST_SECONDS

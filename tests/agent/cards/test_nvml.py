@@ -13,7 +13,7 @@ from agent.cards.inventory import CardFault
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.errors import DriverUnloaded, Unavailable
 from contract.inventory import Card, Link
-from tests.agent.nvml_node import ECC, GIB, XID, Node, load, unload, uuid
+from tests.agent.nvml_node import ECC, GIB, XID, Node, load, uuid
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
@@ -186,22 +186,6 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
 
 
 # --- sessions -------------------------------------------------------------------------
-
-
-def test_a_missing_library_is_told_and_found_when_it_comes(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    unload(monkeypatch)
-    with pytest.raises(Unavailable) as caught, NvmlSource().open():
-        pytest.fail("there is none")
-    assert str(caught.value) == (
-        "NVML: NVML Shared Library Not Found: libnvidia-ml.so.1 cannot be loaded"
-    )
-    assert not isinstance(caught.value, DriverUnloaded)
-    library = load(monkeypatch, tmp_path)
-    with NvmlSource().open() as session:
-        assert len(session.discover().inventory.cards) == 2
-    assert library.stub_sessions() == 0
 
 
 @pytest.mark.parametrize(

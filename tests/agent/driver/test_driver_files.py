@@ -249,15 +249,6 @@ def test_of_two_drivers_the_one_in_the_kernel_is_taken_and_the_hosts_first(
     assert host.host().look().files["bin/nvidia-smi"].path == "/usr/bin/nvidia-smi"
 
 
-def test_a_driver_container_of_another_driver_than_the_kernels_is_refused_in_words(
-    host: DriverHost,
-) -> None:
-    contain(host, NEW)
-    host.module.write_text("570.86.10\n")
-    with pytest.raises(DriverFilesError, match=rf"has the libraries of driver {NEW}, and the"):
-        host.host().look()
-
-
 def test_device_nodes_of_a_driver_container_are_in_its_own_dev(host: DriverHost) -> None:
     assert device_on_host(host.root, "/dev/nvidia0") == "/dev/nvidia0"
     (host.root / "run/nvidia/driver/dev").mkdir(parents=True)

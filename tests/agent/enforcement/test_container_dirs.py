@@ -76,7 +76,7 @@ def test_the_name_follows_from_the_places_in_any_order() -> None:
 
 
 def test_what_is_made_can_be_read_by_a_container_and_written_by_root_alone(
-    dirs: ContainerDirs, root: Path
+    dirs: ContainerDirs, root: Path, umask: None
 ) -> None:
     made = dirs.make(IDS, A)
     digest = digest_of(IDS)

@@ -226,6 +226,11 @@ def test_a_start_of_nobody_known_goes_on_with_what_is_there_and_else_is_tried_ag
     node.shared(SHARE_IDS).write_bytes(b"old")
     node.hami.prepare_start(SHARE_IDS, None)
     assert node.shared(SHARE_IDS).read_bytes() == b""
+    (node.state / "tickets" / f".new-{'0' * 20}").mkdir()
+    node.agent().open()
+    assert len(list((node.state / "tickets").iterdir())) == 1  # what a killed agent left is gone
+    node.hami.prune([POD])
+    assert node.shared(SHARE_IDS).exists()
     node.hami.prune([])
     with pytest.raises(EnforcementError) as refused:
         node.hami.prepare_start(SHARE_IDS, None)
@@ -233,20 +238,6 @@ def test_a_start_of_nobody_known_goes_on_with_what_is_there_and_else_is_tried_ag
         "what this container finds mounted is gone from the node's disk, and it is not known yet "
         "whose it is: the start is tried again"
     )
-
-
-def test_the_directories_of_pods_that_are_gone_are_removed_and_no_others(node: Node) -> None:
-    node.core()
-    other = pod_id("q")
-    node.hami.prepare_allocation(ContainerRef(other, "c0"), WHOLE_IDS, WHOLE)
-    (node.state / "tickets" / f".new-{'0' * 20}").mkdir()
-    node.agent().open()
-    assert len(list((node.state / "tickets").iterdir())) == 2  # what a killed agent left is gone
-    node.hami.prune([POD, other])
-    assert node.shared(SHARE_IDS).exists()
-    node.hami.prune([other])
-    assert not node.shared(SHARE_IDS).exists()
-    assert node.shared(WHOLE_IDS).exists()
 
 
 # --- what is missing ------------------------------------------------------------------------

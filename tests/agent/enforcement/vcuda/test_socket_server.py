@@ -15,6 +15,11 @@ from tests.agent.enforcement.vcuda.socket_site import T1, T2, Make, SocketSite, 
 from tests.agent.fakes import eventually
 
 
+def test_nobody_is_known_by_a_name_that_is_not_the_servers(socket_site: SocketSite) -> None:
+    for name in ("", "unix:", "unix:/x", "unix-abstract:gpu-turnstile-1", "ipv4:127.0.0.1:5"):
+        assert socket_site.server.peer(name) is None
+
+
 def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(
     socket_site: SocketSite,
 ) -> None:
@@ -39,7 +44,6 @@ def test_a_closed_socket_is_not_listened_at(socket_site: SocketSite) -> None:
     with socket_site.connect(T1) as connection:
         name = socket_site.peer(connection)
         assert socket_site.server.peer(name) is not None
-        assert socket_site.server.peer("unix-abstract:gpu-turnstile-1") is None
         (at,) = [each for each in socket_site.server.sockets() if each.digest == T1]
         socket_site.server.close(T1)
         assert at.closed  # at once: nobody writes there what another's directory should have

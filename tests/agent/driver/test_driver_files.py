@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
+import threading
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -15,9 +16,12 @@ import pytest
 from agent.driver import folder as folder_module
 from agent.driver.folder import DriverFolder
 from agent.driver.host import Host, device_on_host
+from agent.driver.keeper import DriverKeeper
 from agent.errors import DriverFilesError
 from tests.agent.builders import raising
 from tests.agent.driver.driver_host import ELF, I386, DriverHost, expected, tree
+from tests.agent.fakes import eventually
+from tests.agent.threads import running
 
 OLD, NEW = "535.129.03", "550.54.15"
 
@@ -309,3 +313,31 @@ def test_a_file_that_changes_while_it_is_copied_is_not_taken(host: DriverHost, l
 def test_another_architecture_has_no_driver(host: DriverHost) -> None:
     with pytest.raises(DriverFilesError, match="riscv64 is no architecture of a driver"):
         Host(host.root, machine="riscv64").look()
+
+
+def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.driver.keeper._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("agent.driver.keeper._RETRY_SECONDS", 0.01)
+    host, link, stop = DriverHost(tmp_path / "host"), tmp_path / "driver/current", threading.Event()
+    results: list[bool] = []
+    keeper = DriverKeeper(
+        host.host(),
+        DriverFolder(link),
+        idle=lambda: True,
+        on_result=results.append,
+    )
+    with running(lambda: keeper.run(stop), stop.set):
+        eventually(lambda: False in results, "it has looked")
+        assert "there is no /etc/ld.so.cache" in keeper.problem
+        assert not keeper.ready.is_set()
+        host.install("535.1")
+        assert keeper.ready.wait(30)
+        eventually(lambda: results[-1], "all is right")
+        host.install("550.2")
+        eventually(lambda: tree(link) == expected("550.2"), "it follows")
+        (host.root / "etc/ld.so.cache").unlink()
+        eventually(lambda: bool(keeper.problem), "the host has no driver now")
+    assert tree(link) == expected("550.2")
+    assert DriverKeeper(host.host(), DriverFolder(link), idle=lambda: True).ready.is_set()

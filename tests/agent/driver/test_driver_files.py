@@ -5,11 +5,9 @@ import fcntl
 import os
 import shutil
 import threading
-import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from agent.errors import DriverFilesError
 from tests.agent.builders import raising
 from tests.agent.driver.driver_host import ELF, I386, DriverHost, expected, tree
 from tests.agent.fakes import eventually
+from tests.agent.killing import killed
 from tests.agent.threads import running
 
 OLD, NEW = "535.129.03", "550.54.15"
@@ -91,16 +90,19 @@ def test_old_drivers_go_when_no_container_can_have_them(
     assert sorted(p.name for p in link.parent.iterdir() if p.name.startswith(".")) == [".lock"]
 
 
+STEPS = ("mkdir", "rename", "symlink", "write", "fsync", "unlink", "rmdir")
+
+
 @pytest.mark.slow
 def test_an_agent_killed_at_any_step_leaves_a_whole_driver(
     host: DriverHost, tmp_path: Path
 ) -> None:
-    for killed_at in range(1, 100):
+    for killed_at in range(100):
         link = tmp_path / f"state-{killed_at}" / "current"
         host.install(OLD)
         lay_out(host.host(), link)
         host.install(NEW)
-        if not _killed(partial(_renew, host.host(), link), killed_at):
+        if not killed(killed_at, STEPS, partial(_renew, host.host(), link)):
             break
         assert tree(link) in (expected(OLD), expected(NEW))
         _renew(host.host(), link)
@@ -112,25 +114,6 @@ def test_an_agent_killed_at_any_step_leaves_a_whole_driver(
 def _renew(host: Host, link: Path) -> None:
     lay_out(host, link)
     DriverFolder(link).prune(idle=True)
-
-
-def _killed(work: Callable[[], None], call: int) -> bool:
-    """Do the work in a process that is killed before a call of the kernel; tell whether it was."""
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        child = os.fork()
-    if child == 0:
-        calls = iter(range(1, 10_000))
-
-        def dying(real: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda *args, **more: os._exit(9) if next(calls) == call else real(*args, **more)
-
-        for name in ("mkdir", "rename", "symlink", "write", "fsync", "unlink", "rmdir"):
-            setattr(os, name, dying(getattr(os, name)))
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
 def test_a_damaged_folder_is_made_anew_and_not_mended_under_containers(

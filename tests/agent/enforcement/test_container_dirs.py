@@ -7,8 +7,8 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from agent.enforcement.container_disk import decode_owner
 from agent.errors import EnforcementError
 from placement.pods import PodId
 from tests.agent.builders import ids, pod_id, raising
+from tests.agent.killing import killed
 
 IDS, OTHER_IDS = ids("GPU-0", range(25)), ids("GPU-0", range(25, 50))
 A, B = pod_id("a"), pod_id("b")
@@ -267,28 +268,6 @@ def test_a_disk_that_does_not_let_us_is_told_in_one_line(
     assert dirs.make(IDS, A).owner == A
 
 
-class Killed(BaseException):
-    """The end of the process: nothing is caught, nothing is cleaned up."""
-
-
-class Kill:
-    """Kills at the n-th step that touches the disk; of a dead process nothing comes any more."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, at: int) -> None:
-        self.left = at
-        for name in STEPS:
-            patch.setattr(os, name, self._wrap(getattr(os, name)))
-
-    def _wrap(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **keywords: Any) -> Any:
-            if self.left <= 0:
-                raise Killed
-            self.left -= 1
-            return real(*args, **keywords)
-
-        return step
-
-
 def _make(dirs: ContainerDirs) -> None:
     dirs.make(IDS, B)
 
@@ -315,7 +294,7 @@ def _keep(dirs: ContainerDirs) -> None:
 
 @pytest.mark.parametrize("act", [_make, _write, _correct_owner, _keep])
 def test_killed_at_any_step_the_next_agent_mends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[ContainerDirs], None]
+    tmp_path: Path, act: Callable[[ContainerDirs], None]
 ) -> None:
     """The states in between are a whole directory of one pod or the other, or none."""
     for at in range(1000):
@@ -324,13 +303,7 @@ def test_killed_at_any_step_the_next_agent_mends_it(
         made, other = before.make(IDS, A), before.make(OTHER_IDS, B)
         (made.files / "id").mkdir()
         (made.files / "id" / "pids.config").write_bytes(b"old")
-        killed = False
-        with monkeypatch.context() as patch:
-            Kill(patch, at)
-            try:
-                act(ContainerDirs(root))
-            except Killed:
-                killed = True
+        died = killed(at, STEPS, partial(act, ContainerDirs(root)))
         after = ContainerDirs(root)
         after.clean()
         assert set(names(root)) <= {made.digest, other.digest}
@@ -351,7 +324,7 @@ def test_killed_at_any_step_the_next_agent_mends_it(
         assert names(made.files) == []
         assert mode(made.files) == 0o755
         assert names(root) == sorted([made.digest, other.digest])
-        if not killed:
+        if not died:
             assert at > 3
             return
     pytest.fail("no end")

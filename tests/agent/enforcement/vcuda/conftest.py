@@ -32,4 +32,4 @@ def make(folder: Path) -> Iterator[Make]:
 
 @pytest.fixture
 def socket_site(make: Make) -> SocketSite:
-    return make()
+    return make(listen=())

@@ -4,8 +4,9 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.runtime.cgroups import ContainerCgroup
@@ -94,6 +95,18 @@ class SocketSite:
         assert len(self.upstream.peers) >= max(before, 1)
         return self.upstream.peers[-1]
 
+    def serves(self, digest: str) -> bool:
+        """Tell whether who connects now hears an answer."""
+        with self.connect(digest) as connection, contextlib.suppress(OSError):
+            connection.sendall(b"x")
+            return hear(connection, 1) == b"x"
+        return False
+
+    def hangs_up(self, digest: str) -> bool:
+        """Tell whether who connects now, and says nothing, is let go."""
+        with self.connect(digest) as connection:
+            return ended(connection)
+
     def close(self) -> None:
         self.server.stop()
         self.upstream.close()
@@ -116,7 +129,7 @@ def ended(connection: socket.socket) -> bool:
 
 
 Make = Callable[..., SocketSite]
-"""Makes one: its connections' budget, by keyword, and who its peers are."""
+"""Makes one that listens at two tickets: who its peers are, and its budget, by keyword."""
 
 
 @contextlib.contextmanager
@@ -125,9 +138,13 @@ def socket_sites(folder: Path) -> Iterator[Make]:
     made: list[SocketSite] = []
 
     def build(
-        identify: Callable[[int], ContainerCgroup | None] = of_pid, **budget: float
+        identify: Callable[[int], ContainerCgroup | None] = of_pid,
+        listen: Sequence[str] = (T1, T2),
+        **given: Any,
     ) -> SocketSite:
-        made.append(SocketSite(folder, ConnectionBudget(**{"seconds": 60, **budget}), identify))  # type: ignore[arg-type]
+        made.append(SocketSite(folder, ConnectionBudget(**{"seconds": 60, **given}), identify))
+        for digest in listen:
+            made[-1].listen(digest)
         return made[-1]
 
     yield build

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from contract.allocation import Allocation, Evidence, decode_allocations, encode_allocations
 from contract.errors import InvalidRecord
+from tests.examples import any_json
 
 ONE = Allocation(("GPU-a",), 50, 4, Evidence.WITNESS)
 TEXT = '{"c0":{"cards":["GPU-a"],"cores":50,"memoryBlocks":4,"evidence":"witness"}}'
@@ -18,16 +19,7 @@ _allocations = st.builds(
     st.sampled_from(Evidence),
 )
 _records = st.dictionaries(st.text(max_size=8), _allocations, max_size=4)
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["c0", "cards", "cores", "memoryBlocks", "evidence"]), inner, max_size=5
-        )
-    ),
-    max_leaves=12,
-)
+_json = any_json("c0", "cards", "cores", "memoryBlocks", "evidence")
 
 
 def test_a_record_is_compact_json_with_the_names_of_the_contract() -> None:

@@ -17,6 +17,7 @@ from contract.errors import Fault
 from contract.names import Names
 from contract.requests import asks_for_gpus, read_pod_demand
 from contract.resource import Resource
+from tests.examples import any_json
 
 Json = dict[str, Any]
 NAMES = Names()
@@ -285,11 +286,7 @@ def test_what_is_no_spec_with_our_resources_asks_for_nothing(spec: object) -> No
 
 # --- whatever comes ------------------------------------------------------------------
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=6,
-)
+_json = any_json()
 _counts = _json | st.sampled_from(["50", "100", "150", "4", "1k", "1.5", "-1", 7, 10**400])
 _listings = _json | st.dictionaries(st.sampled_from([CORE, MEMORY, "cpu"]), _counts)
 _resources = _json | st.fixed_dictionaries(

@@ -13,6 +13,7 @@ from contract.inventory import (
     decode_inventory,
     encode_inventory,
 )
+from tests.examples import any_json
 
 WELL = Card("GPU-a", 0, "A100", 80 << 30, 1)
 ILL = Card("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01")
@@ -46,16 +47,7 @@ _nodes = st.builds(
     ),
     st.lists(st.builds(Link, st.tuples(_whole, _whole), _text)).map(tuple),
 )
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | _text,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["memoryBlock", "cards", "links", "kind"]), inner, max_size=4
-        )
-    ),
-    max_leaves=12,
-)
+_json = any_json("memoryBlock", "cards", "links", "kind")
 
 
 def test_an_inventory_is_compact_json_with_the_names_of_the_contract() -> None:

@@ -1,7 +1,6 @@
 """kube-scheduler's JSON: what it sends is read, everything else is one clear line."""
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,6 +16,7 @@ from scheduler.protocol import (
     encode_scores,
 )
 from tests.agent.builders import patient
+from tests.examples import any_json
 from tests.placement.cluster.builders import make_node, make_pod
 
 POD = make_pod("a", (30, 4))
@@ -138,16 +138,9 @@ def test_answers_are_json_whatever_names_hold(scored: list[tuple[str, int]]) -> 
     assert [(each["Host"], each["Score"]) for each in scores] == scored
 
 
-_KEYS = st.sampled_from(
-    [
-        *("Pod", "Nodes", "NodeNames", "metadata", "spec", "items", "name", "uid"),
-        *("PodName", "PodUID", "Node", "annotations", "containers", "status", "x"),
-    ]
-)
-_json: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
-    max_leaves=12,
+_json = any_json(
+    *("Pod", "Nodes", "NodeNames", "metadata", "spec", "items", "name", "uid"),
+    *("PodName", "PodUID", "Node", "annotations", "containers", "status", "x"),
 )
 
 

@@ -19,6 +19,7 @@ from simulator.kubelet.answers import Answer
 from simulator.kubelet.numa import Holding
 from tests.agent.builders import CORE, MEMORY, patient
 from tests.agent.fakes import NAMES, RESOURCES
+from tests.examples import any_json
 
 ENTRY = {
     "PodUID": "u",
@@ -155,14 +156,7 @@ def test_whatever_a_kubelet_writes_one_after_the_other_is_read(files: list[Any],
             assert reader.read() == Checkpoint(merged)
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | _names,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*ENTRY, "Data", "PodDeviceEntries"]), inner, max_size=4)
-    ),
-    max_leaves=20,
-)
+_json = any_json(*ENTRY, "Data", "PodDeviceEntries")
 
 
 @patient

@@ -150,7 +150,7 @@ def test_the_hosts_own_spec_is_used_and_ours_not_written(
 
 
 def test_a_host_that_gets_a_spec_is_followed_and_ours_stays_true_for_who_has_its_names(
-    host: Host,
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The kubelet starts a container again with the answer of its first day (fact K12)."""
     host.file.refresh(TWO)
@@ -158,22 +158,14 @@ def test_a_host_that_gets_a_spec_is_followed_and_ours_stays_true_for_who_has_its
     assert host.file.refresh(TWO) == THEIRS
     assert content(host) == spec_document(TWO, COMMON)
     _spoil(host.file.path)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", _full)
+        assert host.file.refresh(TWO) == THEIRS  # what cannot be kept true holds nobody up
+    assert "an old CDI spec is not kept" in caplog.messages
     assert host.file.refresh(TWO) == THEIRS
     assert content(host) == spec_document(TWO, COMMON)
     installed.unlink()
     assert host.file.refresh(TWO) == OURS
-
-
-def test_an_old_spec_of_ours_that_cannot_be_kept_true_holds_nobody_up(
-    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    host.file.refresh(TWO)
-    host.install()
-    _spoil(host.file.path)
-
-    monkeypatch.setattr(os, "fsync", _full)
-    assert host.file.refresh(TWO) == THEIRS
-    assert "an old CDI spec is not kept" in [each.getMessage() for each in caplog.records]
 
 
 def test_a_spec_that_changes_is_read_again_and_one_that_does_not_is_not(
@@ -235,14 +227,7 @@ def test_a_directory_that_cannot_be_listed_is_told_of(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "iterdir", raising(PermissionError("denied")))
         assert host.file.refresh(TWO) == OURS
-    assert ("cannot list CDI specs", str(host.static)) in [
-        (each.getMessage(), vars(each)["path"]) for each in caplog.records
-    ]
-    caplog.clear()
-    host.static.rmdir()
-    host.static.write_text("")  # no directory: nothing to tell of
-    assert host.file.refresh(TWO) == OURS
-    assert not caplog.messages
+    assert "cannot list CDI specs" in caplog.messages
 
 
 def test_a_file_that_grows_after_it_was_looked_at_is_not_read_to_its_end(

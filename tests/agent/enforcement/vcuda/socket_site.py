@@ -78,13 +78,8 @@ class SocketSite:
         return path
 
     def connect(self, digest: str) -> socket.socket:
-        made = socket.socket(socket.AF_UNIX)
+        made = dial(self.folder / digest)
         made.settimeout(20)
-        try:
-            made.connect(str(self.folder / digest / "vcuda.sock"))
-        except OSError:
-            made.close()
-            raise
         return made
 
     def peer(self, connection: socket.socket, said: bytes = b"hello") -> str:
@@ -111,6 +106,17 @@ class SocketSite:
         self.server.stop()
         self.upstream.close()
         assert not self.server.alive
+
+
+def dial(ticket_dir: Path) -> socket.socket:
+    """Connect to a container's socket."""
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.connect(str(ticket_dir / "vcuda.sock"))
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def hear(connection: socket.socket, count: int) -> bytes:

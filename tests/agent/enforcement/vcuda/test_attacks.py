@@ -19,6 +19,7 @@ import pytest
 from agent.enforcement.vcuda.config import decode, decode_pids
 from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from tests.agent.builders import BLOCK
+from tests.agent.enforcement.vcuda.socket_site import dial
 from tests.agent.enforcement.vcuda.vcuda_site import (
     ID_A,
     ID_B,
@@ -132,12 +133,7 @@ def test_a_connection_handed_on_by_a_process_that_ended_is_worth_nothing(
 
 
 def _connect(ticket_dir: Path) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX)  # blocks where the socket's queue is full
-    try:
-        made.connect(str(ticket_dir / "vcuda.sock"))
-    except OSError:
-        made.close()
-        raise
+    made = dial(ticket_dir)  # blocks where the socket's queue is full
     made.settimeout(5)
     return made
 

@@ -98,22 +98,6 @@ def test_a_ticket_whose_directory_others_have_removed_is_listened_at_no_more(sit
     assert site.vcuda._sockets.sockets() == ()
 
 
-def test_a_restarted_agent_listens_at_every_socket_and_cleans_up(
-    site: Site, ticket_dir: Path
-) -> None:
-    leftover = site.state / "tickets" / f".new-{'0' * 20}"
-
-    def between() -> None:
-        assert not site.vcuda.alive
-        assert names(ticket_dir) == ["pids.config", "vcuda.config", "vcuda.sock"]
-        leftover.mkdir()
-
-    site.restart(between)
-    assert not leftover.exists()
-    assert site.vcuda.alive
-    site.register(ticket_dir)
-
-
 def test_one_socket_that_cannot_be_listened_at_does_not_stop_the_others(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,14 +156,9 @@ def test_opening_that_fails_leaves_no_server_behind_and_is_tried_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is tried until it works: what it started before it failed would add up."""
-
     vcuda = _vcuda(folder / "state")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            ContainerDirs,
-            "all",
-            raising(EnforcementError("broken disk")),
-        )
+        patch.setattr(ContainerDirs, "all", raising(EnforcementError("broken disk")))
         with pytest.raises(EnforcementError, match="broken disk"):
             vcuda.open()
     assert not list((folder / "state" / "vcuda").glob("server-*.sock"))

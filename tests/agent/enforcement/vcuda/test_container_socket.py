@@ -11,7 +11,7 @@ import pytest
 from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.errors import EnforcementError
 from tests.agent.builders import raising
-from tests.agent.enforcement.vcuda.socket_site import T1, T2, SocketSite, hear
+from tests.agent.enforcement.vcuda.socket_site import T1, SocketSite, hear
 
 
 def test_the_socket_may_be_connected_to_by_anybody_whatever_the_umask(
@@ -65,6 +65,12 @@ def test_a_directory_that_cannot_be_listened_in_is_told(
     assert socket_site.server.sockets() == ()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(taken)
+    path = socket_site.listen(T1)
+    gone = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    (path / "vcuda.sock").unlink()
+    path.rmdir()
+    with pytest.raises(FileNotFoundError):
+        socket_site.server.open(T1, gone)
 
 
 def test_a_socket_that_cannot_be_made_again_is_told(
@@ -84,18 +90,6 @@ def test_a_socket_that_cannot_be_made_again_is_told(
     socket_site.listen(T1)
     with socket_site.connect(T1) as connection:
         assert socket_site.peer(connection)
-
-
-def test_opening_again_a_directory_that_is_gone_is_told(socket_site: SocketSite) -> None:
-    path = socket_site.listen(T1)
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    kept = os.dup(folder)
-    (path / "vcuda.sock").unlink()
-    path.rmdir()
-    with pytest.raises(FileNotFoundError):
-        socket_site.server.open(T1, folder)
-    with pytest.raises(FileNotFoundError):  # nor is it by one that never was listened at
-        socket_site.server.open(T2, kept)
 
 
 def test_a_lent_folder_outlives_its_socket_which_then_lends_no_more(

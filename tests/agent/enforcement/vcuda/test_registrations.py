@@ -84,12 +84,18 @@ def test_containers_registered_before_a_restart_are_kept_listed(
     site.put(ID_A, POD_A, ME, 5)
     site.register(ticket_dir, container_name="main")
 
+    leftover = site.state / "tickets" / f".new-{'0' * 20}"
+
     def meanwhile() -> None:
+        assert not site.vcuda.alive
+        leftover.mkdir()
         del site.runtime.containers[ID_A2]
         site.put(ID_A2, POD_A)
         site.put(ID_A, POD_A, ME, 5, 6)
 
     site.restart(meanwhile)
+    assert not leftover.exists()
+    assert site.vcuda.alive
     for folder in (ticket_dir, ticket_dir / "main", ticket_dir / ID_A):
         eventually(listed(folder, 5, 6, ME), "it is listed anew")
     eventually(

@@ -92,7 +92,8 @@ def test_resources_whose_names_are_nearly_ours_are_refused_or_warned_of(pod: Jso
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
 def test_a_privileged_container_of_a_gpu_pod_is_warned_of_or_denied(pod: Json, field: str) -> None:
     """It sees every card, also where another container asks for the GPU."""
-    for context in (None, [], "x", {}, {"privileged": "true"}):
+    contexts: list[object] = [None, [], "x", {}, {"privileged": "true"}]
+    for context in contexts:
         pod["spec"]["containers"][0]["securityContext"] = context
         assert decide(pod).warnings == ()
     plain = {"name": "helper", "securityContext": {"privileged": True}}

@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
@@ -44,7 +45,7 @@ class Stream:
         self._over = threading.Event()
         self._creating: dict[str, Future[object]] = {}
         self._pool = ThreadPoolExecutor(_CLIENTS + 1)
-        self._running: Future[None] | None = None
+        self._running = Future[None]()
         self.pods: dict[str, Json] = {}
 
     def __enter__(self) -> Self:
@@ -53,8 +54,9 @@ class Stream:
 
     def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         self._over.set()
+        futures.wait([self._running])  # before there is no pool any more that it could ask
         self._pool.shutdown()
-        if error is not None or self._running is None:
+        if error is not None:
             return
         self._running.result()  # a stream that ended early and silently would prove nothing
         deadline = time.monotonic() + self._within

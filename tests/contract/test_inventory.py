@@ -100,6 +100,8 @@ _TWO = "must be the indices of two cards"
             f'gpu-cards.cards[1].health: Invalid value: "Healthy": {_HEALTH}',
         ),
         (_card(reason=""), f'gpu-cards.cards[1].health: Invalid value: "Unhealthy": {_HEALTH}'),
+        (_card(numa="0"), f'gpu-cards.cards[1].numa: Invalid value: "0": {_WHOLE}'),
+        (_card(reason=None), "gpu-cards.cards[1].reason: Invalid value: null: must be text"),
         (_card(freeCores=None), f"gpu-cards.cards[1].freeCores: Invalid value: null: {_WHOLE}"),
         (_card(memory=10**400), f"gpu-cards.cards[1].memory: must be at most {2**63 - 1}"),
         (_node(cards=[{}] * 129), "gpu-cards.cards: must be at most 128 cards"),

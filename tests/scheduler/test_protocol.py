@@ -62,6 +62,7 @@ ONE = "NodeNames, Nodes: must be one of them"
             _of_pod(metadata={"annotations": {"a": 7}}),
             f"Pod.metadata.annotations[a]: {SEVEN}: must",
         ),
+        (_of_pod(spec=7), f"Pod.spec: {SEVEN}: {MAPPING}"),
         (_of_pod(spec={"nodeName": 7}), f"Pod.spec.nodeName: {SEVEN}: must be text"),
         (body({"Pod": POD}), f"{ONE}, neither is there"),
         (body({**ARGS, "Nodes": {"items": []}}), f"{ONE}, both are there"),
@@ -69,6 +70,7 @@ ONE = "NodeNames, Nodes: must be one of them"
         (body({**ARGS, "NodeNames": ["n1", None]}), f"NodeNames[1]: {NULL}: {NODE}"),
         (body({**ARGS, "NodeNames": ["a,b"]}), f'NodeNames[0]: Invalid value: "a,b": {NODE}'),
         (body({"Pod": POD, "Nodes": []}), f"Nodes: {LIST}: must be a list of nodes"),
+        (body({"Pod": POD, "Nodes": {"items": {}}}), "Nodes.items: Invalid value: a mapping"),
         (body({"Pod": POD, "Nodes": {"items": [7]}}), f"Nodes.items[0]: {SEVEN}: must be a node"),
         (_of_node(metadata={}), f"Nodes.items[0].metadata.name: {NULL}: must be text of 1 to 253"),
         (

@@ -103,6 +103,7 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
         (_document(memory="24GB"), f'cards[1].memory: Invalid value: "24GB": {_BYTES}'),
         (_document(memory=-5), f"cards[1].memory: Invalid value: -5: {_BYTES}"),
         (_document(model=4), "cards[1].model: Invalid value: 4: must be text"),
+        (_document(busId=None), "cards[1].busId: Invalid value: null: must be text"),
         (_document(device=[]), "cards[1].device: Invalid value: a list: must be text"),
         (_document(uuid="GPU-b"), 'cards: uuid "GPU-b" stands twice'),
         (_document(index=1), "cards: index 1 stands twice"),

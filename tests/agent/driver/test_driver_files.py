@@ -250,6 +250,12 @@ def _pipe(site: Site) -> None:
     os.mkfifo(path)
 
 
+def _loop(site: Site) -> None:
+    path = site.root / site.lib / "libcuda.so.1"
+    path.unlink()
+    path.symlink_to("libcuda.so.1")
+
+
 def _outside(site: Site) -> None:
     outside = site.root.parent / f"libcuda.so.{OLD}"
     outside.write_bytes(ELF)
@@ -264,6 +270,7 @@ def _outside(site: Site) -> None:
         (_no_cache, "there is no /etc/ld.so.cache below "),
         (_no_elf, "is no ELF file: install the driver anew"),
         (_pipe, "the host's loader knows no libcuda.so.1 of a driver"),
+        (_loop, "the host's loader knows no libcuda.so.1 of a driver"),
         (_outside, "the host's loader knows no libcuda.so.1 of a driver"),
     ],
 )

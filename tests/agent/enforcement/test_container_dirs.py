@@ -61,6 +61,7 @@ def tree(root: Path) -> list[str]:
         b"[]",
         b'{"namespace": "n", "name": "a", "uid": "u", "more": ""}',
         b'{"namespace": "n", "name": "a"}',
+        b'{"namespace": "n", "name": "a", "uid": 1}',
         b'{"namespace": "n", "name": "", "uid": "u"}',
         b"\xff\xfe",
     ],

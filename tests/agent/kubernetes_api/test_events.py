@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agent.errors import Unavailable
 from agent.kubernetes_api import events as module
 from agent.kubernetes_api import write_queue
-from agent.kubernetes_api.client import Api, Json, Rejected
+from agent.kubernetes_api.client import Api, Gone, Json, Rejected
 from agent.kubernetes_api.events import EventQueue, Notice, Subject, describe
 from simulator.client import ApiClient
 from tests.agent.builders import patient
@@ -194,6 +194,7 @@ BOTH = {"number 1": 1, "number 2": 1}
     ("errors", "results", "counts"),
     [
         ([Rejected(422, "invalid")], ["dropped", "written"], {"number 2": 1}),
+        ([Gone("expired")], ["dropped", "written"], {"number 2": 1}),
         # A defect of ours costs one try, not the thread.
         ([KeyError("unforeseen")], ["retried", *["written"] * 2], BOTH),
         # It goes while it is found to exist: it is created anew.

@@ -228,6 +228,7 @@ def test_a_reinvocation_stamps_again_and_does_not_blame_the_user(
     ("key", "value"),
     [
         ("predicate-time", str(TIME + 1)),
+        ("predicate-time", "soon"),
         ("predicate-time", 5),
         ("admission-order", "me first"),
         ("gpu-assigned", "true"),

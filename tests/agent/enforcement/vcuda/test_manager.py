@@ -99,15 +99,18 @@ def test_who_is_not_proven_to_be_of_the_container_is_refused_and_told(
 ) -> None:
     """What contradicts what: ``test_claims``."""
     assert _code(site, ticket_dir, bus_id="0000:99:00.0") == DENIED
+    site.entitled[UID_A, "main"] = entitlement(name="other")
+    assert _code(site, ticket_dir) == DENIED
     site.runtime.containers.clear()
     assert _code(site, ticket_dir) == DENIED
     told = [vars(each) for each in caplog.records if each.getMessage() == "registration refused"]
     assert [(each["reason"], each["peer_pid"]) for each in told] == [
         ("it holds no card 0000:99:00.0, but 0000:3B:00.0", ME),
+        ("the record has default/a other in its place", ME),
         ("the container runtime does not know its container", ME),
     ]
     assert not (ticket_dir / ID_A).exists()
-    assert site.results == ["refused", "refused"]
+    assert site.results == ["refused"] * 3
 
 
 def test_limits_that_cannot_be_written_are_told_without_a_path(

@@ -104,7 +104,7 @@ def test_containers_registered_before_a_restart_are_kept_listed(
     eventually(lambda: not (ticket_dir / f"crio-{ID_A2}").exists(), "under both names")
 
 
-@pytest.mark.parametrize("damage", ["cut", "foreign process"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "foreign process"])
 def test_what_an_earlier_agent_left_half_written_is_no_harm(
     site: Site, ticket_dir: Path, damage: str
 ) -> None:
@@ -114,6 +114,8 @@ def test_what_an_earlier_agent_left_half_written_is_no_harm(
     def meanwhile() -> None:
         if damage == "cut":
             file.write_bytes(b"123")
+        elif damage == "gone":
+            file.unlink()
         else:
             (site.proc / str(ME) / "cgroup").write_text("garbage")
             (site.proc / "5" / "cgroup").write_text("garbage")

@@ -73,11 +73,24 @@ def test_links_are_ranked(better: int) -> None:
     assert pick(inventory, 2) == [2, 3]
 
 
+def test_cards_of_one_numa_node_come_before_others_of_equal_links() -> None:
+    kinds = dict.fromkeys(combinations(range(4), 2), "NV18")
+    assert pick(node(4, kinds, numa=[0, 1, 1, 0]), 2) == [0, 3]
+
+
 def test_the_worst_link_of_a_set_decides_before_the_sum() -> None:
     kinds = dict.fromkeys(combinations(range(6), 2), "PHB")
     kinds |= {(0, 1): "NV4", (1, 2): "SYS"}  # a ring over 0, 1 and 2 runs at the speed of SYS
     assert pick(node(6, kinds), 3, 3, 4) == [0, 1, 5]
     assert Links(node(6, kinds)).quality((0, 1, 2))[0] == 20
+
+
+def test_cost_decides_between_equals_and_then_the_order() -> None:
+    links, cards = Links(node(4, {})), range(4)
+    cost = [9, 5, 5, 1]
+    assert links.best(1, cards, free={*cards}, cost=cost) == (3,)
+    assert links.best(2, cards, free={*cards}, cost=cost) == (1, 3)
+    assert links.best(2, cards, free={*cards}) == (0, 1)
 
 
 # Two bridged pairs and a triangle that one card joins to them, by sockets of four cards.

@@ -215,6 +215,12 @@ def test_an_init_container_goes_where_those_fit_that_are_handed_its_places(
         assert planned(pod(*containers), [less, room(1)]) == on_other
 
 
+def test_what_init_containers_have_left_over_already_binds_the_next() -> None:
+    capacities = [room(0), room(1, 20, 2, left=(10, 1))]
+    assert planned(pod((30, 2)), capacities) == {"c0": [1]}
+    assert "GPU-1: 30 of 31 cores free" in refusal(pod((31, 2)), capacities)
+
+
 def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> None:
     """Of whole cards the kubelet may hand any places to a share: it is not refused for that."""
     capacities = [room(0, 0, left=(100, 0)), room(1, 0, left=(100, 0))]

@@ -66,6 +66,13 @@ def test_only_so_many_kinds_of_pods_are_remembered(
     assert [shape.asked[0] for shape in decisions._tables] == [10, 30]
 
 
+def test_nodes_that_are_not_known_are_not_remembered(decisions: Decisions) -> None:
+    for number in range(3):
+        decisions.filter(POD, ["n1", f"made-up-{number}"])
+    (table,) = decisions._tables.values()
+    assert table.decided.keys() == {"n1"}
+
+
 def test_scores_follow_the_policy_over_nodes_and_the_authors_wish(state: State) -> None:
     fill(state, "n1", 30)
     pod = a_pod("a", (30, 4))

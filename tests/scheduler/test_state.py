@@ -230,3 +230,9 @@ def test_a_list_of_nodes_replaces_what_was_known(state: State) -> None:
     state.replace_nodes([make_node("n2", 2), make_node("n3", 2)])
     known = [state.allocations(name) is not None for name in ("n1", "n2", "n3")]
     assert known == [False, True, True]
+
+
+def test_who_was_bound_by_somebody_else_after_all_counts_there(state: State) -> None:
+    state.assume(planned("a", "n1", 1))
+    state.put_pod(make_pod("a", (30, 4), node="n2", annotations=hint("0")))
+    assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])

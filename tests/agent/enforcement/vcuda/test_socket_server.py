@@ -165,6 +165,11 @@ def test_connections_that_come_too_fast_wait_in_their_own_queue(make: Make) -> N
             socket_site.peer(waiting)
 
 
+def test_who_had_to_wait_is_served_in_turn(make: Make) -> None:
+    socket_site = make(burst=1, per_second=20)
+    assert [socket_site.serves(T1) for _ in range(3)] == [True] * 3
+
+
 @pytest.mark.parametrize(("files", "overall"), [(-1, 256), (1 << 20, 256), (1024, 128), (4, 1)])
 def test_connections_leave_descriptors_to_the_rest_of_the_agent(files: int, overall: int) -> None:
     budget = ConnectionBudget.affordable(files)

@@ -1,6 +1,6 @@
 """Short ways to write the plain data the decisions work on: pods, containers, snapshots, nodes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -33,6 +33,15 @@ patient = settings(deadline=None, max_examples=share(50))
 def cases(names: str, table: Mapping[str, Any]) -> pytest.MarkDecorator:
     """Try a test with every row of a table: what the case is -> its values."""
     return pytest.mark.parametrize(names, list(table.values()), ids=list(table))
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """Stand in for something that fails, however it is called."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise error
+
+    return fail
 
 
 def container(

@@ -6,9 +6,9 @@ thread of the agent, and with it everybody else's pods on the node.
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -78,29 +78,28 @@ def test_an_allocation_of_a_card_that_this_node_lacks_is_not_valid() -> None:
 # --- any annotations ------------------------------------------------------------------------
 
 _counts = st.sampled_from([0, 1, 8, 30, 40, 50, 100, 150, 200, -1, 2**63, 10**30, 0.5, True, "30"])
-_cards = st.lists(
-    st.sampled_from(["GPU-0", "GPU-1", "GPU-LOST", "", "GPU-0::1", "\ud800", 7, None]), max_size=3
+_cards = st.sampled_from(["GPU-0", "GPU-1", "GPU-LOST", "", "GPU-0::1", "\ud800", 7, None])
+
+
+def _entries(cards: Any, cores: Any, blocks: Any, evidence: Any) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(
+        {"cards": cards, "cores": cores, "memoryBlocks": blocks, "evidence": evidence}
+    )
+
+
+_entry = _entries(
+    *(st.lists(_cards, max_size=3), _counts, _counts),
+    st.sampled_from(["ticket", "witness", "order", "record", "god", None]),
 )
-_container_names = st.sampled_from(["c0", "c1", "i0", "other", ""])
-_entry = st.fixed_dictionaries(
-    {
-        "cards": _cards,
-        "cores": _counts,
-        "memoryBlocks": _counts,
-        "evidence": st.sampled_from(["ticket", "witness", "order", "record", "god", None]),
-    }
-)
-_true_entry = st.fixed_dictionaries(
-    {
-        "cards": st.sampled_from([["GPU-0"], ["GPU-1"], ["GPU-LOST"]]),
-        "cores": st.sampled_from([30, 50, 100]),
-        "memoryBlocks": st.sampled_from([0, 4, 8]),
-        "evidence": st.just("witness"),
-    }
+_true_entry = _entries(
+    st.sampled_from([["GPU-0"], ["GPU-1"], ["GPU-LOST"]]),
+    *(st.sampled_from([30, 50, 100]), st.sampled_from([0, 4, 8]), st.just("witness")),
 )
 _record = (
     st.dictionaries(
-        _container_names, _true_entry | _entry | st.none() | st.text(max_size=5), max_size=3
+        st.sampled_from(["c0", "c1", "i0", "other", ""]),
+        _true_entry | _entry | st.none() | st.text(max_size=5),
+        max_size=3,
     ).map(json.dumps)
     | st.sampled_from(["", "null", "[]", '{"c0":', "[" * 5000, "1" * 5000, '{"c0": NaN}'])
     | st.text(max_size=20)
@@ -116,8 +115,6 @@ _stamp = (
 )
 _indices = st.text("0123456789,- ", max_size=12) | st.sampled_from(["0", "1", "0,1", "7", "0,0"])
 _words = st.sampled_from(["true", "false", "", "spread", "binpack", "0", "50", "9" * 30, "GPU-0"])
-
-
 _annotations = st.fixed_dictionaries(
     {},
     optional={
@@ -127,48 +124,52 @@ _annotations = st.fixed_dictionaries(
         **dict.fromkeys((NAMES.gpu_assigned, NAMES.gpu_policy, NAMES.core_limit), _words),
         **dict.fromkeys((NAMES.use_gpu_uuid, NAMES.use_gpu_type), _words | st.text(max_size=5)),
         NAMES.nouse_gpu_uuid: _words,
-        "kubernetes.io/config.mirror": _words,
-        "kubernetes.io/config.hash": _words,
+        **{f"kubernetes.io/config.{each}": _words for each in ("mirror", "hash")},
     },
 )
-
-
-_limits = st.tuples(
+_limits = st.none() | st.tuples(
     st.sampled_from(["30", "50", "100", "150", "200", "0", "-1", "1.5", "9" * 12, "1k"]),
     st.sampled_from(["8", "4", "0", "40", "-3", "1Ki"]),
 )
+Limits = list[tuple[str, str] | None]
 
 
-def _pod(number: int, drawn: Mapping[str, Any]) -> dict[str, Any]:
-    def container(name: str, limits: tuple[str, str] | None) -> dict[str, Any]:
-        if limits is None:
-            return {"name": name}
-        asked = dict(zip((NAMES.core, NAMES.memory), limits, strict=True))
-        return {"name": name, "resources": {"limits": asked}}
+class Drawn(NamedTuple):
+    """A pod, by the limits of its containers; ``None`` for a container without any."""
 
-    manifest = make_manifest(f"p{number}", annotations=drawn["annotations"], uid=f"uid-{number}")
-    manifest["spec"]["initContainers"] = [
-        container(f"i{index}", each) for index, each in enumerate(drawn["inits"])
-    ]
-    manifest["spec"]["containers"] = [
-        container(f"c{index}", each) for index, each in enumerate(drawn["mains"])
-    ]
-    manifest["status"] = {"phase": drawn["phase"]}
-    return manifest
+    annotations: dict[str, Any]
+    inits: Limits
+    mains: Limits
+    phase: str
 
 
 _pods = st.lists(
-    st.fixed_dictionaries(
-        {
-            "annotations": _annotations,
-            "inits": st.lists(st.none() | _limits, max_size=1),
-            "mains": st.lists(st.none() | _limits, min_size=1, max_size=2),
-            "phase": st.sampled_from(["Pending", "Pending", "Running", "Failed"]),
-        }
+    st.builds(
+        Drawn,
+        _annotations,
+        st.lists(_limits, max_size=1),
+        st.lists(_limits, min_size=1, max_size=2),
+        st.sampled_from(["Pending", "Pending", "Running", "Failed"]),
     ),
     min_size=1,
     max_size=3,
 )
+
+
+def _containers(kind: str, listed: Limits) -> list[dict[str, Any]]:
+    return [
+        {"name": f"{kind}{index}"}
+        | ({"resources": {"limits": {NAMES.core: each[0], NAMES.memory: each[1]}}} if each else {})
+        for index, each in enumerate(listed)
+    ]
+
+
+def _pod(number: int, drawn: Drawn) -> dict[str, Any]:
+    manifest = make_manifest(f"p{number}", annotations=drawn.annotations, uid=f"uid-{number}")
+    manifest["spec"]["initContainers"] = _containers("i", drawn.inits)
+    manifest["spec"]["containers"] = _containers("c", drawn.mains)
+    manifest["status"] = {"phase": drawn.phase}
+    return manifest
 
 
 @pytest.fixture
@@ -187,13 +188,8 @@ def formatted() -> Iterator[None]:
 
 @example(  # an earlier call has shown less of the pod than a later one does
     drawn=[
-        {"annotations": {}, "inits": [], "mains": [None], "phase": "Pending"},
-        {
-            "annotations": {},
-            "inits": [("30", "40")],
-            "mains": [None, ("30", "8")],
-            "phase": "Pending",
-        },
+        Drawn({}, [], [None], "Pending"),
+        Drawn({}, [("30", "40")], [None, ("30", "8")], "Pending"),
     ],
     restarted=False,
     strict=False,
@@ -203,7 +199,7 @@ def formatted() -> Iterator[None]:
 )  # the log's handler is the same for all
 @given(drawn=_pods, restarted=st.booleans(), strict=st.booleans())
 def test_whatever_a_pod_brings_its_calls_are_served_or_refused(
-    drawn: list[dict[str, Any]], restarted: bool, strict: bool, formatted: None
+    drawn: list[Drawn], restarted: bool, strict: bool, formatted: None
 ) -> None:
     node = WholeNode(strict=strict)
     for number, each in enumerate(drawn):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from contract.allocation import Allocation, Evidence, decode_allocations, encode_allocations
 from contract.errors import InvalidRecord
+from tests.examples import any_json
 
 ONE = Allocation(("GPU-a",), 50, 4, Evidence.WITNESS)
 TEXT = '{"c0":{"cards":["GPU-a"],"cores":50,"memoryBlocks":4,"evidence":"witness"}}'
@@ -18,16 +19,7 @@ _allocations = st.builds(
     st.sampled_from(Evidence),
 )
 _records = st.dictionaries(st.text(max_size=8), _allocations, max_size=4)
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["c0", "cards", "cores", "memoryBlocks", "evidence"]), inner, max_size=5
-        )
-    ),
-    max_leaves=12,
-)
+_json = any_json("c0", "cards", "cores", "memoryBlocks", "evidence")
 
 
 def test_a_record_is_compact_json_with_the_names_of_the_contract() -> None:
@@ -58,20 +50,15 @@ _EVIDENCE = "gpu-allocation[c0].evidence: must be one of ticket, record, witness
     ("text", "message"),
     [
         ("[]", "gpu-allocation: must be a JSON object"),
-        ("null", "gpu-allocation: must be a JSON object"),
         ('{"c0":[]}', _FIELDS),
         ('{"c0":{"cards":[],"cores":1,"memoryBlocks":1}}', _FIELDS),
         (_with(more=1), _FIELDS),
-        (_with(cards="GPU-a"), _CARDS),
         (_with(cards=[1]), _CARDS),
         (_with(cards=["\ud800"]), _CARDS),
-        (_with(cores="50"), _CORES),
         (_with(cores=True), _CORES),
         (_with(cores=-1), _CORES),
         (_with(cores=1.0), _CORES),
         (_with(memoryBlocks=-1), _BLOCKS),
-        (_with(memoryBlocks=[]), _BLOCKS),
-        (_with(evidence="hope"), _EVIDENCE),
         (_with(evidence=["witness"]), _EVIDENCE),
     ],
 )
@@ -83,10 +70,7 @@ def test_a_record_that_breaks_a_rule_is_refused_by_name(text: str, message: str)
 
 @pytest.mark.parametrize(
     "text",
-    [
-        *("", "{'c0': 1}", pytest.param("[" * 100_000, id="deep")),
-        pytest.param("9" * 5000, id="a number longer than Python converts"),
-    ],
+    ["", pytest.param("[" * 100_000, id="deep"), pytest.param("9" * 5000, id="long number")],
 )
 def test_a_record_that_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(InvalidRecord) as caught:

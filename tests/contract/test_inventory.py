@@ -13,6 +13,7 @@ from contract.inventory import (
     decode_inventory,
     encode_inventory,
 )
+from tests.examples import any_json
 
 WELL = Card("GPU-a", 0, "A100", 80 << 30, 1)
 ILL = Card("GPU-b", 1, "A100", 80 << 30, None, "Xid 79 at 12:00:01")
@@ -46,16 +47,7 @@ _nodes = st.builds(
     ),
     st.lists(st.builds(Link, st.tuples(_whole, _whole), _text)).map(tuple),
 )
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | _text,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["memoryBlock", "cards", "links", "kind"]), inner, max_size=4
-        )
-    ),
-    max_leaves=12,
-)
+_json = any_json("memoryBlock", "cards", "links", "kind")
 
 
 def test_an_inventory_is_compact_json_with_the_names_of_the_contract() -> None:
@@ -103,23 +95,19 @@ _TWO = "must be the indices of two cards"
         (_card(model="\ud800"), r'gpu-cards.cards[1].model: Invalid value: "\ud800": must be text'),
         (_card(index=-1), f"gpu-cards.cards[1].index: Invalid value: -1: {_WHOLE}"),
         (_card(index=True), f"gpu-cards.cards[1].index: Invalid value: true: {_WHOLE}"),
-        (_card(memory=1.5), f"gpu-cards.cards[1].memory: Invalid value: 1.5: {_WHOLE}"),
-        (_card(numa="0"), f'gpu-cards.cards[1].numa: Invalid value: "0": {_WHOLE}'),
         (
             _card(health="Healthy"),
             f'gpu-cards.cards[1].health: Invalid value: "Healthy": {_HEALTH}',
         ),
         (_card(reason=""), f'gpu-cards.cards[1].health: Invalid value: "Unhealthy": {_HEALTH}'),
+        (_card(numa="0"), f'gpu-cards.cards[1].numa: Invalid value: "0": {_WHOLE}'),
         (_card(reason=None), "gpu-cards.cards[1].reason: Invalid value: null: must be text"),
         (_card(freeCores=None), f"gpu-cards.cards[1].freeCores: Invalid value: null: {_WHOLE}"),
-        (_card(freeBlocks=[]), f"gpu-cards.cards[1].freeBlocks: Invalid value: a list: {_WHOLE}"),
         (_card(memory=10**400), f"gpu-cards.cards[1].memory: must be at most {2**63 - 1}"),
         (_node(cards=[{}] * 129), "gpu-cards.cards: must be at most 128 cards"),
         (_link(more=1), "gpu-cards.links[0]: must have exactly cards, kind"),
-        (_link(cards=[0]), f"gpu-cards.links[0].cards: Invalid value: a list: {_TWO}"),
         (_link(cards=[0, "1"]), f"gpu-cards.links[0].cards: Invalid value: a list: {_TWO}"),
         (_link(cards=7), f"gpu-cards.links[0].cards: Invalid value: 7: {_TWO}"),
-        (_link(kind=1), "gpu-cards.links[0].kind: Invalid value: 1: must be text"),
     ],
 )
 def test_an_inventory_that_breaks_a_rule_is_refused_by_name(text: str, message: str) -> None:

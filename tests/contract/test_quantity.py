@@ -11,21 +11,9 @@ from contract.quantity import parse_quantity
 
 _FACTORS = {
     "": Decimal(1),
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal(1000),
-    "M": Decimal(10**6),
-    "G": Decimal(10**9),
-    "T": Decimal(10**12),
-    "P": Decimal(10**15),
-    "E": Decimal(10**18),
-    "Ki": Decimal(1024),
-    "Mi": Decimal(1024**2),
-    "Gi": Decimal(1024**3),
-    "Ti": Decimal(1024**4),
-    "Pi": Decimal(1024**5),
-    "Ei": Decimal(1024**6),
+    **{each: Decimal(1000) ** power for power, each in enumerate("num", -3) if power},
+    **{each: Decimal(1000) ** power for power, each in enumerate("kMGTPE", 1)},
+    **{f"{each}i": Decimal(1024) ** power for power, each in enumerate("KMGTPE", 1)},
 }
 _EXACT = Context(prec=400)
 

@@ -108,16 +108,6 @@ def test_what_is_held_of_one_card_is_what_is_held_at_most(containers: list[Asked
             id="a whole card is left over",
         ),
         pytest.param(
-            [(INIT, 80, 1), (MAIN, 60, 1), (MAIN, 60, 1)],
-            *("containers[1]", "20 cores", "40 cores"),
-            id="a share is",
-        ),
-        pytest.param(
-            [(INIT, 50, 8), (MAIN, 60, 7), (MAIN, 60, 1)],
-            *("containers[1]", "1 memory block", "40 cores"),
-            id="memory is",
-        ),
-        pytest.param(
             [(INIT, 100, 8), (SIDECAR, 99, 1), (MAIN, 100, 4)],
             *("containers[0]", "1 core and 7 memory blocks", "1 core"),
             id="both are, and a whole card is asked for",
@@ -126,11 +116,6 @@ def test_what_is_held_of_one_card_is_what_is_held_at_most(containers: list[Asked
             [(INIT, 50, 1), (SIDECAR, 30, 1), (INIT, 80, 1)],
             *("initContainers[2]", "20 cores", "70 cores"),
             id="an init container is bound as well",
-        ),
-        pytest.param(
-            [(INIT, 50, 8), (MAIN, 100, 0), (MAIN, 30, 2)],
-            *("containers[1]", "8 memory blocks", ""),
-            id="its card is given whole",
         ),
         pytest.param(
             [(INIT, 50, 8), (SIDECAR, 60, 2), (INIT, 100, 0), (MAIN, 30, 2)],
@@ -157,7 +142,6 @@ def test_a_container_without_room_beside_what_is_left_over_is_refused(
     ("containers", "path", "left"),
     [
         ([(INIT, 200, 0), (MAIN, 100, 0)], "containers[0]", 200),
-        ([(INIT, 100, 0), (INIT, 200, 0), (MAIN, 50, 1)], "containers[0]", 200),
         ([(INIT, 400, 0), (INIT, 100, 0), (MAIN, 400, 0)], "initContainers[1]", 400),
     ],
 )

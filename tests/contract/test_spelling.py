@@ -18,13 +18,8 @@ def _spec(*listings: Json, field: str = "containers") -> Json:
 @pytest.mark.parametrize(
     ("name", "right"),
     [
-        ("vcuda-cores", NAMES.core),
-        ("vcuda-cor", NAMES.core),
-        ("vcuda_core", NAMES.core),
-        ("vcuda", NAMES.core),
-        ("vcuda-mem", NAMES.memory),
-        ("vcuda-memery", NAMES.memory),
-        ("vcuda-memories", NAMES.memory),
+        *((name, NAMES.core) for name in ("vcuda-cores", "vcuda-cor", "vcuda_core", "vcuda")),
+        *((name, NAMES.memory) for name in ("vcuda-mem", "vcuda-memery", "vcuda-memories")),
     ],
 )
 def test_a_name_of_our_domain_that_is_nearly_ours_is_an_error_with_the_right_name(
@@ -52,13 +47,8 @@ def test_one_of_another_domain_is_a_warning_once(domain: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        NAMES.core,
-        NAMES.memory,
-        "cpu",
-        "nvidia.com/gpu",
-        "aliyun.com/gpu-mem",
-        "tencent.com/other",
-        "tencent.com/vcuda-something-else",
+        *(NAMES.core, NAMES.memory, "cpu", "nvidia.com/gpu", "aliyun.com/gpu-mem"),
+        *("tencent.com/other", "tencent.com/vcuda-something-else"),
     ],
 )
 def test_our_own_names_and_foreign_ones_are_nothing_to_say(name: str) -> None:

@@ -43,16 +43,10 @@ def test_the_text_has_the_order_of_the_stamps(one: OrderStamp, other: OrderStamp
     [
         (0, "w", 0, "time: Invalid value: 0: must be 1 to 2^63-1 ns"),
         (2**63, "w", 0, "time: Invalid value: 9223372036854775808: must be 1 to 2^63-1 ns"),
-        *(
-            (1, writer, 0, f"writer: Invalid value: {shown}: must be 1 to 48 of a-z and 0-9")
-            for writer, shown in (
-                ("", '""'),
-                ("a-b", '"a-b"'),
-                ("A", '"A"'),
-                ("a\n", '"a\\n"'),
-                ("a" * 49, f'"{"a" * 49}"'),
-            )
-        ),
+        (1, "a-b", 0, 'writer: Invalid value: "a-b": must be 1 to 48 of a-z and 0-9'),
+        (1, "", 0, 'writer: Invalid value: "": must be 1 to 48 of a-z and 0-9'),
+        (1, "a\n", 0, 'writer: Invalid value: "a\\n": must be 1 to 48 of a-z and 0-9'),
+        (1, "9" * 49, 0, f'writer: Invalid value: "{"9" * 49}": must be 1 to 48 of a-z and 0-9'),
         (1, "w", -1, "count: Invalid value: -1: must be 0 to 99999999"),
         (1, "w", 100_000_000, "count: Invalid value: 100000000: must be 0 to 99999999"),
     ],
@@ -148,12 +142,6 @@ def test_a_stamper_whose_count_is_full_goes_on_in_the_next_nanosecond(
         OrderStamp(TIME, "w", 1),
         OrderStamp(TIME + 1, "w", 0),
     ]
-
-
-def test_a_stamper_refuses_a_writer_that_no_stamp_can_carry() -> None:
-    with pytest.raises(InvalidStamp) as caught:
-        Stamper(clock=lambda: TIME, writer="web-1")
-    assert str(caught.value) == 'writer: Invalid value: "web-1": must be 1 to 48 of a-z and 0-9'
 
 
 @given(st.lists(st.integers(-(2**63), LATEST), min_size=1, max_size=50))

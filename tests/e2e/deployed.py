@@ -55,12 +55,16 @@ def installing(
         installation.remove()
 
 
-def ready(ground: Ground, installation: Installation, kubectl: Kubectl) -> Deployed:
-    """Apply it, and wait until it is ready and the node has its cards."""
-    began = time.monotonic()
-    installation.apply()
-    installation.wait_until_ready()
-    deployed = Deployed(ground, installation, kubectl)
-    deployed.wait_for_cards()
-    ground.report(f"installed and ready after {time.monotonic() - began:.1f} s")
-    return deployed
+@contextmanager
+def deploying(
+    settings: Settings, kubectl: Kubectl, ground: Ground, folder: Path, **wanted: Any
+) -> Iterator[Deployed]:
+    """What is installed, ready, with the node's cards; removed in the end."""
+    with installing(settings, kubectl, folder, **wanted) as installation:
+        began = time.monotonic()
+        installation.apply()
+        installation.wait_until_ready()
+        deployed = Deployed(ground, installation, kubectl)
+        deployed.wait_for_cards()
+        ground.report(f"installed and ready after {time.monotonic() - began:.1f} s")
+        yield deployed

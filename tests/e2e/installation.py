@@ -7,8 +7,6 @@ import re
 import shlex
 import signal
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -171,11 +169,6 @@ class Installation:
             assert program == "kubectl", line
             self._kubectl.run(*arguments)
 
-    def delete_webhook(self, name: str) -> None:
-        """Delete one replica and wait until it is gone and another is ready."""
-        self._kubectl.run("--namespace", NAMESPACE, "delete", "pod", name)
-        self.rolled_out(NAMESPACE, WEBHOOK)
-
     def begin_renewal(self, *, settle: int, grace: int) -> None:
         """Let authority and certificate be replaced, and wait until the new one is stored.
 
@@ -257,17 +250,6 @@ class Installation:
         selector = "--selector=app.kubernetes.io/name=gpu-turnstile-agent"
         return self._kubectl.items("pods", f"--namespace={AGENTS}", selector)
 
-    def kill_agent(self, node: str) -> None:
-        """Kill the agent of this host, as the kernel does when memory is short."""
-        (pod,) = (each for each in self._agents() if each["spec"].get("nodeName") == node)
-        kill("agent", pod["metadata"]["uid"])
-
-    def serves(self, node: str) -> bool:
-        """Tell whether the agent of a node runs and the kubelet knows it."""
-        (pod,) = (each for each in self._agents() if each["spec"].get("nodeName") == node)
-        text = _metrics(pod["status"].get("podIP", ""))
-        return "\ngpu_turnstile_agent_registered 1.0\n" in text
-
     def trusted(self) -> set[str]:
         """Give the different bundles that API servers trust webhooks by."""
         return {
@@ -305,14 +287,6 @@ class Installation:
         return self._kubectl.run(
             "--namespace", NAMESPACE, *arguments, given=given, within=within
         ).out
-
-
-def _metrics(address: str) -> str:
-    try:
-        with urllib.request.urlopen(f"http://{address}:9440/metrics", timeout=5) as answer:
-            return str(answer.read().decode())
-    except (urllib.error.URLError, OSError):  # it begins, or ends
-        return ""
 
 
 def kill(program: str, uid: str) -> None:

@@ -1,24 +1,10 @@
 """Calls that never stop while something else happens, and what became of them."""
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A call that failed.
-
-    Attributes:
-        at: seconds since the load began.
-        why: what was raised.
-    """
-
-    at: float
-    why: str
 
 
 class Load:
@@ -27,32 +13,27 @@ class Load:
     Args:
         call: is given a number that no other call has; raises if what it did failed.
         clients: how many there are.
+
+    Attributes:
+        seconds: how long each call took.
+        failures: what was raised, and how many seconds after the load began.
     """
 
     def __init__(self, call: Callable[[int], None], *, clients: int = 8) -> None:
         self._call = call
-        self._clients = clients
         self._over = threading.Event()
-        self._lock = threading.Lock()
-        self._began = 0.0
-        self._threads: list[threading.Thread] = []
-        self._next = 0
+        self._numbers = itertools.count(1)
+        self._began = time.monotonic()
+        self._threads = [threading.Thread(target=self._run) for _ in range(clients)]
         self.seconds: list[float] = []
-        self.failures: list[Failure] = []
+        self.failures: list[str] = []
 
     def __enter__(self) -> Self:
-        self._began = time.monotonic()
-        self._threads = [threading.Thread(target=self._run) for _ in range(self._clients)]
         for each in self._threads:
             each.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         for each in self._threads:
             each.join()
@@ -60,11 +41,12 @@ class Load:
     def __str__(self) -> str:
         """Say how many calls there were, and how long they took."""
         took = sorted(self.seconds) or [0.0]
-        middle, late = took[len(took) // 2], took[len(took) * 99 // 100]
+        middle, late, longest = (
+            took[at] * 1000 for at in (len(took) // 2, len(took) * 99 // 100, -1)
+        )
         return (
-            f"{len(self.seconds)} calls of {self._clients} clients, {len(self.failures)} failed; "
-            f"p50 {middle * 1000:.0f} ms, p99 {late * 1000:.0f} ms, "
-            f"longest {took[-1] * 1000:.0f} ms"
+            f"{len(self.seconds)} calls of {len(self._threads)} clients, {len(self.failures)} "
+            f"failed; p50 {middle:.0f} ms, p99 {late:.0f} ms, longest {longest:.0f} ms"
         )
 
     def more(self, calls: int) -> Callable[[], bool]:
@@ -74,14 +56,11 @@ class Load:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            with self._lock:
-                self._next += 1
-                number = self._next
             began = time.monotonic()
             try:
-                self._call(number)
+                self._call(next(self._numbers))
             # Whatever it was: a load that ended early and silently would prove nothing.
             except Exception as error:  # noqa: BLE001
-                failure = Failure(began - self._began, f"{type(error).__name__}: {error}")
-                self.failures.append(failure)
+                after = began - self._began
+                self.failures.append(f"after {after:.1f} s: {type(error).__name__}: {error}")
             self.seconds.append(time.monotonic() - began)

@@ -4,8 +4,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Self
 
 from tests.e2e.cluster import Json
@@ -44,29 +44,24 @@ class Stream:
         self._within = within
         self._over = threading.Event()
         self._creating: dict[str, Future[object]] = {}
-        self._thread = threading.Thread(target=self._guarded)
-        self._broken: Exception | None = None
+        self._pool = ThreadPoolExecutor(_CLIENTS + 1)
+        self._running = Future[None]()
         self.pods: dict[str, Json] = {}
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._running = self._pool.submit(self._run)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
         self._over.set()
-        self._thread.join()
+        futures.wait([self._running])  # before there is no pool any more that it could ask
+        self._pool.shutdown()
         if error is not None:
             return
-        if self._broken is not None:
-            raise self._broken
+        self._running.result()  # a stream that ended early and silently would prove nothing
         deadline = time.monotonic() + self._within
         for each in self._creating.values():
-            each.result(deadline - time.monotonic())
+            each.result()
         while late := self._not_ended():
             assert time.monotonic() < deadline, f"{len(late)} pods do not end, such as {late[:3]}"
             time.sleep(0.2)
@@ -91,26 +86,18 @@ class Stream:
         until = len(self._creating) + pods
         return lambda: len(self._creating) >= until
 
-    def _guarded(self) -> None:
-        try:
-            self._run()
-        # Whatever it was: a stream that ended early and silently would prove nothing.
-        except Exception as error:  # noqa: BLE001
-            self._broken = error
-
     def _run(self) -> None:
         began, count, under_way = time.monotonic(), 0, 0
-        with ThreadPoolExecutor(_CLIENTS) as pool:
-            while not self._over.wait(max(0.0, began - time.monotonic())):
-                began = max(began + self._every, time.monotonic() - 1)
-                if count % _LOOK_EVERY == 0 or under_way >= self._most:
-                    # A node that is slow is to be asked for what it can start, or it gets slower.
-                    under_way = len(self._not_ended())
-                if under_way < self._most:
-                    name = f"stream-{count}"
-                    self._creating[name] = pool.submit(self._create, name)
-                    count += 1
-                    under_way += 1
+        while not self._over.wait(max(0.0, began - time.monotonic())):
+            began = max(began + self._every, time.monotonic() - 1)
+            if count % _LOOK_EVERY == 0 or under_way >= self._most:
+                # A node that is slow is to be asked for what it can start, or it gets slower.
+                under_way = len(self._not_ended())
+            if under_way < self._most:
+                name = f"stream-{count}"
+                self._creating[name] = self._pool.submit(self._create, name)
+                count += 1
+                under_way += 1
 
     def _not_ended(self) -> list[str]:
         found = self._look()

@@ -39,21 +39,6 @@ def test_a_pod_is_stamped_with_its_place_in_line(admitting: Stage) -> None:
     assert {each[names.predicate_gpu_idx(0)] for each in notes} == {"0"}
 
 
-def test_stamps_copied_from_a_running_pod_are_overwritten(admitting: Stage) -> None:
-    copied = admitting.make.single("copied", 10, 4)
-    copied["metadata"]["annotations"] = {
-        admitting.names.predicate_time: "1",
-        admitting.names.gpu_assigned: "true",
-        admitting.names.gpu_allocation: "{}",
-        admitting.names.predicate_gpu_idx(0): "7",
-    }
-
-    pods = admitting.run(copied)
-
-    assert pods["copied"]["metadata"]["annotations"][admitting.names.predicate_gpu_idx(0)] == "0"
-    admitting.audit("a copied manifest", pods)
-
-
 @pytest.mark.parametrize(
     ("cores", "memory"),
     [(150, 4), (10, None), (None, 4)],

@@ -25,22 +25,6 @@ def test_every_container_of_a_burst_gets_exactly_its_own(stage: Stage) -> None:
     assert len(seen) > PODS
 
 
-def test_pods_deleted_midway_disturb_nobody(stage: Stage) -> None:
-    made = stage.make.burst(PODS, seed=2)
-    names = [each["metadata"]["name"] for each in made]
-    leaving = names[::3]
-    creating = stage.submit(made)
-    for name, done in zip(names, creating, strict=True):
-        done.result(60)
-        if name in leaving:  # before, while and after the kubelet admits it
-            stage.cluster.delete(name)
-
-    pods = stage.settled(set(names) - set(leaving))
-
-    assert stage.refused(pods) == {}
-    stage.audit("pods deleted midway", pods)
-
-
 def test_a_name_that_comes_back_is_another_pod(stage: Stage) -> None:
     made = [stage.make.single(f"again-{number}", 5, 4) for number in range(20)]
     first = stage.run(*made)

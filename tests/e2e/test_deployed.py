@@ -1,20 +1,18 @@
 """The overlay for trying out, applied as a person does: what holds while parts of it change."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.manifests import DEPLOY
 from tests.e2e.cluster import ApiError, Json
-from tests.e2e.deployed import Deployed, installing, ready
-from tests.e2e.ground import Ground, is_ready, phase, wait
+from tests.e2e.deployed import Deployed, deploying
+from tests.e2e.ground import Ground, phase, wait
 from tests.e2e.installation import (
     AGENTS,
     NAMESPACE,
     WEBHOOK,
-    Installation,
 )
 from tests.e2e.kubectl import Kubectl, KubectlError
 from tests.e2e.settings import Settings
@@ -26,16 +24,11 @@ EXAMPLES = sorted((DEPLOY / "examples").glob("[0-9]*.yaml"))
 
 
 @pytest.fixture(scope="module")
-def installation(
-    settings: Settings, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installation]:
-    with installing(settings, kubectl, tmp_path_factory.mktemp("deployed")) as installation:
-        yield installation
-
-
-@pytest.fixture(scope="module")
-def whole(installation: Installation, ground: Ground, kubectl: Kubectl) -> Deployed:
-    return ready(ground, installation, kubectl)
+def whole(
+    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployed]:
+    with deploying(settings, kubectl, ground, tmp_path_factory.mktemp("deployed")) as deployed:
+        yield deployed
 
 
 @pytest.fixture
@@ -56,14 +49,6 @@ def test_both_webhooks_serve_what_api_servers_trust(deployed: Deployed) -> None:
 
 def test_the_api_server_has_nothing_against_the_policies(deployed: Deployed) -> None:
     assert deployed.installation.policy_warnings() == {}
-
-
-def test_every_container_of_a_burst_gets_exactly_its_own(deployed: Deployed) -> None:
-    pods = deployed.ground.run(*deployed.ground.make.burst(PODS, seed=1))
-
-    assert deployed.ground.refused(pods) == {}
-    seen = deployed.ground.audit("burst on what is installed", pods)
-    assert len(seen) > PODS
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda each: each.stem)
@@ -138,22 +123,6 @@ def test_nobody_else_changes_what_a_pod_got(deployed: Deployed) -> None:
         _try(admin, ground, "annotate", "node", ground.node, f"{ground.names.gpu_cards}=[]")
 
 
-def test_plain_pods_pass_without_webhooks_and_gpu_pods_do_not(deployed: Deployed) -> None:
-    ground = deployed.ground
-    deployed.installation.scale_webhook(0)
-    try:
-        ground.cluster.create(ground.make.plain("plain"))
-        with pytest.raises(ApiError, match=r'failed calling webhook "pods\.gpu-turnstile\.io"'):
-            ground.cluster.create(ground.make.single("gpu", 10, 4))
-        wait("the plain pod runs", lambda: phase(ground.cluster.pods()["plain"]) == "Running")
-    finally:
-        deployed.installation.scale_webhook(2)
-
-    # Those that are ready are reached a moment later: the Service has to learn of them.
-    wait("they are asked", lambda: _may_create(ground, ground.make.single("gpu", 10, 4)))
-    ground.audit("after the webhooks are back", ground.run(ground.make.single("gpu", 10, 4)))
-
-
 def test_the_gate_can_be_opened_while_webhooks_are_away_and_policies_stay(
     deployed: Deployed,
 ) -> None:
@@ -178,18 +147,6 @@ def test_the_gate_can_be_opened_while_webhooks_are_away_and_policies_stay(
         installation.apply()
         installation.wait_until_ready()
     installation.compare()
-
-
-def test_no_creation_fails_while_a_webhook_is_deleted(deployed: Deployed) -> None:
-    before = deployed.installation.webhooks()
-    with deployed.load() as load:
-        wait("calls", load.more(100))
-        deployed.installation.delete_webhook(min(before))
-        wait("more calls", load.more(100))
-
-    deployed.ground.report(f"a webhook deleted: {load}")
-    assert load.failures == []
-    assert len(before.keys() & deployed.installation.webhooks().keys()) == 1
 
 
 def test_no_creation_fails_while_all_webhooks_are_replaced(deployed: Deployed) -> None:
@@ -224,26 +181,6 @@ def test_no_creation_fails_while_authority_and_certificate_are_renewed(deployed:
     assert installation.served() == {installation.secret("tls")["tls.crt"]}
 
 
-def test_gpu_pods_stay_while_the_agent_is_replaced(deployed: Deployed) -> None:
-    ground = deployed.ground
-    ground.run(*ground.make.burst(PODS // 3, seed=2))
-    wait("all containers run", lambda: all(map(is_ready, ground.cluster.pods().values())))
-    made, held = ground.cluster.pods(), ground.listed()
-    before = deployed.installation.agents()
-
-    deployed.installation.roll_agents()
-
-    assert not before.keys() & deployed.installation.agents().keys()
-    deployed.wait_for_cards()
-    pods = ground.cluster.pods()
-    assert ground.listed() == held
-    for name, pod in made.items():
-        assert _unchanged(pods[name]) == _unchanged(pod), name
-    later = ground.run(*(ground.make.single(f"later-{number}", 5, 4) for number in range(10)))
-    assert ground.refused(later) == {}
-    ground.audit("after the agent was replaced", pods | later)
-
-
 def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
     """What a new version does to every node: pods come all the time, and none is refused."""
     ground, rolls = deployed.ground, 4
@@ -265,35 +202,6 @@ def test_no_pod_is_lost_while_agents_are_replaced(deployed: Deployed) -> None:
     assert ground.refused(pods) == {}
     seen = ground.audit("created while agents were replaced", pods)
     assert len(seen) > PODS // 2
-
-
-def test_applied_again_it_goes_on_as_it_was(deployed: Deployed) -> None:
-    trusted = deployed.installation.trusted()
-    deployed.installation.compare()
-    with deployed.load() as load:
-        wait("calls", load.more(50))
-        deployed.installation.apply()
-        wait("more calls", load.more(50))
-
-    assert load.failures == []
-    deployed.installation.compare()
-    assert deployed.installation.trusted() == trusted
-
-
-def test_no_pod_is_lost_when_the_agent_is_killed(deployed: Deployed) -> None:
-    """The kubelet's calls wait at the proxy until the container runs again."""
-    ground, kills = deployed.ground, 2
-    staying = ground.run(*ground.make.burst(PODS // 3, seed=4))
-    with ground.stream() as stream:
-        for _ in range(kills):
-            wait("pods", stream.more(10))
-            deployed.installation.kill_agent(ground.node)
-            wait("the agent serves", partial(deployed.installation.serves, ground.node), within=60)
-        wait("more pods", stream.more(10))
-
-    ground.report(f"agent killed {kills} times: {stream}")
-    assert stream.failed == {}
-    ground.audit("after the agent was killed", staying)
 
 
 def test_deleted_it_leaves_nothing_and_gpu_pods_stay(deployed: Deployed) -> None:
@@ -331,12 +239,3 @@ def _may_create(ground: Ground, pod: Json) -> bool:
     except ApiError:
         return False
     return True
-
-
-def _unchanged(pod: Json) -> tuple[Json, object, object]:
-    """Give what must not change of a running pod."""
-    statuses = pod["status"].get("containerStatuses", []) + pod["status"].get(
-        "initContainerStatuses", []
-    )
-    started = {each["name"]: (each["containerID"], each["restartCount"]) for each in statuses}
-    return pod["metadata"]["annotations"], phase(pod), started

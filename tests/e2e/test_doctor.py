@@ -3,15 +3,14 @@
 import base64
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from tests.e2e.cluster import Json
-from tests.e2e.deployed import Deployed, installing, ready
+from tests.e2e.deployed import Deployed, deploying
 from tests.e2e.doctor import Told, ask
 from tests.e2e.ground import Ground, wait
-from tests.e2e.installation import AGENT, AGENTS, CERTS, NAMESPACE, Installation
+from tests.e2e.installation import AGENT, AGENTS, CERTS, NAMESPACE
 from tests.e2e.kubectl import Kubectl, KubectlError
 from tests.e2e.settings import Settings
 
@@ -69,21 +68,13 @@ class Doctor:
 
 
 @pytest.fixture(scope="module")
-def installation(
-    settings: Settings, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installation]:
-    folder = tmp_path_factory.mktemp("doctor")
-    with installing(settings, kubectl, folder, components=COMPONENTS) as installation:
-        yield installation
-
-
-@pytest.fixture(scope="module")
 def whole(
-    settings: Settings, installation: Installation, ground: Ground, kubectl: Kubectl
-) -> Doctor:
-    deployed = ready(ground, installation, kubectl)
-    installation.rolled_out(NAMESPACE, EXTENDER)
-    return Doctor(settings, deployed)
+    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Doctor]:
+    folder = tmp_path_factory.mktemp("doctor")
+    with deploying(settings, kubectl, ground, folder, components=COMPONENTS) as deployed:
+        deployed.installation.rolled_out(NAMESPACE, EXTENDER)
+        yield Doctor(settings, deployed)
 
 
 @pytest.fixture
@@ -155,36 +146,6 @@ def test_a_bundle_of_another_authority(no_certs: Doctor) -> None:
     doctor.healthy()
 
 
-def test_no_bundle(no_certs: Doctor) -> None:
-    doctor, kubectl = no_certs, no_certs.deployed.kubectl
-    hooks = range(len(kubectl.json("get", HOOKS)["webhooks"]))
-    path = "/webhooks/{}/clientConfig/caBundle"
-    _patch(doctor, HOOKS, *({"op": "remove", "path": path.format(each)} for each in hooks))
-
-    doctor.error("webhook", "does not trust the webhook's certificate")
-    doctor.error("webhook-configuration", "no caBundle: pods.gpu-turnstile.io")
-
-
-def test_an_open_gate(doctor: Doctor) -> None:
-    hooks = doctor.deployed.kubectl.json("get", HOOKS)["webhooks"]
-    (place,) = (n for n, each in enumerate(hooks) if each["name"] == "pods.gpu-turnstile.io")
-    _patch(
-        doctor,
-        HOOKS,
-        {"op": "replace", "path": f"/webhooks/{place}/failurePolicy", "value": "Ignore"},
-    )
-
-    found = doctor.error("webhook-configuration", "has failurePolicy Ignore")
-    assert found["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
-
-
-def test_no_configuration(doctor: Doctor) -> None:
-    doctor.deployed.kubectl.run("delete", HOOKS)
-
-    doctor.error("webhook-configuration", "there is no MutatingWebhookConfiguration")
-    doctor.error("webhook", "the API server does not call the webhook")
-
-
 def test_a_policy_without_its_binding_and_one_that_is_gone(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run("delete", POLICY.format("stamps"))
     doctor.error("policies", "without a binding: gpu-turnstile-stamps")
@@ -203,19 +164,6 @@ def test_agents_that_are_gone(doctor: Doctor) -> None:
     assert ("enforcement", "unknown") in told.wrong
 
 
-def test_a_proxy_that_is_not_ready(doctor: Doctor) -> None:
-    """A proxy is replaced when its pod is deleted, and not before."""
-    image = {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "e2e:no"}
-    _patch(doctor, "daemonset/gpu-turnstile-proxy", image, options=(f"--namespace={AGENTS}",))
-    try:
-        _delete_proxies(doctor)
-        found = doctor.error("proxies", "not ready: proxy: ")
-        assert found["nodes"] == [doctor.deployed.ground.node]
-    finally:
-        doctor.deployed.installation.apply()
-        _delete_proxies(doctor)
-
-
 def test_a_node_is_not_called_wrong_while_agent_and_proxy_are_new(doctor: Doctor) -> None:
     _delete_proxies(doctor)
     doctor.deployed.installation.roll_agents()
@@ -230,45 +178,6 @@ def test_a_node_is_not_called_wrong_while_agent_and_proxy_are_new(doctor: Doctor
 def _delete_proxies(doctor: Doctor) -> None:
     proxies = "--selector=app.kubernetes.io/name=gpu-turnstile-proxy"
     doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", "pods", proxies)
-
-
-def test_a_node_whose_pods_do_not_come(doctor: Doctor) -> None:
-    with _node(doctor, "e2e-no-kubelet"):
-        found = doctor.error("agents", "not ready: 0/2 nodes are available")
-        assert found["nodes"] == ["e2e-no-kubelet"]
-        said = doctor.deployed.kubectl.run(*found["run"].split()[1:]).out
-        assert "FailedScheduling" in said
-        doctor.error("allocatable", "the agent has not written which cards it has")
-        doctor.ask(f"--node={doctor.deployed.ground.node}", expect=0)
-
-
-def test_a_node_that_another_plugin_serves(doctor: Doctor) -> None:
-    with _node(doctor, "e2e-other-plugin") as node:
-        both = [
-            {"op": "add", "path": f"/status/{field}", "value": {"nvidia.com/gpu": "8"}}
-            for field in ("capacity", "allocatable")
-        ]
-        _patch(doctor, f"node/{node}", *both, options=("--subresource=status",))
-        found = doctor.error("other-plugins", "nvidia.com/gpu is served here too")
-        assert found["nodes"] == [node]
-
-
-def test_an_inventory_that_says_something_else(doctor: Doctor) -> None:
-    """Nobody may write one while the policies are there."""
-    deployed, ground = doctor.deployed, doctor.deployed.ground
-    key = ground.names.gpu_cards
-    cards = json.loads(ground.cluster.node(ground.node)["metadata"]["annotations"][key])
-    cards["cards"].pop()
-    with pytest.raises(KubectlError, match="gpu-cards is the inventory"):
-        _annotate(doctor, key, json.dumps(cards))
-    deployed.kubectl.run("delete", POLICY.format("node-annotations"))
-    wait("nobody forbids it", lambda: _may(lambda: _annotate(doctor, key, json.dumps(cards))))
-
-    found = doctor.error("allocatable", "vcuda-core: the node's status offers 1200, its cards")
-    assert found["nodes"] == [ground.node]
-    assert found["text"].endswith("have 1100")
-    deployed.installation.apply()
-    deployed.installation.roll_agents()  # an agent that begins writes what it has
 
 
 def test_a_record_that_says_something_else(doctor: Doctor) -> None:
@@ -291,19 +200,6 @@ def test_a_record_that_says_something_else(doctor: Doctor) -> None:
     assert found["run"] == f"kubectl gpu explain -n {ground.cluster.namespace} share"
 
 
-def test_objects_of_a_component_that_was_taken_out(doctor: Doctor) -> None:
-    kubectl = doctor.deployed.kubectl
-    kubectl.run(f"--namespace={NAMESPACE}", "delete", EXTENDER)
-    warnings = {("enforcement", "warning"), ("leftovers", "warning")}
-    told = doctor.until("a warning, and no error", lambda told: told.wrong == warnings)
-    assert told.code == 0
-    found = told.one("leftovers", "warning")
-    assert "has no Deployment gpu-turnstile-scheduler any more" in found["text"]
-
-    kubectl.run(*found["run"].split()[1:], within=120.0)
-    doctor.until("nothing is left", lambda told: ("leftovers", "warning") not in told.wrong)
-
-
 def test_an_extender_that_is_away(doctor: Doctor) -> None:
     _patch(
         doctor,
@@ -323,32 +219,9 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def _annotate(doctor: Doctor, key: str, value: str) -> None:
-    node = doctor.deployed.ground.node
-    doctor.deployed.kubectl.run("annotate", "node", node, "--overwrite", f"{key}={value}")
-
-
 def _may(change: Callable[[], object]) -> bool:
     try:
         change()
     except KubectlError:
         return False
     return True
-
-
-@contextmanager
-def _node(doctor: Doctor, name: str) -> Iterator[str]:
-    """A node that has no kubelet, as DaemonSets of what is tried out choose any."""
-    kubectl = doctor.deployed.kubectl
-    labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
-    kubectl.run("create", "--filename=-", given=json.dumps(node))
-    try:
-        yield name
-    finally:
-        kubectl.run("delete", "node", name)
-        # Of a node that is gone nobody ends the pods that were never bound.
-        kubectl.run(
-            *("delete", "pods", f"--namespace={AGENTS}", "--field-selector=status.phase=Pending"),
-            *("--force", "--grace-period=0"),
-        )

@@ -7,9 +7,9 @@ import pytest
 from contract.names import Names
 from contract.requests import read_pod_demand
 from tests.e2e.cluster import Json
-from tests.e2e.deployed import Deployed, installing, ready
+from tests.e2e.deployed import Deployed, deploying
 from tests.e2e.ground import Ground, is_ready, phase, wait
-from tests.e2e.installation import NAMESPACE, Installation, kill
+from tests.e2e.installation import NAMESPACE, kill
 from tests.e2e.kubectl import Kubectl
 from tests.e2e.manifests import CARDS
 from tests.e2e.settings import Settings
@@ -21,23 +21,20 @@ COMPONENTS = ("scheduler-extender", "scheduler-own")
 
 
 @pytest.fixture(scope="module")
-def installation(
-    settings: Settings, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installation]:
+def whole(
+    settings: Settings, ground: Ground, kubectl: Kubectl, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployed]:
     if not settings.scheduler_image:
         pytest.skip("GPU_TURNSTILE_E2E_SCHEDULER_IMAGE names no image of kube-scheduler")
-    images = {"registry.k8s.io/kube-scheduler": settings.scheduler_image}
+    wanted = {
+        "components": COMPONENTS,
+        "images": {"registry.k8s.io/kube-scheduler": settings.scheduler_image},
+    }
     folder = tmp_path_factory.mktemp("scheduler")
-    with installing(settings, kubectl, folder, components=COMPONENTS, images=images) as each:
-        yield each
-
-
-@pytest.fixture(scope="module")
-def whole(installation: Installation, ground: Ground, kubectl: Kubectl) -> Deployed:
-    deployed = ready(ground, installation, kubectl)
-    for each in (EXTENDER, KUBE_SCHEDULER):
-        installation.rolled_out(NAMESPACE, f"deployment/{each}")
-    return deployed
+    with deploying(settings, kubectl, ground, folder, **wanted) as deployed:
+        for each in (EXTENDER, KUBE_SCHEDULER):
+            deployed.installation.rolled_out(NAMESPACE, f"deployment/{each}")
+        yield deployed
 
 
 @pytest.fixture

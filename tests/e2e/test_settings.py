@@ -5,24 +5,18 @@ import pytest
 from tests.e2e.settings import NotAsked, read_settings
 
 CLUSTER = {"KUBECONFIG": "/etc/kube"}
+UNASKED = "uses a real cluster: run it with `make e2e`, or set GPU_TURNSTILE_E2E=1"
+NO_CLUSTER = "KUBECONFIG is not set: no cluster to run against"
+TOGETHER = "the suite needs its node for itself: run it without --numprocesses"
 
 
 @pytest.mark.parametrize(
     ("environ", "marks", "reason"),
     [
-        (CLUSTER, "", "uses a real cluster: run it with `make e2e`, or set GPU_TURNSTILE_E2E=1"),
-        (
-            CLUSTER,
-            "not e2e",
-            "uses a real cluster: run it with `make e2e`, or set GPU_TURNSTILE_E2E=1",
-        ),
-        ({}, "e2e", "KUBECONFIG is not set: no cluster to run against"),
-        ({"KUBECONFIG": ""}, "e2e", "KUBECONFIG is not set: no cluster to run against"),
-        (
-            CLUSTER | {"PYTEST_XDIST_WORKER": "gw0"},
-            "e2e",
-            "the suite needs its node for itself: run it without --numprocesses",
-        ),
+        (CLUSTER, "", UNASKED),
+        (CLUSTER, "not e2e", UNASKED),
+        ({"KUBECONFIG": ""}, "e2e", NO_CLUSTER),
+        (CLUSTER | {"PYTEST_XDIST_WORKER": "gw0"}, "e2e", TOGETHER),
     ],
 )
 def test_the_suite_is_skipped_with_a_reason(
@@ -30,5 +24,4 @@ def test_the_suite_is_skipped_with_a_reason(
 ) -> None:
     with pytest.raises(NotAsked) as raised:
         read_settings(environ, marks=marks)
-
     assert str(raised.value) == reason

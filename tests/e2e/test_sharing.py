@@ -33,27 +33,6 @@ def test_whole_cards_are_whole_and_seen_in_order(stage: Stage) -> None:
     assert [_places(blocks, card) for card in seen["two"].visible or ()] == [5, 5]
 
 
-def test_containers_equal_in_cores_get_each_their_own_memory(stage: Stage) -> None:
-    make = stage.make
-    pods = stage.run(
-        *(
-            make.pod(
-                f"pair-{number}",
-                [make.container("a", 5, 4), make.container("b", 5, 8)][:: (-1) ** number],
-            )
-            for number in range(20)
-        )
-    )
-
-    seen = stage.audit("equal cores, different memory", pods)
-    assert len(seen) == 40
-    for each in seen:
-        expected = Demand(5, 4 if each.container.name == "a" else 8)
-        assert each.container.demand == expected
-        assert each.recorded is not None
-        assert each.recorded.memory_blocks == expected.memory == len(each.held[Resource.MEMORY])
-
-
 def test_a_place_that_was_freed_is_given_out_again(stage: Stage) -> None:
     pods = stage.run(*(stage.make.single(f"whole-{number}", 100) for number in range(CARDS)))
     seen = stage.audit("a full node", pods)
@@ -132,13 +111,6 @@ def test_places_of_an_init_container_are_handed_on(stage: Stage) -> None:
 
     assert stage.refused(pods) == {}
     assert len(stage.audit("init containers and sidecars", pods)) == 8
-
-
-def test_a_node_emptied_at_once_is_filled_again_at_once(stage: Stage) -> None:
-    for _ in range(3):
-        pods = stage.run(*(stage.make.single(f"whole-{number}", 100) for number in range(CARDS)))
-        assert stage.refused(pods) == {}
-        stage.clear()
 
 
 def _places(ids: frozenset[str], card: str) -> int:

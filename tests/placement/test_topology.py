@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -41,21 +42,13 @@ SIX = node(
 )
 
 
-@pytest.mark.parametrize(
-    ("size", "taken", "expected"), [(3, (), [0, 1, 2]), (2, (), [4, 5]), (1, (4,), [5])]
-)
-def test_gpu_managers_published_picks_are_ours(
-    size: int, taken: tuple[int, ...], expected: list[int]
-) -> None:
-    assert pick(SIX, size, *taken) == expected
-
-
 def test_with_a_card_taken_a_pair_is_chosen_that_leaves_three_cards_together() -> None:
     """gpu-manager takes 0 and 1 here, as well connected as 4 and 5 are.
 
     It leaves 3, 4 and 5, which cross the sockets. Ours leaves 0, 1 and 3: as good a pair,
     and three cards under one host bridge for whoever asks for them next.
     """
+    assert (pick(SIX, 3), pick(SIX, 2), pick(SIX, 1, 4)) == ([0, 1, 2], [4, 5], [5])
     assert pick(SIX, 2, 2) == [4, 5]
     links = Links(SIX)
     assert links.quality((4, 5)) == links.quality((0, 1))
@@ -113,12 +106,9 @@ BRIDGED = node(
     ("link", "cards", "expected"),
     [
         ("", (0, 7), True),
-        ("nvlink", (0, 1), True),
         ("nvlink", (0, 2), False),
         ("nvlink", (0, 1, 2, 3), False),
         ("nvlink", (4, 5, 6), True),  # by way of 5
-        ("nvlink", (4, 6), False),
-        ("numa", (0, 1, 2, 3), True),
         ("numa", (3, 4), False),
         ("numa", (6, 7), False),  # where 7 is nobody knows
         ("numa", (7,), True),
@@ -156,11 +146,8 @@ def test_where_there_are_too_many_sets_to_look_at_they_are_grown_card_by_card() 
 @pytest.mark.parametrize(
     ("name", "size", "taken", "expected"),
     [
-        ("hgx-h100", 2, (), [0, 1]),
-        ("hgx-h100", 4, (), [0, 1, 2, 3]),
         ("hgx-h100", 4, (1,), [4, 5, 6, 7]),
         ("dgx-a100", 2, (0, 1, 4), [2, 3]),
-        ("workstation", 2, (0,), [2, 3]),
         ("pcie-two-sockets", 4, (0,), [4, 5, 6, 7]),
     ],
 )
@@ -174,11 +161,7 @@ _nodes = st.integers(2, 7).flatmap(
         lambda kinds, numa: node(
             count, dict(zip(combinations(range(count), 2), kinds, strict=True)), numa=numa
         ),
-        st.lists(
-            st.sampled_from(KINDS),
-            min_size=count * (count - 1) // 2,
-            max_size=count * (count - 1) // 2,
-        ),
+        st.tuples(*[st.sampled_from(KINDS)] * math.comb(count, 2)),
         st.lists(st.sampled_from([0, 1, None]), min_size=count, max_size=count),
     )
 )

@@ -53,14 +53,21 @@ class FakeLeases:
             raise Unavailable("read timed out")
 
 
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+class Two:
+    """Two replicas that want one lease."""
+
+    def __init__(self) -> None:
+        self.clock, self.leases = FakeClock(), FakeLeases()
+        self.one, self.other = (replica(each, self.leases, self.clock) for each in ("one", "other"))
+
+    def hold(self, spec: object) -> None:
+        """Let the lease be somebody else's."""
+        self.leases.lease = {"metadata": {"name": "lease", "resourceVersion": "7"}, "spec": spec}
 
 
 @pytest.fixture
-def leases() -> FakeLeases:
-    return FakeLeases()
+def two() -> Two:
+    return Two()
 
 
 def replica(name: str, leases: FakeLeases, clock: FakeClock) -> Election:
@@ -74,17 +81,16 @@ def replica(name: str, leases: FakeLeases, clock: FakeClock) -> Election:
     )
 
 
-def test_the_first_one_leads_and_the_lease_says_so(leases: FakeLeases, clock: FakeClock) -> None:
-    one = replica("one", leases, clock)
-    assert one.leads_for() == 0
-    one.step()
-    assert one.leads_for() == DURATION
-    assert leases.lease is not None
-    assert leases.lease["metadata"]["labels"] == {
+def test_the_first_one_leads_and_the_lease_says_so(two: Two) -> None:
+    assert two.one.leads_for() == 0
+    two.one.step()
+    assert two.one.leads_for() == DURATION
+    assert two.leases.lease is not None
+    assert two.leases.lease["metadata"]["labels"] == {
         "app.kubernetes.io/component": "scheduler-extender",
         "app.kubernetes.io/part-of": "gpu-turnstile",
     }
-    assert leases.lease["spec"] == {
+    assert two.leases.lease["spec"] == {
         "holderIdentity": "one",
         "leaseDurationSeconds": 10,
         "acquireTime": "2030-01-01T00:00:00.000000Z",
@@ -93,120 +99,106 @@ def test_the_first_one_leads_and_the_lease_says_so(leases: FakeLeases, clock: Fa
     }
 
 
-def test_a_term_is_counted_from_before_the_request(leases: FakeLeases, clock: FakeClock) -> None:
+def test_a_term_is_counted_from_before_the_request(two: Two) -> None:
     """Others may count from when the API server has it; its answer comes later."""
 
     def take_long() -> None:
-        clock.now += 4
+        two.clock.now += 4
 
-    leases.on_store = take_long
-    one = replica("one", leases, clock)
-    one.step()
-    assert one.leads_for() == DURATION - 4
-
-
-def test_another_one_takes_over_only_once_the_lease_has_run_out(
-    leases: FakeLeases, clock: FakeClock
-) -> None:
-    one, two = replica("one", leases, clock), replica("two", leases, clock)
-    one.step()
-    two.step()
-    assert (two.leads_for(), two.holder) == (0, "one")
-    clock.now += DURATION
-    two.step()
-    assert two.leads_for() == 0
-    clock.now += 1
-    two.step()
-    assert (one.leads_for(), two.leads_for()) == (0, DURATION)
-    assert leases.lease is not None
-    assert leases.lease["spec"]["leaseTransitions"] == 1
-    one.step()
-    assert (one.leads_for(), one.holder) == (0, "two")
+    two.leases.on_store = take_long
+    two.one.step()
+    assert two.one.leads_for() == DURATION - 4
 
 
-def test_a_lease_that_is_released_is_taken_at_once(leases: FakeLeases, clock: FakeClock) -> None:
-    one, two = replica("one", leases, clock), replica("two", leases, clock)
-    one.step()
-    two.step()
-    one.release()
-    two.step()
-    assert (one.leads_for(), two.leads_for()) == (0, DURATION)
-    one.release()  # what is another's is left alone
-    assert two.holder == "two"
+def test_another_one_takes_over_only_once_the_lease_has_run_out(two: Two) -> None:
+    two.one.step()
+    two.other.step()
+    assert (two.other.leads_for(), two.other.holder) == (0, "one")
+    two.clock.now += DURATION
+    two.other.step()
+    assert two.other.leads_for() == 0
+    two.clock.now += 1
+    two.other.step()
+    assert (two.one.leads_for(), two.other.leads_for()) == (0, DURATION)
+    assert two.leases.lease is not None
+    assert two.leases.lease["spec"]["leaseTransitions"] == 1
+    two.one.step()
+    assert (two.one.leads_for(), two.one.holder) == (0, "other")
 
 
-def test_who_has_not_got_it_gives_nothing_back(leases: FakeLeases, clock: FakeClock) -> None:
-    one, two = replica("one", leases, clock), replica("two", leases, clock)
-    one.step()
-    clock.now += 1
-    assert leases.lease is not None
-    leases.lease = {**leases.lease, "spec": {"holderIdentity": "two"}}
-    one.release()
-    assert leases.lease["spec"] == {"holderIdentity": "two"}
-    leases.error = Unavailable("away")
-    one.step()
-    two.step()
-    assert (one.leads_for(), two.leads_for()) == (0, 0)
+def test_a_lease_that_is_released_is_taken_at_once(two: Two) -> None:
+    two.one.step()
+    two.other.step()
+    two.one.release()
+    two.other.step()
+    assert (two.one.leads_for(), two.other.leads_for()) == (0, DURATION)
+    two.one.release()  # what is another's is left alone
+    assert two.other.holder == "other"
+
+
+def test_who_has_not_got_it_gives_nothing_back(two: Two) -> None:
+    two.one.step()
+    two.clock.now += 1
+    two.leases.lease = {**(two.leases.lease or {}), "spec": {"holderIdentity": "other"}}
+    two.one.release()
+    assert two.leases.lease["spec"] == {"holderIdentity": "other"}
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), Rejected(403, "no")])
-def test_a_lease_that_cannot_be_renewed_lasts_until_its_end(
-    leases: FakeLeases, clock: FakeClock, error: Exception
-) -> None:
-    one = replica("one", leases, clock)
-    one.step()
-    leases.error = error
-    clock.now += 5
-    one.step()
-    assert one.leads_for() == DURATION - 5
-    clock.now += DURATION
-    assert one.leads_for() == 0
-    one.release()
+def test_a_lease_that_cannot_be_renewed_lasts_until_its_end(two: Two, error: Exception) -> None:
+    two.one.step()
+    two.leases.error = error
+    two.clock.now += 5
+    two.one.step()
+    assert two.one.leads_for() == DURATION - 5
+    two.clock.now += DURATION
+    assert two.one.leads_for() == 0
+    two.one.release()
 
 
-def test_an_answer_that_is_lost_is_found_by_the_next_step(
-    leases: FakeLeases, clock: FakeClock
-) -> None:
-    one = replica("one", leases, clock)
-    leases.lose_answers = True
-    one.step()
-    assert one.leads_for() == 0
-    leases.lose_answers = False
-    one.step()
-    assert one.leads_for() == DURATION
+def test_an_answer_that_is_lost_is_found_by_the_next_step(two: Two) -> None:
+    two.leases.lose_answers = True
+    two.one.step()
+    assert two.one.leads_for() == 0
+    two.leases.lose_answers = False
+    two.one.step()
+    assert two.one.leads_for() == DURATION
 
 
-@pytest.mark.parametrize("spec", [None, {}, {"holderIdentity": None, "leaseTransitions": "many"}])
-def test_a_lease_that_nobody_holds_is_taken_whatever_is_in_it(
-    leases: FakeLeases, clock: FakeClock, spec: object
-) -> None:
-    leases.lease = {"metadata": {"name": "lease", "resourceVersion": "7"}, "spec": spec}
-    one = replica("one", leases, clock)
-    one.step()
-    assert one.leads_for() == DURATION
+@pytest.mark.parametrize("spec", [None, {"holderIdentity": None, "leaseTransitions": "many"}])
+def test_a_lease_that_nobody_holds_is_taken_whatever_is_in_it(two: Two, spec: object) -> None:
+    two.hold(spec)
+    two.one.step()
+    assert two.one.leads_for() == DURATION
 
 
-def test_a_holder_that_names_no_duration_is_given_ours(
-    leases: FakeLeases, clock: FakeClock
-) -> None:
-    spec = {"holderIdentity": "other"}
-    leases.lease = {"metadata": {"name": "lease", "resourceVersion": "7"}, "spec": spec}
-    one = replica("one", leases, clock)
-    one.step()
-    clock.now += DURATION
-    one.step()
-    assert one.leads_for() == 0
-    clock.now += 1
-    one.step()
-    assert one.leads_for() == DURATION
+def test_a_holder_that_names_no_duration_is_given_ours(two: Two) -> None:
+    two.hold({"holderIdentity": "another"})
+    for seconds, leads_for in ((0, 0), (DURATION, 0), (1, DURATION)):
+        two.clock.now += seconds
+        two.one.step()
+        assert two.one.leads_for() == leads_for
+
+
+def test_who_comes_second_to_make_it_follows(two: Two) -> None:
+    two.one.step()
+    made, two.leases.lease = two.leases.lease, None
+    get = two.leases.get_lease
+
+    def late(namespace: str, name: str) -> Json | None:
+        found = get(namespace, name)
+        two.leases.lease = made
+        return found
+
+    two.leases.get_lease = late  # type: ignore[method-assign]
+    two.other.step()
+    assert two.other.leads_for() == 0
 
 
 @patient
 @given(
     st.lists(
-        st.tuples(
-            st.integers(0, 2), st.sampled_from(["step", "lost", "away", "release", "die"])
-        ).map(lambda each: each)
+        st.tuples(st.integers(0, 2), st.sampled_from(["step", "lost", "away", "release", "die"]))
         | st.floats(0.1, 20),
         max_size=60,
     )
@@ -235,19 +227,3 @@ def test_at_no_time_two_may_bind(events: list[tuple[int, str] | float]) -> None:
                 others = [until[other] for other in range(3) if other != number]
                 assert all(clock.now >= other for other in others)
                 until[number] = max(until[number], clock.now + BIND_SECONDS)
-
-
-def test_who_comes_second_to_make_it_follows(leases: FakeLeases, clock: FakeClock) -> None:
-    one, two = replica("one", leases, clock), replica("two", leases, clock)
-    one.step()
-    made, leases.lease = leases.lease, None
-    get = leases.get_lease
-
-    def late(namespace: str, name: str) -> Json | None:
-        found = get(namespace, name)
-        leases.lease = made
-        return found
-
-    leases.get_lease = late  # type: ignore[method-assign]
-    two.step()
-    assert two.leads_for() == 0

@@ -105,18 +105,6 @@ def test_an_assumed_pod_counts_until_the_watch_shows_it(state: State) -> None:
     assert (state.assumed, free(state)) == (0, [(100, 32), (70, 28)])
 
 
-def test_what_was_chosen_for_init_containers_counts_until_the_record_is_there(
-    state: State,
-) -> None:
-    chosen = hint("1", inits=["1"])
-    bound = make_pod("a", (30, 4), inits=[(50, 8)], node="n1", annotations=chosen)
-    state.put_pod(bound)
-    assert free(state) == [(100, 32), (50, 24)]
-    bound["metadata"]["annotations"] |= record(c0=(["GPU-n1-0"], 30, 4))
-    state.put_pod(bound)
-    assert free(state) == [(70, 28), (100, 32)]
-
-
 def test_one_that_was_assumed_after_a_list_began_outlives_it(state: State) -> None:
     known = state.known_pods()
     state.assume(planned("a", "n1", 1))
@@ -248,6 +236,3 @@ def test_who_was_bound_by_somebody_else_after_all_counts_there(state: State) -> 
     state.assume(planned("a", "n1", 1))
     state.put_pod(make_pod("a", (30, 4), node="n2", annotations=hint("0")))
     assert (free(state, "n1"), free(state, "n2")) == (FULL, [(70, 28), (100, 32)])
-    state.assume(planned("b", "n1", 1))
-    state.put_pod(make_pod("b", (30, 4), node="n1", annotations=hint("0")))
-    assert free(state, "n1") == [(70, 28), (100, 32)]

@@ -14,7 +14,6 @@ from agent.cards.discovery import CardsStatus, CardWatch, Pace
 from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Probe, Rules, xid_fault
 from agent.cards.inventory import CardFault, Discovery
 from agent.cards.kept_faults import KeptFaults
-from agent.cards.source import Source
 from agent.errors import DriverUnloaded, Unavailable
 from agent.host.state_file import StateFile
 from contract.cordon import REASON as CORDONED
@@ -91,39 +90,6 @@ class Driver:
         return self.answers.get(uuid, Probe(0, ""))
 
 
-class Diary:
-    """An observer that writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.statuses: list[CardsStatus] = []
-        self.turns: list[tuple[str, str]] = []
-        self.events: list[tuple[str, str, bool]] = []
-
-    def cards_changed(self, status: CardsStatus) -> None:
-        self.statuses.append(status)
-
-    def card_turned(self, card: Card, health: CardHealth) -> None:
-        self.turns.append((card.uuid, health.reason))
-
-    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
-        self.events.append((card.uuid, fault.text, counts))
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def driver() -> Driver:
-    return Driver()
-
-
-@pytest.fixture
-def diary() -> Diary:
-    return Diary()
-
-
 class Disk(StateFile):
     """What outlives an agent: one text, and the life of the driver."""
 
@@ -138,179 +104,168 @@ class Disk(StateFile):
         self.text = text
 
 
-def make(
-    source: Source,
-    clock: Clock,
-    diary: Diary,
-    pace: Pace = BUSY,
-    *,
-    disk: Disk | None = None,
-    rules: Rules = RULES,
-) -> CardWatch:
-    kept = disk or Disk()
-    return CardWatch(
-        source,
-        rules=rules,
-        observer=diary,
-        kept=KeptFaults(kept, lambda: kept.life),
-        pace=pace,
-        now=clock,
-        jitter=lambda: 0.0,
-    )
+class Scene:
+    """What is around a watch; as its observer it writes down what it is told."""
 
+    def __init__(self) -> None:
+        self.clock, self.driver, self.disk = Clock(), Driver(), Disk()
+        self.statuses: list[CardsStatus] = []
+        self.turns: list[tuple[str, str]] = []
+        self.events: list[tuple[str, str, bool]] = []
 
-@contextmanager
-def watching(watch: CardWatch) -> Iterator[CardWatch]:
-    """The watch in its thread, stopped afterwards."""
-    stop = threading.Event()
-    with running(lambda: watch.run(stop), stop.set, within=10):
-        yield watch
+    def cards_changed(self, status: CardsStatus) -> None:
+        self.statuses.append(status)
+
+    def card_turned(self, card: Card, health: CardHealth) -> None:
+        self.turns.append((card.uuid, health.reason))
+
+    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
+        self.events.append((card.uuid, fault.text, counts))
+
+    def make(self, pace: Pace = BUSY, *, rules: Rules = RULES) -> CardWatch:
+        return CardWatch(
+            self.driver,
+            rules=rules,
+            observer=self,
+            kept=KeptFaults(self.disk, lambda: self.disk.life),
+            pace=pace,
+            now=self.clock,
+            jitter=lambda: 0.0,
+        )
+
+    @contextmanager
+    def watching(
+        self, *, rules: Rules = RULES, known: bool = True, **pace: float
+    ) -> Iterator[CardWatch]:
+        """Run a watch in its thread, from when it knows its cards on unless told."""
+        watch, stop = self.make(replace(BUSY, **pace), rules=rules), threading.Event()
+        with running(lambda: watch.run(stop), stop.set, within=10):
+            assert not known or watch.known.wait(20)
+            yield watch
+
+    def go_round(self) -> None:
+        """Let the watch go round a few times."""
+        goal = self.driver.waits + 3
+        eventually(lambda: self.driver.waits >= goal, "it goes round")
 
 
 @pytest.fixture
-def watch(driver: Driver, clock: Clock, diary: Diary) -> Iterator[CardWatch]:
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.fixture
+def watch(scene: Scene) -> Iterator[CardWatch]:
     """A watch that knows its two cards."""
-    with watching(make(driver, clock, diary)) as started:
-        assert started.known.wait(20)
+    with scene.watching() as started:
         yield started
-
-
-def rounds(driver: Driver, more: int = 3) -> None:
-    """Let the watch go round a few times."""
-    goal = driver.waits + more
-    eventually(lambda: driver.waits >= goal, "it goes round")
 
 
 # --- finding ------------------------------------------------------------------------------
 
 
-def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    driver.answers["GPU-1"] = LOST
-    with watching(make(driver, clock, diary)) as watch:
-        assert watch.known.wait(20)
+def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(scene: Scene) -> None:
+    scene.driver.answers["GPU-1"] = LOST
+    with scene.watching() as watch:
         assert watch.unhealthy("GPU-1")
-    assert [list(status.health) for status in diary.statuses] == [["GPU-0", "GPU-1"]]
-    assert not diary.statuses[0].health["GPU-1"].healthy
+    assert [list(status.health) for status in scene.statuses] == [["GPU-0", "GPU-1"]]
+    assert not scene.statuses[0].health["GPU-1"].healthy
 
 
-def test_a_node_without_a_card_to_serve_is_looked_at_again(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
+def test_a_node_without_a_card_to_serve_is_looked_at_again(scene: Scene) -> None:
     fault = CardFault(0, None, "NVML: GPU is lost")
-    driver.found = Discovery(device_table(0).inventory, "550.54.15", (fault,))
-    with watching(make(driver, clock, diary)) as watch:
+    scene.driver.found = Discovery(device_table(0).inventory, "550.54.15", (fault,))
+    with scene.watching(known=False) as watch:
         eventually(lambda: watch.status.problem != "", "it is told")
         assert watch.status.problem == "no card can be served: card 0: NVML: GPU is lost"
-        assert watch.status.discovery == driver.found
+        assert watch.status.discovery == scene.driver.found
         assert watch.inventory is None
-        driver.found = TWO
+        scene.driver.found = TWO
         assert watch.known.wait(20)
         assert watch.inventory == TWO.inventory
 
 
-def test_a_card_that_comes_later_waits_for_a_restart(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    driver.found = replace(TWO, faults=(CardFault(2, None, "NVML: GPU is lost"),))
-    with watching(make(driver, clock, diary, replace(BUSY, renew=0.0))) as watch:
-        assert watch.known.wait(20)
-        driver.found = Discovery(device_table(3).inventory, "560.28.03")
+def test_a_card_that_comes_later_waits_for_a_restart(scene: Scene) -> None:
+    scene.driver.found = replace(TWO, faults=(CardFault(2, None, "NVML: GPU is lost"),))
+    with scene.watching(renew=0.0) as watch:
+        scene.driver.found = Discovery(device_table(3).inventory, "560.28.03")
         eventually(lambda: watch.status.latecomers == ("GPU-2",), "it is told")
         assert watch.inventory == TWO.inventory
         assert watch.unhealthy("GPU-2")
-        assert watch.status.discovery is not None
-        assert watch.status.discovery.driver == "560.28.03"
-        assert watch.status.discovery.faults == ()
+        assert watch.status.discovery == replace(TWO, driver="560.28.03")
 
 
-def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
+def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(scene: Scene) -> None:
     mute, known = CardFault(0, None, "lost"), CardFault(1, "GPU-1", "lost")
-    other = CardFault(2, "GPU-2", "lost")
-    with watching(make(driver, clock, diary, replace(BUSY, renew=0.0))) as watch:
-        assert watch.known.wait(20)
-        driver.answers |= {"GPU-0": LOST, "GPU-1": LOST}
-        driver.found = replace(
-            Discovery(device_table(0).inventory),
-            faults=(mute, known, other),
-            skipped=(known, CardFault(9, "GPU-9", "MIG")),
+    other, mig = CardFault(2, "GPU-2", "lost"), CardFault(9, "GPU-9", "MIG")
+    with scene.watching(renew=0.0) as watch:
+        scene.driver.answers |= {"GPU-0": LOST, "GPU-1": LOST}
+        scene.driver.found = Discovery(
+            device_table(0).inventory, faults=(mute, known, other), skipped=(known, mig)
         )
-        eventually(
-            lambda: watch.status.discovery and watch.status.discovery.faults, "it looks again"
-        )
-        assert watch.status.discovery is not None
-        assert watch.status.discovery.faults == (other,)
-        assert [each.uuid for each in watch.status.discovery.skipped] == ["GPU-9"]
-        assert watch.inventory == TWO.inventory
+        expected = Discovery(TWO.inventory, faults=(other,), skipped=(mig,))
+        eventually(lambda: watch.status.discovery == expected, "it looks again")
 
 
 # --- health -------------------------------------------------------------------------------
 
 
 def test_an_error_of_an_application_is_told_and_changes_nothing(
-    watch: CardWatch, driver: Driver, diary: Diary
+    watch: CardWatch, scene: Scene
 ) -> None:
-    driver.events.put(("GPU-0", xid_fault(31)))
-    eventually(lambda: diary.events, "it is told")
-    assert diary.events == [("GPU-0", "Xid 31 (GPU memory page fault)", False)]
-    rounds(driver)
+    scene.driver.events.put(("GPU-0", xid_fault(31)))
+    eventually(lambda: scene.events, "it is told")
+    assert scene.events == [("GPU-0", "Xid 31 (GPU memory page fault)", False)]
+    scene.go_round()
     assert not watch.unhealthy("GPU-0")
-    assert (diary.turns, len(diary.statuses)) == ([], 1)
+    assert (scene.turns, len(scene.statuses)) == ([], 1)
 
 
 def test_a_cordoned_card_stands_beside_ill_ones_and_comes_back_only_when_it_is_neither(
-    watch: CardWatch, driver: Driver, clock: Clock
+    watch: CardWatch, scene: Scene
 ) -> None:
-    driver.events.put(("GPU-1", xid_fault(94)))
+    scene.driver.events.put(("GPU-1", xid_fault(94)))
     eventually(lambda: watch.unhealthy_cards() == {"GPU-1"}, "it is ill")
     watch.cordon(frozenset({"GPU-0", "GPU-1", "GPU-9"}))
     assert watch.unhealthy_cards() == {"GPU-0", "GPU-1"}
-    clock.at += RULES.quiet
+    scene.clock.at += RULES.quiet
     eventually(lambda: watch.unhealthy("GPU-1") == CORDONED, "it is ill no more")
     assert watch.unhealthy_cards() == {"GPU-0", "GPU-1"}
     watch.cordon(frozenset({"GPU-1"}))
     assert watch.unhealthy_cards() == {"GPU-1"}
 
 
-def test_cards_without_events_are_told_and_probed(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    driver.watching = False
-    driver.unwatched = {"GPU-0": "NVML: Not Supported"}
-    with watching(make(driver, clock, diary)) as watch:
-        assert watch.known.wait(20)
-        driver.answers["GPU-0"] = LOST
+def test_cards_without_events_are_told_and_probed(scene: Scene) -> None:
+    scene.driver.watching = False
+    scene.driver.unwatched = {"GPU-0": "NVML: Not Supported"}
+    with scene.watching() as watch:
+        scene.driver.answers["GPU-0"] = LOST
         eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
         assert watch.status.unwatched == {"GPU-0": "NVML: Not Supported"}
-    assert driver.waits == 0
+    assert scene.driver.waits == 0
 
 
-def test_a_new_session_looks_for_a_card_that_does_not_answer(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    with watching(make(driver, clock, diary)) as watch:
-        assert watch.known.wait(20)
+def test_a_new_session_looks_for_a_card_that_does_not_answer(scene: Scene) -> None:
+    driver, clock = scene.driver, scene.clock
+    with scene.watching() as watch:
         driver.answers["GPU-0"] = Fault(FaultKind.MIG, "in MIG mode")
         clock.at = 70
         eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
-        rounds(driver)
+        scene.go_round()
         assert driver.opened == 1  # it answers: no need
         driver.answers["GPU-0"] = LOST
         eventually(lambda: driver.opened == 2, "it opens another")
         clock.at = 129
-        rounds(driver)
+        scene.go_round()
         assert driver.opened == 2
         clock.at = 130
         eventually(lambda: driver.opened == 3, "it opens another")
         clock.at = 200
         driver.answers.clear()
-        rounds(driver)
+        scene.go_round()
         opened = driver.opened
         clock.at = 300
-        rounds(driver)
+        scene.go_round()
         assert driver.opened == opened  # all answer: no need
     assert driver.closed == driver.opened
 
@@ -319,87 +274,63 @@ def test_a_new_session_looks_for_a_card_that_does_not_answer(
 
 
 @pytest.fixture
-def disk(driver: Driver, clock: Clock, diary: Diary) -> Disk:
-    """What an agent leaves whose GPU-1 had Xid 79; its driver cannot say what it asks for."""
-    driver.answers |= {"GPU-0": Probe(0, None), "GPU-1": Probe(0, None)}
-    disk = Disk()
-    with watching(make(driver, clock, diary, disk=disk)) as watch:
-        assert watch.known.wait(20)
-        clock.at = 1.0
-        driver.events.put(("GPU-1", xid_fault(79)))
+def ill(scene: Scene) -> Scene:
+    """After an agent whose GPU-1 had Xid 79; the driver cannot say what it asks for."""
+    scene.driver.answers |= {"GPU-0": Probe(0, None), "GPU-1": Probe(0, None)}
+    with scene.watching() as watch:
+        scene.clock.at = 1.0
+        scene.driver.events.put(("GPU-1", xid_fault(79)))
         eventually(lambda: watch.unhealthy("GPU-1"), "it is unhealthy")
-    diary.turns.clear()
-    return disk
+    scene.turns.clear()
+    return scene
 
 
-REASON = "Xid 79 (GPU has fallen off the bus) at 12:00:01"
-
-
-@pytest.mark.parametrize("life", ["boot-2", "another-1", ""])
-def test_a_driver_that_was_loaded_since_has_set_every_card_up(
-    life: str, disk: Disk, driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    disk.life = life
-    with watching(make(driver, clock, diary, disk=disk)) as watch:
-        assert watch.known.wait(20)
+@pytest.mark.parametrize("life", ["boot-2", ""])
+def test_a_driver_that_was_loaded_since_has_set_every_card_up(life: str, ill: Scene) -> None:
+    ill.disk.life = life
+    with ill.watching() as watch:
         assert not watch.unhealthy("GPU-1")
-    assert (disk.text, diary.turns) == ("", [])
+    assert (ill.disk.text, ill.turns) == ("", [])
 
 
-def test_a_fault_that_is_ignored_now_is_forgotten(
-    disk: Disk, driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    rules = Rules(quiet=300, ignored_xids={79})
-    with watching(make(driver, clock, diary, disk=disk, rules=rules)) as watch:
-        assert watch.known.wait(20)
+def test_a_fault_that_is_ignored_now_is_forgotten(ill: Scene) -> None:
+    with ill.watching(rules=Rules(quiet=300, ignored_xids={79})) as watch:
         assert not watch.unhealthy("GPU-1")
-    assert disk.text == ""
+    assert ill.disk.text == ""
 
 
-def test_a_card_that_an_agent_did_not_find_is_still_ill_for_the_next_one(
-    disk: Disk, driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    driver.found = Discovery(device_table(1).inventory, "550.54.15")
-    with watching(make(driver, clock, diary, disk=disk)) as watch:
-        assert watch.known.wait(20)
-    driver.found = TWO
-    with watching(make(driver, clock, diary, disk=disk)) as watch:
-        assert watch.known.wait(20)
-        assert watch.unhealthy("GPU-1") == REASON
+def test_a_card_that_an_agent_did_not_find_is_still_ill_for_the_next_one(ill: Scene) -> None:
+    ill.driver.found = Discovery(device_table(1).inventory, "550.54.15")
+    with ill.watching():
+        pass
+    ill.driver.found = TWO
+    with ill.watching() as watch:
+        assert watch.unhealthy("GPU-1") == "Xid 79 (GPU has fallen off the bus) at 12:00:01"
 
 
 def test_what_cannot_be_read_is_logged_and_means_nothing(
-    driver: Driver, clock: Clock, diary: Diary, caplog: pytest.LogCaptureFixture
+    scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    disk = Disk()
-    disk.text = "[]"
-    with watching(make(driver, clock, diary, disk=disk)) as watch:
-        assert watch.known.wait(20)
+    scene.disk.text = "[]"
+    with scene.watching() as watch:
         assert not watch.unhealthy("GPU-0")
     assert "ill cards cannot be read" in caplog.messages
-    assert disk.text == ""
+    assert scene.disk.text == ""
 
 
-def test_a_folder_that_the_kubelet_has_emptied_is_written_again(
-    disk: Disk, driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    text = disk.text
-    with watching(make(driver, clock, diary, disk=disk)) as watch:
-        assert watch.known.wait(20)
-        disk.text = ""
-        eventually(lambda: disk.text == text, "it is there again")
+def test_a_folder_that_the_kubelet_has_emptied_is_written_again(ill: Scene) -> None:
+    text = ill.disk.text
+    with ill.watching():
+        ill.disk.text = ""
+        eventually(lambda: ill.disk.text == text, "it is there again")
 
 
-def test_what_the_driver_says_at_any_time_is_not_kept(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
+def test_what_the_driver_says_at_any_time_is_not_kept(scene: Scene) -> None:
     """A card that an agent cannot reach may be sound for the next one."""
-    driver.answers |= {"GPU-0": LOST, "GPU-1": Fault(FaultKind.MIG, "in MIG mode")}
-    disk = Disk()
-    with watching(make(driver, clock, diary, disk=disk)) as watch:
-        assert watch.known.wait(20)
+    scene.driver.answers |= {"GPU-0": LOST, "GPU-1": Fault(FaultKind.MIG, "in MIG mode")}
+    with scene.watching() as watch:
         assert watch.unhealthy("GPU-0")
-    assert disk.text == ""
+    assert scene.disk.text == ""
 
 
 # --- NVML fails ---------------------------------------------------------------------------
@@ -407,53 +338,45 @@ def test_what_the_driver_says_at_any_time_is_not_kept(
 
 @pytest.mark.parametrize("where", ["open", "discover", "watch"])
 def test_where_no_session_answers_no_card_is_healthy(
-    where: str, watch: CardWatch, driver: Driver, clock: Clock
+    where: str, watch: CardWatch, scene: Scene
 ) -> None:
-    driver.failing |= {"wait": Unavailable("NVML: Uninitialized")}
-    driver.failing |= {where: Unavailable("NVML: Uninitialized")}
-    eventually(lambda: watch.unhealthy("GPU-0"), "no card is")
-    eventually(lambda: watch.unhealthy("GPU-1"), "no card is")
+    scene.driver.failing |= dict.fromkeys(("wait", where), Unavailable("NVML: Uninitialized"))
+    eventually(lambda: watch.unhealthy("GPU-0") and watch.unhealthy("GPU-1"), "no card is")
     assert watch.status.health["GPU-0"].reason == "NVML: Uninitialized at 12:00:00"
     assert watch.inventory == TWO.inventory
-    driver.failing.clear()
+    scene.driver.failing.clear()
     eventually(lambda: watch.status.problem == "", "it works again")
     assert watch.unhealthy("GPU-0")
-    clock.at = 300
-    eventually(
-        lambda: not watch.unhealthy("GPU-0") and not watch.unhealthy("GPU-1"), "they are back"
-    )
+    scene.clock.at = 300
+    eventually(lambda: not watch.unhealthy_cards(), "they are back")
 
 
 def test_a_session_that_can_only_probe_is_told_and_the_cards_stay(
-    watch: CardWatch, driver: Driver, clock: Clock, diary: Diary
+    watch: CardWatch, scene: Scene
 ) -> None:
-    driver.failing["wait"] = Unavailable("NVML: Unknown Error")
-    eventually(lambda: driver.opened > 3, "it tries again")
+    scene.driver.failing["wait"] = Unavailable("NVML: Unknown Error")
+    eventually(lambda: scene.driver.opened > 3, "it tries again")
     assert watch.status.problem == "NVML: Unknown Error"
     assert not watch.unhealthy("GPU-0")
-    driver.answers["GPU-0"] = LOST
+    scene.driver.answers["GPU-0"] = LOST
     eventually(lambda: watch.unhealthy("GPU-0"), "it still probes")
     assert not watch.unhealthy("GPU-1")
-    assert [status.problem for status in diary.statuses[1:]].count("NVML: Unknown Error") == len(
-        diary.statuses[1:]
-    )
+    assert {status.problem for status in scene.statuses[1:]} == {"NVML: Unknown Error"}
 
 
-def test_a_driver_that_was_unloaded_sets_cards_up_anew(
-    watch: CardWatch, driver: Driver, clock: Clock
-) -> None:
-    old = Probe(0, None)
-    driver.answers |= {"GPU-0": old, "GPU-1": old}
+def test_a_driver_that_was_unloaded_sets_cards_up_anew(watch: CardWatch, scene: Scene) -> None:
+    driver, unloaded = scene.driver, DriverUnloaded("NVML: Driver Not Loaded")
+    driver.answers |= dict.fromkeys(("GPU-0", "GPU-1"), Probe(0, None))
     driver.events.put(("GPU-0", xid_fault(119)))
     eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
-    clock.at = 1000
-    rounds(driver)
+    scene.clock.at = 1000
+    scene.go_round()
     assert watch.unhealthy("GPU-0")
-    driver.failing |= {each: DriverUnloaded("NVML: Driver Not Loaded") for each in ("wait", "open")}
+    driver.failing |= dict.fromkeys(("wait", "open"), unloaded)
     eventually(lambda: watch.unhealthy("GPU-1"), "no card is")
     driver.failing.clear()
     eventually(lambda: watch.status.problem == "", "it works again")
-    clock.at = 1300
+    scene.clock.at = 1300
     eventually(lambda: not watch.unhealthy("GPU-0"), "it is back")
 
 
@@ -472,22 +395,20 @@ class CountedStop(threading.Event):
         return self.is_set()
 
 
-def test_failures_are_tried_again_ever_more_slowly(
-    driver: Driver, clock: Clock, diary: Diary
-) -> None:
-    driver.failing["open"] = Unavailable("NVML: Driver Not Loaded")
+def test_failures_are_tried_again_ever_more_slowly(scene: Scene) -> None:
+    scene.driver.failing["open"] = Unavailable("NVML: Driver Not Loaded")
     stop = CountedStop(9)
-    make(driver, clock, diary, Pace()).run(stop)
+    scene.make(Pace()).run(stop)
     assert stop.waited == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert len(diary.statuses) == 1
+    assert len(scene.statuses) == 1
 
 
-def test_after_a_good_session_the_first_try_comes_soon(clock: Clock, diary: Diary) -> None:
+def test_after_a_good_session_the_first_try_comes_soon(scene: Scene) -> None:
     class Flaky(Driver):
         def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
-            clock.at += 61
+            scene.clock.at += 61
             raise Unavailable("NVML: GPU is lost")
 
-    stop = CountedStop(3)
-    make(Flaky(), clock, diary, Pace()).run(stop)
+    scene.driver, stop = Flaky(), CountedStop(3)
+    scene.make(Pace()).run(stop)
     assert stop.waited == [1, 1, 1]

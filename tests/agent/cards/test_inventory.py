@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,15 +53,9 @@ def test_a_full_document_is_read_cards_by_index() -> None:
     assert inventory == Inventory(
         (
             Card("GPU-a", 0, "unknown", 1 << 30, device="/dev/nvidia0"),
-            Card(
-                "GPU-b",
-                1,
-                "NVIDIA A10",
-                24 << 30,
-                1,
-                minor=7,
+            replace(
+                Card("GPU-b", 1, "NVIDIA A10", 24 << 30, 1, minor=7, device="/dev/nvidia7"),
                 bus_id="0000:41:00.0",
-                device="/dev/nvidia7",
             ),
         ),
         (Link((0, 1), "NV12"),),
@@ -73,21 +68,8 @@ def test_what_may_be_missing_or_shared() -> None:
     assert parse_inventory(_document(uuid="x" * 56)).cards[0].uuid == "x" * 56
     shared = parse_inventory(_document(device="/dev/null", minor=7)).cards
     assert [card.device for card in shared] == ["/dev/null", "/dev/nvidia7"]
-
-
-def test_links_stand_in_order_of_their_cards() -> None:
-    document = copy.deepcopy(DOCUMENT)
-    document["cards"].append({"uuid": "GPU-c", "index": 2, "memory": "1Gi"})
-    document["links"] = [
-        {"cards": [2, 1], "kind": "SYS"},
-        {"cards": [0, 2], "kind": "PHB"},
-        {"cards": [1, 0], "kind": "NV4"},
-    ]
-    assert parse_inventory(document).links == (
-        Link((0, 1), "NV4"),
-        Link((0, 2), "PHB"),
-        Link((1, 2), "SYS"),
-    )
+    two = _linked([{"cards": [1, 0], "kind": "SYS"}, {"cards": [0, 1], "kind": "NV4"}])
+    assert parse_inventory(two).links == (Link((0, 1), "SYS"), Link((0, 1), "NV4"))
 
 
 _WHOLE = "must be a whole number, 0 or more"
@@ -101,36 +83,25 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
     [
         (None, "the cards file must be a mapping with the keys cards and links"),
         ([], "the cards file must be a mapping with the keys cards and links"),
-        ("cards", "the cards file must be a mapping with the keys cards and links"),
-        ({}, "cards: Required value: a list of at least one card"),
         ({"cards": []}, "cards: Required value: a list of at least one card"),
-        ({"cards": {}}, "cards: Required value: a list of at least one card"),
         ({"gpus": []}, "gpus: unknown field, known are cards, links"),
         ({"a\nb": []}, '"a\\nb": unknown field, known are cards, links'),
-        ({None: []}, "null: unknown field, known are cards, links"),
         ({"cards": ["GPU-a"]}, "cards[0]: must be a mapping"),
         (_document(colour="red"), f"cards[1].colour: {_KNOWN}"),
         (_document(uuid=...), f"cards[1].uuid: Invalid value: null: {_UUID}"),
-        (_document(uuid=""), f'cards[1].uuid: Invalid value: "": {_UUID}'),
         (_document(uuid="a::b"), f'cards[1].uuid: Invalid value: "a::b": {_UUID}'),
-        (_document(uuid="-a"), f'cards[1].uuid: Invalid value: "-a": {_UUID}'),
         (_document(uuid="a-"), f'cards[1].uuid: Invalid value: "a-": {_UUID}'),
         (_document(uuid="a\n"), f'cards[1].uuid: Invalid value: "a\\n": {_UUID}'),
         (_document(uuid="x" * 57), f'cards[1].uuid: Invalid value: "{"x" * 57}": {_UUID}'),
-        (_document(uuid=1), f"cards[1].uuid: Invalid value: 1: {_UUID}"),
         (_document(index=...), f"cards[1].index: Invalid value: null: {_WHOLE}"),
         (_document(index=-1), f"cards[1].index: Invalid value: -1: {_WHOLE}"),
-        (_document(index="0"), f'cards[1].index: Invalid value: "0": {_WHOLE}'),
         (_document(index=True), f"cards[1].index: Invalid value: true: {_WHOLE}"),
         (_document(index=2**31), f"cards[1].index: Invalid value: 2147483648: {_WHOLE}"),
-        (_document(minor=None), f"cards[1].minor: Invalid value: null: {_WHOLE}"),
         (_document(minor=0.5), f"cards[1].minor: Invalid value: 0.5: {_WHOLE}"),
         (_document(numa=-1), f"cards[1].numa: Invalid value: -1: {_WHOLE}"),
         (_document(memory=...), f"cards[1].memory: Invalid value: null: {_BYTES}"),
         (_document(memory="24GB"), f'cards[1].memory: Invalid value: "24GB": {_BYTES}'),
-        (_document(memory="0"), f'cards[1].memory: Invalid value: "0": {_BYTES}'),
         (_document(memory=-5), f"cards[1].memory: Invalid value: -5: {_BYTES}"),
-        (_document(memory="1500m"), f'cards[1].memory: Invalid value: "1500m": {_BYTES}'),
         (_document(model=4), "cards[1].model: Invalid value: 4: must be text"),
         (_document(busId=None), "cards[1].busId: Invalid value: null: must be text"),
         (_document(device=[]), "cards[1].device: Invalid value: a list: must be text"),
@@ -148,7 +119,7 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
                 _linked([{"cards": pair, "kind": "SYS"}]),
                 "links[0].cards: Invalid value: must be the indices of two cards of this file",
             )
-            for pair in (None, "01", [], [0, 1, 1], [0, 2], [0, "1"], [True, 0], [[0], 1], [{}, 1])
+            for pair in (None, [0, 1, 1], [0, 2], [0, "1"], [True, 0], [{}, 1])
         ),
         (
             _linked([{"cards": [1, 1], "kind": "SYS"}]),
@@ -159,7 +130,7 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
                 _linked([{"cards": [0, 1], "kind": kind}]),
                 f"links[0].kind: Invalid value: {shown}: must be NV<n>, PIX, PXB, PHB, NODE or SYS",
             )
-            for kind, shown in ((None, "null"), ("X", '"X"'), ("NV", '"NV"'), (4, "4"))
+            for kind, shown in ((None, "null"), ("NV", '"NV"'))
         ),
         (
             _linked([{"cards": [0, 1], "kind": "NV2"}, {"cards": [1, 0], "kind": "NV4"}]),

@@ -16,7 +16,7 @@ ILL = CardHealth(xid_fault(79), NOON, 17.25, needs_reset=True, gone=True, uncorr
 ECC = CardHealth(Fault(FaultKind.ECC, "double-bit ECC error"), NOON, 3.0, reset_seen=True)
 
 
-@pytest.mark.parametrize("ill", [{}, {"GPU-0": ILL}, {"GPU-0": ILL, "GPU-1": ECC}])
+@pytest.mark.parametrize("ill", [{}, {"GPU-0": ILL, "GPU-1": ECC}])
 def test_what_is_written_is_read(ill: dict[str, CardHealth]) -> None:
     assert decode(encode("boot-1", ill)) == ("boot-1", ill)
 
@@ -36,9 +36,7 @@ def changed(field: str, value: object) -> str:
         '{"cards": {}}',
         '{"driver": "boot-1", "cards": []}',
         '{"driver": "boot-1", "cards": {"GPU-0": null}}',
-        changed("fault", None),
         changed("fault", {"kind": "another", "text": "", "xid": None}),
-        changed("since", None),
         changed("since", "noon"),
         changed("last", "soon"),
         changed("last", float("nan")),

@@ -9,6 +9,7 @@ import pytest
 from agent.cards.card_use import CardUse, Sample, newest_samples
 from agent.cards.nvml_use import read_use
 from agent.errors import Unavailable
+from tests.agent.builders import raising
 from tests.agent.nvml_node import GIB, Node, load, unload, uuid
 
 UUIDS = uuid(0), uuid(1)
@@ -88,10 +89,9 @@ def test_an_answer_without_room_asked_for_is_no_error(
     """The binding takes a first answer of success, with nothing in it, for an error."""
     node.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)
 
-    def nothing(_handle: object, _since: int) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_SUCCESS)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetProcessUtilization", nothing)
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetProcessUtilization", raising(pynvml.NVMLError(pynvml.NVML_SUCCESS))
+    )
     assert read()[uuid(0)].process_cores == {}
 
 

@@ -21,9 +21,6 @@ def test_a_node_without_a_card_to_serve_says_why(node: Node) -> None:
     assert none_served(found) == (
         "no card can be served: card 0: NVML: GPU is lost; card 1: in MIG mode, which is not served"
     )
-
-
-def test_a_node_without_any_card_says_so() -> None:
     assert none_served(Discovery(device_table(0).inventory)) == (
         "no card can be served: the node has none"
     )

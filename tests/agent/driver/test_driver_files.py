@@ -4,292 +4,262 @@ import errno
 import fcntl
 import os
 import shutil
-import warnings
+import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent.driver import folder as folder_module
 from agent.driver.folder import DriverFolder
 from agent.driver.host import Host, device_on_host
+from agent.driver.keeper import DriverKeeper
 from agent.errors import DriverFilesError
-from tests.agent.driver.driver_host import ELF, I386, X86_64, DriverHost, expected, tree
+from tests.agent.builders import raising
+from tests.agent.driver.driver_host import ELF, I386, DriverHost, expected, tree
+from tests.agent.fakes import eventually
+from tests.agent.killing import killed
+from tests.agent.threads import running
 
 OLD, NEW = "535.129.03", "550.54.15"
 
 
+class Site(DriverHost):
+    """A host, and the link at which containers find its driver."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "host")
+        self.link = folder / "state" / "driver" / "current"
+
+    def folder(self) -> DriverFolder:
+        return DriverFolder(self.link)
+
+    def lay_out(self, host: Host | None = None) -> bool:
+        host = host or self.host()
+        return self.folder().lay_out(host.look(), host.open)
+
+    def found(self) -> dict[str, str]:
+        """What containers find."""
+        return tree(self.link)
+
+    def generations(self) -> list[str]:
+        every = (each for each in self.link.parent.iterdir() if each != self.link)
+        return sorted(each.name for each in every if not each.name.startswith("."))
+
+
 @pytest.fixture
-def host(tmp_path: Path) -> DriverHost:
-    made = DriverHost(tmp_path / "host")
+def site(tmp_path: Path) -> Site:
+    made = Site(tmp_path)
     made.install(OLD)
     return made
 
 
-@pytest.fixture
-def link(tmp_path: Path) -> Path:
-    return tmp_path / "state" / "driver" / "current"
-
-
-def lay_out(host: Host, link: Path) -> bool:
-    return DriverFolder(link).lay_out(host.look(), host.open)
-
-
-def generations(link: Path) -> list[str]:
-    return sorted(p.name for p in link.parent.iterdir() if not p.name.startswith(".") and p != link)
-
-
 def test_containers_find_the_drivers_files_and_the_names_by_which_they_are_looked_up(
-    host: DriverHost, link: Path
+    site: Site,
 ) -> None:
-    assert not DriverFolder(link).usable
-    assert lay_out(host.host(), link)
-    assert tree(link) == expected(OLD)
-    assert DriverFolder(link).usable
-    assert not lay_out(host.host(), link)  # nothing to do the second time
+    assert not site.folder().usable
+    assert site.lay_out()
+    assert site.found() == expected(OLD)
+    assert site.folder().usable
+    assert not site.lay_out()  # nothing to do the second time
 
 
-def test_a_new_driver_comes_in_one_step_and_running_containers_keep_theirs(
-    host: DriverHost, link: Path
-) -> None:
-    lay_out(host.host(), link)
-    mounted = os.open(link, os.O_RDONLY)  # as a container has it
-    host.install(NEW)
-    assert lay_out(host.host(), link)
-    assert tree(link) == expected(NEW)
-    assert DriverFolder(link).prune(idle=False) == []
+def test_a_new_driver_comes_in_one_step_and_running_containers_keep_theirs(site: Site) -> None:
+    site.lay_out()
+    mounted = os.open(site.link, os.O_RDONLY)  # as a container has it
+    site.install(NEW)
+    assert site.lay_out()
+    assert site.found() == expected(NEW)
+    assert site.folder().prune(idle=False) == []
     assert tree(Path(f"/proc/self/fd/{mounted}")) == expected(OLD)
     os.close(mounted)
-    host.install(OLD)  # the same files again, as a package manager writes them: new ones
-    lay_out(host.host(), link)
-    assert tree(link) == expected(OLD)
+    site.install(OLD)  # the same files again, as a package manager writes them: new ones
+    site.lay_out()
+    assert site.found() == expected(OLD)
 
 
 def test_old_drivers_go_when_no_container_can_have_them(
-    host: DriverHost, link: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for version in (OLD, NEW):
-        host.install(version)
-        lay_out(host.host(), link)
-    folder = DriverFolder(link)
+        site.install(version)
+        site.lay_out()
+    folder = site.folder()
     assert folder.prune(idle=False) == []
     monkeypatch.setattr(folder_module, "_boot_id", lambda: b"the next boot")
     (gone,) = folder.prune(idle=False)
     assert gone.startswith(f"{OLD}-")
-    host.install(OLD)
-    lay_out(host.host(), link)
+    site.install(OLD)
+    site.lay_out()
     (gone,) = folder.prune(idle=True)
     assert gone.startswith(f"{NEW}-")
-    assert generations(link) == [str(link.readlink())]
-    assert sorted(p.name for p in link.parent.iterdir() if p.name.startswith(".")) == [".lock"]
+    assert site.generations() == [str(site.link.readlink())]
+    assert sorted(p.name for p in site.link.parent.iterdir() if p.name.startswith(".")) == [".lock"]
+
+
+STEPS = ("mkdir", "rename", "symlink", "write", "fsync", "unlink", "rmdir")
 
 
 @pytest.mark.slow
-def test_an_agent_killed_at_any_step_leaves_a_whole_driver(
-    host: DriverHost, tmp_path: Path
-) -> None:
-    for killed_at in range(1, 100):
-        link = tmp_path / f"state-{killed_at}" / "current"
-        host.install(OLD)
-        lay_out(host.host(), link)
-        host.install(NEW)
-        if not _killed(partial(_renew, host.host(), link), killed_at):
+def test_an_agent_killed_at_any_step_leaves_a_whole_driver(site: Site, tmp_path: Path) -> None:
+    def renew() -> None:
+        site.lay_out()
+        site.folder().prune(idle=True)
+
+    for killed_at in range(100):
+        site.link = tmp_path / f"state-{killed_at}" / "current"
+        site.install(OLD)
+        site.lay_out()
+        site.install(NEW)
+        if not killed(killed_at, STEPS, renew):
             break
-        assert tree(link) in (expected(OLD), expected(NEW))
-        _renew(host.host(), link)
-        assert tree(link) == expected(NEW)
-        assert generations(link) == [str(link.readlink())]
+        assert site.found() in (expected(OLD), expected(NEW))
+        renew()
+        assert site.found() == expected(NEW)
+        assert site.generations() == [str(site.link.readlink())]
     assert 20 < killed_at < 99
 
 
-def _renew(host: Host, link: Path) -> None:
-    lay_out(host, link)
-    DriverFolder(link).prune(idle=True)
-
-
-def _killed(work: Callable[[], None], call: int) -> bool:
-    """Do the work in a process that is killed before a call of the kernel; tell whether it was."""
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
-        child = os.fork()
-    if child == 0:
-        calls = iter(range(1, 10_000))
-
-        def dying(real: Callable[..., Any]) -> Callable[..., Any]:
-            return lambda *args, **more: os._exit(9) if next(calls) == call else real(*args, **more)
-
-        for name in ("mkdir", "rename", "symlink", "write", "fsync", "unlink", "rmdir"):
-            setattr(os, name, dying(getattr(os, name)))
-        try:
-            work()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-
-
-def test_a_damaged_folder_is_made_anew_and_not_mended_under_containers(
-    host: DriverHost, link: Path
-) -> None:
-    lay_out(host.host(), link)
-    first = link.resolve()
+def test_a_damaged_folder_is_made_anew_and_not_mended_under_containers(site: Site) -> None:
+    site.lay_out()
+    first = site.link.resolve()
     (first / "lib64/libcuda.so.1").unlink()
-    assert lay_out(host.host(), link)
-    assert tree(link) == expected(OLD)
-    assert link.resolve() != first
+    assert site.lay_out()
+    assert site.found() == expected(OLD)
+    assert site.link.resolve() != first
     assert first.exists()
 
 
-def test_a_folder_that_a_runtime_made_in_the_place_of_the_link_gives_way(
-    host: DriverHost, link: Path
-) -> None:
-    link.mkdir(parents=True)
-    lay_out(host.host(), link)
-    assert tree(link) == expected(OLD)
+def test_a_folder_that_a_runtime_made_in_the_place_of_the_link_gives_way(site: Site) -> None:
+    site.link.mkdir(parents=True)
+    site.lay_out()
+    assert site.found() == expected(OLD)
 
 
-def test_another_agent_of_the_node_that_is_at_it_is_left_alone(
-    host: DriverHost, link: Path
-) -> None:
-    lay_out(host.host(), link)
-    with (link.parent / ".lock").open() as held:
+def test_another_agent_of_the_node_that_is_at_it_is_left_alone(site: Site) -> None:
+    site.lay_out()
+    with (site.link.parent / ".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        host.install(NEW)
-        assert not lay_out(host.host(), link)
-        assert DriverFolder(link).prune(idle=True) == []
-    assert tree(link) == expected(OLD)
+        site.install(NEW)
+        assert not site.lay_out()
+        assert site.folder().prune(idle=True) == []
+    assert site.found() == expected(OLD)
 
 
-def test_a_full_disk_leaves_the_driver_before(
-    host: DriverHost, link: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lay_out(host.host(), link)
-    host.install(NEW)
+def test_a_full_disk_leaves_the_driver_before(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.lay_out()
+    site.install(NEW)
 
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(shutil, "copyfileobj", full)
+    monkeypatch.setattr(
+        shutil, "copyfileobj", raising(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    )
     with pytest.raises(DriverFilesError, match="No space left on device: free space there"):
-        lay_out(host.host(), link)
-    assert tree(link) == expected(OLD)
-    assert generations(link) == [str(link.readlink())]
+        site.lay_out()
+    assert site.found() == expected(OLD)
+    assert site.generations() == [str(site.link.readlink())]
 
 
-def test_the_folder_follows_the_kernels_module_and_not_the_package(host: DriverHost) -> None:
-    host.install(NEW)
-    host.module.write_text(f"{OLD}\n")
+def test_the_folder_follows_the_kernels_module_and_not_the_package(site: Site) -> None:
+    site.install(NEW)
+    site.module.write_text(f"{OLD}\n")
     with pytest.raises(DriverFilesError, match=f"libraries of driver {NEW}.* module of {OLD}"):
-        host.host().look()
-    host.module.unlink()  # not loaded yet: the loader's first choice
-    assert host.host().look().version == NEW
-    host.module.write_text(f"{OLD}\n")
-    host.add("libcuda.so.1", f"libcuda.so.{OLD}")  # an older one beside it
-    host.write_cache()
-    assert set(host.host().look().files) == {f"lib64/libcuda.so.{OLD}", "bin/nvidia-smi"}
+        site.host().look()
+    site.module.unlink()  # not loaded yet: the loader's first choice
+    assert site.host().look().version == NEW
+    site.module.write_text(f"{OLD}\n")
+    site.add("libcuda.so.1", f"libcuda.so.{OLD}")  # an older one beside it
+    site.write_cache()
+    assert set(site.host().look().files) == {f"lib64/libcuda.so.{OLD}", "bin/nvidia-smi"}
 
 
 def test_32_bit_libraries_have_a_folder_of_their_own_but_not_where_vcuda_stands_before(
-    host: DriverHost, link: Path
+    site: Site,
 ) -> None:
-    folder = host.root / "usr/lib/i386-linux-gnu"
+    folder = site.root / "usr/lib/i386-linux-gnu"
     folder.mkdir()
     (folder / f"libcuda.so.{OLD}").write_bytes(ELF + b"32")
-    host.entries.append((I386, "libcuda.so.1", f"/usr/lib/i386-linux-gnu/libcuda.so.{OLD}"))
-    host.write_cache()
-    found = host.host().look()
+    site.entries.append((I386, "libcuda.so.1", f"/usr/lib/i386-linux-gnu/libcuda.so.{OLD}"))
+    site.write_cache()
+    found = site.host().look()
     assert f"lib/libcuda.so.{OLD}" in found.files
     assert found.links["lib/libcuda.so.1"] == f"libcuda.so.{OLD}"
     with pytest.raises(DriverFilesError, match=r"has no .* of vcuda-controller: put it"):
-        host.host(vcuda=True).look()
-    left = host.root / "etc/gpu-manager/vdriver/nvidia"  # by gpu-manager
+        site.host(vcuda=True).look()
+    left = site.root / "etc/gpu-manager/vdriver/nvidia"  # by gpu-manager
     for each in ("lib64/libcuda-control.so", "bin/gpu-client"):
         (left / each).parent.mkdir(parents=True)
         (left / each).write_bytes(ELF + b"vcuda")
-    lay_out(host.host(vcuda=True), link)
+    site.lay_out(site.host(vcuda=True))
     control = "libcuda-control.so"
     expected_tree = expected(OLD) | {f"lib64/{control}": "\x7fELF\x02\x01\x01vcuda"}
     expected_tree |= {"bin/gpu-client": "\x7fELF\x02\x01\x01vcuda"}
     expected_tree |= {
         f"lib64/lib{n}.so{v}": control for n in ("cuda", "nvidia-ml") for v in ("", ".1")
     }
-    assert tree(link) == expected_tree
+    assert site.found() == expected_tree
 
 
-def contain(host: DriverHost, version: str) -> DriverHost:
+def contain(site: Site, version: str) -> DriverHost:
     """Put a driver container there, as the GPU Operator mounts its root."""
-    contained = DriverHost(host.root / "run/nvidia/driver")
+    contained = DriverHost(site.root / "run/nvidia/driver")
     contained.install(version)
-    host.module.write_text(f"{version}\n")
+    site.module.write_text(f"{version}\n")
     return contained
 
 
-def test_a_driver_in_a_container_is_found_where_the_gpu_operator_mounts_it(
-    tmp_path: Path, link: Path
-) -> None:
-    host = DriverHost(tmp_path / "bare")
-    host.write_cache()
+def test_a_driver_in_a_container_is_found_where_the_gpu_operator_mounts_it(tmp_path: Path) -> None:
+    site = Site(tmp_path / "bare")
+    site.write_cache()
     with pytest.raises(DriverFilesError, match="the host's loader knows no libcuda"):
-        host.host().look()  # after a boot, before the container
-    contain(host, NEW)
-    assert lay_out(host.host(), link)
-    assert tree(link) == expected(NEW)
-    source = host.host().look().files["bin/nvidia-smi"]
+        site.host().look()  # after a boot, before the container
+    contain(site, NEW)
+    assert site.lay_out()
+    assert site.found() == expected(NEW)
+    source = site.host().look().files["bin/nvidia-smi"]
     assert source.path == "/run/nvidia/driver/usr/bin/nvidia-smi"
 
 
-def test_of_two_drivers_the_one_in_the_kernel_is_taken_and_the_hosts_first(
-    host: DriverHost, link: Path
-) -> None:
-    contained = contain(host, NEW)
-    lay_out(host.host(), link)
-    assert tree(link) == expected(NEW)
+def test_of_two_drivers_the_one_in_the_kernel_is_taken_and_the_hosts_first(site: Site) -> None:
+    contained = contain(site, NEW)
+    site.lay_out()
+    assert site.found() == expected(NEW)
     contained.install(OLD)
-    host.module.write_text(f"{OLD}\n")
-    assert host.host().look().files["bin/nvidia-smi"].path == "/usr/bin/nvidia-smi"
+    site.module.write_text(f"{OLD}\n")
+    assert site.host().look().files["bin/nvidia-smi"].path == "/usr/bin/nvidia-smi"
 
 
-def test_a_driver_container_of_another_driver_than_the_kernels_is_refused_in_words(
-    host: DriverHost,
-) -> None:
-    contain(host, NEW)
-    host.module.write_text("570.86.10\n")
-    with pytest.raises(DriverFilesError, match=rf"has the libraries of driver {NEW}, and the"):
-        host.host().look()
+def test_device_nodes_of_a_driver_container_are_in_its_own_dev(site: Site) -> None:
+    assert device_on_host(site.root, "/dev/nvidia0") == "/dev/nvidia0"
+    (site.root / "run/nvidia/driver/dev").mkdir(parents=True)
+    (site.root / "run/nvidia/driver/dev/nvidia0").touch()
+    assert device_on_host(site.root, "/dev/nvidia0") == "/run/nvidia/driver/dev/nvidia0"
+    assert device_on_host(site.root, "/dev/nvidiactl") == "/dev/nvidiactl"
 
 
-def test_device_nodes_of_a_driver_container_are_in_its_own_dev(host: DriverHost) -> None:
-    assert device_on_host(host.root, "/dev/nvidia0") == "/dev/nvidia0"
-    (host.root / "run/nvidia/driver/dev").mkdir(parents=True)
-    (host.root / "run/nvidia/driver/dev/nvidia0").touch()
-    assert device_on_host(host.root, "/dev/nvidia0") == "/run/nvidia/driver/dev/nvidia0"
-    assert device_on_host(host.root, "/dev/nvidiactl") == "/dev/nvidiactl"
+def _no_cache(site: Site) -> None:
+    (site.root / "etc/ld.so.cache").unlink()
 
 
-def _no_cache(host: DriverHost) -> None:
-    (host.root / "etc/ld.so.cache").unlink()
+def _no_elf(site: Site) -> None:
+    site.add("libcuda.so.1", f"libcuda.so.{OLD}", b"#!/bin/sh\n")
 
 
-def _no_elf(host: DriverHost) -> None:
-    host.add("libcuda.so.1", f"libcuda.so.{OLD}", b"#!/bin/sh\n")
-
-
-def _pipe(host: DriverHost) -> None:
-    path = host.root / host.lib / f"libcuda.so.{OLD}"
+def _pipe(site: Site) -> None:
+    path = site.root / site.lib / f"libcuda.so.{OLD}"
     path.unlink()
     os.mkfifo(path)
 
 
-def _loop(host: DriverHost) -> None:
-    path = host.root / host.lib / "libcuda.so.1"
+def _loop(site: Site) -> None:
+    path = site.root / site.lib / "libcuda.so.1"
     path.unlink()
     path.symlink_to("libcuda.so.1")
 
 
-def _outside(host: DriverHost) -> None:
-    outside = host.root.parent / f"libcuda.so.{OLD}"
+def _outside(site: Site) -> None:
+    outside = site.root.parent / f"libcuda.so.{OLD}"
     outside.write_bytes(ELF)
-    path = host.root / host.lib / "libcuda.so.1"
+    path = site.root / site.lib / "libcuda.so.1"
     path.unlink()
     path.symlink_to("../" * 20 + str(outside)[1:])
 
@@ -305,30 +275,46 @@ def _outside(host: DriverHost) -> None:
     ],
 )
 def test_an_odd_host_is_refused_in_words(
-    host: DriverHost, link: Path, spoil: Callable[[DriverHost], None], why: str
+    site: Site, spoil: Callable[[Site], None], why: str
 ) -> None:
-    spoil(host)
+    spoil(site)
     with pytest.raises(DriverFilesError, match=why):
-        lay_out(host.host(), link)
-    assert not DriverFolder(link).usable
+        site.lay_out()
+    assert not site.folder().usable
 
 
-def test_a_file_that_changes_while_it_is_copied_is_not_taken(host: DriverHost, link: Path) -> None:
-    layout = host.host().look()
-    host.install(NEW)
-    host.install(OLD)  # the same version, other files
+def test_a_file_that_changes_while_it_is_copied_is_not_taken(site: Site) -> None:
+    layout = site.host().look()
+    site.install(NEW)
+    site.install(OLD)  # the same version, other files
     with pytest.raises(DriverFilesError, match="is being changed on the host"):
-        DriverFolder(link).lay_out(layout, host.host().open)
-    assert generations(link) == []
+        site.folder().lay_out(layout, site.host().open)
+    assert site.generations() == []
 
 
-def test_another_architecture_has_no_driver(host: DriverHost) -> None:
+def test_another_architecture_has_no_driver(site: Site) -> None:
     with pytest.raises(DriverFilesError, match="riscv64 is no architecture of a driver"):
-        Host(host.root, machine="riscv64").look()
+        Host(site.root, machine="riscv64").look()
 
 
-def test_a_library_of_another_processor_is_not_taken(host: DriverHost) -> None:
-    host.entries = [(X86_64 | 0x0A00, name, path) for _, name, path in host.entries]
-    host.write_cache()
-    with pytest.raises(DriverFilesError, match="knows no libcuda"):
-        host.host().look()
+def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.driver.keeper._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("agent.driver.keeper._RETRY_SECONDS", 0.01)
+    host, stop = Site(tmp_path), threading.Event()
+    results: list[bool] = []
+    keeper = DriverKeeper(host.host(), host.folder(), idle=lambda: True, on_result=results.append)
+    with running(lambda: keeper.run(stop), stop.set):
+        eventually(lambda: False in results, "it has looked")
+        assert "there is no /etc/ld.so.cache" in keeper.problem
+        assert not keeper.ready.is_set()
+        host.install("535.1")
+        assert keeper.ready.wait(30)
+        eventually(lambda: results[-1], "all is right")
+        host.install("550.2")
+        eventually(lambda: host.found() == expected("550.2"), "it follows")
+        (host.root / "etc/ld.so.cache").unlink()
+        eventually(lambda: bool(keeper.problem), "the host has no driver now")
+    assert host.found() == expected("550.2")
+    assert DriverKeeper(host.host(), host.folder(), idle=lambda: True).ready.is_set()

@@ -36,27 +36,6 @@ def test_what_is_no_file_is_not_read(folder: Path, held: int) -> None:
         folders.read(held, "x" * 300, 10)
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_a_folder_can_be_read_by_everybody_whatever_the_umask(
-    folder: Path, held: int, there: bool
-) -> None:
-    before = os.umask(0o777)
-    try:
-        if there:
-            (folder / "made").mkdir()
-        folders.make("made", held)
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((folder / "made").stat().st_mode) == 0o755
-
-
-def test_a_link_is_not_entered(folder: Path, held: int) -> None:
-    (folder / "link").symlink_to("/")
-    for enter in (folders.make, folders.open_folder):
-        with pytest.raises(NotADirectoryError):
-            enter("link", held)
-
-
 def test_a_file_that_was_open_is_left_as_it_was(folder: Path, held: int) -> None:
     """Whoever reads has the old one or the new, never half of each."""
     (folder / "file").write_bytes(b"old")
@@ -83,16 +62,3 @@ def test_what_is_in_the_way_of_a_file_is_removed_and_no_link_is_followed(
     assert precious.read_bytes() == b"mine"
     assert folders.names(held) == ["link", "tree"]
     assert not (folder / "link").is_symlink()
-
-
-def test_removing_takes_the_link_and_not_what_it_names(
-    folder: Path, held: int, tmp_path: Path
-) -> None:
-    (tmp_path / "kept").mkdir()
-    (folder / "link").symlink_to(tmp_path / "kept")
-    (folder / "tree" / "deep").mkdir(parents=True)
-    (folder / "tree" / "link").symlink_to(tmp_path)
-    for name in ("link", "tree", "none"):
-        folders.remove(held, name)
-    assert folders.names(held) == []
-    assert (tmp_path / "kept").is_dir()

@@ -7,6 +7,7 @@ import pytest
 
 from agent.host import stale_sockets
 from agent.host.stale_sockets import remove_dead
+from tests.agent.builders import raising
 
 
 def test_sockets_that_nobody_listens_at_are_removed_once_they_are_old(
@@ -35,10 +36,7 @@ def test_one_that_cannot_be_removed_stays_and_is_told(
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(folder / "a.sock"))
 
-    def refuses(_path: Path) -> None:
-        raise PermissionError("read-only")
-
     monkeypatch.setattr(stale_sockets, "_YOUNG_SECONDS", -1)
-    monkeypatch.setattr(Path, "unlink", refuses)
+    monkeypatch.setattr(Path, "unlink", raising(PermissionError("read-only")))
     remove_dead(folder, ["*"])
     assert caplog.messages == ["a socket stays"]

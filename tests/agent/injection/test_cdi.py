@@ -189,15 +189,12 @@ AGAIN = spec_of(i1="nvidia1")
 ON_HOST: dict[str, tuple[list[list[Spec]], dict[str, str] | None]] = {
     "all by UUID": ([[nvidia()]], BY_UUID),
     "a UUID is missing": ([[without(nvidia(), "GPU-1")]], BY_INDEX),
-    "no directory": ([], None),
     "an empty directory": ([[]], None),
     "a card is missing": ([[without(nvidia(), "GPU-1", "1")]], None),
     "another kind": ([[replace(nvidia(), kind="management.nvidia.com/gpu")]], None),
-    "another card by index": ([[STALE]], None),
     "another card by UUID": ([[spec_of(GPU_0="nvidia1", GPU_1="nvidia0")]], None),
     "two cards under a name": ([[spec_of(i0="nvidia0 nvidia1", i1="nvidia1")]], None),
     "no card under a name": ([[spec_of(i0="nvidia0", i1="")]], None),
-    "a name that begins alike": ([[spec_of(i0="nvidia10", i1="nvidia1")]], None),
     "a card for everybody": ([[replace(JUST, nodes=frozenset({"/dev/nvidia1"}))]], None),
     "stale UUIDs, just indices": (
         [[spec_of(GPU_0="nvidia1", GPU_1="nvidia1", i0="nvidia0", i1="nvidia1")]],
@@ -232,12 +229,9 @@ GOOD: dict[str, Any] = {
     "change",
     [
         {},
-        {"cdiVersion": "v0.6.0"},
         {"containerEdits": None},
-        {"containerEdits": {}},
         {"containerEdits": {"deviceNodes": None}},
         {"devices": [{"name": "0"}]},
-        {"annotations": {"a": "b"}},
         {"devices": [{"name": "a-_.:9"}]},
         {"containerEdits": {"deviceNodes": [{"path": "/a", "hostPath": "/dev/nvidia7"}]}},
     ],
@@ -267,22 +261,19 @@ def edits(**changes: object) -> dict[str, object]:
             {"cdiVersion": "latest"},
             'cdiVersion: Invalid value: "latest": must be a version such as 0.5.0',
         ),
-        ({"kind": None}, "kind: Invalid value: null: must be <vendor>/<class>"),
         *(
             ({"kind": kind}, f"kind: Invalid value: {json.dumps(kind)}: must be <vendor>/<class>")
-            for kind in ("", "gpu", "a/b/c", "a/b=c", "a/b\n", "1/b", "a/-", "a/b:")
+            for kind in ("gpu", "a/b/c", "a/b\n", "1/b", "a/b:")
         ),
-        ({"devices": None}, DEVICES),
         ({"devices": []}, DEVICES),
         ({"devices": [GOOD["devices"][0]] * 4097}, DEVICES),
         ({"devices": ["0"]}, "devices[0]: must be a mapping"),
-        ({"devices": [{"name": 0}]}, f"devices[0].name: Invalid value: 0: {NAME}"),
         *(
             (
                 {"devices": [{"name": name}]},
                 f"devices[0].name: Invalid value: {json.dumps(name)}: {NAME}",
             )
-            for name in ("", "../x", "-a", "a:", "a=b", "a\n", "*")
+            for name in ("", "../x", "a:", "a\n", "*")
         ),
         ({"devices": GOOD["devices"] * 2}, "devices: a name stands twice"),
         (
@@ -290,10 +281,8 @@ def edits(**changes: object) -> dict[str, object]:
             "devices[0].containerEdits: must be a mapping",
         ),
         ({"containerEdits": "x"}, "containerEdits: must be a mapping"),
-        (edits(deviceNodes={}), NODES),
         (edits(deviceNodes=[{"path": "/dev/a"}] * 257), NODES),
         (edits(deviceNodes=["/dev/a"]), ONE_NODE),
-        (edits(deviceNodes=[{}]), ONE_NODE),
         (edits(deviceNodes=[{"path": 1}]), ONE_NODE),
         (edits(deviceNodes=[TWO_NODES]), ONE_NODE),
     ],

@@ -19,6 +19,7 @@ from simulator.kubelet.answers import Answer
 from simulator.kubelet.numa import Holding
 from tests.agent.builders import CORE, MEMORY, patient
 from tests.agent.fakes import NAMES, RESOURCES
+from tests.examples import any_json
 
 ENTRY = {
     "PodUID": "u",
@@ -57,8 +58,7 @@ def parse(content: str | bytes) -> Checkpoint:
         ('{"Data": {"PodDeviceEntries": []}}', {}),
     ],
     ids=[
-        *("empty", "one entry", "by NUMA node", "two resources", "not ours", "no IDs"),
-        "without what is not needed",
+        *("empty", "one entry", "by NUMA node", "two resources", "not ours", "no IDs", "bare"),
     ],
 )
 def test_a_file_is_read(content: str, held: Any) -> None:
@@ -69,14 +69,12 @@ def test_a_file_is_read(content: str, held: Any) -> None:
     ("content", "message"),
     [
         ("", "not JSON: Expecting value: line 1 column 1 (char 0)"),
-        (text(ENTRY)[:9], "not JSON: Expecting value: line 1 column 10 (char 9)"),
         (
             b"\xff",
             "not JSON: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
         ),
         ("7", "must be an object, found a number"),
         ("{}", "Data: missing"),
-        ('{"Data": null}', "Data: must be an object, found null"),
         ('{"Data": {}}', "Data.PodDeviceEntries: missing"),
         (
             '{"Data": {"PodDeviceEntries": {}}}',
@@ -158,14 +156,7 @@ def test_whatever_a_kubelet_writes_one_after_the_other_is_read(files: list[Any],
             assert reader.read() == Checkpoint(merged)
 
 
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | _names,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*ENTRY, "Data", "PodDeviceEntries"]), inner, max_size=4)
-    ),
-    max_leaves=20,
-)
+_json = any_json(*ENTRY, "Data", "PodDeviceEntries")
 
 
 @patient

@@ -13,7 +13,7 @@ from agent.kubelet.device_list import MOST_BYTES, HealthFeed, check_size, device
 from common.kubelet_api import deviceplugin_pb2 as api
 from contract.inventory import Card, Inventory
 from contract.resource import Resource
-from tests.agent.builders import CORE, MEMORY, patient
+from tests.agent.builders import MEMORY, patient
 from tests.examples import share
 
 MIB = 1 << 20
@@ -69,11 +69,6 @@ def test_blocks_too_small_for_the_kubelet_are_refused_with_the_smallest_that_wor
     assert size_of(node(8, memory, smallest - 1), MEMORY, numa=numa) > MOST_BYTES
 
 
-def test_usual_nodes_are_far_from_it() -> None:
-    check_size(node(8, 141 * 1024, 256), numa=True)
-    assert sent(node(8, 141 * 1024, 256), CORE, numa=True) < MOST_BYTES // 10
-
-
 _SMALL = node(1, 1, 1).inventory.cards[0]
 _LARGE = node(2, 100_000, 1).inventory.cards[1]
 
@@ -94,13 +89,6 @@ def test_a_node_that_the_kubelet_cannot_be_told_of_is_refused(
 ) -> None:
     with pytest.raises(SettingsError, match=message):
         check_size(table, numa=False)
-
-
-@pytest.mark.parametrize(("numa", "told"), [(True, [1]), (False, [])])
-def test_the_numa_node_is_told_where_it_is_wanted(numa: bool, told: list[int]) -> None:
-    first = devices(node(1, 256, 256, numa=1), CORE, set(), numa=numa)[0]
-    assert [each.ID for each in first.topology.nodes] == told
-    assert not devices(node(1, 256, 256, numa=None), CORE, set(), numa=True)[0].topology.nodes
 
 
 # --- who waits for a change of it -------------------------------------------------------------

@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,8 +42,17 @@ def calls() -> FakeCalls:
     return FakeCalls()
 
 
-def service_of(calls: FakeCalls, resource: Resource = CORE) -> DevicePluginService:
-    return DevicePluginService(resource=resource, table=make_table(3), calls=calls)
+def service_of(calls: FakeCalls, resource: Resource = CORE, **more: Any) -> DevicePluginService:
+    return DevicePluginService(resource=resource, table=make_table(3), calls=calls, **more)
+
+
+@contextmanager
+def serving(folder: Path, service: DevicePluginService) -> Iterator[rpc.DevicePluginStub]:
+    """Serve, and connect as a kubelet does."""
+    server = PluginServer(service, folder / "vcore.sock")
+    with plugin(server.socket) as connected:
+        yield connected
+    server.stop()
 
 
 @pytest.fixture
@@ -81,10 +90,7 @@ def test_devices_mounts_and_cdi_names_reach_the_kubelet(
         ("/etc/vcuda", "/h/files", True),
         ("/w", "/h/w", False),
     ]
-    assert [each.name for each in allocated.cdi_devices] == [
-        "nvidia.com/gpu=0",
-        "nvidia.com/gpu=1",
-    ]
+    assert [each.name for each in allocated.cdi_devices] == ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -105,20 +111,13 @@ def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_
 
 def test_only_refusals_of_the_kubelets_serial_calls_wait(folder: Path, calls: FakeCalls) -> None:
     waits: list[str] = []
-    service = DevicePluginService(
-        resource=CORE,
-        table=make_table(1),
-        calls=calls,
-        before_refusal=lambda: waits.append(calls.asked[-1][0]),
-    )
-    server = PluginServer(service, folder / "vcore.sock")
-    with plugin(server.socket) as stub:
+    service = service_of(calls, before_refusal=lambda: waits.append(calls.asked[-1][0]))
+    with serving(folder, service) as stub:
         for error in (None, OSError("secret"), PlacementError("no card fits")):
             calls.error = error
             for call in CALLS.values():
                 with suppress(grpc.RpcError):
                     call(stub, ["a"])
-    server.stop()
     assert waits == ["prefer", "allocate"]
 
 
@@ -126,11 +125,8 @@ def test_only_refusals_of_the_kubelets_serial_calls_wait(folder: Path, calls: Fa
 def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
     folder: Path, calls: FakeCalls, resource: Resource, count: int
 ) -> None:
-    service = DevicePluginService(resource=resource, table=make_table(3), calls=calls, numa=True)
-    server = PluginServer(service, folder / "p.sock")
-    with plugin(server.socket) as stub:
+    with serving(folder, service_of(calls, resource, numa=True)) as stub:
         devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S))).devices)
-    server.stop()
     assert [each.ID for each in devices] == list(make_table(3).slots(resource))
     assert len(devices) == count
     assert {each.health for each in devices} == {"Healthy"}
@@ -139,21 +135,6 @@ def test_every_place_is_listed_healthy_with_the_numa_node_of_its_card(
         for each in devices
     } == {("GPU-0", (0,)), ("GPU-1", (1,)), ("GPU-2", ())}
     assert [each.HasField("topology") for each in devices[:: count // 3]] == [True, True, False]
-
-
-def test_sixteen_cards_of_141_gib_fit(folder: Path, calls: FakeCalls) -> None:
-    """9,024 memory places with long UUIDs: more than fits into small messages."""
-    table = make_table(16, blocks=564)
-    service = DevicePluginService(resource=MEMORY, table=table, calls=calls)
-    server = PluginServer(service, folder / "p.sock")
-    with plugin(server.socket) as stub:
-        devices = list(next(iter(stub.ListAndWatch(pb.Empty(), timeout=DEADLINE_S))).devices)
-        assert len(devices) == 9024
-        every = [each.ID for each in devices]
-        assert ask_preferred(stub, every, 9024) == every
-        ask_allocate(stub, every)
-    server.stop()
-    assert calls.asked[-1] == ("allocate", tuple(every))
 
 
 class Ended:
@@ -215,10 +196,8 @@ def test_a_socket_file_left_by_a_dead_process_is_taken_over(folder: Path, calls:
     left.bind(str(path))
     left.close()
     assert path.exists()
-    server = PluginServer(service_of(calls), path)
-    with plugin(path) as stub:
+    with serving(folder, service_of(calls)) as stub:
         ask_allocate(stub, ["a"])
-    server.stop()
 
 
 def test_a_socket_that_cannot_be_bound_is_an_os_error(folder: Path, calls: FakeCalls) -> None:
@@ -239,8 +218,4 @@ def test_a_burst_is_answered_at_once_and_then_so_many_a_second() -> None:
     for _ in range(100):
         clock.now += pace.delay()
     assert clock.now - begun == pytest.approx(100 / PER_SECOND)
-
-
-def test_no_answer_is_kept_back_for_long() -> None:
-    pace = RefusalPace(FakeClock())
     assert max(pace.delay() for _ in range(200)) == LONGEST_SECONDS

@@ -187,21 +187,20 @@ def test_while_the_api_is_away_the_oldest_are_dropped_and_the_newest_kept() -> N
     assert len(told.api.stored) <= 257
 
 
+BOTH = {"number 1": 1, "number 2": 1}
+
+
 @pytest.mark.parametrize(
     ("errors", "results", "counts"),
     [
         ([Rejected(422, "invalid")], ["dropped", "written"], {"number 2": 1}),
         ([Gone("expired")], ["dropped", "written"], {"number 2": 1}),
         # A defect of ours costs one try, not the thread.
-        ([KeyError("unforeseen")], ["retried", *["written"] * 2], {"number 1": 1, "number 2": 1}),
+        ([KeyError("unforeseen")], ["retried", *["written"] * 2], BOTH),
         # It goes while it is found to exist: it is created anew.
-        (
-            [Rejected(409, ""), Rejected(404, "")],
-            ["retried", *["written"] * 2],
-            {"number 1": 1, "number 2": 1},
-        ),
+        ([Rejected(409, ""), Rejected(404, "")], ["retried", *["written"] * 2], BOTH),
         # A permission may come after the agent.
-        ([Rejected(401, "no")], ["retried", *["written"] * 2], {"number 1": 1, "number 2": 1}),
+        ([Rejected(401, "no")], ["retried", *["written"] * 2], BOTH),
         # A namespace that is being deleted is given up, and holds no other up.
         (
             [Rejected(403, "no"), None, *[Rejected(403, "no")] * 3],
@@ -259,20 +258,6 @@ def test_each_failure_doubles_the_wait_until_it_works() -> None:
         told.wait(*["retried"] * 3, "written")
     gaps = [later - sooner for sooner, later in zip(told.api.at, told.api.at[1:], strict=False)]
     assert [gap >= least for gap, least in zip(gaps, [0.02, 0.04, 0.08], strict=True)] == [True] * 3
-
-
-def test_what_is_told_again_while_it_is_tried_is_not_lost() -> None:
-    told = Told(Unavailable("away"))
-    told.api.go_on.clear()
-    with told.running():
-        told.tell(REFUSED)
-        assert told.api.entered.wait(DEADLINE_S)
-        told.clock.now += 60
-        told.tell(REFUSED, REFUSED)
-        told.api.go_on.set()
-        told.wait("retried", "written")
-    (event,) = told.api.stored.values()
-    assert (event["count"], event["lastTimestamp"]) == (3, "1970-01-01T00:17:40Z")
 
 
 def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

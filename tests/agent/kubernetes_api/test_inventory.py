@@ -90,14 +90,10 @@ def test_a_survey_has_every_card_with_its_health_its_links_and_what_is_free() ->
         unhealthy={"GPU-0": "", "GPU-1": "Xid 79 at 12:00:01"}.__getitem__,
         free={CORE: {"GPU-0": 70, "GPU-1": 100}, MEMORY: {"GPU-0": 3, "GPU-1": 10}},
     )
-    assert encode_inventory(found) == (
-        '{"memoryBlock":268435456,"cards":['
-        '{"uuid":"GPU-0","index":0,"model":"Test","memory":2684354560,"numa":null,'
-        '"health":"Healthy","reason":"","freeCores":70,"freeBlocks":3},'
-        '{"uuid":"GPU-1","index":1,"model":"Test","memory":2684354560,"numa":null,'
-        '"health":"Unhealthy","reason":"Xid 79 at 12:00:01","freeCores":100,"freeBlocks":10}],'
-        '"links":[{"cards":[0,1],"kind":"NV12"}]}'
-    )
+    sound, ill = (replace(each, minor=0, device="") for each in inventory.cards)
+    ill = replace(ill, unhealthy="Xid 79 at 12:00:01")
+    free = Amounts(70, 3), Amounts(100, 10)
+    assert found == PublishedInventory(BLOCK, (sound, ill), inventory.links, free)
     assert decode_inventory(encode_inventory(found)) == found
 
 

@@ -62,12 +62,10 @@ def test_what_changes_is_told_and_while_nobody_answers_what_was_known_holds(
 @pytest.mark.parametrize(
     ("allocatable", "others"),
     [
-        (None, {}),
         ({}, {}),
         ({"cpu": "8", "nvidia.com/gpu": "0", NAMES.core: "800"}, {}),  # it is off again
         ({"nvidia.com/mig-1g.10gb": "7"}, {}),  # cards in MIG mode are not ours
         ({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": 8}),
-        ({"nvidia.com/gpu.shared": "32"}, {"nvidia.com/gpu.shared": 32}),  # renamed, time-sliced
         ({"nvidia.com/gpu": "many"}, {}),
     ],
 )

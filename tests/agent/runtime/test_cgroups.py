@@ -88,25 +88,11 @@ def test_a_container_is_found(uid: str | None, directory: str, inside: str) -> N
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
-        "/init.scope",
-        "/system.slice/containerd.service",
-        "/kubepods.slice",
-        FS,
-        SLICE,
-        f"{SLICE}/crio-conmon-{ID}.scope",
-        f"{FS}/crio-conmon-{ID}",
+        *("/", "/system.slice/containerd.service", "/../../..", f"/user.slice/{ID[:32]}"),
+        *(FS, SLICE, f"{SLICE}/crio-conmon-{ID}.scope", f"{FS}/crio-conmon-{ID}"),
         f"{FS}/crio-conmon-{ID}/pod{UID}/crio-{ID}",
-        f"{FS}/{ID[:-1]}",
-        f"{FS}/{ID}0",
-        f"{FS}/{ID.upper()}",
-        f"{FS}/{ID}.service",
-        f"{FS}/{ID} (deleted)",
-        f"{SLICE}/cri-containerd-{ID}.scope\n",
-        f"{MIXED}:cri-containerd:{ID[:-1]}",
-        f"{MIXED}:cri-containerd",
-        "/../../..",
-        f"/user.slice/{ID[:32]}",
+        *(f"{FS}/{each}" for each in (ID[:-1], f"{ID}0", ID.upper(), f"{ID} (deleted)")),
+        *(f"{SLICE}/cri-containerd-{ID}.scope\n", f"{MIXED}:cri-containerd:{ID[:-1]}"),
     ],
 )
 def test_what_is_no_container_is_none(path: str) -> None:
@@ -152,10 +138,8 @@ def test_hierarchies_that_name_several_containers_are_not_believed(other: str, n
     ("root", "init"),
     [
         (f"/docker/{OTHER}", f"/docker/{OTHER}"),
-        (f"/docker/{OTHER}", f"/docker/{OTHER}/init.scope"),
         (f"/docker/{OTHER}", f"/docker/{OTHER}/init"),
         (f"/system.slice/docker-{OTHER}.scope", f"/system.slice/docker-{OTHER}.scope/init.scope"),
-        (f"/kubepods/pod{OTHER_UID}/{OTHER}", f"/kubepods/pod{OTHER_UID}/{OTHER}"),
     ],
 )
 def test_a_node_that_is_a_container_itself_is_looked_through(root: str, init: str) -> None:
@@ -177,10 +161,7 @@ def test_only_the_whole_way_of_init_is_looked_through() -> None:
     [
         ("nonsense", '"nonsense"'),
         ("0:/", '"0:/"'),
-        ("x::/", '"x::/"'),
-        ("::/", '"::/"'),
         ("0::relative", '"0::relative"'),
-        ("0::", '"0::"'),
         ("0::/\n4:memory", '"4:memory"'),
         (f"0::/\n{'y' * 100}", f'"{"y" * 64}"...'),
     ],
@@ -278,7 +259,6 @@ def test_pids_are_those_of_all_cgroups_inside_a_container(tree: Tree) -> None:
     [
         ("cpuacct,cpu", "3:cpuacct,cpu:"),
         ("cpu", "3:cpuacct,cpu:"),
-        ("cpuacct", "3:cpuacct,cpu:"),
         ("systemd", "0::/\n1:name=systemd:"),
         ("unified", "4:memory:/\n0::"),
     ],
@@ -295,7 +275,6 @@ def test_a_hierarchy_is_found_however_it_is_mounted(tree: Tree, directory: str, 
         pytest.param("/a", errno.EOPNOTSUPP, 9, (7, 8), id="threaded: told further up"),
         pytest.param("", errno.EOPNOTSUPP, 9, (7, 8, 9), id="itself threaded: all are asked"),
         pytest.param("/a", errno.ENOENT, 9, (7, 8), id="removed meanwhile"),
-        pytest.param("/a", errno.ENODEV, 9, (7, 8), id="just removed"),
         pytest.param("/none", 0, 1, (7, 8, 9), id="too many cgroups: all are asked"),
         pytest.param("/none", 0, 9, (1001, 7, 8), id="as it should be"),
     ],

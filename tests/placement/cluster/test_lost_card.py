@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from placement.scoring import Policy
 from scheduler.decisions import Decisions
 from scheduler.state import State
+from tests.agent.builders import cases
 from tests.placement.cluster.builders import NAMES, a_pod, hint, make_node, make_pod, record
 
 ONE, TWO, GONE = "GPU-n1-0", "GPU-n1-1", "GPU-gone-0"
@@ -24,65 +23,47 @@ def free_beside(*pods: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
     return tuple(room.snapshot().free)
 
 
-@pytest.mark.parametrize(
-    ("asked", "annotations", "free"),
-    [
-        pytest.param(
-            {"limits": [(50, 8)]}, record(c0=([GONE], 50, 8)), (ALL, ALL), id="its only card"
-        ),
-        pytest.param(
-            {"limits": [(50, 8)]},
-            record(c0=([GONE], 50, 8)) | hint("0"),
-            (ALL, ALL),
-            id="swapped: its index is another card's now",
-        ),
-        pytest.param(
-            {"limits": [(200, 8)]},
-            record(c0=([GONE, TWO], 200, 8)),
-            (ALL, (0, 28)),
-            id="one of two cards",
-        ),
-        pytest.param(
-            {"limits": [(200, 8)]}, record(c0=([GONE, "GPU-gone-1"], 200, 8)), (ALL, ALL), id="both"
-        ),
-        pytest.param(
-            {"limits": [(50, 8), (50, 8)]},
-            record(c0=([GONE], 50, 8), c1=([TWO], 50, 8)),
-            (ALL, HALF),
-            id="one of two containers",
-        ),
-        pytest.param(
-            {"limits": [(50, 8)], "inits": [(60, 9)]},
-            record(c0=([GONE], 50, 8), i0=([GONE], 60, 9)),
-            (ALL, ALL),
-            id="with an init container",
-        ),
-        pytest.param(
-            {"limits": [(50, 8)], "inits": [(60, 9)]},
-            record(c0=([GONE], 50, 8)),
-            (ALL, ALL),
-            id="with one of which nobody knows what it had (K4)",
-        ),
-        pytest.param(
-            {"limits": [(50, 8)], "inits": [(60, 9)]},
-            record(c0=([TWO], 50, 8), i0=([GONE], 60, 9)),
-            (ALL, HALF),
-            id="an init container's alone",
-        ),
-        pytest.param(
-            {"limits": [(50, 8)]},
-            hint("7"),
-            (HALF, ALL),
-            id="chosen, and never there",
-        ),
-    ],
-)
+WITH_INIT = {"inits": [(60, 9)]}
+CASES: dict[str, tuple[dict[str, Any], dict[str, str], tuple[tuple[int, int], ...]]] = {
+    "its only card": ({}, record(c0=([GONE], 50, 8)), (ALL, ALL)),
+    "swapped: its index is another card's now": (
+        {},
+        record(c0=([GONE], 50, 8)) | hint("0"),
+        (ALL, ALL),
+    ),
+    "with an init container": (
+        WITH_INIT,
+        record(c0=([GONE], 50, 8), i0=([GONE], 60, 9)),
+        (ALL, ALL),
+    ),
+    "with one of which nobody knows what it had (K4)": (
+        WITH_INIT,
+        record(c0=([GONE], 50, 8)),
+        (ALL, ALL),
+    ),
+    "an init container's alone": (
+        WITH_INIT,
+        record(c0=([TWO], 50, 8), i0=([GONE], 60, 9)),
+        (ALL, HALF),
+    ),
+    "chosen, and never there": ({}, hint("7"), (HALF, ALL)),
+}
+
+
+@cases("asked, annotations, free", CASES)
 def test_a_pod_on_a_card_that_is_not_there_counts_on_no_other(
     asked: dict[str, Any], annotations: dict[str, str], free: tuple[tuple[int, int], ...]
 ) -> None:
-    limits = asked.pop("limits")
-    pod = make_pod("a", *limits, node="n1", annotations=annotations, **asked)
+    pod = make_pod("a", (50, 8), node="n1", annotations=annotations, **asked)
     assert free_beside(pod) == free
+
+
+def test_of_several_cards_or_containers_what_is_left_counts() -> None:
+    two = make_pod("a", (200, 8), node="n1", annotations=record(c0=([GONE, TWO], 200, 8)))
+    assert free_beside(two) == (ALL, (0, 28))
+    recorded = record(c0=([GONE], 50, 8), c1=([TWO], 50, 8))
+    both = make_pod("a", (50, 8), (50, 8), node="n1", annotations=recorded)
+    assert free_beside(both) == (ALL, HALF)
 
 
 def test_a_pod_that_fits_beside_it_is_let_in() -> None:

@@ -49,13 +49,10 @@ def _cards(**changes: object) -> str:
     ("inventory", "problem"),
     [
         (None, Problem.NO_INVENTORY),
-        ("", Problem.UNREADABLE),
         ("{}", Problem.UNREADABLE),
         (7, Problem.UNREADABLE),
-        (_changed(memoryBlock=0), Problem.UNREADABLE),
         (_changed(links=[{"cards": [0, 1], "kind": "WIFI"}]), Problem.UNREADABLE),
         (_changed(links=[{"cards": [1, 0], "kind": "PIX"}]), Problem.UNREADABLE),
-        (_changed(links=[{"cards": [0, 7], "kind": "PIX"}]), Problem.UNREADABLE),
         (_cards(index=0), Problem.UNREADABLE),
         (_cards(uuid="GPU-n1-0"), Problem.UNREADABLE),
         (_changed(cards=[]), Problem.NO_CARDS),

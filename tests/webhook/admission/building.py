@@ -1,11 +1,15 @@
 """Reviews, stamps and hostile JSON for the tests of decisions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jsonpatch
 from hypothesis import strategies as st
 
+from contract.names import Names
 from contract.stamps import OrderStamp
+from webhook.admission.options import DEFAULTS, Options
+from webhook.admission.pods import decide_pod
 from webhook.admission.reviews import Review, Target
 from webhook.admission.verdicts import Verdict
 
@@ -25,6 +29,13 @@ def stamp() -> OrderStamp:
 
 def no_stamp() -> OrderStamp:
     raise AssertionError("no stamp is due")
+
+
+def decide(
+    pod: Json, options: Options = DEFAULTS, *, stamp: Callable[[], OrderStamp] = stamp
+) -> Verdict:
+    """Decide about a new pod, by the usual names."""
+    return decide_pod(pod, names=Names(), stamp=stamp, options=options)
 
 
 def review_of(target: Target, content: Json | None, /, **changes: Any) -> Review:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from contract.names import Names
 from contract.requests import read_pod_demand
+from tests.examples import any_json
 from webhook.admission.verdicts import bounded
 from webhook.admission.warnings import about_environment
 
@@ -43,14 +44,7 @@ def test_other_variables_and_other_containers_are_not_commented() -> None:
     assert about({"containers": [container("main", "CUDA_VISIBLE_DEVICES", "A"), plain]}) == []
 
 
-junk = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=60),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["name", "env", "containers", "x"]), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
+junk = any_json("name", "env", "containers", "x")
 
 
 @given(st.lists(junk | st.fixed_dictionaries({"name": junk}), max_size=3), junk)

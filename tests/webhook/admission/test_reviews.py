@@ -46,13 +46,6 @@ def test_what_the_decision_can_do_without_may_be_missing(review: Json, field: st
     assert decode_review(_encode(review)).target.resource == "pods"
 
 
-def test_a_kind_alone_says_what_is_reviewed(review: Json) -> None:
-    del review["request"]["resource"]
-    target = decode_review(_encode(review)).target
-    assert (target.group, target.version, target.resource, target.kind) == ("", "v1", "", "Pod")
-    assert str(target) == "v1/Pod"
-
-
 def test_an_update_has_the_object_before_and_a_deletion_no_other(review: Json, pod: Json) -> None:
     review["request"] |= {"operation": "UPDATE", "oldObject": {"metadata": {"name": "old"}}}
     decoded = decode_review(_encode(review))
@@ -65,32 +58,23 @@ def test_an_update_has_the_object_before_and_a_deletion_no_other(review: Json, p
     ("path", "value", "message"),
     [
         ("apiVersion", "v1", f'Invalid value: "v1": {VERSION}'),
-        (
-            "apiVersion",
-            "admission.k8s.io/v1beta1",
-            f'Invalid value: "admission.k8s.io/v1beta1": {VERSION}',
-        ),
         ("apiVersion", MISSING, f"Required value: {VERSION}"),
         ("kind", "Pod", 'Invalid value: "Pod": must be AdmissionReview'),
         ("request", MISSING, "Required value: must be a mapping"),
-        ("request", [], "Invalid value: a list: must be a mapping"),
         ("request.uid", MISSING, "Required value: must be text"),
         ("request.uid", "", "Required value: must be text"),
-        ("request.uid", 7, "Invalid value: 7: must be text"),
         ("request.uid", "x" * 129, f'Invalid value: "{"x" * 64}"...: {LONGEST}'),
         ("request.operation", MISSING, "Required value: must be text"),
-        ("request.operation", [1], "Invalid value: a list: must be text"),
         ("request.object", MISSING, "Required value: CREATE needs the object"),
-        ("request.object", None, "Required value: CREATE needs the object"),
         ("request.object", "pod", 'Invalid value: "pod": must be a mapping'),
         ("request.oldObject", "pod", 'Invalid value: "pod": must be a mapping'),
         ("request.namespace", 1, "Invalid value: 1: must be text"),
         ("request.name", {}, "Invalid value: a mapping: must be text"),
         ("request.subResource", 1, "Invalid value: 1: must be text"),
+        ("request.kind.kind", 1, "Invalid value: 1: must be text"),
         ("request.dryRun", "no", 'Invalid value: "no": must be true or false'),
         ("request.resource", "pods", 'Invalid value: "pods": must be a mapping'),
         ("request.resource.version", 1, "Invalid value: 1: must be text"),
-        ("request.kind.kind", 1, "Invalid value: 1: must be text"),
     ],
 )
 def test_a_review_with_one_bad_field_is_refused_by_its_name(
@@ -121,22 +105,15 @@ def test_a_review_of_nothing_in_particular_is_refused(review: Json) -> None:
     ("body", "message"),
     [
         (b"", "body: is not JSON: Expecting value: line 1 column 1 (char 0)"),
-        (b"{", "body: is not JSON: Expecting property name enclosed in double quotes"),
-        (b"{} {}", "body: is not JSON: Extra data: line 1 column 4 (char 3)"),
         (b"\xff{}", "body: is not UTF-8: byte 0 is wrong"),
-        (b'"\xed\xa0\x80"', "body: is not UTF-8: byte 1 is wrong"),
         (b"\xef\xbb\xbf{}", "body: is not JSON: Unexpected UTF-8 BOM"),
-        ("{}".encode("utf-16"), "body: is not UTF-8: byte 0 is wrong"),
         (b'{"a": "\\ud800"}', "body: is not Unicode: it has half of a surrogate pair"),
         (b'{"\\uDFFF": 1}', "body: is not Unicode: it has half of a surrogate pair"),
         (b'{"a": NaN}', "body: is not JSON: NaN is not a number"),
-        (b'{"a": -Infinity}', "body: is not JSON: -Infinity is not a number"),
         (b"9" * 5000, "body: is not JSON: it has a number too long to read"),
         (b"[" * 100_000, "body: is nested too deeply"),
-        (b'{"a":' * 100_000, "body: is nested too deeply"),
         (b"[" * 100_000 + b"]" * 100_000, "body: is nested too deeply"),
         (b"[]", "body: Invalid value: a list: must be an AdmissionReview"),
-        (b"null", "body: Invalid value: null: must be an AdmissionReview"),
         (b"{}", "apiVersion: Required value: must be admission.k8s.io/v1"),
     ],
 )
@@ -168,12 +145,6 @@ def test_a_body_over_8_mib_is_too_large_and_one_of_8_mib_is_not(review: Json) ->
     assert caught.value.status == 413
 
 
-@pytest.mark.parametrize("content_type", ["application/json", "Application/JSON"])
-@pytest.mark.parametrize("encoding", [None, "", "identity"])
-def test_plain_json_is_read(content_type: str, encoding: str | None) -> None:
-    check_media(content_type, encoding)
-
-
 @pytest.mark.parametrize(
     ("content_type", "encoding", "message"),
     [
@@ -189,6 +160,8 @@ def test_plain_json_is_read(content_type: str, encoding: str | None) -> None:
 def test_other_media_are_refused(
     content_type: str | None, encoding: str | None, message: str
 ) -> None:
+    for plain in (None, "", "identity"):
+        check_media("Application/JSON", plain)
     with pytest.raises(UnsupportedMedia) as caught:
         check_media(content_type, encoding)
     assert str(caught.value) == message

@@ -76,9 +76,7 @@ def test_a_template_that_asks_by_a_name_that_is_nearly_ours_is_refused_or_warned
 
 
 @pytest.mark.parametrize("workload", KINDS, ids=lambda each: each[2])
-@pytest.mark.parametrize(
-    ("operation", "named"), [("CREATE", "both"), ("CREATE", "kind"), ("UPDATE", "resource")]
-)
+@pytest.mark.parametrize(("operation", "named"), [("CREATE", "kind"), ("UPDATE", "resource")])
 def test_the_rules_of_pods_hold_with_the_path_from_the_root(
     workload: tuple[str, str, str, str], operation: str, named: str
 ) -> None:
@@ -117,14 +115,6 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
     )
 
 
-def test_an_older_workload_with_a_privileged_container_can_still_be_updated() -> None:
-    template = _template(core="100")
-    template["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-    new, options = _workload(TEMPLATE, template), Options(privileged=Privileged.DENY)
-    assert not _validate(_review(new), options).allowed
-    assert _validate(_review(new, new), options).allowed
-
-
 def test_a_template_whose_pods_will_get_memory_passes_with_the_same_warning() -> None:
     new = _workload(TEMPLATE, _template(core="50"))
     assert not _validate(_review(new)).allowed
@@ -132,8 +122,7 @@ def test_a_template_whose_pods_will_get_memory_passes_with_the_same_warning() ->
     expected = Verdict(
         warnings=("container main: no memory: gets 48 blocks, 50% of the largest card (96)",)
     )
-    assert _validate(_review(new), options) == expected
-    assert _validate(_review(new, new), options) == expected
+    assert _validate(_review(new), options) == _validate(_review(new, new), options) == expected
 
 
 def test_an_update_that_brings_an_error_is_refused_with_all_errors() -> None:
@@ -151,19 +140,19 @@ def test_an_update_that_brings_an_error_is_refused_with_all_errors() -> None:
 def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
     """Or a workload older than this webhook could neither be scaled to zero nor finalized."""
     old = _workload(TEMPLATE, _template(core="150"))
+    old["spec"]["template"]["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     new = {**old, "spec": {**old["spec"], "replicas": 0}}
-    verdict = _validate(_review(new, old))
+    options = Options(privileged=Privileged.DENY)
+    assert len(_validate(_review(new), options).errors) == 2
+    verdict = _validate(_review(new, old), options)
     assert verdict.allowed
-    (warning,) = verdict.warnings
-    assert warning.startswith(
-        f"as before, its pods are refused: spec.template.spec.containers[0].resources.limits[{CORE}"
-    )
+    path = "as before, its pods are refused: spec.template.spec.containers[0]."
+    assert [each.startswith(path) for each in verdict.warnings].count(True) == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"operation": "DELETE", "object": None}, "DELETE of apps/v1/deployments"),
         (
             {"target": Target("apps", "v1", "deployments", "Scale", "scale")},
             "CREATE of apps/v1/deployments/scale",
@@ -173,7 +162,6 @@ def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
             "CREATE of apps/v1beta1/deployments",
         ),
         ({"target": Target("ray.io", "v1", "jobs", "Job", "")}, "CREATE of ray.io/v1/jobs"),
-        ({"target": Target("", "v1", "pods", "Pod", "")}, "CREATE of v1/pods"),
     ],
 )
 def test_anything_else_passes_unread_with_a_warning(changes: dict[str, Any], what: str) -> None:

@@ -1,12 +1,12 @@
 """A node with vcuda, and the sockets alone."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.agent.enforcement.vcuda.socket_site import SocketSite, socket_sites
+from tests.agent.enforcement.vcuda.socket_site import Make, SocketSite, socket_sites
 from tests.agent.enforcement.vcuda.vcuda_site import ID_A, POD_A, Site, entitlement
 
 
@@ -25,11 +25,11 @@ def ticket_dir(site: Site) -> Path:
 
 
 @pytest.fixture
-def make(folder: Path) -> Iterator[Callable[..., SocketSite]]:
+def make(folder: Path) -> Iterator[Make]:
     with socket_sites(folder) as build:
         yield build
 
 
 @pytest.fixture
-def socket_site(make: Callable[..., SocketSite]) -> SocketSite:
-    return make()
+def socket_site(make: Make) -> SocketSite:
+    return make(listen=())

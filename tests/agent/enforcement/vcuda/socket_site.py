@@ -4,8 +4,9 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.runtime.cgroups import ContainerCgroup
@@ -77,13 +78,8 @@ class SocketSite:
         return path
 
     def connect(self, digest: str) -> socket.socket:
-        made = socket.socket(socket.AF_UNIX)
+        made = dial(self.folder / digest)
         made.settimeout(20)
-        try:
-            made.connect(str(self.folder / digest / "vcuda.sock"))
-        except OSError:
-            made.close()
-            raise
         return made
 
     def peer(self, connection: socket.socket, said: bytes = b"hello") -> str:
@@ -94,10 +90,33 @@ class SocketSite:
         assert len(self.upstream.peers) >= max(before, 1)
         return self.upstream.peers[-1]
 
+    def serves(self, digest: str) -> bool:
+        """Tell whether who connects now hears an answer."""
+        with self.connect(digest) as connection, contextlib.suppress(OSError):
+            connection.sendall(b"x")
+            return hear(connection, 1) == b"x"
+        return False
+
+    def hangs_up(self, digest: str) -> bool:
+        """Tell whether who connects now, and says nothing, is let go."""
+        with self.connect(digest) as connection:
+            return ended(connection)
+
     def close(self) -> None:
         self.server.stop()
         self.upstream.close()
         assert not self.server.alive
+
+
+def dial(ticket_dir: Path) -> socket.socket:
+    """Connect to a container's socket."""
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.connect(str(ticket_dir / "vcuda.sock"))
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def hear(connection: socket.socket, count: int) -> bytes:
@@ -115,16 +134,23 @@ def ended(connection: socket.socket) -> bool:
         return True
 
 
+Make = Callable[..., SocketSite]
+"""Makes one that listens at two tickets: who its peers are, and its budget, by keyword."""
+
+
 @contextlib.contextmanager
-def socket_sites(folder: Path) -> Iterator[Callable[..., SocketSite]]:
+def socket_sites(folder: Path) -> Iterator[Make]:
     """What makes servers, which are ended afterwards."""
     made: list[SocketSite] = []
 
     def build(
-        budget: ConnectionBudget | None = None,
         identify: Callable[[int], ContainerCgroup | None] = of_pid,
+        listen: Sequence[str] = (T1, T2),
+        **given: Any,
     ) -> SocketSite:
-        made.append(SocketSite(folder, budget or ConnectionBudget(seconds=60), identify))
+        made.append(SocketSite(folder, ConnectionBudget(**{"seconds": 60, **given}), identify))
+        for digest in listen:
+            made[-1].listen(digest)
         return made[-1]
 
     yield build

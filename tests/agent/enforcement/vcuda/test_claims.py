@@ -54,10 +54,7 @@ NO_LABEL = "its container's name is not a DNS label"
             container("", replace(REF, container_id="../x")),
             "its container's ID is not 64 hexadecimal digits: '../x'",
         ),
-        (container(ID_A2), f"it claims to be container '{ID_A2}'"),
         (container(f"crio-{ID_A2}"), f"it claims to be container 'crio-{ID_A2}'"),
-        (container(f"docker-{ID_A}"), f"it claims to be container 'docker-{ID_A}'"),
-        (container(f"../{ID_A}"), f"it claims to be container '../{ID_A}'"),
         (container(ID_A[:12]), "it claims to be container 'aaaaaaaaaaaa'"),
         (container("x" * 1000), f"it claims to be container '{'x' * 80}'"),
         (lambda: check_runtime(REF, None), "the container runtime does not know its container"),
@@ -70,18 +67,15 @@ NO_LABEL = "its container's name is not a DNS label"
                 container("", replace(REF, container_id=text)),
                 f"its container's ID is not 64 hexadecimal digits: {text!r}",
             )
-            for text in ("", ID_A[:-1], f"{ID_A}a", f"{ID_A}\n", ID_A.upper(), "٣" * 64)
+            for text in (ID_A[:-1], f"{ID_A}\n", ID_A.upper(), "٣" * 64)
         ),
         (named(".."), f"{NO_LABEL}: '..'"),
-        (named(""), f"{NO_LABEL}: ''"),
         (named("Main"), f"{NO_LABEL}: 'Main'"),
-        (named("a/b"), f"{NO_LABEL}: 'a/b'"),
         (named("a\n"), f"{NO_LABEL}: 'a\\n'"),
         (named("a" * 64), f"{NO_LABEL}: '{'a' * 64}'"),
         (claiming(pod_uid=UID_B), f"it claims to be of pod '{UID_B}'"),
         (claiming(pod_uid="y" * 1000), f"it claims to be of pod '{'y' * 80}'"),
         (claiming(container_name="other"), "it claims to be container 'other'"),
-        (claiming(container_name="main\n"), "it claims to be container 'main\\n'"),
         (
             claiming(bus_id="0000:99:00.0"),
             "it holds no card 0000:99:00.0, but 0000:3B:00.0, 0000:AF:00.0",
@@ -113,8 +107,6 @@ def test_the_record_may_not_know_the_uid_but_must_not_have_another() -> None:
     "claims",
     [
         ClaimedIdentity(),
-        ClaimedIdentity(pod_uid=UID_A),
-        ClaimedIdentity(container_name="main"),
         ClaimedIdentity("0000:3B:00.0", UID_A, "main", ID_A),
         ClaimedIdentity(bus_id="3b:00.0"),
         ClaimedIdentity(bus_id="00000000:AF:00.0"),
@@ -135,7 +127,6 @@ def test_a_request_may_say_nothing_or_what_is_so(claims: ClaimedIdentity) -> Non
     ("claims", "folders"),
     [
         (ClaimedIdentity(), {ID_A}),
-        (ClaimedIdentity(container_id=ID_A), {ID_A}),
         (ClaimedIdentity(container_id=f"crio-{ID_A}"), {ID_A, f"crio-{ID_A}"}),
         (ClaimedIdentity(container_name="main"), {ID_A, "", "main"}),
         (ClaimedIdentity(container_name="main", container_id=ID_A), {ID_A, "", "main"}),

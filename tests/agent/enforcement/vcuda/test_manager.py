@@ -1,9 +1,6 @@
 """Registration from end to end: a gRPC client, the sockets, the server, the manager, the files."""
 
-import contextlib
 import os
-import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,9 @@ from agent.enforcement.vcuda.api import vcuda_pb2 as api
 from agent.enforcement.vcuda.api import vcuda_pb2_grpc as rpc
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.enforcement.vcuda.server import VcudaServer
-from agent.enforcement.vcuda.socket_server import ConnectionBudget
 from agent.errors import EnforcementError
 from placement.pods import PodId
-from tests.agent.builders import BLOCK
+from tests.agent.builders import BLOCK, raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,
     ID_A,
@@ -28,7 +24,6 @@ from tests.agent.enforcement.vcuda.vcuda_site import (
     POD_A,
     POD_B,
     UID_A,
-    UID_B,
     Site,
     entitlement,
     limits,
@@ -99,83 +94,40 @@ def _code(site: Site, ticket_dir: Path, **claims: str) -> tuple[str, str | None]
 DENIED = ("PERMISSION_DENIED", "this is not the container that these limits are for")
 
 
-def _of_another_pod(site: Site) -> None:
-    """An ID that was used again, or a runtime that is wrong."""
-    site.run(ID_A, POD_B)
-    site.put(ID_A, POD_A, ME)
-    site.entitled[UID_B, "main"] = entitlement(POD_B)
-
-
-ARRANGE: dict[str, tuple[Callable[[Site], object], str]] = {
-    "in no container": (
-        lambda site: (site.proc / str(ME) / "cgroup").write_text("0::/user.slice\n"),
-        "its process is in no container",
-    ),
-    "not known to the runtime": (
-        lambda site: site.runtime.containers.clear(),
-        "the container runtime does not know its container",
-    ),
-    "of another pod, says the runtime": (
-        _of_another_pod,
-        f"its cgroup is of pod {UID_A}, the runtime says {UID_B}",
-    ),
-    "another one, says the record": (
-        lambda site: site.entitled.update({(UID_A, "main"): entitlement(name="other")}),
-        "the record has default/a other in its place",
-    ),
-    "it claims another card": (
-        lambda site: None,
-        "it holds no card 0000:99:00.0, but 0000:3B:00.0",
-    ),
-}
-
-
-@pytest.mark.parametrize(("arrange", "reason"), ARRANGE.values(), ids=ARRANGE)
 def test_who_is_not_proven_to_be_of_the_container_is_refused_and_told(
-    site: Site,
-    ticket_dir: Path,
-    caplog: pytest.LogCaptureFixture,
-    arrange: Callable[[Site], object],
-    reason: str,
+    site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    arrange(site)
+    """What contradicts what: ``test_claims``."""
     assert _code(site, ticket_dir, bus_id="0000:99:00.0") == DENIED
-    (record,) = [each for each in caplog.records if each.getMessage() == "registration refused"]
-    assert (vars(record)["reason"], vars(record)["peer_pid"]) == (reason, ME)
+    site.entitled[UID_A, "main"] = entitlement(name="other")
+    assert _code(site, ticket_dir) == DENIED
+    site.runtime.containers.clear()
+    assert _code(site, ticket_dir) == DENIED
+    told = [vars(each) for each in caplog.records if each.getMessage() == "registration refused"]
+    assert [(each["reason"], each["peer_pid"]) for each in told] == [
+        ("it holds no card 0000:99:00.0, but 0000:3B:00.0", ME),
+        ("the record has default/a other in its place", ME),
+        ("the container runtime does not know its container", ME),
+    ]
     assert not (ticket_dir / ID_A).exists()
-    assert site.results == ["refused"]
+    assert site.results == ["refused"] * 3
 
 
-@pytest.mark.parametrize(
-    ("problem", "told"),
-    [
-        (
-            EnforcementError("state-dir: cannot write: No space left on device"),
-            ("UNAVAILABLE", "the limits of this container cannot be written"),
-        ),
-        (RuntimeError("/var/lib/secret"), ("INTERNAL", "internal error")),
-    ],
-)
 def test_limits_that_cannot_be_written_are_told_without_a_path(
-    site: Site,
-    ticket_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    problem: Exception,
-    told: tuple[str, str],
+    site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise problem
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Registrations, "add", fails)
-        assert _code(site, ticket_dir) == told
-    assert site.results == ["failed"]
+    unwritten = "UNAVAILABLE", "the limits of this container cannot be written"
+    for problem, told in (
+        (EnforcementError("state-dir: cannot write: No space left on device"), unwritten),
+        (RuntimeError("/var/lib/secret"), ("INTERNAL", "internal error")),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Registrations, "add", raising(problem))
+            assert _code(site, ticket_dir) == told
     site.runtime.down = True
-    assert _code(site, ticket_dir) == (
-        "UNAVAILABLE",
-        "the node's container runtime does not answer",
-    )
-    assert site.results == ["failed", "unavailable"]
+    away = "UNAVAILABLE", "the node's container runtime does not answer"
+    assert _code(site, ticket_dir) == away
+    assert site.results == ["failed", "failed", "unavailable"]
     site.runtime.down = False
     site.register(ticket_dir)
 
@@ -202,32 +154,15 @@ def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, ticket_dir
     assert len(asked) == 3
 
 
-def test_a_client_that_was_refused_dials_again_and_is_served(
-    site: Site, ticket_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """gpu-manager's client waits for a connection (``WithBlock``), and only then asks, once."""
-    with contextlib.ExitStack() as held:
-        for _ in range(ConnectionBudget().container):
-            idle = held.enter_context(socket.socket(socket.AF_UNIX))
-            idle.connect(str(ticket_dir / "vcuda.sock"))
-        with stub(ticket_dir) as client:
-            call = client.RegisterVDevice.future(
-                api.VDeviceRequest(container_name="main"), timeout=60, wait_for_ready=True
-            )
-            eventually(lambda: "too many connections" in caplog.messages, "it is refused")
-            held.close()
-            call.result(60)
-    assert site.results == ["registered"]
-
-
 def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
     site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*_: object) -> None:
-        raise EnforcementError("state-dir: cannot read the limits of a container")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Registrations, "recover", fails)
+        patch.setattr(
+            Registrations,
+            "recover",
+            raising(EnforcementError("no disk")),
+        )
         site.restart()
     assert any(each.getMessage() == "not recovered" for each in caplog.records)
     site.register(ticket_dir)
@@ -237,6 +172,7 @@ def test_a_connection_that_did_not_come_by_a_containers_socket_is_refused(
     site: Site, ticket_dir: Path
 ) -> None:
     (server,) = (site.state / "vcuda").glob("server-*.sock")
+    assert server.parent.stat().st_mode & 0o777 == 0o700  # nobody but root comes so far
     with (
         grpc.insecure_channel(f"unix:{server}") as channel,
         pytest.raises(grpc.RpcError, match="PERMISSION_DENIED"),

@@ -13,6 +13,7 @@ from agent.enforcement.vcuda.container_socket import ContainerSocket
 from agent.enforcement.vcuda.registrations import Registrations
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError, Cgroups, ContainerCgroup
+from tests.agent.builders import raising
 from tests.agent.enforcement.vcuda.vcuda_site import (
     CONFIG,
     ID_A,
@@ -83,12 +84,18 @@ def test_containers_registered_before_a_restart_are_kept_listed(
     site.put(ID_A, POD_A, ME, 5)
     site.register(ticket_dir, container_name="main")
 
+    leftover = site.state / "tickets" / f".new-{'0' * 20}"
+
     def meanwhile() -> None:
+        assert not site.vcuda.alive
+        leftover.mkdir()
         del site.runtime.containers[ID_A2]
         site.put(ID_A2, POD_A)
         site.put(ID_A, POD_A, ME, 5, 6)
 
     site.restart(meanwhile)
+    assert not leftover.exists()
+    assert site.vcuda.alive
     for folder in (ticket_dir, ticket_dir / "main", ticket_dir / ID_A):
         eventually(listed(folder, 5, 6, ME), "it is listed anew")
     eventually(
@@ -119,18 +126,22 @@ def test_what_an_earlier_agent_left_half_written_is_no_harm(
     assert pids(ticket_dir / ID_A) == (8, ME)
 
 
-@pytest.mark.parametrize("problem", [CgroupError("foreign"), Unavailable("no /proc")])
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [(CgroupError("foreign"), "PERMISSION_DENIED"), (Unavailable("no /proc"), "UNAVAILABLE")],
+)
 def test_processes_that_cannot_be_told_are_told_the_next_time(
-    site: Site, ticket_dir: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+    *,
+    site: Site,
+    ticket_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    problem: Exception,
+    code: str,
 ) -> None:
-    def fails(*_: object) -> None:
-        raise problem
-
     site.register(ticket_dir)
     with monkeypatch.context() as patch:
-        patch.setattr(Cgroups, "pids_of", fails)
-        expected = "PERMISSION_DENIED" if isinstance(problem, CgroupError) else "UNAVAILABLE"
-        with pytest.raises(grpc.RpcError, match=expected):
+        patch.setattr(Cgroups, "pids_of", raising(problem))
+        with pytest.raises(grpc.RpcError, match=code):
             site.register(ticket_dir)
     site.put(ID_A, POD_A, ME, 4)
     eventually(lambda: pids(ticket_dir / ID_A) == (4, ME), "it is listed anew")
@@ -191,12 +202,13 @@ def test_a_container_that_is_late_takes_nothing_from_its_successor(alone: Alone)
 def test_a_list_that_could_not_be_written_is_written_the_next_time(
     alone: Alone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*_: object) -> None:
-        raise EnforcementError("state-dir: cannot write: No space left on device")
-
     alone.add(ID_A, 7)
     with monkeypatch.context() as patch:
-        patch.setattr(ContainerDirs, "write", fails)
+        patch.setattr(
+            ContainerDirs,
+            "write",
+            raising(EnforcementError("disk full")),
+        )
         with pytest.raises(EnforcementError):
             alone.add(ID_A, 7, 8)
         alone.registrations.refresh(lambda _container: False)  # nor then, which is no error
@@ -224,13 +236,14 @@ def test_a_runtime_that_does_not_answer_is_asked_once_and_holds_no_list_up(alone
 def test_what_cannot_be_removed_is_removed_the_next_time(
     alone: Alone, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(*_: object) -> None:
-        raise EnforcementError("state-dir: cannot remove: Read-only file system")
-
     alone.add(ID_A, 7)
     alone.processes.of[ID_A] = ()
     with monkeypatch.context() as patch:
-        patch.setattr(ContainerDirs, "discard", fails)
+        patch.setattr(
+            ContainerDirs,
+            "discard",
+            raising(EnforcementError("read-only")),
+        )
         alone.registrations.refresh(lambda _container: True)
     assert "files stay" in caplog.messages
     assert (alone.ticket.files / ID_A).exists()

@@ -4,15 +4,20 @@ import contextlib
 import errno
 import os
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from agent.enforcement.vcuda.socket_server import ConnectionBudget
-from agent.errors import EnforcementError
-from agent.runtime.cgroups import ContainerCgroup
-from tests.agent.enforcement.vcuda.socket_site import T1, T2, SocketSite, ended, hear, of_pid
+from agent.enforcement.vcuda import socket_server
+from agent.enforcement.vcuda.socket_server import ConnectionBudget, identify_peer, read_start_time
+from agent.errors import EnforcementError, Unavailable
+from agent.runtime.cgroups import CgroupError, ContainerCgroup
+from tests.agent.builders import raising
+from tests.agent.enforcement.vcuda.socket_site import T1, T2, Make, SocketSite, ended, hear, of_pid
 from tests.agent.fakes import eventually
 
 
@@ -53,8 +58,7 @@ def test_a_closed_socket_is_not_listened_at(socket_site: SocketSite) -> None:
         eventually(lambda: socket_site.server.peer(name) is None, "the name is forgotten")
     with pytest.raises(ConnectionRefusedError):
         socket_site.connect(T1)
-    with socket_site.connect(T2) as connection:
-        assert socket_site.peer(connection)
+    assert socket_site.serves(T2)
 
 
 # --- what is passed on -------------------------------------------------------------------
@@ -70,9 +74,8 @@ def test_a_peer_that_stops_talking_still_hears_the_answer(socket_site: SocketSit
         assert hear(connection, 100) == b"question"
 
 
-def test_a_peer_that_talks_too_much_is_let_go(make: Callable[..., SocketSite]) -> None:
-    socket_site = make(ConnectionBudget(bytes=100_000, seconds=60))
-    socket_site.listen(T1)
+def test_a_peer_that_talks_too_much_is_let_go(make: Make) -> None:
+    socket_site = make(bytes=100_000)
     with (
         socket_site.connect(T1) as talker,
         contextlib.suppress(BrokenPipeError, ConnectionResetError),
@@ -86,53 +89,46 @@ def test_a_peer_that_talks_too_much_is_let_go(make: Callable[..., SocketSite]) -
         pytest.fail("it may talk without end")
 
 
-def test_a_peer_that_does_not_listen_holds_nobody_up(make: Callable[..., SocketSite]) -> None:
+def test_a_peer_that_does_not_listen_holds_nobody_up(make: Make) -> None:
     """What it is sent stays with the sender: the server keeps one piece of it."""
-    socket_site = make(ConnectionBudget(bytes=64 << 20, seconds=60))
-    socket_site.listen(T1)
-    socket_site.listen(T2)
+    socket_site = make(bytes=64 << 20)
     with socket_site.connect(T1) as deaf:
         deaf.settimeout(0.2)
         with contextlib.suppress(TimeoutError):
             while True:
                 deaf.send(b"x" * 65536)
-        with socket_site.connect(T2) as other:
-            assert socket_site.peer(other)
+        assert socket_site.serves(T2)
 
 
 # --- what peers may use up ---------------------------------------------------------------
 
 
 def test_a_flooding_container_is_refused_and_hurts_no_other(
-    make: Callable[..., SocketSite], caplog: pytest.LogCaptureFixture
+    make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    socket_site = make(ConnectionBudget(container=2, seconds=60))
-    socket_site.listen(T1)
-    socket_site.listen(T2)
+    socket_site = make(container=2)
     served = [socket_site.connect(T1) for _ in range(2)]
     for each in served:
         assert socket_site.peer(each)
     for _ in range(3):
-        with socket_site.connect(T1) as refused:
-            assert ended(refused)
-    with socket_site.connect(T2) as other:
-        assert socket_site.peer(other)
+        assert socket_site.hangs_up(T1)
+    assert socket_site.serves(T2)
     for each in served:  # nor does it lose what it has
         assert socket_site.peer(each)
     (line,) = [each for each in caplog.records if each.getMessage() == "too many connections"]
     assert (vars(line)["ticket"], vars(line)["reason"]) == (T1, "2 of this container, 2 of all")
     served.pop().close()
-    eventually(lambda: is_served(socket_site, T1), "it is served once one has closed")
+    eventually(lambda: socket_site.serves(T1), "it is served once one has closed")
     served.pop().close()
 
 
 def test_all_containers_together_have_a_bound_and_are_served_again_below_it(
-    make: Callable[..., SocketSite], caplog: pytest.LogCaptureFixture
+    make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A pod may have many containers, each with a socket of its own."""
-    socket_site = make(ConnectionBudget(container=4, overall=8, seconds=60))
+    socket_site = make(container=4, overall=8)
     greedy = [f"{number:020}" for number in range(5)]
-    for digest in (*greedy, T1):
+    for digest in greedy:
         socket_site.listen(digest)
     idle = [socket_site.connect(digest) for digest in greedy for _ in range(4)]
     try:
@@ -145,37 +141,33 @@ def test_all_containers_together_have_a_bound_and_are_served_again_below_it(
     finally:
         for each in idle:
             each.close()
-    eventually(lambda: is_served(socket_site, T1), "it is served once they have closed")
+    eventually(lambda: socket_site.serves(T1), "it is served once they have closed")
 
 
-def test_who_holds_all_connections_without_a_word_loses_them_in_time(
-    make: Callable[..., SocketSite],
-) -> None:
-    socket_site = make(ConnectionBudget(container=4, overall=4, seconds=0.5))
-    for digest in (T1, T2):
-        socket_site.listen(digest)
+def test_who_holds_all_connections_without_a_word_loses_them_in_time(make: Make) -> None:
+    socket_site = make(container=4, overall=4, seconds=0.5)
     idle = [socket_site.connect(T1) for _ in range(4)]
-    eventually(lambda: is_served(socket_site, T2), "the others are served")
+    eventually(lambda: socket_site.serves(T2), "the others are served")
     for each in idle:
         assert ended(each)
         each.close()
 
 
-def test_connections_that_come_too_fast_wait_in_their_own_queue(
-    make: Callable[..., SocketSite],
-) -> None:
+def test_connections_that_come_too_fast_wait_in_their_own_queue(make: Make) -> None:
     """Opened and closed at once they cost no more than so many a second."""
-    socket_site = make(ConnectionBudget(burst=3, per_second=0.001, seconds=60))
-    socket_site.listen(T1)
-    socket_site.listen(T2)
+    socket_site = make(burst=3, per_second=0.001)
     for _ in range(3):
-        with socket_site.connect(T1) as connection:
-            assert socket_site.peer(connection)
-    with socket_site.connect(T1) as waiting, socket_site.connect(T2) as other:
-        assert socket_site.peer(other)
+        assert socket_site.serves(T1)
+    assert socket_site.serves(T2)
+    with socket_site.connect(T1) as waiting:
         waiting.settimeout(0.1)
         with pytest.raises(TimeoutError):
             socket_site.peer(waiting)
+
+
+def test_who_had_to_wait_is_served_in_turn(make: Make) -> None:
+    socket_site = make(burst=1, per_second=20)
+    assert [socket_site.serves(T1) for _ in range(3)] == [True] * 3
 
 
 @pytest.mark.parametrize(("files", "overall"), [(-1, 256), (1 << 20, 256), (1024, 128), (4, 1)])
@@ -184,20 +176,16 @@ def test_connections_leave_descriptors_to_the_rest_of_the_agent(files: int, over
     assert budget == ConnectionBudget(overall=overall)
 
 
-def test_a_peer_that_says_nothing_is_let_go(make: Callable[..., SocketSite]) -> None:
-    socket_site = make(ConnectionBudget(seconds=0.2))
-    socket_site.listen(T1)
-    with socket_site.connect(T1) as slow:
-        assert ended(slow)
+def test_a_peer_that_says_nothing_is_let_go(make: Make) -> None:
+    socket_site = make(seconds=0.2)
+    assert socket_site.hangs_up(T1)
     eventually(lambda: socket_site.upstream.open == 0, "the far side is told")
     (socket_site.folder / "up.sock").unlink()  # nor is anybody kept where there is no server
-    with socket_site.connect(T1) as connection:
-        assert ended(connection)
+    assert socket_site.hangs_up(T1)
 
 
-def test_stopping_ends_connections_and_sockets(make: Callable[..., SocketSite]) -> None:
-    socket_site = make(ConnectionBudget(seconds=60, last_seconds=0))
-    socket_site.listen(T1)
+def test_stopping_ends_connections_and_sockets(make: Make) -> None:
+    socket_site = make(last_seconds=0)
     with socket_site.connect(T1) as connection:
         socket_site.peer(connection)
         socket_site.server.stop()
@@ -211,12 +199,9 @@ def test_stopping_ends_connections_and_sockets(make: Callable[..., SocketSite]) 
     socket_site.server.stop()
 
 
-def test_a_peer_that_is_being_answered_hears_the_answer_before_the_server_stops(
-    make: Callable[..., SocketSite],
-) -> None:
+def test_a_peer_that_is_being_answered_hears_the_answer_before_the_server_stops(make: Make) -> None:
     """vcuda-controller's client asks once: without an answer it ends its program."""
-    socket_site = make(ConnectionBudget(seconds=60, last_seconds=60))
-    socket_site.listen(T1)
+    socket_site = make(last_seconds=60)
     connection = socket_site.connect(T1)
     socket_site.peer(connection)
     socket_site.upstream.hold.clear()
@@ -239,9 +224,7 @@ def test_a_peer_that_is_being_answered_hears_the_answer_before_the_server_stops(
     assert not socket_site.server.alive
 
 
-def test_an_error_that_nobody_foresaw_ends_that_connection_alone(
-    make: Callable[..., SocketSite],
-) -> None:
+def test_an_error_that_nobody_foresaw_ends_that_connection_alone(make: Make) -> None:
     """A container that brings one about must not end the agent."""
     pids = []
 
@@ -251,17 +234,15 @@ def test_an_error_that_nobody_foresaw_ends_that_connection_alone(
             raise RuntimeError("unforeseen")
         return of_pid(pid)
 
-    socket_site = make(identify=identify)
-    socket_site.listen(T1)
-    with socket_site.connect(T1) as connection:
-        assert ended(connection)
-    assert is_served(socket_site, T1)
+    socket_site = make(identify)
+    assert socket_site.hangs_up(T1)
+    assert socket_site.serves(T1)
 
 
 def test_a_server_out_of_descriptors_serves_once_it_has_some(
-    make: Callable[..., SocketSite], monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    socket_site = make(ConnectionBudget(per_second=100, seconds=60))
+    socket_site = make(per_second=100)
     real, failed = socket.socket.accept, threading.Event()
 
     def accept(listener: socket.socket) -> object:
@@ -271,14 +252,82 @@ def test_a_server_out_of_descriptors_serves_once_it_has_some(
         raise OSError(errno.EMFILE, "too many open files")
 
     monkeypatch.setattr(socket.socket, "accept", accept)
-    socket_site.listen(T1)
-    with socket_site.connect(T1) as connection:
-        assert socket_site.peer(connection)
+    assert socket_site.serves(T1)
     assert failed.is_set()
 
 
-def is_served(socket_site: SocketSite, digest: str) -> bool:
-    with socket_site.connect(digest) as connection, contextlib.suppress(OSError):
-        connection.sendall(b"x")
-        return hear(connection, 1) == b"x"
-    return False
+_CONNECT = "import socket, sys; c = socket.socket(1); c.connect(sys.argv[1]); sys.stdin.read()"
+
+
+def test_a_process_that_ended_meanwhile_is_turned_away(socket_site: SocketSite) -> None:
+    """Its ID may be another's by then: what was read about that is not believed."""
+    path = socket_site.folder / "s"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        socket_site.listen(T1)
+        (at,) = socket_site.server.sockets()
+        with subprocess.Popen(
+            [sys.executable, "-S", "-c", _CONNECT, str(path)], stdin=subprocess.PIPE
+        ) as child:
+            accepted, _ = listener.accept()
+
+            def identify(pid: int) -> ContainerCgroup:
+                child.kill()
+                child.wait(20)
+                return of_pid(pid)
+
+            with accepted:
+                assert identify_peer(at, accepted, of_pid) is not None
+                assert identify_peer(at, accepted, identify) is None  # it ends meanwhile
+                assert identify_peer(at, accepted, of_pid) is None
+
+
+def _stat(proc: Path, started: int, state: str = "S", name: str = "a) b (c") -> None:
+    (proc / "7").mkdir(exist_ok=True, parents=True)
+    rest = " ".join(["0"] * 18)
+    (proc / "7" / "stat").write_text(f"7 ({name}) {state} {rest} {started} 0 0\n")
+
+
+def test_a_process_is_told_by_when_it_was_started(tmp_path: Path) -> None:
+    assert read_start_time(7, proc=tmp_path) == ""
+    _stat(tmp_path, 100)
+    assert read_start_time(7, proc=tmp_path) == "100"
+    _stat(tmp_path, 101)  # the ID is another process's
+    assert read_start_time(7, proc=tmp_path) == "101"
+    _stat(tmp_path, 101, state="Z")
+    assert read_start_time(7, proc=tmp_path) == ""
+    (tmp_path / "7" / "stat").write_text("7 (cut")
+    assert read_start_time(7, proc=tmp_path) == ""
+
+
+def test_a_process_of_a_foreign_pid_namespace_is_turned_away_with_what_to_do(
+    socket_site: SocketSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unseen = SimpleNamespace(size=socket_server._UCRED.size, unpack=lambda _raw: (0, 0, 0))
+    monkeypatch.setattr(socket_server, "_UCRED", unseen)
+    socket_site.listen(T1)
+    assert socket_site.hangs_up(T1)
+    assert any("the agent's pod needs hostPID: true" in r.getMessage() for r in caplog.records)
+    assert socket_site.upstream.peers == []
+
+
+def test_a_peer_that_is_gone_at_once_is_not_passed_on(
+    socket_site: SocketSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    socket_site.listen(T1)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket_server, "read_start_time", lambda _pid: "")
+        for _ in range(5):
+            assert socket_site.hangs_up(T1)
+    assert socket_site.upstream.peers == []
+    assert socket_site.serves(T1)
+
+
+@pytest.mark.parametrize("problem", [CgroupError("two containers"), Unavailable("no /proc")])
+def test_a_container_that_cannot_be_told_is_none(make: Make, problem: Exception) -> None:
+    socket_site = make(raising(problem))
+    with socket_site.connect(T1) as connection:
+        peer = socket_site.server.peer(socket_site.peer(connection))
+        assert peer is not None
+        assert peer.container is None

@@ -83,8 +83,8 @@ class Server(server.Server):
             feed,
             self.metrics,
             namespace=connection.namespace,
-            agents=self.settings.agents,
-            prometheus=self.settings.prometheus,
+            agents=settings.agents,
+            prometheus=settings.prometheus,
         )
         live.start()
         app = create_app(

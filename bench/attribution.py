@@ -22,8 +22,8 @@ from contract.demand import PodDemand
 from contract.names import Names
 from contract.resource import Resource
 from placement.pods import AdmissionRank, PodId, PodInfo
-from simulator.attribution import Candidate, Named, Request, gpu_manager, score
-from simulator.node.judge import Verdict
+from simulator.node.judge import Named, Verdict
+from simulator.rules import Candidate, Request, gpu_manager, score
 
 NAME = "attribution"
 

@@ -8,7 +8,8 @@ only).
 from collections.abc import Callable, Sequence
 
 from contract.resource import count_of
-from simulator.attribution import Candidate, Named, Request, in_line
+from simulator.node.judge import Named
+from simulator.rules import Candidate, Request, in_line
 
 Rule = Callable[[Sequence[Candidate], Sequence[Request]], list[Named | None]]
 """Names somebody for every request, or ``None`` for a refusal."""

@@ -9,20 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH, VcudaConfig, decode
-from simulator.attribution import Who
+from simulator.kubelet.trace import TraceEvent
 
 _MIB = 1 << 20
 LIMITS = f"{MOUNT_PATH}/{CONFIG_NAME}"
 
 
-def found_inside(trace: Iterable[Mapping[str, Any]], who: Who) -> Mapping[str, Any] | None:
-    """Return what a container was given at its last start; ``None`` when it never started."""
-    starts = (
-        event["detail"]
-        for event in trace
-        if event["event"] == "start"
-        and (event["namespace"], event["pod"], event["container"]) == who
-    )
+def found_inside(trace: Iterable[TraceEvent], uid: str) -> Mapping[str, Any] | None:
+    """Return what a pod's container was given at its last start; ``None`` if it never started."""
+    starts = (each.detail for each in trace if each.event == "start" and each.pod_uid == uid)
     return max(starts, key=lambda each: each["starts"], default=None)
 
 

@@ -8,11 +8,9 @@ from random import Random
 
 from contract.allocation import decode_allocations
 from simulator.burst import container, pod, submit
-from simulator.cards import cards_file
-from simulator.cluster import NAMES
-from simulator.fleet import Fleet
+from simulator.cluster import NAMES, Cluster
 from simulator.manifests import Json
-from simulator.objects import annotations, node_of, path_of, phase, why_unbound
+from simulator.objects import annotations, node_of, phase, why_unbound
 from simulator.report import Report
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
@@ -42,14 +40,6 @@ class Outcome:
     cores: Mapping[str, Sequence[int]]
 
 
-def cards_of(node: int) -> Json:
-    """Make the cards file of a node, with UUIDs that no other node has."""
-    found = cards_file()
-    for card in found["cards"]:
-        card["uuid"] = card["uuid"].replace("-5eed-", f"-{node:04d}-")
-    return found
-
-
 def mixed_pods(cores: int, *, seed: int) -> list[Json]:
     """Draw pods of parts of a card, up to so many cores in all."""
     random = Random(seed)  # noqa: S311 -- a burst is to be repeatable
@@ -66,9 +56,9 @@ def mixed_pods(cores: int, *, seed: int) -> list[Json]:
 class TwoLevels:
     """The same burst, scheduled twice."""
 
-    def __init__(self, fleet: Fleet, report: Report) -> None:
+    def __init__(self, cluster: Cluster, report: Report) -> None:
         self.right = True
-        self._fleet = fleet
+        self._cluster = cluster
         self._report = report
         self._seen: list[tuple[str, str, str]] = []
         self._since = 0.0
@@ -76,16 +66,18 @@ class TwoLevels:
     def run(self, pods: Sequence[Json]) -> None:
         """Create *pods* under a scheduler that counts, and again under one that sees cards."""
         cores = sum(_cores_of(each) for each in pods)
-        cards = sum(len(each.cards) for each in self._fleet.inventories().values())
+        cards = sum(len(each.cards) for each in self._cluster.inventories().values())
         title = (
             f"Two levels: {len(pods)} pods for {cores / 100:g} of {cards} cards on "
             f"{len(NODES)} nodes"
         )
         self._report.heading(title)
         self._report.detail.say("By a scheduler that counts places:")
+        self._cluster.kill("scheduler")
+        self._cluster.start("scheduler", f"--seed={SCHEDULER_SEED}")
         stock = self.burst(pods)
-        self._clear()
-        self._fleet.let_the_scheduler_see_cards()
+        self._cluster.clear()
+        self._cluster.let_the_scheduler_see_cards()
         self._report.detail.say("The same pods, by a scheduler that asks python -m scheduler:")
         seeing = self.burst(pods)
         # A pod for which no card is left may wait: nobody has sent it anywhere.
@@ -99,8 +91,8 @@ class TwoLevels:
         """Create *pods*, and show what became of them."""
         began = time.monotonic()
         # One client: which pods come first decides which can be placed at all.
-        submit(self._fleet.create, pods, clients=1)
-        self._fleet.wait("pods", self._settled, within=_SETTLE_SECONDS)
+        submit(self._cluster.create, pods, clients=1)
+        self._cluster.wait("pods", self._settled, within=_SETTLE_SECONDS)
         took = time.monotonic() - began
         found = self._outcome()
         report = self._report.detail
@@ -115,7 +107,7 @@ class TwoLevels:
 
     def _settled(self) -> bool:
         """Return whether all pods run, have failed, or wait for a node for good."""
-        pods = self._fleet.pods()
+        pods = self._cluster.pods()
         seen = sorted((each["metadata"]["name"], phase(each), node_of(each)) for each in pods)
         if seen != self._seen:
             self._seen, self._since = seen, time.monotonic()
@@ -129,8 +121,8 @@ class TwoLevels:
         return phase(pod) == "Failed"
 
     def _outcome(self) -> Outcome:
-        pods = self._fleet.pods()
-        inventories = self._fleet.inventories()
+        pods = self._cluster.pods()
+        inventories = self._cluster.inventories()
         taken = {name: Counter[str]() for name in inventories}
         for each in pods:
             if phase(each) != "Running":
@@ -148,11 +140,6 @@ class TwoLevels:
                 for name, inventory in sorted(inventories.items())
             },
         )
-
-    def _clear(self) -> None:
-        for each in self._fleet.pods():
-            self._fleet.api.delete(path_of(each))
-        self._fleet.wait("deletion", lambda: not self._fleet.pods(), within=_SETTLE_SECONDS)
 
 
 def _cores_of(pod: Json) -> int:

@@ -32,11 +32,12 @@ from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.burst import container, pod
 from simulator.cards import cards_file
 from simulator.client import ApiClient
-from simulator.cluster import Cluster, read_lines
+from simulator.cluster import NODE, Cluster, read_lines
 from tests.certs.fakes import CA, TLS, configuration
 
 Json = dict[str, Any]
 NAMES = Names()
+AGENT, KUBELET = f"agent-{NODE}", f"kubelet-{NODE}"
 ROOT = Path(__file__).parents[1]
 OPERATE = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
 SECTION = OPERATE.partition("\n## The log\n")[2].partition("\n## ")[0]
@@ -132,19 +133,21 @@ def test_agent_and_webhook_write_what_the_page_tells() -> None:
         *("--pod-resources-socket", "witness.sock"),
         *("--kubelet-dir", "checkpoint"),
     )
-    with Cluster(cards_file(2), agent_options=options) as cluster:
+    with Cluster(lambda _node: cards_file(2), agent_options=options) as cluster:
+        cluster.start_nodes(NODE)
+        cluster.wait_for_nodes()
         stage = Stage(cluster)
         _pods_come_and_go(stage)
         _others_are_away(stage)
         _the_webhook_is_pestered(stage)
-        for program in ("agent", "webhook"):
+        for program in (AGENT, "webhook"):
             cluster.kill(program, number=signal.SIGTERM)
-        for program in ("agent", "webhook"):
+        for program in (AGENT, "webhook"):
             lines = stage.lines(program)
             _check_the_fields_of_every_line(lines)
-            assert _differences(program, lines) == []
+            assert _differences(program.partition("-")[0], lines) == []
             for each in ROWS:
-                if each.program == program and not each.may_be_missing:
+                if program.startswith(each.program) and not each.may_be_missing:
                     assert f'"message":"{each.message}"' in cluster.log(program).read_text()
 
 
@@ -206,7 +209,7 @@ class Stage:
 
     def register(self) -> None:
         """Speak to a container's socket from outside of it."""
-        (socket, *_) = (self.cluster.root / "state").rglob("vcuda.sock")
+        (socket, *_) = (self.cluster.root / NODE / "state").rglob("vcuda.sock")
         with grpc.insecure_channel(f"unix:{socket}") as channel, pytest.raises(grpc.RpcError):
             rpc.VCUDAServiceStub(channel).RegisterVDevice(
                 vcuda.VDeviceRequest(pod_uid="x", container_name="main"), timeout=30
@@ -239,7 +242,7 @@ _IN_THE_WAY = {
 
 def _pods_come_and_go(stage: Stage) -> None:
     stage.admit("blind", 5)
-    stage.witness.symlink_to("podres.sock")
+    stage.witness.symlink_to(f"{NODE}/podres.sock")
     foreign = stage.cluster.root / "foreign"
     foreign.mkdir()
     entry = {
@@ -254,13 +257,13 @@ def _pods_come_and_go(stage: Stage) -> None:
     stage.kubelet.symlink_to(foreign)
     stage.admit("unproven", 5)
     stage.kubelet.unlink()
-    stage.kubelet.symlink_to("plugins")
+    stage.kubelet.symlink_to(f"{NODE}/plugins")
     stage.admit("seen")
     stage.register()
     for name in ("one", "other"):
         stage.admit(name, 70)
     stage.create("fits-by-count-and-on-no-card", 40)
-    stage.wait("agent", "refused")
+    stage.wait(AGENT, "refused")
 
 
 def _the_webhook_is_pestered(stage: Stage) -> None:
@@ -288,26 +291,26 @@ def _environment() -> dict[str, str]:
 
 def _others_are_away(stage: Stage) -> None:
     cluster = stage.cluster
-    cluster.kill("kubelet")  # leaves its socket behind
-    cluster.kill("agent", number=signal.SIGTERM)
-    cluster.start("agent")
-    stage.wait("agent", "registration failed")
-    cluster.start("kubelet")
+    cluster.kill(KUBELET)  # leaves its socket behind
+    cluster.kill(AGENT, number=signal.SIGTERM)
+    cluster.start(AGENT)
+    stage.wait(AGENT, "registration failed")
+    cluster.start(KUBELET)
     # What the node offered before is in its status until then.
-    stage.wait("agent", "registered", count=2)
-    cluster.kill("kubelet")
-    cluster.start("kubelet")
-    stage.wait("agent", "the kubelet has restarted")
-    stage.wait("agent", "registered", count=3)
+    stage.wait(AGENT, "registered", count=2)
+    cluster.kill(KUBELET)
+    cluster.start(KUBELET)
+    stage.wait(AGENT, "the kubelet has restarted")
+    stage.wait(AGENT, "registered", count=3)
     path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     cluster.api.create(path, _IN_THE_WAY)
     stage.create("unwritten")
-    stage.wait("agent", "allocation waits")
-    cluster.kill("agent", number=signal.SIGTERM)
-    cluster.start("agent")  # writes its cards anew, whatever was written before
-    stage.wait("agent", "inventory waits")
+    stage.wait(AGENT, "allocation waits")
+    cluster.kill(AGENT, number=signal.SIGTERM)
+    cluster.start(AGENT)  # writes its cards anew, whatever was written before
+    stage.wait(AGENT, "inventory waits")
     cluster.kill("apiserver")
-    stage.wait("agent", "no pods from the API server")
+    stage.wait(AGENT, "no pods from the API server")
 
 
 def _certificates_rotate(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:

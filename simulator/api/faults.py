@@ -1,6 +1,8 @@
 """What can go wrong with the server on purpose, and what it remembers of its callers."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -15,6 +17,29 @@ class Outage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """What a request gets instead of its answer.
+
+    Attributes:
+        status: the HTTP status; 0 for the answer that it would have got, late.
+        body: the bytes of the answer; ``None`` for a ``Status`` with the message.
+        message: why, in a ``Status``; ``{asked}`` in it stands for verb and path.
+        delay_s: seconds before anything is said.
+        cut: whether the connection is reset after *body*, of which more was announced.
+    """
+
+    status: int = 0
+    body: bytes | None = None
+    message: str = ""
+    delay_s: float = 0.0
+    cut: bool = False
+
+
+SILENCE = Fault(delay_s=math.inf)
+"""A server that takes connections and never says a word."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRecord:
     """One request, in the terms in which RBAC speaks of it.
 
@@ -26,7 +51,8 @@ class RequestRecord:
         resource: plural name with subresource, such as ``pods/binding``; empty for others.
         namespace: where, empty for cluster-wide.
         name: of the object, empty for a collection.
-        user_agent: who.
+        query: what follows the path, decoded.
+        headers: by their names, in any case.
     """
 
     method: str
@@ -36,4 +62,10 @@ class RequestRecord:
     resource: str
     namespace: str
     name: str
-    user_agent: str
+    query: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+
+    @property
+    def user_agent(self) -> str:
+        """Who."""
+        return self.headers.get("User-Agent", "")

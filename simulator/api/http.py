@@ -7,16 +7,19 @@ because requests, watches and the port all need the library that is imported onl
 import asyncio
 import json
 import math
+import re
 import ssl
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 from aiohttp import web
 
 from simulator.api import errors
-from simulator.api.faults import Outage, RequestRecord
+from simulator.api.faults import Fault, Outage, RequestRecord
 from simulator.api.operations import Edit, Operations
 from simulator.api.patching import apply_json_patch, apply_merge_patch
 from simulator.api.resources import PODS, Json, Resource, Target, parse_path
@@ -49,6 +52,8 @@ class HttpServer:
         self._store = store
         self._operations = operations
         self.outage = Outage.NONE
+        self.faults: dict[str, Fault] = {}
+        self._mended = asyncio.Event()
         self._delays: dict[Resource, float] = {}  # by which the watch cache lags behind
         self._bookmark_s = bookmark_s
         self._tls = tls
@@ -133,12 +138,23 @@ class HttpServer:
             raise errors.unavailable()
         if request.path in ("/healthz", "/readyz", "/livez"):
             return web.Response(text="ok")
+        target = parse_path(request.path)
+        if target is not None:
+            self.records.append(_record(request, target))
+        fault = self._fault_of(_asked(request))
+        if fault is not None:
+            await self._wait(fault.delay_s)
+            if fault.status:
+                return await _faulty(request, fault)
+        return await self._serve(request, target, warnings)
+
+    async def _serve(
+        self, request: web.Request, target: Target | None, warnings: list[str]
+    ) -> web.StreamResponse:
         if request.path == "/version":
             return _answer(_VERSION, warnings)
-        target = parse_path(request.path)
         if target is None:
             raise errors.no_such_path()
-        self.records.append(_record(request, target))
         if request.method == "GET":
             if target.name:
                 found = self._store.get(target.resource, target.namespace, target.name)
@@ -147,6 +163,20 @@ class HttpServer:
                 return await self._watch(request, target)
             return _answer(self._list(request, target), warnings)
         return await self._write(request, target, warnings)
+
+    def mend(self) -> None:
+        """Have no faults any more; who was kept waiting is answered."""
+        self.faults.clear()
+        self._mended.set()
+        self._mended = asyncio.Event()
+
+    def _fault_of(self, asked: str) -> Fault | None:
+        found = (fault for pattern, fault in self.faults.items() if re.fullmatch(pattern, asked))
+        return next(found, None)
+
+    async def _wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._mended.wait(), None if seconds == math.inf else seconds)
 
     async def _write(
         self, request: web.Request, target: Target, warnings: list[str]
@@ -260,13 +290,20 @@ class HttpServer:
                 change = await asyncio.wait_for(queue.get(), min(left, quiet_s))
             except TimeoutError:
                 if bookmarks:
+                    await self._while_silent(request)
                     version = max(version, self._store.version)
                     await _write_lines(response, [bookmark(target.resource, version)])
                 continue
             await self._until_due(change, end)
+            await self._while_silent(request)
             line = line_of(change, namespace=target.namespace, matches=matches)
             if line is not None and now() < end:
                 await _write_lines(response, [line])
+
+    async def _while_silent(self, request: web.Request) -> None:
+        fault = self._fault_of(_asked(request))
+        if fault is not None:
+            await self._wait(fault.delay_s)
 
     async def _until_due(self, change: Change, end: float) -> None:
         """Wait until the watch cache has seen *change*, or the watch's time is over."""
@@ -280,20 +317,29 @@ class HttpServer:
                 await asyncio.wait_for(self._delay_changed.wait(), wait)
 
 
-def _record(request: web.Request, target: Target) -> RequestRecord:
+def _verb(request: web.Request, target: Target | None) -> str:
     verb = _VERBS.get(request.method, "get")
-    if not target.name and verb == "get":
-        verb = "watch" if _is_watch(request) else "list"
+    if verb == "get" and target is not None and not target.name:
+        return "watch" if _is_watch(request) else "list"
+    return verb
+
+
+def _asked(request: web.Request) -> str:
+    return f"{_verb(request, parse_path(request.path))} {request.path}"
+
+
+def _record(request: web.Request, target: Target) -> RequestRecord:
     plural = target.resource.plural
     return RequestRecord(
         method=request.method,
         path=request.path,
-        verb=verb,
+        verb=_verb(request, target),
         group=target.resource.group,
         resource=f"{plural}/{target.subresource}" if target.subresource else plural,
         namespace=target.namespace,
         name=target.name,
-        user_agent=request.headers.get("User-Agent", ""),
+        query=unquote(request.rel_url.raw_query_string),
+        headers=request.headers,
     )
 
 
@@ -347,6 +393,23 @@ async def _edit(request: web.Request) -> Edit:
             return lambda old: apply_merge_patch(old, patch)
         case _:
             raise errors.unsupported_media_type(kind)
+
+
+async def _faulty(request: web.Request, fault: Fault) -> web.StreamResponse:
+    body = fault.body
+    if body is None:
+        reason = HTTPStatus(fault.status).phrase.replace(" ", "")
+        told = errors.StatusError(fault.status, reason, fault.message.format(asked=_asked(request)))
+        body = json.dumps(told.body()).encode()
+    if not fault.cut:
+        return web.Response(status=fault.status, body=body, content_type="application/json")
+    response = web.StreamResponse(status=fault.status)
+    response.content_length = len(body) + 1
+    await response.prepare(request)
+    await response.write(body)
+    if request.transport is not None:
+        request.transport.abort()
+    return response
 
 
 async def _write_lines(response: web.StreamResponse, lines: Iterable[Json]) -> None:

@@ -14,7 +14,7 @@ from typing import Self
 from simulator.api import errors
 from simulator.api.admission import Admission
 from simulator.api.caller import WebhookCaller
-from simulator.api.faults import Outage, RequestRecord
+from simulator.api.faults import Fault, Outage, RequestRecord
 from simulator.api.http import HttpServer
 from simulator.api.operations import Operations
 from simulator.api.resources import (
@@ -106,6 +106,19 @@ class ApiServer:
             StatusError: one is refused, or its kind is not served.
         """
         self._control(lambda: self._apply(objects))
+
+    def fail(self, fault: Fault, asked: str = ".*") -> None:
+        """Let requests have a fault from now on, until :meth:`mend`.
+
+        Args:
+            fault: what they get.
+            asked: which, a regular expression of verb and path: ``list /api/v1/pods``.
+        """
+        self._control(lambda: self._http.faults.update({asked: fault}))
+
+    def mend(self) -> None:
+        """Answer requests again, those too that wait for an answer."""
+        self._control(self._http.mend)
 
     def expire_history(self) -> None:
         """Forget all history: a watch from any older version gets 410."""

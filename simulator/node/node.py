@@ -29,6 +29,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from placement.pods import PodInfo
+from simulator.audit import Holdings, Who, held_twice, unequal_records
 from simulator.cards import cards_file
 from simulator.kubelet import checkpoint as kubelet_checkpoint
 from simulator.kubelet.node import Kubelet
@@ -36,7 +37,7 @@ from simulator.kubelet.settings import Settings
 from simulator.kubelet.staticpods import mirror_of
 from simulator.node.diary import Diary
 from simulator.node.digest import Digest
-from simulator.node.judge import Admission, judge
+from simulator.node.judge import Admission, in_diary, judge
 from simulator.node.life import AgentLife
 from simulator.node.limits import Running, wrong_limits
 from simulator.node.mortal import Death, MortalOutbox, MortalService, mortal_log
@@ -106,7 +107,7 @@ class Node:
             )
         )
         self.pods = PodsInMemory(self._names)
-        self.diary = Diary(self.kubelet.trace.now)
+        self.diary = Diary(lambda: time.time() * 1000)
         self._digest = Digest(self.kubelet.trace)
         self.manifests: dict[str, Json] = {}
         self._static: dict[str, Json] = {}
@@ -287,38 +288,32 @@ class Node:
 
     def admissions(self) -> list[Admission]:
         """Compare each ``Allocate`` of the kubelet with what the agent said in it."""
-        said = self.diary.said
-        return [
-            judge(each, self._resources[each.resource], said, mirrors=self._mirrors)
-            for each in self.kubelet.trace.rpcs("Allocate")
-        ]
+        answers = in_diary(self.diary.everything)
+        return judge(self.kubelet.trace.events, answers, self._resources, self._mirrors)
 
     def differences(self) -> list[str]:
-        """Compare the allocations that the agent recorded with what the kubelet holds at last."""
-        held: dict[tuple[str, str, str], Counter[str]] = {}
-        for each in self.kubelet.record():
-            cards = Counter(device_id.partition("::")[0] for device_id in each.ids)
-            held[each.pod_uid, each.container, each.resource] = cards
-        wrong = []
-        for (uid, container, resource), cards in held.items():
-            recorded = self.pods.recorded(self._mirrors.get(uid, uid)).get(container)
-            if recorded is None:
-                continue  # a pod that is not finished, or was when another agent ran
-            cores = resource == self._names.core
-            count = recorded.cores if cores else recorded.memory_blocks
-            # A container of several cards may have its memory on some of them only.
-            same = set(cards) == set(recorded.cards) if cores else set(cards) <= {*recorded.cards}
-            if not same or count != cards.total():
-                wrong.append(f"{uid} {container} {resource}: recorded {recorded}, holds {cards}")
-        return wrong
+        """Compare the allocations that the agent recorded with what the kubelet holds at last.
+
+        A pod has none that is not finished, or was when another agent ran.
+        """
+        held = self._held()
+        records = {
+            (uid, container): allocation
+            for uid in {uid for uid, _ in held}
+            for container, allocation in self.pods.recorded(self._mirrors.get(uid, uid)).items()
+        }
+        recorded = {who: resources for who, resources in held.items() if who in records}
+        return unequal_records(recorded, records, self._names)
 
     def double_grants(self) -> int:
         """Count places that two pods hold."""
-        holders: dict[tuple[str, str], set[str]] = {}
+        return len(held_twice(self._held()))
+
+    def _held(self) -> Holdings:
+        held: dict[Who, dict[str, frozenset[str]]] = {}
         for each in self.kubelet.record():
-            for device_id in each.ids:
-                holders.setdefault((each.resource, device_id), set()).add(each.pod_uid)
-        return sum(len(pods) > 1 for pods in holders.values())
+            held.setdefault((each.pod_uid, each.container), {})[each.resource] = frozenset(each.ids)
+        return held
 
     def miscounts(self) -> list[str]:
         """Compare what the agent counts as free with what the kubelet's record leaves.

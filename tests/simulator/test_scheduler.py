@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from contract.names import Names
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient, Json
-from simulator.fleet import SHIPPED
+from simulator.cluster import SHIPPED
 from simulator.kubelet.pods import Pod, parse_pod, requests_of
 from simulator.manifests import read_manifests
 from simulator.scheduler.configuration import API_VERSION, SchedulerSettings, parse_configuration

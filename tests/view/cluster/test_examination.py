@@ -1,18 +1,18 @@
 """The doctor reads a real HTTP server's answers; what is refused or broken is unknown."""
 
 import json
-import threading
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from common.apiserver.client import Client
 from contract.names import Names
+from simulator.api.faults import Fault
+from simulator.api.server import ApiServer, kubeconfig_for
 from view.cluster.examination import examine
 from view.model.doctor.facts import Hook, Level, Owned, Trial, Unread
 from view.terminal.doctor import judge
@@ -142,60 +142,41 @@ def cluster() -> dict[str, Any]:
 class Served(dict[str, Any]):
     """A server's answers, and a client of it."""
 
-    client: Client
+    def __init__(self, server: ApiServer, kubeconfig: Path) -> None:
+        super().__init__(cluster())
+        self._server = server
+        self._client = Client(kubeconfig, user_agent="test")
+
+    @property
+    def client(self) -> Client:
+        """A client of a server that gives these answers."""
+        self._server.mend()
+        for path, answer in self.items():
+            asked = re.escape(path).replace("POST\\ ", "create ")
+            self._server.fail(_answering(answer), rf"(get |list )?{asked}")
+        self._server.fail(_answering([]), "(get|list) .*")
+        return self._client
+
+
+def _answering(answer: Any) -> Fault:
+    status = 200
+    if isinstance(answer, tuple):
+        status, message = answer
+        answer = {"kind": "Status", "message": message}
+    if isinstance(answer, list):
+        answer = {"metadata": {"resourceVersion": "1"}, "items": answer}
+    text = answer if isinstance(answer, str) else json.dumps(answer)
+    return Fault(status, text.encode())
 
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Served]:
-    answers = Served(cluster())
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self, key: str) -> None:
-            found = answers.get(key, [])
-            status = 200
-            if isinstance(found, tuple):
-                status, message = found
-                found = {"kind": "Status", "message": message}
-            if isinstance(found, list):
-                found = {"metadata": {"resourceVersion": "1"}, "items": found}
-            body = found.encode() if isinstance(found, str) else json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def do_GET(self) -> None:
-            self._answer(unquote(urlsplit(self.path).path))
-
-        def do_POST(self) -> None:
-            url = urlsplit(self.path)
-            sent = self.rfile.read(int(self.headers["Content-Length"]))
-            dry = url.query == "dryRun=All" and b"vcuda-core" in sent
-            assert dry, "a pod would be created"
-            self._answer(f"POST {url.path}")
-
-        def log_message(self, *_arguments: object) -> None:
-            """Write nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        kubeconfig = tmp_path / "kubeconfig"
-        where = f"http://127.0.0.1:{server.server_address[1]}"
-        kubeconfig.write_text(
-            json.dumps(
-                {
-                    "current-context": "c",
-                    "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-                    "clusters": [{"name": "c", "cluster": {"server": where}}],
-                    "users": [{"name": "u", "user": {}}],
-                }
-            )
-        )
-        answers.client = Client(kubeconfig, user_agent="test")
-        yield answers
-        server.shutdown()
-        thread.join()
+    kubeconfig = tmp_path / "kubeconfig"
+    with ApiServer() as server:
+        kubeconfig.write_text(kubeconfig_for(server.url))
+        yield Served(server, kubeconfig)
+        for each in server.requests:
+            assert each.verb != "create" or each.query == "dryRun=All", "a pod would be created"
 
 
 def test_what_is_read_of_a_cluster_is_judged(api: Served) -> None:

@@ -49,7 +49,7 @@ def upstream() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def gate(upstream: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    with gate_to(upstream.url) as opened:
+    with gate_to(upstream) as opened:
         (tmp_path / "config").write_text(kubeconfig_for(opened.url))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         yield opened
@@ -344,7 +344,7 @@ def test_one_asks_for_another_user(gate: Gate, capsys: pytest.CaptureFixture[str
     assert run(capsys, "nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
     headers = gate.headers[-1]
     assert headers["Impersonate-User"] == "ana"
-    assert headers.get_all("Impersonate-Group") == ["a", "b"]
+    assert headers.getall("Impersonate-Group") == ["a", "b"]
 
 
 def test_a_pod_is_named_as_it_is_printed(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:

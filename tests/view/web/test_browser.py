@@ -369,7 +369,7 @@ def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
 ) -> None:
     state = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"
     age = "return Number(/, ([0-9]+) s ago/.exec(document.getElementById('age').textContent)[1])"
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as own:
+    with gate_to(api) as gate, serving(gate.url, tmp_path) as own:
         show(driver, own.url)
         if who == "the API server":
             gate.freeze()

@@ -117,7 +117,7 @@ def _fail(*_: object) -> None:
 def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
     api: ApiServer, tmp_path: Path
 ) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    with gate_to(api) as gate, serving(gate.url, tmp_path) as page:
         assert 'data-stale=""' in page.ask("/")[1]
         gate.freeze()  # connections stay open, and silent, as of a process that is stopped
         began = time.monotonic()
@@ -145,7 +145,7 @@ def test_browsers_are_told_how_old_what_they_show_is(live: Live) -> None:
 
 
 def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path: Path) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    with gate_to(api) as gate, serving(gate.url, tmp_path) as page:
         assert "finetune-70b" in page.ask("/")[1]
         gate.denied = {"(list|watch) /api/v1/(.*/)?pods", "(list|watch|get) /api/v1/nodes.*"}
         gate.cut()
@@ -183,7 +183,7 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
 
 
 def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:
-    with gate_to(api.url) as gate, serving(gate.url, tmp_path) as page:
+    with gate_to(api) as gate, serving(gate.url, tmp_path) as page:
         for _ in range(5):
             assert page.ask("/pods/vision/augment-xl")[0] == 200
         lists = [each for each in gate.asked if each.startswith("list ")]

@@ -71,7 +71,7 @@ class DeviceManager:
         self._saving = threading.Lock()
         self._file = CheckpointFile(settings.plugin_dir)
         self._overtaking = dice(settings.seed, "overtaken")
-        self.plugins = Plugins(settings.plugin_dir, self)
+        self.plugins = Plugins(settings.plugin_dir, self, settings.mischief)
         self._devices = Devices(
             random=random,
             numa_hint=settings.numa_hint,

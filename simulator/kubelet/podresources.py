@@ -13,11 +13,10 @@ from contract.demand import ContainerKind
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.pods import Pod
 from simulator.kubelet.ratelimit import TokenBucket
-from simulator.kubelet.sockets import SocketServer
+from simulator.kubelet.sockets import Mischief, SocketServer
 
 RATE = 100.0
 BURST = 10
-_POLL_S = 0.05
 
 Lister = Callable[[], Iterable[tuple[Pod, PodHoldings]]]
 """Gives the pods to list and what they hold; frees what ended pods held, as the real one does."""
@@ -45,11 +44,11 @@ def describe(listed: Iterable[tuple[Pod, PodHoldings]]) -> Iterator[pb.PodResour
 
 
 class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
-    """Serves ``List``, or misbehaves on request.
+    """Serves ``List``.
 
     Args:
         rate, burst: the limit (K5).
-        clock: monotonic seconds.
+        mischief: what callers meet.
     """
 
     def __init__(
@@ -59,16 +58,14 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         *,
         rate: float = RATE,
         burst: int = BURST,
-        clock: Callable[[], float] = time.monotonic,
+        mischief: Mischief,
     ) -> None:
         self._lister = lister
-        self._bucket = TokenBucket(rate=rate, burst=burst, clock=clock)
+        self._bucket = TokenBucket(rate=rate, burst=burst, clock=time.monotonic)
         self._lock = threading.Lock()
         self._socket = socket
         self._server: SocketServer | None = None
-        self._stopped = threading.Event()
-        self._hanging = False
-        self._denying = False
+        self._mischief = mischief
 
     def start(self) -> None:
         """Listen; a stale socket is replaced."""
@@ -80,21 +77,9 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         self._server = server
 
     def stop(self, *, leave_socket: bool = False) -> None:
-        """Stop listening; calls that hang end."""
-        self._stopped.set()
+        """Stop listening."""
         if self._server is not None:
             self._server.stop(leave_socket=leave_socket)
-
-    def hang(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
-        """Leave calls without an answer."""
-        self._hanging = on
-
-    def deny(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
-        """Answer ``PERMISSION_DENIED``.
-
-        File permissions would do where tests do not run as root.
-        """
-        self._denying = on
 
     def List(  # noqa: N802 - the name is the protocol's
         self,
@@ -102,12 +87,7 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         context: grpc.ServicerContext,
     ) -> pb.ListPodResourcesResponse:
         """Answer with every pod and what its containers hold."""
-        while self._hanging and context.is_active() and not self._stopped.wait(_POLL_S):
-            pass
-        if self._stopped.is_set():
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet is stopping")
-        if self._denying:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "permission denied")
+        self._mischief.meet_caller(context, "List")
         with self._lock:
             allowed = self._bucket.allow()
         if not allowed:

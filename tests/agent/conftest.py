@@ -8,7 +8,9 @@ import pytest
 from agent.kubernetes_api.client import Api
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
-from tests.agent.fakes import FakeKubelet, short_dir
+from simulator.kubelet.node import Kubelet
+from tests.agent.a_kubelet import make_kubelet
+from tests.agent.fakes import short_dir
 from tests.agent.nvml_node import Node, load
 
 
@@ -30,10 +32,11 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 
 @pytest.fixture
-def kubelet(folder: Path) -> Iterator[FakeKubelet]:
+def kubelet(folder: Path) -> Iterator[Kubelet]:
     """A kubelet that is not started."""
-    with FakeKubelet(folder) as running:
-        yield running
+    made = make_kubelet(folder)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

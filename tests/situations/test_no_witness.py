@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import grpc
 import pytest
 
 import agent.allocator.observer
 from contract.allocation import Evidence
+from simulator.kubelet.errors import TurnedAway
 from simulator.node.diary import Diary
 from simulator.node.node import Node
 from tests.agent.fakes import eventually
@@ -26,9 +28,15 @@ from tests.situations.build import (
 
 @contextmanager
 def denied(node: Node) -> Iterator[None]:
-    node.kubelet.pod_resources.deny()
+    """File permissions would do where tests do not run as root."""
+    at = node.kubelet.settings.mischief.at
+    at["List"] = _deny
     yield
-    node.kubelet.pod_resources.deny(False)
+    del at["List"]
+
+
+def _deny(_resource: str) -> None:
+    raise TurnedAway("permission denied", grpc.StatusCode.PERMISSION_DENIED)
 
 
 def some_pods() -> list[Json]:

@@ -20,23 +20,23 @@ AWAY = f"the device plugin of {RESOURCE} has been away for more than {PATIENCE:g
 
 
 def _by(running: Node) -> str:
-    return running.kubelet.allocate("d0").envs["BY"]
+    return running.allocate("d0").envs["BY"]
 
 
 def _is_known(running: Node, devices: int = 4) -> None:
-    wait(f"{devices} devices are known", lambda: running.kubelet.healthy == devices)
+    wait(f"{devices} devices are known", lambda: running.healthy == devices)
 
 
 def test_calls_lists_and_options_pass(running: Node, plugin: MakePlugin) -> None:
     made = plugin().register()
     _is_known(running)
 
-    client = running.kubelet.client()
+    client = running.client()
     assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
     assert _by(running) == "a"
     client.pre_start(("d0",))
 
-    assert (running.kubelet.options.pre_start, running.kubelet.options.preferred) == (True, True)
+    assert running.options == {"pre_start": True, "preferred": True}
     assert made.asked == [
         "GetDevicePluginOptions",
         "GetPreferredAllocation",
@@ -50,8 +50,8 @@ def test_calls_lists_and_options_pass(running: Node, plugin: MakePlugin) -> None
 def test_a_plugin_without_devices_is_registered_as_well(running: Node, plugin: MakePlugin) -> None:
     plugin(devices=0).register()
 
-    wait("a list", lambda: running.kubelet.lists)
-    assert running.kubelet.lists == [()]
+    wait("a list", lambda: running.lists)
+    assert running.lists == [(0, 0)]
 
 
 def test_a_refusal_of_the_plugin_passes_as_it_is(running: Node, plugin: MakePlugin) -> None:
@@ -78,8 +78,8 @@ def test_the_end_of_a_plugin_is_not_seen_and_its_successor_is_asked(
     assert _by(running) == "b"
 
     late.join()
-    assert running.kubelet.losses == 0
-    assert len(running.kubelet.lists) == 1
+    assert running.losses == 0
+    assert len(running.lists) == 1
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
@@ -112,7 +112,7 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Node, plugin: MakeP
     ).register()  # lists arrive in the order of their sending
 
     _is_known(running, 6)
-    assert [len(each) for each in running.kubelet.lists][-2:] == [5, 6]
+    assert running.lists[-2:] == [(5, 5), (6, 6)]
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
@@ -126,7 +126,7 @@ def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
     with pytest.raises(CallFailed, match=f"code = Unavailable desc = {AWAY}$"):
         _by(running)
     _is_known(running, 0)
-    assert len(running.kubelet.lists[-1]) == 4
+    assert running.lists[-1] == (4, 0)
     began = time.monotonic()
     with pytest.raises(CallFailed, match=AWAY):
         _by(running)
@@ -202,7 +202,7 @@ def test_a_stopped_plugin_is_passed_over_until_it_answers(
     assert _by(running) == "a"
     stopped.send(signal.SIGCONT)
     _is_known(running, 4)
-    assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
+    assert running.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
@@ -212,13 +212,13 @@ def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
     stopped = running.served()
     stopped.send(signal.SIGSTOP)
     with pytest.raises(CallFailed, match="has not answered"):
-        running.kubelet.allocate("d0")
+        running.allocate("d0")
     _is_known(running, 0)
 
     stopped.send(signal.SIGCONT)
 
     _is_known(running, 4)
-    assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
+    assert running.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
 def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubelet(
@@ -234,7 +234,7 @@ def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubele
 
     assert raised.value.details() == "b.sock: its list of devices cannot be read"
     assert _by(running) == first.name
-    assert len(running.kubelet.lists) == 1
+    assert len(running.lists) == 1
 
 
 def test_options_that_cannot_be_read_refuse_the_registration(
@@ -257,7 +257,7 @@ def test_other_options_are_told_to_the_kubelet(running: Node, plugin: MakePlugin
 
     newer.register()
 
-    wait("the kubelet knows", lambda: not running.kubelet.options.pre_start)
+    wait("the kubelet knows", lambda: not running.options["pre_start"])
     _is_known(running, 5)
     assert _by(running) == "b"
 
@@ -321,7 +321,7 @@ def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
     try:
         _is_known(running)
         with pytest.raises(CallFailed):
-            running.kubelet.allocate("d0")
+            running.allocate("d0")
     finally:
         over.set()
         restarting.join()
@@ -347,13 +347,13 @@ def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
         running.plugin("next.sock").wait_registered()
         _is_known(running)
 
-    client = running.kubelet.client()
+    client = running.client()
     assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
-    answer = running.kubelet.allocate("d0")
+    answer = running.allocate("d0")
     client.pre_start(("d0",))
 
     assert int(answer.envs["BY"]) != os.getpid()
-    assert running.kubelet.losses == 0
+    assert running.losses == 0
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
@@ -403,7 +403,7 @@ def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
         _by(running)
     hung.set()
 
-    assert [len([one for one in each if one.healthy]) for each in running.kubelet.lists] == [4]
+    assert running.lists == [(4, 4)]
 
 
 def test_an_older_plugin_that_has_hung_meanwhile_is_not_asked_in_the_gap(

@@ -122,8 +122,8 @@ class TestAsAPlugin:
                 raw.connect(str(running.kubelet_dir.parent / name))
                 raw.sendall(os.urandom(4096))
 
-        assert running.kubelet.allocate("d0").envs["BY"] == "a"
-        assert running.kubelet.connections == 1
+        assert running.allocate("d0").envs["BY"] == "a"
+        assert running.connections == 1
 
     def test_a_plugin_that_nobody_listens_for_is_refused(self, running: Node) -> None:
         with socket.socket(socket.AF_UNIX) as made:

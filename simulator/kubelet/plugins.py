@@ -63,6 +63,7 @@ class PluginClient:
 
     def __init__(self, resource: str, socket: Path) -> None:
         self.resource = resource
+        self.socket = socket
         self._channel = grpc.insecure_channel(
             f"unix://{socket}",
             options=(

@@ -41,14 +41,12 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
     report.say(
         f"Starting API server, scheduler, kubelet, webhook (TLS) and agent, {CARDS} cards of 24 GiB"
     )
-    holding = ("--enforcement", "vcuda", "--driver-dir", "/opt/nvidia-driver")
     first, *others = NODES
-    with Cluster(seed=seed, agent_options=holding) as cluster:
+    with Cluster(seed=seed) as cluster:
         cluster.start_nodes(first)
         cluster.wait_for_nodes()
         story = Story(cluster, parse_inventory(cards_of(0)), report)
         story.good_examples([each for each in files if "invalid" not in each.name])
-        story.inside("one-share", 30, 16, core_limit=80)
         story.bad_examples([each for each in files if "invalid" in each.name])
         cluster.start_nodes(*others)  # they come up while the first one has the burst
         story.burst(burst_pods(pods, seed=seed, names=NAMES), clients, node=first)

@@ -13,10 +13,9 @@ from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.stamps import OrderStamp
 from simulator.audit import holdings_of, per_card, records_of, unequal_records
-from simulator.burst import container, pod, submit
+from simulator.burst import submit
 from simulator.client import ApiError
 from simulator.cluster import NAMES, Cluster
-from simulator.inside import found_inside, read_limits, rows
 from simulator.manifests import Json, read_manifests
 from simulator.node.judge import Admission, Verdict, count, in_log, judge
 from simulator.objects import annotations, phase
@@ -24,7 +23,6 @@ from simulator.report import Report
 from simulator.rules import Candidate, Request, gpu_manager, score
 
 _SETTLE_SECONDS = 300.0  # on two idle cores 6
-_BLOCK = 256 << 20
 _KNOWN_BY = {
     "ticket": "the device IDs had been reserved for one container before",
     "record": "the kubelet's checkpoint or List shows the container with just these device IDs",
@@ -56,27 +54,6 @@ class Story:
         for word in sorted({row[3] for row in shown} & _KNOWN_BY.keys()):
             self._report.say(f"  {word}: {_KNOWN_BY[word]}")
         self._expect(held=all(phase(each) == "Running" for each in found))
-        self._cluster.clear()
-
-    def inside(self, name: str, cores: int, blocks: int, *, core_limit: int) -> None:
-        """Create one share, and show what its container finds."""
-        title = f"{_counts(cores, blocks)}, {NAMES.core_limit.partition('/')[2]} {core_limit}"
-        self._report.detail.heading(f"What the container of one share finds ({title})")
-        pod = _pod(name, cores, blocks)
-        pod["metadata"]["annotations"] = {NAMES.core_limit: str(core_limit)}
-        self._cluster.create(pod)
-        (running,) = self._settled({name})
-        uid = running["metadata"]["uid"]
-        found = found_inside(self._cluster.trace(), uid)
-        if found is None:
-            self._report.say(f"{name}: never started")
-            self._expect(held=False)
-            return
-        self._report.detail.table(("KIND", "NAME", "VALUE"), rows(found))
-        limits = read_limits(found)
-        said = (limits.pod_uid, limits.utilization, limits.limit, limits.memory)
-        asked = (uid, cores, core_limit, blocks * _BLOCK)
-        self._expect(held=said == asked)
         self._cluster.clear()
 
     def bad_examples(self, files: Sequence[Path]) -> None:
@@ -223,13 +200,6 @@ def _counts(cores: int, blocks: int) -> str:
     if blocks:
         told.append(f"{blocks} block{'' if blocks == 1 else 's'}")
     return ", ".join(told)
-
-
-def _pod(name: str, cores: int, blocks: int) -> Json:
-    main = container("main", cores, blocks, NAMES)
-    if not blocks:
-        del main["resources"]["limits"][NAMES.memory]
-    return pod(name, [main])
 
 
 def _in_default(manifest: Json) -> Json:

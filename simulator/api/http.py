@@ -9,7 +9,6 @@ import json
 import math
 import re
 import ssl
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
@@ -22,7 +21,7 @@ from simulator.api import errors
 from simulator.api.faults import Fault, Outage, RequestRecord
 from simulator.api.operations import Edit, Operations
 from simulator.api.patching import apply_json_patch, apply_merge_patch
-from simulator.api.resources import PODS, Json, Resource, Target, parse_path
+from simulator.api.resources import PODS, Json, Target, parse_path
 from simulator.api.selectors import InvalidSelector, Matches, by_fields, by_labels
 from simulator.api.store import Change, Store
 from simulator.api.watching import all_of, bookmark, error_line, line_of, with_kind
@@ -54,7 +53,6 @@ class HttpServer:
         self.outage = Outage.NONE
         self.faults: dict[str, Fault] = {}
         self._mended = asyncio.Event()
-        self._delays: dict[Resource, float] = {}  # by which the watch cache lags behind
         self._bookmark_s = bookmark_s
         self._tls = tls
         self._watchers: set[asyncio.Transport] = set()
@@ -67,7 +65,6 @@ class HttpServer:
         )
         self._listener: asyncio.Server | None = None
         self._address = ("127.0.0.1", 0)
-        self._delay_changed = asyncio.Event()
 
     async def start(self, host: str, port: int) -> int:
         """Listen; port 0 takes a free one.
@@ -117,12 +114,6 @@ class HttpServer:
         """Reset the connection of every running watch."""
         for transport in tuple(self._watchers):
             transport.abort()
-
-    def delay_watches(self, resource: Resource, seconds: float) -> None:
-        """Let the watch cache of a resource lag behind, from now on."""
-        self._delays[resource] = seconds
-        self._delay_changed.set()  # wakes who waits for a lag that is over by now
-        self._delay_changed = asyncio.Event()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         warnings: list[str] = []
@@ -207,20 +198,13 @@ class HttpServer:
     def _list(self, request: web.Request, target: Target) -> Json:
         """List a collection; ``limit`` is ignored, all come at once."""
         resource, matches = target.resource, _selection(request)
-        items: Iterable[Json] = self._store.list(resource, target.namespace)
-        version = self._store.version
-        delay = self._delays.get(resource, 0.0)
-        if delay and request.query.get("resourceVersion") == "0":  # served from the cache
-            items, version = self._store.list_before(
-                resource, target.namespace, time.time() - delay
-            )
         return {
             "kind": resource.list_kind,
             "apiVersion": resource.api_version,
-            "metadata": {"resourceVersion": str(version)},
+            "metadata": {"resourceVersion": str(self._store.version)},
             "items": [
                 {k: v for k, v in each.items() if k not in ("kind", "apiVersion")}
-                for each in items
+                for each in self._store.list(resource, target.namespace)
                 if matches(each)
             ],
         }
@@ -294,7 +278,6 @@ class HttpServer:
                     version = max(version, self._store.version)
                     await _write_lines(response, [bookmark(target.resource, version)])
                 continue
-            await self._until_due(change, end)
             await self._while_silent(request)
             line = line_of(change, namespace=target.namespace, matches=matches)
             if line is not None and now() < end:
@@ -304,17 +287,6 @@ class HttpServer:
         fault = self._fault_of(_asked(request))
         if fault is not None:
             await self._wait(fault.delay_s)
-
-    async def _until_due(self, change: Change, end: float) -> None:
-        """Wait until the watch cache has seen *change*, or the watch's time is over."""
-        now = asyncio.get_running_loop().time
-        while (
-            wait := min(
-                change.at + self._delays.get(change.resource, 0.0) - time.time(), end - now()
-            )
-        ) > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._delay_changed.wait(), wait)
 
 
 def _verb(request: web.Request, target: Target | None) -> str:

@@ -20,7 +20,6 @@ from simulator.api.operations import Operations
 from simulator.api.resources import (
     NAMESPACES,
     Json,
-    Resource,
     Target,
     resource_of_kind,
 )
@@ -127,10 +126,6 @@ class ApiServer:
     def drop_watches(self) -> None:
         """Cut every running watch off in the middle."""
         self._control(self._http.drop_watches)
-
-    def delay_watches(self, resource: Resource, seconds: float) -> None:
-        """Let the watch cache of a resource lag behind: watches, and lists at version 0."""
-        self._control(lambda: self._http.delay_watches(resource, seconds))
 
     def set_outage(self, outage: Outage) -> None:
         """Take the server away, or bring it back on the same port with all its objects."""

@@ -15,7 +15,7 @@ from tests.agent.fakes import eventually
 def make_kubelet(folder: Path, **more: Any) -> Kubelet:
     """Make the kubelet of node ``n1``, whose sockets are in *folder*; it is not started."""
     (folder / "plugins").mkdir(exist_ok=True)
-    given = {
+    given: dict[str, Any] = {
         "node_name": "n1",
         "root_dir": folder / "k",
         "plugin_dir": folder / "plugins",

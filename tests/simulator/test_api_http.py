@@ -108,5 +108,5 @@ def test_a_watch_from_an_expired_version_is_an_error_410(
         client.watch("/api/v1/pods", resource_version="1") as watch,
         pytest.raises(ApiError) as raised,
     ):
-        next(watch)
+        next(iter(watch))
     assert (raised.value.status, raised.value.reason) == (410, "Expired")

@@ -113,17 +113,3 @@ def test_a_watcher_that_goes_on_from_a_list_ends_with_the_same_objects(
     assert {name: version(obj) for name, obj in copy.items()} == {
         each["metadata"]["name"]: version(each) for each in store.list(PODS) if matches(each)
     }
-
-
-@settings(max_examples=share(40))
-@given(before=_OPERATIONS, after=_OPERATIONS)
-def test_undoing_the_history_gives_the_list_of_that_moment(
-    before: list[tuple[str, str, int]], after: list[tuple[str, str, int]]
-) -> None:
-    clock = Clock()
-    store = new_store(clock, history=1000)
-    run(store, before)
-    then, moment = store.list(PODS), clock.now
-    clock.now += 1
-    run(store, after)
-    assert store.list_before(PODS, "", moment)[0] == then

@@ -227,7 +227,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
     with site.agent() as agent:
         known = site.create(a_pod("known", gpu("c0", 10, 2), at=1))
         eventually(agent.pods.pods, "the agent knows the pod")
-        site.server.delay_watches(PODS, 60)
+        site.server.fail(SILENCE, "watch .*")
         late = [
             site.create(a_pod("late", gpu("c0", 10, 6), gpu("c1", 10, 4), at=3)),
             site.create(a_pod("later", gpu("c0", 10, 3), at=2)),
@@ -241,7 +241,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         site.admit(known, late[1])
         site.outlast()
         assert len(agent.pods.pods()) == 1
-        site.server.delay_watches(PODS, 0)
+        site.server.mend()
         site.server.set_outage(Outage.NONE)
         eventually(lambda: all(site.recorded(n) for n in ("known", "late", "later")), "written")
         pod = next(each for each in site.kubelet.life.pods() if each.uid == uid)

@@ -1,7 +1,7 @@
 """A small synchronous JSON client of a Kubernetes API server.
 
 Used by the simulated kubelet, the scheduler, the demo and tests: our programs' own client is part
-of what is tested, and a simulation wants raw objects and a watch that another thread can end at once.
+of what is tested, and a simulation wants raw objects and a watch that another thread can end.
 
 The exceptions of urllib3 end here. That is why watch and requests share one module.
 """

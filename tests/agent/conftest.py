@@ -11,7 +11,7 @@ from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet
 from tests.agent.a_kubelet import make_kubelet
 from tests.agent.fakes import short_dir
-from tests.agent.nvml_node import Node, load
+from tests.agent.nvml_node import NvmlScript, load
 
 
 @pytest.fixture
@@ -22,11 +22,11 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlScript:
     """Two sound cards of the stand-in of NVML, which is loaded."""
     load(monkeypatch, tmp_path)
     monkeypatch.delenv("GPU_TURNSTILE_CARDS", raising=False)
-    made = Node(tmp_path / "node")
+    made = NvmlScript(tmp_path / "node")
     monkeypatch.setenv("NVML_STUB", str(made.path))
     return made
 

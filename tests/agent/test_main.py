@@ -24,7 +24,7 @@ from simulator.api.server import ApiServer
 from simulator.kubelet.node import Kubelet
 from tests.agent.a_kubelet import make_kubelet, registered
 from tests.agent.fakes import DEADLINE_S, eventually, write_cards
-from tests.agent.nvml_node import Node, build, unload, uuid
+from tests.agent.nvml_node import NvmlScript, build, unload, uuid
 
 ROOT = Path(__file__).parents[2]
 
@@ -160,7 +160,7 @@ def test_every_flag_may_come_from_the_environment(
 # --- cards ----------------------------------------------------------------------------
 
 
-def test_a_dump_is_a_cards_file_of_the_same_cards(node: Node, tmp_path: Path) -> None:
+def test_a_dump_is_a_cards_file_of_the_same_cards(node: NvmlScript, tmp_path: Path) -> None:
     path = tmp_path / "dump.yaml"
     result = CliRunner().invoke(main, ["cards", "dump", "-o", str(path)])
     assert (result.exit_code, result.output) == (0, "")
@@ -169,7 +169,7 @@ def test_a_dump_is_a_cards_file_of_the_same_cards(node: Node, tmp_path: Path) ->
     assert (shown.exit_code, shown.stdout) == (0, path.read_text())
 
 
-def test_a_dump_warns_of_what_is_left_out(node: Node) -> None:
+def test_a_dump_warns_of_what_is_left_out(node: NvmlScript) -> None:
     node.card(0, mig=1)
     result = CliRunner().invoke(main, ["cards", "dump"])
     assert result.exit_code == 0
@@ -177,7 +177,7 @@ def test_a_dump_warns_of_what_is_left_out(node: Node) -> None:
     assert f"# left out: card 0 ({uuid(0)}): in MIG mode, which is not served\n" in result.stdout
 
 
-def test_a_dump_that_has_no_card_or_no_file_is_refused(node: Node, tmp_path: Path) -> None:
+def test_a_dump_that_has_no_card_or_no_file_is_refused(node: NvmlScript, tmp_path: Path) -> None:
     path = tmp_path / "none" / "dump.yaml"
     unwritten = CliRunner().invoke(main, ["cards", "dump", "--output", str(path)])
     node.set("cards", 0)
@@ -192,7 +192,7 @@ def test_a_dump_that_has_no_card_or_no_file_is_refused(node: Node, tmp_path: Pat
     ]
 
 
-def test_cards_of_the_driver_are_shown_with_their_links(node: Node) -> None:
+def test_cards_of_the_driver_are_shown_with_their_links(node: NvmlScript) -> None:
     result = CliRunner().invoke(main, ["cards", "show"])
     assert result.exit_code == 0
     assert result.stdout.startswith("driver 550.54.15\n")
@@ -237,7 +237,7 @@ def test_a_machine_without_nvml_is_one_line_and_exit_code_2(
 
 def test_a_process_finds_the_library_where_the_loader_looks(tmp_path: Path) -> None:
     """Nothing patched: as in a container, by the loader's path alone."""
-    script = Node(tmp_path / "node", cards=3)
+    script = NvmlScript(tmp_path / "node", cards=3)
     ended = subprocess.run(
         [sys.executable, "-m", "agent", "cards", "show"],
         cwd=ROOT,

@@ -9,7 +9,7 @@ import pytest
 
 from agent.allocator.grants import ContainerEdits
 from bench import confined, libraries, limits
-from tests.agent.nvml_node import Node, build
+from tests.agent.nvml_node import NvmlScript, build
 
 WHOLE = limits.Container(100, {})
 
@@ -34,7 +34,7 @@ def test_a_library_is_looked_at_through_the_agent(
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "one.yaml").touch()
     (tmp_path / "libnvidia-ml.so.1").symlink_to(build() / "libnvidia-ml.so.1")
-    node = Node(tmp_path / "script")
+    node = NvmlScript(tmp_path / "script")
     monkeypatch.setenv("NVML_STUB", str(node.path))
     assert rows(GPU_TURNSTILE_MOCK_NVML=tmp_path)[0] == (
         "2 x NVIDIA A100-SXM4-80GB, 0 left out, all linked",

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from simulator.kubelet.errors import CallFailed
-from tests.proxy.node import Node, wait
 from tests.proxy.plugin import Plugin
+from tests.proxy.site import Site, wait
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = Path(tempfile.mkdtemp(prefix="gt-proxy-", dir="/tmp"))
-        self._node = Node(self._folder, patience=5)
+        self._node = Site(self._folder, patience=5)
         self._node.__enter__()
         self._pool = ThreadPoolExecutor(2)
         self._count = 0

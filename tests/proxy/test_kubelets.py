@@ -12,18 +12,18 @@ from proxy.errors import SettingsError
 from proxy.program import Proxy
 from simulator.kubelet.errors import CallFailed, TurnedAway
 from tests.proxy.conftest import MakePlugin
-from tests.proxy.node import RESOURCE, Node, wait
 from tests.proxy.plugin import register
+from tests.proxy.site import RESOURCE, Site, wait
 
 pytestmark = pytest.mark.slow
 
 
-def _is_known(running: Node) -> None:
+def _is_known(running: Site) -> None:
     wait("the devices are known", lambda: running.healthy == 4)
 
 
 def test_a_new_kubelet_is_registered_with_while_no_plugin_is_there(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     first = plugin("a").register()
     _is_known(running)
@@ -41,7 +41,7 @@ def test_a_new_kubelet_is_registered_with_while_no_plugin_is_there(
 
 
 def test_kubelets_may_restart_while_they_are_registered_with(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     made = plugin("a").register()
     for pause in (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05):
@@ -54,7 +54,7 @@ def test_kubelets_may_restart_while_they_are_registered_with(
 
 
 def test_a_kubelet_that_drops_the_proxy_is_registered_with_again(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     """An agent of an earlier version registered directly, and ends (K18)."""
     direct = plugin("direct")
@@ -73,7 +73,7 @@ def test_a_kubelet_that_drops_the_proxy_is_registered_with_again(
     assert running.allocate("d0").envs["BY"] == "a"
 
 
-def test_the_kubelets_folder_may_be_emptied(running: Node, plugin: MakePlugin) -> None:
+def test_the_kubelets_folder_may_be_emptied(running: Site, plugin: MakePlugin) -> None:
     """Its own socket too: it lives on, but nobody can register until the next."""
     plugin("a").register()
     _is_known(running)
@@ -88,7 +88,7 @@ def test_the_kubelets_folder_may_be_emptied(running: Node, plugin: MakePlugin) -
 
 
 def test_a_socket_of_its_own_that_is_removed_is_made_again_without_a_gap(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     plugin("a").register()
     _is_known(running)
@@ -100,7 +100,7 @@ def test_a_socket_of_its_own_that_is_removed_is_made_again_without_a_gap(
     assert running.allocate("d0").envs["BY"] == "a"
 
 
-def test_the_plugins_folder_may_be_emptied(running: Node, plugin: MakePlugin) -> None:
+def test_the_plugins_folder_may_be_emptied(running: Site, plugin: MakePlugin) -> None:
     plugin("a").register()
     _is_known(running)
     for each in running.plugin_dir.iterdir():
@@ -113,7 +113,7 @@ def test_the_plugins_folder_may_be_emptied(running: Node, plugin: MakePlugin) ->
     assert running.losses == 0
 
 
-def test_the_plugins_folder_may_be_made_anew(running: Node, plugin: MakePlugin) -> None:
+def test_the_plugins_folder_may_be_made_anew(running: Site, plugin: MakePlugin) -> None:
     plugin("a").register()
     _is_known(running)
     running.plugin_dir.rename(running.plugin_dir.with_name("gone"))
@@ -124,7 +124,7 @@ def test_the_plugins_folder_may_be_made_anew(running: Node, plugin: MakePlugin) 
 
 
 def test_a_proxy_may_wait_for_the_kubelets_folder(folder: Path) -> None:
-    with Node(folder) as running:
+    with Site(folder) as running:
         running.kubelet.kill()
         shutil.rmtree(running.kubelet_dir)
         made = running.plugin().wait_registered()
@@ -136,7 +136,7 @@ def test_a_proxy_may_wait_for_the_kubelets_folder(folder: Path) -> None:
 
 
 def test_a_proxy_that_starts_again_has_plugins_register_and_leaves_no_socket(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     made = plugin("a").register()
     _is_known(running)
@@ -156,7 +156,7 @@ def test_a_proxy_that_starts_again_has_plugins_register_and_leaves_no_socket(
 
 
 def test_a_proxy_that_ends_lets_calls_under_way_be_answered(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
@@ -178,7 +178,7 @@ def test_a_proxy_that_ends_lets_calls_under_way_be_answered(
     assert answers == ["in time"]
 
 
-def test_resources_do_not_disturb_each_other(running: Node, plugin: MakePlugin) -> None:
+def test_resources_do_not_disturb_each_other(running: Site, plugin: MakePlugin) -> None:
     gone = plugin("a").register()
     plugin("b").register(resource="example.com/other")
     wait("both are known", lambda: running.connections == 2)
@@ -202,7 +202,7 @@ def test_both_folders_may_not_be_one(tmp_path: Path) -> None:
 
 
 def test_a_registration_is_answered_as_soon_as_the_kubelet_knows(
-    running: Node, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+    running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("proxy.registration._KUBELET_SECONDS", 60)
 
@@ -213,7 +213,7 @@ def test_a_registration_is_answered_as_soon_as_the_kubelet_knows(
 
 
 def test_a_kubelet_that_drops_the_proxy_again_and_again_is_asked_with_growing_pauses(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     def drop(_resource: str) -> None:
         raise TurnedAway("dropped")

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from proxy.__main__ import main
 from simulator.kubelet.errors import CallFailed
-from tests.proxy.node import RESOURCE, Node, wait
+from tests.proxy.site import RESOURCE, Site, wait
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_its_pages_and_log_tell_what_happens(folder: Path) -> None:
         wait("it listens", (folder / "p" / "kubelet.sock").exists)
         assert _get(port, "/healthz") == (200, "ok\n")
         assert _get(port, "/nothing") == (404, "not found\n")
-        running = Node(folder)
+        running = Site(folder)
         made = running.plugin().wait_registered()
         assert _get(port, "/readyz") == (
             503,
@@ -141,7 +141,7 @@ def test_a_loop_that_stands_still_ends_the_process(folder: Path) -> None:
     assert "in hang" in found.stderr
 
 
-def test_a_defect_ends_the_process_in_order(running: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_ends_the_process_in_order(running: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> None:
         raise RuntimeError("a defect")
 

@@ -14,8 +14,8 @@ from proxy import registration
 from proxy.errors import BadRegistration
 from proxy.registration import check_endpoint
 from tests.proxy.conftest import MakePlugin
-from tests.proxy.node import Node
 from tests.proxy.plugin import register, register_bytes
+from tests.proxy.site import Site
 
 RULE = "must be the file name of the plugin's socket, without a path"
 
@@ -100,7 +100,7 @@ class TestAsAPlugin:
         ids=["version", "resource", "endpoint"],
     )
     def test_a_bad_registration_is_refused_and_counted(
-        self, running: Node, request_: pb.RegisterRequest, message: str
+        self, running: Site, request_: pb.RegisterRequest, message: str
     ) -> None:
         with pytest.raises(grpc.RpcError) as raised:
             register_bytes(running.plugin_dir, request_.SerializeToString())
@@ -110,7 +110,7 @@ class TestAsAPlugin:
         assert running.proxy.registration.refused == 1
 
     def test_bytes_that_are_no_registration_are_refused_and_disturb_nobody(
-        self, running: Node, plugin: MakePlugin
+        self, running: Site, plugin: MakePlugin
     ) -> None:
         plugin("a").register()
         for each in (b"\xff", b"\x0a\xff\xff", b"\x00" * 1000, os.urandom(64) + b"\xff\xff"):
@@ -125,7 +125,7 @@ class TestAsAPlugin:
         assert running.allocate("d0").envs["BY"] == "a"
         assert running.connections == 1
 
-    def test_a_plugin_that_nobody_listens_for_is_refused(self, running: Node) -> None:
+    def test_a_plugin_that_nobody_listens_for_is_refused(self, running: Site) -> None:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(str(running.plugin_dir / "deaf.sock"))
             made.listen()
@@ -135,7 +135,7 @@ class TestAsAPlugin:
         assert raised.value.details() == "the plugin at deaf.sock does not answer within 3 s"
 
     def test_no_more_resources_are_served_than_a_bound(
-        self, running: Node, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+        self, running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("proxy.program.MOST_RESOURCES", 1)
         plugin("a").register()
@@ -148,7 +148,7 @@ class TestAsAPlugin:
         assert raised.value.details() == text
 
     def test_refused_registrations_take_no_room(
-        self, running: Node, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+        self, running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("proxy.program.MOST_RESOURCES", 2)
         bad = plugin("bad")

@@ -17,7 +17,7 @@ from simulator.kubelet.node import Kubelet
 from tests.agent.a_kubelet import serve
 from tests.agent.app.whole import PODS, page, ready, running
 from tests.agent.fakes import eventually, make_manifest, make_settings, write_cards
-from tests.agent.nvml_node import GIB, Node
+from tests.agent.nvml_node import GIB, NvmlScript
 from tests.agent.runtime.test_cri import FakeRuntime, entry
 from tests.placement.cluster.builders import bare_node
 from view.cluster.agents import parse_samples
@@ -87,7 +87,7 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
     admin: ApiClient,
     kubelet: Kubelet,
     runtime: FakeRuntime,
-    node: Node,
+    node: NvmlScript,
 ) -> None:
     for manifest in (make_manifest("a", (30, 4)), make_manifest("b", (100, 8))):
         admin.create(PODS, manifest)

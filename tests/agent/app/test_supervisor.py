@@ -323,7 +323,6 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
     server: ApiServer,
     admin: ApiClient,
     kubelet: Kubelet,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kubelet's record could not be had when this agent came up and registered."""
@@ -338,7 +337,9 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
     server.mend()
     (settings.plugin_dir / supervisor.IN_SERVICE).unlink()
     at["List"] = TurnsAway(TurnedAway("not yet", grpc.StatusCode.UNAVAILABLE))
-    with running(replace(settings, kubelet_dir=tmp_path)) as agent:  # without its checkpoint
+    with running(
+        replace(settings, kubelet_dir=kubelet.settings.root_dir)
+    ) as agent:  # no checkpoint
         assert page(agent, "/healthz") == (200, "ok\n")
         waits = (503, "not registered\n")
         eventually(lambda: page(agent, "/readyz") == waits, "it waits for the kubelet")

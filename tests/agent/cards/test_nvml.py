@@ -12,7 +12,7 @@ from agent.cards.inventory import CardFault
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.errors import DriverUnloaded, Unavailable
 from contract.inventory import Card, Link
-from tests.agent.nvml_node import ECC, GIB, XID, Node, load, unload, uuid
+from tests.agent.nvml_node import ECC, GIB, XID, NvmlScript, load, unload, uuid
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
@@ -21,7 +21,9 @@ UNLOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
 @pytest.fixture
-def library(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+def library(
+    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ctypes.CDLL]:
     """NVML; a test that leaves a session or an event set open fails."""
     loaded = load(monkeypatch, tmp_path)
     yield loaded
@@ -45,7 +47,7 @@ def pci_device(tmp_path: Path, bus_id: str, **attributes: str) -> None:
 # --- discovery ------------------------------------------------------------------------
 
 
-def test_every_card_is_described(session: NvmlSession, node: Node, tmp_path: Path) -> None:
+def test_every_card_is_described(session: NvmlSession, node: NvmlScript, tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:01:00.0", numa_node="1")
     node.card(1, minor=7, name="NVIDIA A10", pci="10000 af 1f", memory=24 * GIB)
     found = session.discover()
@@ -93,7 +95,7 @@ def test_every_card_is_described(session: NvmlSession, node: Node, tmp_path: Pat
     ],
 )
 def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
-    *, session: NvmlSession, node: Node, function: str, code: int, known: bool, reason: str
+    *, session: NvmlSession, node: NvmlScript, function: str, code: int, known: bool, reason: str
 ) -> None:
     node.fail(function, code, card=0)
     found = session.discover()
@@ -122,7 +124,7 @@ def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
     ],
 )
 def test_a_card_that_says_nonsense_is_left_out_by_the_rules_of_a_cards_file(
-    session: NvmlSession, node: Node, facts: dict[str, object], reason: str
+    session: NvmlSession, node: NvmlScript, facts: dict[str, object], reason: str
 ) -> None:
     node.card(1, **facts)
     found = session.discover()
@@ -144,7 +146,7 @@ def test_a_card_that_says_nonsense_is_left_out_by_the_rules_of_a_cards_file(
 def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
     *,
     session: NvmlSession,
-    node: Node,
+    node: NvmlScript,
     tmp_path: Path,
     kernel: str | None,
     nvml: int | None,
@@ -162,7 +164,7 @@ def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (35, "")],
 )
 def test_the_way_over_pcie_is_named_as_nvidia_smi_does(
-    session: NvmlSession, node: Node, level: int, kind: str
+    session: NvmlSession, node: NvmlScript, level: int, kind: str
 ) -> None:
     node.set("level 0 1", level)
     assert session.discover().inventory.links == ((Link((0, 1), kind),) if kind else ())
@@ -170,7 +172,7 @@ def test_the_way_over_pcie_is_named_as_nvidia_smi_does(
     assert session.discover().inventory.unlinked() == ((0, 1),)
 
 
-def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: Node) -> None:
+def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: NvmlScript) -> None:
     node.nvlink(0, range(4), "gpu 0 2 0")
     node.nvlink(1, range(4), "gpu 0 1 0")
     node.nvlink(0, range(4, 6), "gpu 0 9 0")  # to a card that is not served
@@ -186,7 +188,7 @@ def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: Node)
 def test_nvswitches_join_every_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: ctypes.CDLL
 ) -> None:
-    four = Node(tmp_path / "four", cards=4)
+    four = NvmlScript(tmp_path / "four", cards=4)
     monkeypatch.setenv("NVML_STUB", str(four.path))
     for card in range(3):  # the fourth is on no switch
         four.nvlink(card, range(18), "switch 0 c4 0")
@@ -204,7 +206,7 @@ def test_nvswitches_join_every_pair(
 
 
 def test_a_driver_before_r460_is_read_by_what_it_has(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = load(monkeypatch, tmp_path, old=True)
     pci_device(tmp_path, "0000:c4:00.0", **{"class": "0x068000"})
@@ -225,7 +227,7 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
 
 
 def test_a_missing_library_is_told_and_found_when_it_comes(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unload(monkeypatch)
     with pytest.raises(Unavailable) as caught, NvmlSource().open():
@@ -255,7 +257,7 @@ def test_a_missing_library_is_told_and_found_when_it_comes(
     ],
 )
 def test_a_driver_that_does_not_work_is_told(
-    library: ctypes.CDLL, node: Node, code: int, kind: type[Exception], told: str
+    library: ctypes.CDLL, node: NvmlScript, code: int, kind: type[Exception], told: str
 ) -> None:
     node.fail("nvmlInitWithFlags", code)
     with pytest.raises(kind) as caught, NvmlSource().open():
@@ -278,7 +280,7 @@ def test_a_driver_that_does_not_work_is_told(
     ],
 )
 def test_no_card_is_blamed_when_nvml_itself_fails(
-    session: NvmlSession, node: Node, function: str, act: Callable[[NvmlSession], object]
+    session: NvmlSession, node: NvmlScript, function: str, act: Callable[[NvmlSession], object]
 ) -> None:
     node.fail(function, UNLOADED)
     with pytest.raises(DriverUnloaded):
@@ -286,7 +288,7 @@ def test_no_card_is_blamed_when_nvml_itself_fails(
 
 
 def test_a_session_ends_also_when_the_driver_went_meanwhile(
-    library: ctypes.CDLL, node: Node
+    library: ctypes.CDLL, node: NvmlScript
 ) -> None:
     with NvmlSource().open() as session:
         session.watch([uuid(0)])
@@ -300,7 +302,7 @@ def test_a_session_ends_also_when_the_driver_went_meanwhile(
 # --- events ---------------------------------------------------------------------------
 
 
-def test_an_event_is_told_with_its_card(session: NvmlSession, node: Node) -> None:
+def test_an_event_is_told_with_its_card(session: NvmlSession, node: NvmlScript) -> None:
     node.card(0, events=XID | 0x10)
     assert session.watch([uuid(0), uuid(1)]) == {}
     assert session.watching
@@ -331,7 +333,7 @@ def test_an_event_is_told_with_its_card(session: NvmlSession, node: Node) -> Non
     ],
 )
 def test_cards_without_events_are_named(
-    *, session: NvmlSession, node: Node, function: str, code: int, reason: str, both: bool
+    *, session: NvmlSession, node: NvmlScript, function: str, code: int, reason: str, both: bool
 ) -> None:
     cards = [0, 1] if both else [0]
     for card in cards:
@@ -346,7 +348,7 @@ def test_cards_without_events_are_named(
 
 
 def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
-    session: NvmlSession, node: Node
+    session: NvmlSession, node: NvmlScript
 ) -> None:
     assert session.probe(uuid(0)) == Probe(uncorrectable=0, action="", pending=False, defect="")
     node.card(0, ecc=3, action=1, pending=1, failed=1)
@@ -388,7 +390,7 @@ def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
     ],
 )
 def test_a_card_that_does_not_answer_says_why(
-    session: NvmlSession, node: Node, function: str, code: int, fault: Fault
+    session: NvmlSession, node: NvmlScript, function: str, code: int, fault: Fault
 ) -> None:
     node.fail(function, code, card=0)
     assert session.probe(uuid(0)) == fault

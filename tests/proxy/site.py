@@ -77,7 +77,7 @@ class PluginProcess:
             self._process.stdout.close()
 
 
-class Node:
+class Site:
     """A kubelet's folder, a proxy's folder, and all that runs between them."""
 
     def __init__(self, folder: Path, *, patience: float = 8.0) -> None:
@@ -182,7 +182,7 @@ class Node:
 
 
 @contextmanager
-def node(folder: Path, *, patience: float = 8.0) -> Iterator[Node]:
-    """Run a node."""
-    with Node(folder, patience=patience) as running:
+def site(folder: Path, *, patience: float = 8.0) -> Iterator[Site]:
+    """Run one."""
+    with Site(folder, patience=patience) as running:
         yield running

@@ -40,19 +40,6 @@ def test_a_new_kubelet_is_registered_with_while_no_plugin_is_there(
     assert answers == ["b"]
 
 
-def test_kubelets_may_restart_while_they_are_registered_with(
-    running: Site, plugin: MakePlugin
-) -> None:
-    made = plugin("a").register()
-    for pause in (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05):
-        running.kubelet.restart()
-        time.sleep(pause)
-
-    _is_known(running)
-    assert running.allocate("d0").envs["BY"] == "a"
-    assert made.asked.count("GetDevicePluginOptions") == 1
-
-
 def test_a_kubelet_that_drops_the_proxy_is_registered_with_again(
     running: Site, plugin: MakePlugin
 ) -> None:

@@ -97,6 +97,12 @@ def deny(**status: Any) -> Respond:
     return lambda request: {"uid": request["uid"], "allowed": False, "status": status}
 
 
+def patch_with(*operations: Json) -> Respond:
+    """Answer yes with a JSON patch."""
+    patch = base64.b64encode(json.dumps(operations).encode()).decode()
+    return allow(patch=patch, patchType="JSONPatch")
+
+
 @contextmanager
 def running_hook(
     authority: trustme.CA,

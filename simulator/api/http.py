@@ -9,7 +9,6 @@ import json
 import math
 import re
 import ssl
-from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -210,43 +209,27 @@ class HttpServer:
         }
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
-        start, matches, transport = _version(request), _selection(request), request.transport
+        transport, version = request.transport, _version(request) or self._store.version
         if transport is None:
             raise ConnectionResetError("the client went away")
         queue: asyncio.Queue[Change] = asyncio.Queue()
-        lines: list[Json] = []
-        failure: errors.StatusError | None = None
-        resource = target.resource
-        if start:
-            try:
-                for change in self._store.changes_since(resource, start):
-                    queue.put_nowait(change)
-            except errors.StatusError as error:
-                failure = error
-        else:  # "any version": what there is comes first, as if it were new
-            start = self._store.version
-            lines = [
-                {"type": "ADDED", "object": with_kind(resource, each)}
-                for each in self._store.list(resource, target.namespace)
-                if matches(each)
-            ]
-
-        def enqueue(change: Change) -> None:
-            if change.resource == resource:
+        expired: errors.StatusError | None = None
+        try:
+            for change in self._store.changes_since(target.resource, version):
                 queue.put_nowait(change)
-
+        except errors.StatusError as error:
+            expired = error
+        enqueue = queue.put_nowait  # one object, so that it can be unsubscribed
         self._store.subscribe(enqueue)
         self._watchers.add(transport)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         try:
             await response.prepare(request)
-            if failure is not None:
-                # Once a watch is accepted its errors are events, not status codes.
-                await _write_lines(response, [error_line(failure.body())])
+            if expired is not None:  # an event: once a watch is accepted it has its status code
+                await _write_line(response, error_line(expired.body()))
             else:
-                await _write_lines(response, lines)
-                await self._stream(request, response, target, queue, start)
+                await self._stream(request, response, target, queue)
             await response.write_eof()
         except ConnectionResetError:
             pass  # the client went away, or drop_watches sent it away
@@ -261,27 +244,26 @@ class HttpServer:
         response: web.StreamResponse,
         target: Target,
         queue: asyncio.Queue[Change],
-        version: int,
     ) -> None:
         """Write changes and bookmarks until the watch's time is over."""
         now = asyncio.get_running_loop().time
         end = now() + float(request.query.get("timeoutSeconds") or _DEFAULT_WATCH_S)
         bookmarks = request.query.get("allowWatchBookmarks") == "true"
-        quiet_s = self._bookmark_s if bookmarks else math.inf
         matches = _selection(request)
         while (left := end - now()) > 0:
+            line = None
             try:
-                change = await asyncio.wait_for(queue.get(), min(left, quiet_s))
+                within = min(left, self._bookmark_s) if bookmarks else left
+                change = await asyncio.wait_for(queue.get(), within)
             except TimeoutError:
                 if bookmarks:
-                    await self._while_silent(request)
-                    version = max(version, self._store.version)
-                    await _write_lines(response, [bookmark(target.resource, version)])
-                continue
+                    line = bookmark(target.resource, self._store.version)
+            else:
+                if change.resource == target.resource:
+                    line = line_of(change, namespace=target.namespace, matches=matches)
             await self._while_silent(request)
-            line = line_of(change, namespace=target.namespace, matches=matches)
             if line is not None and now() < end:
-                await _write_lines(response, [line])
+                await _write_line(response, line)
 
     async def _while_silent(self, request: web.Request) -> None:
         fault = self._fault_of(_asked(request))
@@ -384,10 +366,8 @@ async def _faulty(request: web.Request, fault: Fault) -> web.StreamResponse:
     return response
 
 
-async def _write_lines(response: web.StreamResponse, lines: Iterable[Json]) -> None:
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    if text:
-        await response.write(text.encode())
+async def _write_line(response: web.StreamResponse, line: Json) -> None:
+    await response.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 def _success(**details: str) -> Json:

@@ -59,7 +59,7 @@ def score(requests: Iterable[Request], named: Iterable[Named | None]) -> Counter
     def judge(request: Request, name: Named | None) -> Verdict:
         if name is None:
             return Verdict.REFUSED
-        is_right = right(request.pod, request.container, (), name)
+        is_right = right(request.pod, {request.container}, (), name)
         return Verdict.RIGHT if is_right else Verdict.WRONG
 
     return Counter(map(judge, requests, named))

@@ -5,12 +5,13 @@ log is read, and of other projects' rules (:mod:`simulator.rules`).
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
+from agent.allocator.interfaces import ContainerRef
 from agent.allocator.slots import summarize
 from contract.allocation import Evidence
 from contract.resource import Resource
@@ -34,7 +35,7 @@ class Named:
     """Whom somebody names for a call.
 
     Attributes:
-        pod: namespace and name.
+        pod: namespace and name; empty where only the UID is known, of the kubelet's checkpoint.
         container: ``None`` where a rule names pods only.
         uid: empty where it is not known: of a pod that only the kubelet has left.
     """
@@ -43,18 +44,26 @@ class Named:
     container: str | None
     uid: str = ""
 
+    @classmethod
+    def by(cls, ref: ContainerRef) -> Self:
+        """Return whom our agent names."""
+        return cls(str(ref.pod) if ref.pod.name else "", ref.container, ref.pod.uid)
 
-def right(pod: str, container: str, uids: Iterable[str], named: Named) -> bool:
+
+def right(pod: str, containers: Collection[str], uids: Collection[str], named: Named) -> bool:
     """Return whether *named* is whom a call was made for, as far as it says.
 
     Args:
         pod: the namespace and name of the pod that it was made for.
-        container: its container.
+        containers: its container, and any that cannot be told from it.
         uids: those that the pod has: a static pod has a second one in the API.
         named: whom somebody named.
     """
-    same = named.pod == pod and named.container in (None, container)
-    return same and named.uid in ("", *uids)
+    if named.container is not None and named.container not in containers:
+        return False
+    if not named.pod:
+        return named.uid in uids
+    return named.pod == pod and named.uid in ("", *uids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +108,8 @@ def in_diary(said: Iterable[Said]) -> Iterator[Answer]:
     """Read the answers to ``Allocate`` in what an agent of this process said."""
     for each in said:
         if each.call == "allocate" and each.evidence and each.resource and each.ref:
-            named = Named(str(each.ref.pod), each.ref.container, each.ref.pod.uid)
-            yield Answer(each.at_ms, each.resource, summarize(each.ids), named, each.evidence)
+            ids, named = summarize(each.ids), Named.by(each.ref)
+            yield Answer(each.at_ms, each.resource, ids, named, each.evidence)
 
 
 def in_log(lines: Iterable[Mapping[str, Any]]) -> Iterator[Answer]:
@@ -155,8 +164,8 @@ def _judge(
     if not queue or queue[0].at_ms > ended:
         return Admission(resource, call, Verdict.WRONG, None, "the agent said nothing")
     answer = queue.popleft()
-    uids = (call.pod_uid, mirrors.get(call.pod_uid, ""))
-    is_right = right(f"{call.namespace}/{call.pod}", call.container, uids, answer.named)
+    uids = [call.pod_uid, *filter(None, [mirrors.get(call.pod_uid)])]
+    is_right = right(f"{call.namespace}/{call.pod}", {call.container}, uids, answer.named)
     return Admission(resource, call, Verdict.RIGHT if is_right else Verdict.WRONG, answer)
 
 

@@ -9,9 +9,11 @@ from random import Random
 from contract.allocation import decode_allocations
 from simulator.burst import container, pod, submit
 from simulator.cluster import NAMES, Cluster
+from simulator.kubelet.pods import parse_pod, requests_of
 from simulator.manifests import Json
 from simulator.objects import annotations, node_of, phase, why_unbound
 from simulator.report import Report
+from simulator.scheduler.fit import reasons_against
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 SEED, LOAD = 23, 1360
@@ -21,7 +23,6 @@ SCHEDULER_SEED = 4
 _CORES = (60, 70, 30, 40)
 _BLOCKS_PER_CARD = 96
 _SETTLE_SECONDS = 300.0
-_QUIET_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,6 @@ class TwoLevels:
         self.right = True
         self._cluster = cluster
         self._report = report
-        self._seen: list[tuple[str, str, str]] = []
-        self._since = 0.0
 
     def run(self, pods: Sequence[Json]) -> None:
         """Create *pods* under a scheduler that counts, and again under one that sees cards."""
@@ -108,12 +107,24 @@ class TwoLevels:
     def _settled(self) -> bool:
         """Return whether all pods run, have failed, or wait for a node for good."""
         pods = self._cluster.pods()
-        seen = sorted((each["metadata"]["name"], phase(each), node_of(each)) for each in pods)
-        if seen != self._seen:
-            self._seen, self._since = seen, time.monotonic()
-        # A pod that fits nowhere may fit a moment later, when one that failed has gone.
-        quiet = time.monotonic() - self._since > _QUIET_SECONDS
-        return all(self._is_over(each) or (quiet and bool(why_unbound(each))) for each in pods)
+        waiting = [each for each in pods if why_unbound(each) and not node_of(each)]
+        if not all(self._is_over(each) or each in waiting for each in pods):
+            return False
+        # One that fits nowhere may fit a moment later, when one that failed has gone.
+        failed = any(phase(each) == "Failed" for each in pods)
+        return not (failed and self._fits_by_count(waiting, pods))
+
+    def _fits_by_count(self, waiting: Sequence[Json], pods: Sequence[Json]) -> bool:
+        nodes = self._cluster.api.list("/api/v1/nodes")["items"]
+        used = {each["metadata"]["name"]: Counter[str]() for each in nodes}
+        for each in pods:
+            if node_of(each) and phase(each) != "Failed":
+                used[node_of(each)].update(requests_of(parse_pod(each)))
+        return any(
+            not reasons_against(node, parse_pod(each), used[node["metadata"]["name"]])
+            for each in waiting
+            for node in nodes
+        )
 
     def _is_over(self, pod: Json) -> bool:
         if phase(pod) == "Running":

@@ -85,58 +85,36 @@ def _audit(cluster: Cluster) -> None:
     assert [each for each in judged if each.verdict is Verdict.WRONG and each.answer] == []
 
 
-def test_an_agent_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
-    cluster: Cluster,
+@pytest.mark.parametrize(
+    ("killed", "seed"),
+    [([AGENT], 7), ([KUBELET], 8), ([KUBELET, AGENT], 9)],
+    ids=["agent", "kubelet", "both"],
+)
+def test_who_is_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
+    cluster: Cluster, killed: list[str], seed: int
 ) -> None:
-    pods = _burst("agent-killed", 7)
+    pods = _burst(f"burst-{seed}", seed)
     for wave in (pods[:10], pods[10:20]):
         before = _allocates(cluster)
         submit(cluster.create, wave, clients=8)
         _wait_for_calls(cluster, before + 6)
-        cluster.kill(AGENT, number=signal.SIGKILL)
-        cluster.start(AGENT)
+        for each in killed:
+            cluster.kill(each, number=signal.SIGKILL)
+        for each in reversed(killed):
+            cluster.start(each)
         cluster.wait("the node's places", cluster.ready)
     submit(cluster.create, pods[20:], clients=8)
     found = _settled(cluster, pods)
     refusals = [each["status"]["message"] for each in found if _phase(each) == "Failed"]
     # The kubelet refuses in its own words while a plugin is away; none of these is ours.
     assert [text for text in refusals if "gpu-turnstile" in text] == []
+    assert AGENT in killed or refusals == []
     last = {each["metadata"]["name"] for each in pods[20:]}
     assert {_phase(each) for each in found if each["metadata"]["name"] in last} == {"Running"}
     _audit(cluster)
 
 
-def test_a_kubelet_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
-    cluster: Cluster,
-) -> None:
-    burst = _burst("kubelet-killed", 8)
-    before = _allocates(cluster)
-    submit(cluster.create, burst, clients=16)
-    for done in (10, 40):
-        _wait_for_calls(cluster, before + done)
-        cluster.kill(KUBELET, number=signal.SIGKILL)
-        cluster.start(KUBELET)
-        cluster.wait("the node's places", cluster.ready)
-    pods = _settled(cluster, burst)
-    assert [each["status"]["message"] for each in pods if _phase(each) == "Failed"] == []
-    _audit(cluster)
-
-
-def test_agent_and_kubelet_killed_together_come_back_and_end_by_themselves_at_sigterm(
-    cluster: Cluster,
-) -> None:
-    pods = _burst("both-killed", 9)
-    before = _allocates(cluster)
-    submit(cluster.create, pods[:14], clients=8)
-    _wait_for_calls(cluster, before + 14)
-    cluster.kill(KUBELET, number=signal.SIGKILL)
-    cluster.kill(AGENT, number=signal.SIGKILL)
-    cluster.start(AGENT)
-    cluster.start(KUBELET)
-    cluster.wait("the node's places", cluster.ready)
-    submit(cluster.create, pods[14:], clients=8)
-    _settled(cluster, pods)
-    _audit(cluster)
+def test_all_end_by_themselves_at_sigterm(cluster: Cluster) -> None:
     names = (AGENT, "webhook", "scheduler", KUBELET, "apiserver")
     ended = {name: cluster.kill(name, number=signal.SIGTERM) for name in names}
     assert ended == dict.fromkeys(names, 0)

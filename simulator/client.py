@@ -19,8 +19,8 @@ from urllib3.exceptions import HTTPError
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object, as the API server sent it."""
 
-_TIMEOUT_S = 10.0
-"""For connecting, and for each answer but a watch's."""
+_TIMEOUT_S = 60.0
+"""For connecting, and for each answer but a watch's: a busy machine takes long."""
 _WATCH_S = 300
 # Above the time the server was asked to end a watch by itself: then it is the network.
 _WATCH_GRACE_S = 30.0

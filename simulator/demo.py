@@ -48,8 +48,12 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         story = Story(cluster, parse_inventory(cards_of(0)), report)
         story.good_examples([each for each in files if "invalid" not in each.name])
         story.bad_examples([each for each in files if "invalid" in each.name])
-        cluster.start_nodes(*others)  # they come up while the first one has the burst
-        story.burst(burst_pods(pods, seed=seed, names=NAMES), clients, node=first)
+        story.burst(
+            burst_pods(pods, seed=seed, names=NAMES),
+            clients,
+            node=first,
+            meanwhile=lambda: cluster.start_nodes(*others),
+        )
         cluster.clear()
         cluster.wait_for_nodes()
         two = TwoLevels(cluster, report)

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from contract.allocation import decode_allocations
@@ -74,8 +74,13 @@ class Story:
         for text in told[1:]:
             self._report.detail.say(text)
 
-    def burst(self, pods: Sequence[Json], clients: int, *, node: str) -> None:
-        """Create many pods of a node at once; tell who named the right container how often."""
+    def burst(
+        self, pods: Sequence[Json], clients: int, *, node: str, meanwhile: Callable[[], object]
+    ) -> None:
+        """Create many pods of a node at once; tell who named the right container how often.
+
+        *meanwhile* is done while they are admitted.
+        """
         for each in pods:
             each["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
         containers = sum(len(read_pod_demand(each["spec"], NAMES)[0].containers) for each in pods)
@@ -85,6 +90,7 @@ class Story:
         )
         began = time.monotonic()
         submit(self._cluster.create, pods, clients=clients)
+        meanwhile()
         found = self._settled({each["metadata"]["name"] for each in pods})
         took = time.monotonic() - began
         failed = [each for each in found if phase(each) == "Failed"]

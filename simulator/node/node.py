@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
+
 from agent.allocator.allocator import Allocator
 from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
@@ -32,6 +34,7 @@ from placement.pods import PodInfo
 from simulator.audit import Holdings, Who, held_twice, unequal_records
 from simulator.cards import cards_file
 from simulator.kubelet import checkpoint as kubelet_checkpoint
+from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.staticpods import mirror_of
@@ -43,7 +46,6 @@ from simulator.node.limits import Running, wrong_limits
 from simulator.node.mortal import Death, MortalOutbox, MortalService, mortal_log
 from simulator.node.options import NodeOptions
 from simulator.node.pods import PodsInMemory
-from simulator.node.record import NoRecord
 
 Json = dict[str, Any]
 
@@ -57,6 +59,11 @@ _POLL_S = 0.01
 
 class NodeStuck(Exception):
     """The node did not come to rest in time; the message says what it waited for."""
+
+
+def deny(_resource: str) -> None:
+    """Turn away who asks the kubelet; file permissions would do where nobody runs as root."""
+    raise TurnedAway("permission denied", grpc.StatusCode.PERMISSION_DENIED)
 
 
 class Node:
@@ -106,6 +113,8 @@ class Node:
                 }
             )
         )
+        if not options.witness:
+            self.kubelet.settings.mischief.at["List"] = deny
         self.pods = PodsInMemory(self._names)
         self.diary = Diary(lambda: time.time() * 1000)
         self._digest = Digest(self.kubelet.trace)
@@ -341,7 +350,7 @@ class Node:
         allocator = Allocator(
             table=self._table,
             pods=self.pods,
-            pod_resources=channel if self._options.witness else NoRecord(),
+            pod_resources=channel,
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
             store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletLife(self.kubelet_dir).current,

@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import grpc
 import pytest
 
 import agent.allocator.observer
 from contract.allocation import Evidence
-from simulator.kubelet.errors import TurnedAway
 from simulator.node.diary import Diary
-from simulator.node.node import Node
+from simulator.node.node import Node, deny
 from tests.agent.fakes import eventually
 from tests.situations.build import (
     Json,
@@ -28,15 +26,10 @@ from tests.situations.build import (
 
 @contextmanager
 def denied(node: Node) -> Iterator[None]:
-    """File permissions would do where tests do not run as root."""
     at = node.kubelet.settings.mischief.at
-    at["List"] = _deny
+    at["List"] = deny
     yield
     del at["List"]
-
-
-def _deny(_resource: str) -> None:
-    raise TurnedAway("permission denied", grpc.StatusCode.PERMISSION_DENIED)
 
 
 def some_pods() -> list[Json]:

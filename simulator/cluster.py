@@ -40,6 +40,7 @@ NODE = "node-1"
 """The first node, or the only one."""
 SHIPPED = Path(__file__).parents[1] / "deploy/components/scheduler-extender/kube-scheduler.yaml"
 _STOP_SECONDS = 60.0
+_CLEANUPS = 50
 _CHECKOUT = Path(__file__).parents[1]
 
 
@@ -140,6 +141,12 @@ class Cluster:
             process.wait()
         self._processes.clear()
         self.api.close()
+        for _ in range(_CLEANUPS):  # what a killed process has started may write for a moment more
+            try:
+                self._folder.cleanup()
+                return
+            except OSError:
+                time.sleep(0.1)
         self._folder.cleanup()
 
     def wait(self, what: str, condition: Callable[[], bool], *, within: float = 120.0) -> None:

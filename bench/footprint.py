@@ -1,8 +1,8 @@
 """What the agent costs its node: time to register, resident memory, and idle CPU.
 
 The agent is its own process, as on a node. Its pods are on a simulated API server, what they
-hold is in a ``List`` that it reads, and a stand-in for the kubelet takes its registration,
-keeps both device lists open and has a few more containers served, as they would be over time.
+hold is in a ``List`` that it reads, and the simulated kubelet's sockets take its registration and
+keep both device lists open; a few more containers are served, as they would be over time.
 """
 
 import signal
@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.kubelet import Kubelet, KubeletRecord, shuffled
+from bench.kubelet import KubeletRecord, Registry, shuffled
 from bench.load import CARD_MEMORY, Load
 from bench.onenode import NODE, api_settings, running_agent
 from bench.process import Process, cpu_percent, cpu_us, resident_mib, wait
@@ -102,7 +102,7 @@ class Site:
     server: ApiServer
     client: ApiClient
     record: KubeletRecord
-    kubelet: Kubelet
+    kubelet: Registry
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def loaded_site(load: Load, names: Names) -> Iterator[Site]:
         pods = [each["metadata"] for each in client.list("/api/v1/pods")["items"]]
         uids = {each["name"]: each["uid"] for each in pods}
         record = stack.enter_context(KubeletRecord(load, folder, names, uids))
-        kubelet = stack.enter_context(Kubelet(folder / "plugins"))
+        kubelet = stack.enter_context(Registry(folder / "plugins"))
         yield Site(folder, server, client, record, kubelet)
 
 
@@ -131,7 +131,7 @@ def measure_starts(load: Load, starts: int) -> list[Start]:
     live = {view.id.name for view, _ in load.held()}
     with loaded_site(load, Names()) as site:
         for _ in range(starts + 1):
-            site.kubelet.registered.clear()
+            site.kubelet.forget()
             began = time.monotonic()
             with running_agent(load, site.folder, site.server.url, end=signal.SIGKILL) as process:
                 wait(lambda: len(site.kubelet.registered) == 2, "registration", process)
@@ -147,7 +147,7 @@ def measure(load: Load, idle_seconds: float) -> Footprint:
         loaded_site(load, names) as site,
         running_agent(load, site.folder, site.server.url) as process,
     ):
-        wait(lambda: len(site.kubelet.plugins) == 2, "both lists of devices", process)
+        wait(lambda: len(site.kubelet.devices) == 2, "both lists of devices", process)
         wait_assigned(site, {view.id.name for view, _ in load.held()}, process)
         started = resident_mib(process.pid)
         views = load.views()
@@ -171,11 +171,12 @@ def _serve(load: Load, site: Site, names: Names) -> None:
         for resource, ids in living.items():
             taken[resource].update(ids)
     of = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
+    plugins = {name: site.kubelet.calls(name) for name in of.values()}
     for view in load.views()[load.settled :]:
         held: dict[Resource, Sequence[str]] = {}
         site.record.show(view, held)
         for resource, name in of.items():
-            plugin = site.kubelet.plugins[name]
+            plugin = plugins[name]
             free = shuffled({*site.kubelet.devices[name]} - taken[resource])
             _, ids = plugin.prefer(free, count_of(view.demand.containers[0].demand, resource))
             plugin.allocate(ids)
@@ -183,7 +184,7 @@ def _serve(load: Load, site: Site, names: Names) -> None:
             held[resource] = ids
             site.record.show(view, held)
         for resource, given in held.items():
-            site.kubelet.plugins[of[resource]].prestart(given)
+            plugins[of[resource]].prestart(given)
 
 
 def wait_assigned(site: Site, pods: set[str], process: Process) -> None:

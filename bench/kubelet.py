@@ -1,16 +1,12 @@
-"""The kubelet's side of plugins: their registration and calls, ``List`` and the checkpoint.
+"""The simulated kubelet's sockets around a plugin that is timed, and the calls that are timed.
 
-Nothing here decides or checks: what is timed should be the plugin, so requests are
-serialized before the clock starts, answers are left unparsed where nobody needs them, and
-``List`` is served from bytes that are kept ready. The checkpoint is what a kubelet writes, its
-checksum included.
+Its registration, ``List`` and checkpoint file are the simulator's; which containers there are and
+what they hold is what a load says. Of a call only the plugin's work is timed: requests are
+serialized before the clock starts, answers are parsed after it has stopped.
 """
 
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
@@ -21,20 +17,22 @@ import grpc
 from bench.load import Load
 from bench.process import WITHIN_S
 from common.kubelet_api import deviceplugin_pb2 as api
-from common.kubelet_api import deviceplugin_pb2_grpc as rpc
-from common.kubelet_api import podresources_pb2
 from contract.names import Names
 from contract.resource import Resource
 from placement.pods import PodInfo
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.checkpoint import Checkpoint, CheckpointFile
-from simulator.kubelet.devices import PodHoldings
-from simulator.kubelet.numa import NO_NODE, Holding
+from simulator.kubelet.devices import Options, PodHoldings
+from simulator.kubelet.numa import NO_NODE, Device, Holding
+from simulator.kubelet.plugins import Plugins
+from simulator.kubelet.podresources import PodResourcesServer, describe
+from simulator.kubelet.pods import Pod, parse_pod
+from simulator.kubelet.sockets import Mischief
 
-_MESSAGE_BYTES = 64 << 20
+_UNLIMITED = 1_000_000
 _OPTIONS = (
-    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
-    ("grpc.max_send_message_length", _MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
@@ -45,7 +43,7 @@ _GIVEN = {
 
 
 class KubeletRecord:
-    """Serves ``List`` and writes the checkpoint; an entry is serialized once, when it changes."""
+    """Serves ``List``, without a limit, and writes the checkpoint."""
 
     def __init__(
         self,
@@ -61,31 +59,30 @@ class KubeletRecord:
         (folder / "plugins").mkdir()
         self._names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
         self._uids = uids
-        self._entries: dict[str, bytes] = {}
-        self._answer = b""
+        self._listed: dict[str, tuple[Pod, PodHoldings]] = {}
         self._file = CheckpointFile(folder / "plugins")
-        self._written: dict[str, PodHoldings] = {}
         table = load.table()
         self._registered = {
             name: tuple(table.slots(resource)) for resource, name in self._names.items()
         }
-        self.asked = 0
+        self._mischief = Mischief()
         for view, held in load.held():
             self._enter(view, held)
         self._write()
-        handler = grpc.method_handlers_generic_handler(
-            "v1.PodResourcesLister", {"List": grpc.unary_unary_rpc_method_handler(self._list)}
+        self._server = PodResourcesServer(
+            folder / "r.sock",
+            lambda: list(self._listed.values()),
+            rate=_UNLIMITED,
+            burst=_UNLIMITED,
+            mischief=self._mischief,
         )
-        self._server = grpc.server(ThreadPoolExecutor(4), options=_OPTIONS)
-        self._server.add_generic_rpc_handlers((handler,))
-        self._server.add_insecure_port(f"unix:{folder / 'r.sock'}")
         self._server.start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.stop(0).wait(5)
+        self._server.stop()
 
     def show(self, view: PodInfo, held: Mapping[Resource, Sequence[str]]) -> None:
         """Show what a pod's container holds; the file has it once it has everything (K28)."""
@@ -94,45 +91,28 @@ class KubeletRecord:
             self._write()
 
     def _enter(self, view: PodInfo, held: Mapping[Resource, Sequence[str]]) -> None:
-        """Record it in both, one entry a device in ``List`` (K16)."""
-        entry = podresources_pb2.PodResources(
-            name=view.id.name,
-            namespace=view.id.namespace,
-            containers=[
-                podresources_pb2.ContainerResources(
-                    name="main",
-                    devices=[
-                        podresources_pb2.ContainerDevices(
-                            resource_name=self._names[resource], device_ids=[device_id]
-                        )
-                        for resource, ids in held.items()
-                        for device_id in ids
-                    ],
-                )
-            ],
-        )
-        # Messages that follow each other merge: the answer is the entries, joined.
-        answer = podresources_pb2.ListPodResourcesResponse(pod_resources=[entry])
-        self._entries[view.id.uid] = answer.SerializeToString()
-        self._answer = b"".join(self._entries.values())
-        self._written[self._uids.get(view.id.name, view.id.uid)] = {
-            "main": {
-                self._names[resource]: Holding(tuple(ids), _GIVEN[resource], {NO_NODE: tuple(ids)})
-                for resource, ids in held.items()
-            }
+        uid = self._uids.get(view.id.name, view.id.uid)
+        metadata = {"name": view.id.name, "namespace": view.id.namespace, "uid": uid}
+        pod = parse_pod({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
+        holdings = {
+            self._names[resource]: Holding(tuple(ids), _GIVEN[resource], {NO_NODE: tuple(ids)})
+            for resource, ids in held.items()
         }
+        self._listed[uid] = pod, {"main": holdings}
 
     def _write(self) -> None:
-        self._file.save(Checkpoint(self._written, self._registered))
+        pods = {uid: holdings for uid, (_, holdings) in self._listed.items()}
+        self._file.save(Checkpoint(pods, self._registered))
+
+    @property
+    def asked(self) -> int:
+        """How often ``List`` was called."""
+        return len(self._mischief.passed)
 
     @property
     def size(self) -> int:
         """How many bytes an answer has."""
-        return len(self._answer)
-
-    def _list(self, request: bytes, context: grpc.ServicerContext) -> bytes:  # noqa: ARG002 -- gRPC's
-        self.asked += 1
-        return self._answer
+        return sum(describe(*each).ByteSize() for each in self._listed.values())
 
 
 class Calls:
@@ -141,13 +121,6 @@ class Calls:
     def __init__(self, socket: Path) -> None:
         """Dial; what is called first waits until somebody answers."""
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=_OPTIONS)
-
-    def devices(self) -> Iterator[list[str]]:
-        """Return each list of devices that the plugin sends."""
-        for each in rpc.DevicePluginStub(self._channel).ListAndWatch(
-            api.Empty(), wait_for_ready=True
-        ):
-            yield [device.ID for device in each.devices]
 
     def prefer(self, available: Sequence[str], size: int) -> tuple[float, tuple[str, ...]]:
         """Ask for a preference; return seconds and IDs."""
@@ -183,52 +156,52 @@ class Calls:
         return time.perf_counter() - began, answer
 
 
-class Kubelet(rpc.RegistrationServicer):
-    """Takes registrations, and keeps the list of each plugin open.
+class Registry:
+    """The simulated kubelet's registration, in a folder, and the lists that plugins have sent.
 
     Attributes:
-        registered: the resources whose plugins have registered.
-        plugins: by resource, once the plugin has sent its devices.
-        devices: the IDs, by resource.
+        devices: the IDs, by resource, of the plugins that are there.
     """
 
     def __init__(self, folder: Path) -> None:
         """Prepare; nothing listens yet."""
-        self._folder = folder
-        self._server = grpc.server(ThreadPoolExecutor(4))
-        self._lists: list[Iterator[list[str]]] = []
-        self.registered: set[str] = set()
-        self.plugins: dict[str, Calls] = {}
+        self._mischief = Mischief()
+        self._plugins = Plugins(folder, self, self._mischief)
         self.devices: dict[str, list[str]] = {}
 
     def __enter__(self) -> Self:
-        rpc.add_RegistrationServicer_to_server(self, self._server)
-        self._server.add_insecure_port(f"unix:{self._folder / 'kubelet.sock'}")
-        self._server.start()
+        self._plugins.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self.plugins.values():
-            each.close()
-        self._server.stop(0).wait(5)
+        self._plugins.stop()
 
-    def Register(  # noqa: N802 -- the protocol's name
-        self,
-        request: api.RegisterRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 -- gRPC's
-    ) -> api.Empty:
-        """Take a plugin, and watch its devices once it is answered."""
-        self.registered.add(request.resource_name)
-        calls = Calls(self._folder / request.endpoint)
-        threading.Thread(target=self._watch, args=(request.resource_name, calls)).start()
-        return api.Empty()
+    def forget(self) -> None:
+        """Forget who has registered so far."""
+        self._mischief.passed.clear()
 
-    def _watch(self, name: str, calls: Calls) -> None:
-        lists = calls.devices()
-        with suppress(grpc.RpcError):
-            self.devices[name] = next(lists)
-            self._lists.append(lists)  # stays open
-            self.plugins[name] = calls
+    @property
+    def registered(self) -> set[str]:
+        """The resources that were registered."""
+        return set(self._mischief.of("Register"))
+
+    def calls(self, resource: str) -> Calls:
+        """Dial the plugin of a resource whose devices have come."""
+        found = self._plugins.get(resource)
+        if found is None:
+            raise KeyError(resource)
+        return Calls(found.socket)
+
+    def connected(self, resource: str, options: Options) -> None:
+        """Have a plugin, which has sent no devices yet."""
+
+    def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
+        """Keep the devices of a plugin."""
+        self.devices[resource] = [each.id for each in devices]
+
+    def disconnected(self, resource: str) -> None:
+        """Forget the devices of a plugin that has gone."""
+        self.devices.pop(resource, None)
 
 
 def shuffled(ids: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from statistics import median, quantiles
 import yaml
 
 from bench.echo import CHOSEN, RESOURCES, device_ids
-from bench.kubelet import Calls, Kubelet
+from bench.kubelet import Calls, Registry
 from bench.process import cpu_percent, cpu_us, resident_mib, running, wait
 from bench.result import Result, Table
 from simulator.cluster import free_port
@@ -34,9 +34,9 @@ def _new_kubelet_ms(folder: Path) -> float:
     """Let another kubelet start; return the time until it has the devices of all plugins."""
     for each in folder.iterdir():
         each.unlink()
-    with Kubelet(folder) as kubelet:
+    with Registry(folder) as kubelet:
         began = time.perf_counter()
-        wait(lambda: set(kubelet.plugins) == set(RESOURCES), "both resources are registered")
+        wait(lambda: set(kubelet.devices) == set(RESOURCES), "both resources are registered")
         return 1000 * (time.perf_counter() - began)
 
 
@@ -66,7 +66,7 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
         folders = {name: top / name for name in ("kubelet", "plugins")}
         folders["kubelet"].mkdir()
         port = free_port()
-        kubelet = enter(Kubelet(folders["kubelet"]))
+        kubelet = enter(Registry(folders["kubelet"]))
         options = (
             f"proxy --kubelet-dir {folders['kubelet']} --plugin-dir {folders['plugins']}"
             f" --http-host 127.0.0.1 --http-port {port}"
@@ -75,10 +75,11 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
         wait((folders["plugins"] / "kubelet.sock").exists, "the proxy listens", proxy)
         echo = ("bench.echo", str(folders["plugins"]), str(DEVICES))
         enter(running(echo, top / "echo.log"))
-        wait(lambda: set(kubelet.plugins) == set(RESOURCES), "both resources are registered")
+        wait(lambda: set(kubelet.devices) == set(RESOURCES), "both resources are registered")
         sockets = {name: f"{name.partition('/')[2]}.sock" for name in RESOURCES}
         direct = {name: Calls(folders["plugins"] / socket) for name, socket in sockets.items()}
-        ways = {"direct": direct, "proxy": kubelet.plugins}
+        proxied = {name: kubelet.calls(name) for name in RESOURCES}
+        ways = {"direct": direct, "proxy": proxied}
         for plugins in ways.values():  # warms up
             for _ in range(20):
                 dict(_serve(plugins))
@@ -92,7 +93,7 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
             scraped.read()
         resident = resident_mib(proxy.pid)
         idle = 10 * cpu_percent(proxy.pid, idle_seconds)
-        for each in (*direct.values(), *kubelet.plugins.values()):
+        for each in (*direct.values(), *proxied.values()):
             each.close()
         renewed = [_new_kubelet_ms(folders["kubelet"]) for _ in range(kubelets)]
     rows = [

@@ -73,7 +73,7 @@ def measure(load: Load, seconds: float, options: Mapping[str, str]) -> float:
                 },
             ) as process,
         ):
-            wait(lambda: len(node.kubelet.plugins) == 2, "both lists of devices", process)
+            wait(lambda: len(node.kubelet.devices) == 2, "both lists of devices", process)
             expected = f"gpu_turnstile_agent_container_cores_{'used' if options else 'held'}{{"
             wait_assigned(node, {view.id.name for view, _ in load.held()}, process)
             wait(lambda: _told(node.folder, expected, load.settled), "what is used", process)

@@ -1,28 +1,43 @@
 """Whether what is recorded on pods is what the kubelet holds, and nothing is held twice. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from agent.allocator.slots import Slot
-from contract.allocation import decode_allocations
+from contract.allocation import Allocation, decode_allocations
 from contract.names import Names
-from contract.requests import read_pod_demand
-from simulator.attribution import Call, Who
+from simulator.kubelet.trace import TraceEvent
+from simulator.manifests import Json
+from simulator.objects import annotations
 
-Json = dict[str, Any]
+Who = tuple[str, str]
+"""A pod, by its UID, and a container of it."""
+
 Holdings = Mapping[Who, Mapping[str, frozenset[str]]]
 """Container -> resource name -> device IDs."""
 
 
-def holdings_of(calls: Iterable[Call]) -> dict[Who, dict[str, frozenset[str]]]:
-    """Return what each container holds: a later answer for it replaces an earlier one.
+def holdings_of(trace: Iterable[TraceEvent]) -> dict[Who, dict[str, frozenset[str]]]:
+    """Return what each container got: a later answer for it replaces an earlier one.
 
     A kubelet that died before it wrote its checkpoint asks again for the same container.
     """
     held: dict[Who, dict[str, frozenset[str]]] = {}
-    for call in calls:
-        held.setdefault(call.who, {})[call.resource] = call.ids
+    for call in trace:
+        if call.rpc == "Allocate" and not call.error:
+            who = call.pod_uid, call.container
+            held.setdefault(who, {})[call.resource] = frozenset(call.ids)
     return held
+
+
+def records_of(pods: Iterable[Json], names: Names) -> dict[Who, Allocation]:
+    """Read what the agent has recorded on pods."""
+    return {
+        (pod["metadata"]["uid"], container): allocation
+        for pod in pods
+        for container, allocation in decode_allocations(
+            annotations(pod).get(names.gpu_allocation, "{}")
+        ).items()
+    }
 
 
 def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
@@ -35,38 +50,25 @@ def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
     return cards
 
 
-def held_twice(held: Holdings, live: Iterable[tuple[str, str]]) -> list[str]:
-    """List every place that two live pods hold."""
-    alive = set(live)
-    owners: dict[tuple[str, str], tuple[str, str]] = {}
-    found = []
-    for (namespace, pod, _), resources in sorted(held.items()):
-        if (namespace, pod) not in alive:
-            continue
-        for resource, ids in resources.items():
-            for device_id in sorted(ids):
-                owner = owners.setdefault((resource, device_id), (namespace, pod))
-                if owner != (namespace, pod):
-                    found.append(f"{resource} {device_id}: {owner} and {(namespace, pod)}")
-    return found
+def held_twice(held: Holdings) -> list[str]:
+    """List every place that two pods hold."""
+    owners: dict[tuple[str, str], str] = {}
+    return [
+        f"{resource} {device_id}: {owner} and {uid}"
+        for (uid, _), resources in sorted(held.items())
+        for resource, ids in resources.items()
+        for device_id in sorted(ids)
+        if (owner := owners.setdefault((resource, device_id), uid)) != uid
+    ]
 
 
-def unequal_records(pods: Sequence[Json], held: Holdings, names: Names) -> list[str]:
-    """List every container whose allocation record differs from the kubelet's."""
+def unequal_records(held: Holdings, records: Mapping[Who, Allocation], names: Names) -> list[str]:
+    """List every container that holds something else than is recorded of it, or has no record."""
     wrong = []
-    for pod in pods:
-        metadata = pod["metadata"]
-        text = (metadata.get("annotations") or {}).get(names.gpu_allocation, "{}")
-        recorded = decode_allocations(text)
-        for container in read_pod_demand(pod["spec"], names)[0].containers:
-            who = (metadata["namespace"], metadata["name"], container.name)
-            resources = held.get(who, {})
-            truth = (
-                frozenset(per_card(resources)),
-                len(resources.get(names.core, ())),
-                len(resources.get(names.memory, ())),
-            )
-            got = recorded.get(container.name)
-            if got is None or (frozenset(got.cards), got.cores, got.memory_blocks) != truth:
-                wrong.append(f"{who}: recorded {got}, holds {truth}")
+    for who, resources in sorted(held.items()):
+        cores, blocks = (len(resources.get(each, ())) for each in (names.core, names.memory))
+        truth = frozenset(per_card(resources)), cores, blocks
+        got = records.get(who)
+        if got is None or (frozenset(got.cards), got.cores, got.memory_blocks) != truth:
+            wrong.append(f"{who}: recorded {got}, holds {truth}")
     return wrong

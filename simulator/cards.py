@@ -26,3 +26,11 @@ def cards_file(count: int = CARDS, memory: str = "24Gi") -> Json:
             for other in range(one + 1, count)
         ],
     }
+
+
+def cards_of(node: int) -> Json:
+    """Make the cards file of one node of several, with UUIDs that no other node has."""
+    found = cards_file()
+    for card in found["cards"]:
+        card["uuid"] = card["uuid"].replace("-5eed-", f"-{node:04d}-")
+    return found

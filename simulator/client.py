@@ -1,18 +1,16 @@
 """A small synchronous JSON client of a Kubernetes API server.
 
-Used by the simulated kubelet, the scheduler, the demo and tests. The agent brings
-the official client; this one is here because a simulation wants raw objects,
-bodies as they travelled, and a watch that another thread can end at once.
+Used by the simulated kubelet, the scheduler, the demo and tests: our programs' own client is part
+of what is tested, and a simulation wants raw objects and a watch that another thread can end.
 
 The exceptions of urllib3 end here. That is why watch and requests share one module.
 """
 
 import json
 import threading
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 from urllib.parse import urlencode
 
 import urllib3
@@ -21,9 +19,13 @@ from urllib3.exceptions import HTTPError
 Json: TypeAlias = dict[str, Any]
 """A decoded JSON object, as the API server sent it."""
 
+_TIMEOUT_S = 60.0
+"""For connecting, and for each answer but a watch's: a busy machine takes long."""
+_WATCH_S = 300
 # Above the time the server was asked to end a watch by itself: then it is the network.
 _WATCH_GRACE_S = 30.0
 _IDLE_CONNECTIONS = 32
+_BROKEN = (HTTPError, OSError)
 
 
 class ApiError(Exception):
@@ -63,14 +65,8 @@ class ApiUnreachable(ApiError):
         super().__init__(0, "Unreachable", message)
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
-    """One line of a watch.
-
-    Attributes:
-        type: ``ADDED``, ``MODIFIED``, ``DELETED`` or ``BOOKMARK``.
-        object: the object; of a bookmark only kind and resourceVersion are set.
-    """
+class WatchEvent(NamedTuple):
+    """One line of a watch; of a ``BOOKMARK`` only kind and resourceVersion are set."""
 
     type: str
     object: Json
@@ -81,31 +77,28 @@ class WatchEvent:
         return str(self.object["metadata"]["resourceVersion"])
 
 
-class Watch(Iterator[WatchEvent]):
+class Watch:
     """A running watch: iterate it; :meth:`close` ends it from any thread at once.
 
-    It ends (``StopIteration``) when closed and when the server ends it in good order;
-    a connection that breaks raises :class:`ApiUnreachable`, an expired
-    resourceVersion :class:`ApiError` with status 410.
+    It ends when closed and when the server ends it in good order; a connection that breaks raises
+    :class:`ApiUnreachable`, an expired resourceVersion :class:`ApiError` with status 410.
     """
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
-        self._lines = _lines(response)
         self._closed = threading.Event()
 
-    def __next__(self) -> WatchEvent:
-        line = self._next_line()
+    def __iter__(self) -> Iterator[WatchEvent]:
         try:
-            event = json.loads(line)
-            kind, obj = event["type"], event["object"]
-        except (ValueError, TypeError, KeyError) as error:
-            self._lines.close()
-            raise ApiError(200, "InternalError", f"watch: not an event: {line[:80]!r}") from error
-        if kind == "ERROR":
-            self._lines.close()
-            raise _error_of(obj, int(obj.get("code", 500)))
-        return WatchEvent(kind, obj)
+            for line in _lines(self._response):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise _error_of(event["object"], int(event["object"].get("code", 500)))
+                yield WatchEvent(event["type"], event["object"])
+        # Shutting a TLS socket down under a reader surfaces as AttributeError or ValueError too.
+        except (*_BROKEN, ValueError, AttributeError) as error:
+            if not self._closed.is_set():
+                raise ApiUnreachable(f"watch broke off: {error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -121,29 +114,12 @@ class Watch(Iterator[WatchEvent]):
         with suppress(HTTPError, OSError, ValueError, RuntimeError):
             self._response.shutdown()
 
-    def _next_line(self) -> bytes:
-        try:
-            line = next(self._lines)
-        except (HTTPError, OSError, ValueError, AttributeError) as error:
-            # Shutting a TLS socket down under a reader surfaces as ValueError or
-            # AttributeError of the ssl module; without close() they stay what they are.
-            if self._closed.is_set():
-                raise StopIteration from error
-            if isinstance(error, HTTPError | OSError):
-                raise ApiUnreachable(f"watch broke off: {error}") from error
-            raise
-        if self._closed.is_set():  # a half-read line of a socket that was shut down
-            self._lines.close()
-            raise StopIteration
-        return line
-
 
 class ApiClient:
     """Talks JSON to one API server. Safe to share between threads.
 
     Args:
         server: base URL, such as ``http://127.0.0.1:6443``.
-        timeout: seconds for connecting and for each answer (watches excepted).
         ca_file: PEM bundle to verify an ``https`` server with.
         user_agent: how the server's request record names this client.
     """
@@ -152,11 +128,9 @@ class ApiClient:
         self,
         server: str,
         *,
-        timeout: float = 10.0,
         ca_file: str | None = None,
         user_agent: str = "gpu-turnstile-simulator",
     ) -> None:
-        self._timeout = timeout
         self.server = server.rstrip("/")
         self._pool = urllib3.PoolManager(
             maxsize=_IDLE_CONNECTIONS,
@@ -181,26 +155,20 @@ class ApiClient:
 
     list = get  # such as ``fieldSelector="spec.nodeName=n1", resourceVersion="0"``
 
-    def create(self, path: str, obj: Json, **query: str) -> Json:
+    def create(self, path: str, obj: Json) -> Json:
         """POST *obj* to a collection, or to a subresource such as ``.../binding``."""
-        return self._call("POST", path, query, obj)
+        return self._call("POST", path, {}, obj)
 
-    def replace(self, path: str, obj: Json, **query: str) -> Json:
+    def replace(self, path: str, obj: Json) -> Json:
         """PUT *obj*; refused with 409 when its resourceVersion is not the newest."""
-        return self._call("PUT", path, query, obj)
+        return self._call("PUT", path, {}, obj)
 
-    def patch(self, path: str, patch: Json, **query: str) -> Json:
+    def patch(self, path: str, patch: Json) -> Json:
         """Change one object (or its ``/status``) by a merge patch."""
-        kind = "application/merge-patch+json"
-        return self._call("PATCH", path, query, patch, content_type=kind)
+        return self._call("PATCH", path, {}, patch)
 
     def delete(
-        self,
-        path: str,
-        *,
-        grace_period_seconds: int | None = None,
-        uid: str | None = None,
-        **query: str,
+        self, path: str, *, grace_period_seconds: int | None = None, uid: str | None = None
     ) -> Json:
         """Delete one object; with *uid* only if it still is that very one (else 409)."""
         options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
@@ -208,23 +176,10 @@ class ApiClient:
             options["gracePeriodSeconds"] = grace_period_seconds
         if uid is not None:
             options["preconditions"] = {"uid": uid}
-        return self._call("DELETE", path, query, options)
+        return self._call("DELETE", path, {}, options)
 
-    def watch(
-        self,
-        path: str,
-        *,
-        resource_version: str,
-        field_selector: str = "",
-        timeout_seconds: int = 300,
-    ) -> Watch:
-        """Watch a collection from *resource_version* on, bookmarks included.
-
-        Args:
-            path: the collection.
-            resource_version: from a list, an event or a bookmark.
-            field_selector: such as ``spec.nodeName=n1``.
-            timeout_seconds: when the server ends the watch in good order.
+    def watch(self, path: str, *, resource_version: str, field_selector: str = "") -> Watch:
+        """Watch a collection from the version of a list or event on, bookmarks included.
 
         Raises:
             ApiError: the server refused, 410 when *resource_version* is too old.
@@ -232,20 +187,14 @@ class ApiClient:
         query = {
             "watch": "true",
             "resourceVersion": resource_version,
-            "timeoutSeconds": str(timeout_seconds),
+            "timeoutSeconds": str(_WATCH_S),
             "allowWatchBookmarks": "true",
+            **({"fieldSelector": field_selector} if field_selector else {}),
         }
-        if field_selector:
-            query["fieldSelector"] = field_selector
-        response = self._send(
-            "GET", self._url(path, query), read_s=timeout_seconds + _WATCH_GRACE_S
-        )
+        response = self._send("GET", path, query, read_s=_WATCH_S + _WATCH_GRACE_S)
         if response.status != 200:
-            raise _error_of(_decode(_read(response)), response.status)
+            raise _error_of(_read(response), response.status)
         return Watch(response)
-
-    def _url(self, path: str, query: Mapping[str, str]) -> str:
-        return f"{self.server}{path}" + (f"?{urlencode(query)}" if query else "")
 
     def _call(
         self,
@@ -253,11 +202,9 @@ class ApiClient:
         path: str,
         query: Mapping[str, str],
         body: Json | None = None,
-        *,
-        content_type: str = "application/json",
     ) -> Json:
-        response = self._send(method, self._url(path, query), body, content_type=content_type)
-        decoded = _decode(_read(response))
+        response = self._send(method, path, query, body)
+        decoded = _read(response)
         if response.status >= 400:
             raise _error_of(decoded, response.status)
         return decoded
@@ -265,62 +212,50 @@ class ApiClient:
     def _send(
         self,
         method: str,
-        url: str,
+        path: str,
+        query: Mapping[str, str],
         body: Json | None = None,
         *,
-        content_type: str = "application/json",
-        read_s: float | None = None,
+        read_s: float = _TIMEOUT_S,
     ) -> urllib3.BaseHTTPResponse:
+        kind = "merge-patch+json" if method == "PATCH" else "json"
+        url = f"{self.server}{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             return self._pool.request(
                 method,
                 url,
                 body=None if body is None else json.dumps(body).encode(),
-                headers={**self._pool.headers, "Content-Type": content_type},
+                headers={**self._pool.headers, "Content-Type": f"application/{kind}"},
                 preload_content=False,
-                timeout=urllib3.Timeout(connect=self._timeout, read=read_s or self._timeout),
+                timeout=urllib3.Timeout(connect=_TIMEOUT_S, read=read_s),
             )
-        except (HTTPError, OSError) as error:
+        except _BROKEN as error:
             raise ApiUnreachable(f"{method} {url}: {error}") from error
 
 
-def _lines(response: urllib3.BaseHTTPResponse) -> Generator[bytes, None, None]:
-    """Split a stream into lines, and close it in the end.
-
-    Unlike the response's own iterator, this one never holds a whole line back until
-    the next chunk comes, and drops a last line that was cut short.
-    """
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    """Split a stream into lines at once when they come; what has no end yet is held back."""
     rest = b""
-    with response:  # its connection is left in the middle of a body: not for reuse
-        for chunk in response.stream(decode_content=True):
-            *lines, rest = (rest + chunk).split(b"\n")
-            yield from (line for line in lines if line.strip())
+    for chunk in response.stream():
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from (line for line in lines if line.strip())
 
 
-def _read(response: urllib3.BaseHTTPResponse) -> bytes:
+def _read(response: urllib3.BaseHTTPResponse) -> Json:
+    """Read an answer; of what is no JSON object, such as a proxy's page, the words are kept."""
     try:
-        return response.read()
-    except (HTTPError, OSError) as error:
+        body = response.read()
+    except _BROKEN as error:
         raise ApiUnreachable(f"the answer broke off: {error}") from error
     finally:
         response.release_conn()
-
-
-def _decode(body: bytes) -> Json:
-    try:
+    with suppress(ValueError):
         decoded = json.loads(body)
-    except ValueError:
-        decoded = None
-    if isinstance(decoded, dict):
-        return decoded
-    # What is no JSON object is a proxy's page or a plain refusal: keep its words.
+        if isinstance(decoded, dict):
+            return decoded
     return {"kind": "Status", "message": body[:200].decode(errors="replace").strip()}
 
 
 def _error_of(status: Json, code: int) -> ApiError:
-    return ApiError(
-        code,
-        str(status.get("reason", "")),
-        str(status.get("message", "")),
-        status.get("details"),
-    )
+    reason, message = (str(status.get(each, "")) for each in ("reason", "message"))
+    return ApiError(code, reason, message, status.get("details"))

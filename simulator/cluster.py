@@ -1,6 +1,7 @@
 """A whole cluster of real processes in one temporary folder.
 
-API server, scheduler and kubelet are simulated; webhook and agent are the real programs.
+API server, scheduler and kubelets are simulated; webhook, agents and extender are the real
+programs. A program is known by its name, one of a node with the node's after it: ``agent-node-1``.
 """
 
 import json
@@ -16,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -24,48 +25,56 @@ from typing import Any, Self
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
+from contract.inventory import PublishedInventory, decode_inventory
 from contract.names import Names
+from simulator.cards import cards_of
 from simulator.client import ApiClient, ApiError
 from simulator.errors import ClusterError
-from simulator.manifests import Json, write_yaml
-from simulator.objects import annotations
+from simulator.kubelet.trace import TraceEvent
+from simulator.manifests import Json, read_manifests, write_yaml
+from simulator.objects import annotations, path_of
 from simulator.webhooks import simulated_configurations
 
 NAMES = Names()
-NODE = "simulated-node"
-_READY_SECONDS = 120.0  # on a busy machine a process takes a quarter of a minute to start
+NODE = "node-1"
+"""The first node, or the only one."""
+SHIPPED = Path(__file__).parents[1] / "deploy/components/scheduler-extender/kube-scheduler.yaml"
 _STOP_SECONDS = 60.0
+_CLEANUPS = 50
 _CHECKOUT = Path(__file__).parents[1]
 
 
 class Cluster:
-    """Starts everything, knows where everything is, and leaves nothing behind."""
+    """Starts everything, knows where everything is, and leaves nothing behind.
+
+    Args:
+        cards: makes the cards file of a node from its number.
+        seed: of everything random.
+        kubelet_options, agent_options: further flags of each kubelet, and of each agent.
+    """
 
     def __init__(
         self,
-        cards: Json,
+        cards: Callable[[int], Json] = cards_of,
         *,
         seed: int = 0,
         kubelet_options: Sequence[str] = (),
         agent_options: Sequence[str] = (),
     ) -> None:
-        self.nodes: tuple[str, ...] = (NODE,)
+        self.nodes: list[str] = []
         self._cards = cards
         self._seed = seed
-        self._kubelet_options = kubelet_options
-        self._agent_options = agent_options
+        self._options = {"kubelet": kubelet_options, "agent": agent_options}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="turnstile-")
         self.root = Path(self._folder.name)
-        self.trace = self.root / "trace.jsonl"
-        servers = ("webhook", "agent", "apiserver", "extender")
-        self._ports = {name: free_port() for name in servers}
+        self._ports = {name: free_port() for name in ("webhook", "apiserver", "extender")}
         self.api = ApiClient(f"http://127.0.0.1:{self._ports['apiserver']}")
 
     def __enter__(self) -> Self:
-        """Start everything and wait until the node offers its cards."""
+        """Start what a cluster without nodes has, and wait until it works."""
         try:
-            self._start_all()
+            self._start_control_plane()
         except BaseException:
             self.close()
             raise
@@ -79,35 +88,29 @@ class Cluster:
         """Where the webhook listens."""
         return f"https://127.0.0.1:{self._ports['webhook']}"
 
-    @property
-    def extender_url(self) -> str:
-        """Where the scheduler extender listens."""
-        return f"https://127.0.0.1:{self._ports['extender']}"
-
     def log(self, name: str) -> Path:
         """Return the file with everything a process has printed."""
         return self.root / f"{name}.log"
 
-    def agent_log(self) -> list[dict[str, Any]]:
-        """Read the agent's log so far; a line cut short by a kill is left out."""
-        return read_lines(self.log("agent"))
+    def agent_log(self, node: str = NODE) -> list[dict[str, Any]]:
+        """Read the log of a node's agent so far; a line cut short by a kill is left out."""
+        return read_lines(self.log(f"agent-{node}"))
 
-    def start(self, name: str, *options: str, label: str = "") -> None:
-        """Start a program, by its name in :meth:`_command`.
+    def trace(self, node: str = NODE) -> list[TraceEvent]:
+        """Read the trace of a node's kubelet so far."""
+        return [TraceEvent(**each) for each in read_lines(self.root / node / "trace.jsonl")]
 
-        Args:
-            name: which program.
-            options: further flags; they go before others.
-            label: another name for the process and its log, where there are several.
-        """
-        with self.log(label or name).open("ab") as log, _undisturbed():
-            self._processes[label or name] = subprocess.Popen(  # noqa: S603 -- our own program
+    def start(self, name: str, *options: str) -> None:
+        """Start a program, with further flags."""
+        with self.log(name).open("ab") as log, _undisturbed():
+            self._processes[name] = subprocess.Popen(  # noqa: S603 -- our own program
                 [sys.executable, "-m", *self._command(name), *options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.root,
                 env=self.environment() | {"PYTHONWARNINGS": "default"},
+                process_group=0,
             )
 
     @staticmethod
@@ -130,17 +133,20 @@ class Cluster:
             raise ClusterError(f"{name} did not end within {_STOP_SECONDS:g} s") from None
 
     def close(self) -> None:
-        """End every process, politely first, and remove the folder."""
+        """Kill every process, and what it has started; remove the folder."""
         for process in self._processes.values():
-            process.terminate()
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         for process in self._processes.values():
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait()
         self._processes.clear()
         self.api.close()
+        for _ in range(_CLEANUPS):  # what a killed process has started may write for a moment more
+            try:
+                self._folder.cleanup()
+                return
+            except OSError:
+                time.sleep(0.1)
         self._folder.cleanup()
 
     def wait(self, what: str, condition: Callable[[], bool], *, within: float = 120.0) -> None:
@@ -175,10 +181,7 @@ class Cluster:
         """Create a pod."""
         return self.api.create("/api/v1/namespaces/default/pods", obj)
 
-    def _start_all(self) -> None:
-        for name in ("kubelet", "plugins"):
-            (self.root / name).mkdir()
-        write_yaml(self.root / "cards.yaml", self._cards)
+    def _start_control_plane(self) -> None:
         subject = parse_subject(["localhost"], ["127.0.0.1"], 1)
         store.write(self.root / "certs", issue(subject, now=datetime.now(UTC)))
         ca = (self.root / "certs" / "ca.crt").read_bytes()
@@ -186,15 +189,53 @@ class Cluster:
         (self.root / "webhooks.yaml").write_text("\n---\n".join(made), encoding="utf-8")
         for name in ("apiserver", "webhook"):
             self.start(name)
-        self.wait("API server", self.answers("apiserver"), within=_READY_SECONDS)
-        self.start_nodes()
-        self.wait("webhook", self.answers("webhook"), within=_READY_SECONDS)
-        self.wait("node", self.ready, within=_READY_SECONDS)
+        self.wait("API server", self.answers("apiserver"))
+        self.start("scheduler")
 
-    def start_nodes(self) -> None:
-        """Start the programs of all nodes, and the scheduler."""
-        for name in ("kubelet", "scheduler", "agent"):
-            self.start(name)
+    def clear(self) -> None:
+        """Delete all pods, and wait until they are gone."""
+        for each in self.pods():
+            self.api.delete(path_of(each))
+        self.wait("deletion", lambda: not self.pods())
+
+    def start_nodes(self, *names: str) -> None:
+        """Start a kubelet and an agent for each; :meth:`wait_for_nodes` waits for them."""
+        for name in names:
+            home = self.root / name
+            (home / "plugins").mkdir(parents=True)
+            write_yaml(home / "cards.yaml", self._cards(len(self.nodes)))
+            self.nodes.append(name)
+            self.start(f"kubelet-{name}")
+            self.start(f"agent-{name}")
+
+    def wait_for_nodes(self) -> None:
+        """Wait until every node offers its cards, and the webhook stamps pods.
+
+        Raises:
+            ClusterError: it takes too long, or a process died.
+        """
+        self.wait("webhook", self.answers("webhook"))
+        self.wait("nodes", self.ready)
+
+    def let_the_scheduler_see_cards(self) -> None:
+        """Replace the scheduler by one that asks the extender, configured as it is installed."""
+        self.start("extender")
+        self.wait("extender", self.answers("extender"))
+        (configuration,) = read_manifests(SHIPPED)
+        (entry,) = configuration["extenders"]
+        entry["urlPrefix"] = f"https://127.0.0.1:{self._ports['extender']}"
+        entry["tlsConfig"] = {"serverName": "localhost", "caFile": "certs/ca.crt"}
+        entry["managedResources"] = [{"name": NAMES.core}]
+        write_yaml(self.root / "kube-scheduler.yaml", configuration)
+        self.kill("scheduler")
+        self.start("scheduler", "--config=kube-scheduler.yaml")
+
+    def inventories(self) -> dict[str, PublishedInventory]:
+        """Read what the nodes show of their cards."""
+        return {
+            each["metadata"]["name"]: decode_inventory(annotations(each)[NAMES.gpu_cards])
+            for each in self.api.list("/api/v1/nodes")["items"]
+        }
 
     def answers(self, name: str) -> Callable[[], bool]:
         """Return a check whether ``apiserver``, ``webhook`` or ``extender`` is ready."""
@@ -215,29 +256,31 @@ class Cluster:
             return False
 
     def _command(self, name: str) -> list[str]:
-        server, root = self.api.server, self.root
-        sockets = f"--plugin-dir {root}/plugins --pod-resources-socket {root}/podres.sock"
+        program, _, node = name.partition("-")
+        server, ports = self.api.server, self._ports
+        secure = "--host 127.0.0.1 --cert certs/tls.crt --key certs/tls.key"
         seed = f"--seed {self._seed}"
+        home = self.root / node
+        of_node = (
+            f"--node-name {node} --plugin-dir {home}/plugins "
+            f"--pod-resources-socket {home}/podres.sock"
+        )
         commands = {
-            "apiserver": f"simulator apiserver --port {self._ports['apiserver']} {seed} "
+            "apiserver": f"simulator apiserver --port {ports['apiserver']} {seed} "
             "--manifests webhooks.yaml --kubeconfig kubeconfig",
             "scheduler": f"simulator scheduler --server {server} {seed}",
             # One replica alone needs no Lease.
-            "extender": f"scheduler --host 127.0.0.1 --port {self._ports['extender']} "
-            f"--cert certs/tls.crt --key certs/tls.key "
+            "extender": f"scheduler --port {ports['extender']} {secure} "
             "--kubeconfig kubeconfig --lease=",
-            "kubelet": f"simulator kubelet --server {server} --node-name {NODE} {seed} {sockets} "
-            f"--root-dir kubelet --trace {self.trace}",
-            "webhook": f"webhook --host 127.0.0.1 --port {self._ports['webhook']} "
-            f"--cert certs/tls.crt --key certs/tls.key",
+            "webhook": f"webhook --port {ports['webhook']} {secure}",
             "view": "view serve --kubeconfig kubeconfig",
-            "agent": f"agent --node-name {NODE} --kubeconfig kubeconfig --cards cards.yaml "
-            f"--kubelet-dir {root}/plugins {sockets} --state-dir {root}/state "
-            f"--cri-socket {root}/cri.sock --http-host 127.0.0.1 "
-            f"--http-port {self._ports['agent']}",
+            "kubelet": f"simulator kubelet --server {server} {seed} {of_node} "
+            f"--root-dir {home}/kubelet --trace {home}/trace.jsonl",
+            "agent": f"agent --kubeconfig kubeconfig {of_node} --cards {home}/cards.yaml "
+            f"--kubelet-dir {home}/plugins --state-dir {home}/state "
+            f"--cri-socket {home}/cri.sock --http-host 127.0.0.1 --http-port 0",
         }
-        options = {"kubelet": self._kubelet_options, "agent": self._agent_options}
-        return [*commands[name].split(), *options.get(name, ())]
+        return [*commands[program].split(), *self._options.get(program, ())]
 
     def _tail(self, name: str) -> str:
         return self.log(name).read_text(encoding="utf-8", errors="replace")[-2000:]

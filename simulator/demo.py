@@ -1,4 +1,4 @@
-"""The demo: examples, rejections and a burst on one node, then a burst on four; real processes."""
+"""The demo: examples, refusals and a burst on one node, then a burst on four; real processes."""
 
 import os
 import socket
@@ -7,20 +7,17 @@ from pathlib import Path
 
 from agent.cards.inventory import parse_inventory
 from simulator.burst import burst_pods
-from simulator.cards import CARDS, cards_file
+from simulator.cards import CARDS, cards_of
 from simulator.cluster import NAMES, Cluster, free_port
 from simulator.errors import ClusterError
-from simulator.fleet import Fleet
 from simulator.people import People
 from simulator.report import Report
 from simulator.story import Story
 from simulator.twolevels import (
     LOAD,
     NODES,
-    SCHEDULER_SEED,
     SEED,
     TwoLevels,
-    cards_of,
     mixed_pods,
 )
 
@@ -44,17 +41,24 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
     report.say(
         f"Starting API server, scheduler, kubelet, webhook (TLS) and agent, {CARDS} cards of 24 GiB"
     )
-    holding = ("--enforcement", "vcuda", "--driver-dir", "/opt/nvidia-driver")
-    with Cluster(cards_file(), seed=seed, agent_options=holding) as cluster:
-        story = Story(cluster, parse_inventory(cards_file()), report)
+    first, *others = NODES
+    with Cluster(seed=seed) as cluster:
+        cluster.start_nodes(first)
+        cluster.wait_for_nodes()
+        story = Story(cluster, parse_inventory(cards_of(0)), report)
         story.good_examples([each for each in files if "invalid" not in each.name])
-        story.inside("one-share", 30, 16, core_limit=80)
         story.bad_examples([each for each in files if "invalid" in each.name])
-        story.burst(burst_pods(pods, seed=seed, names=NAMES), clients)
-    with Fleet(cards_of, NODES, seed=SCHEDULER_SEED) as fleet:
-        two = TwoLevels(fleet, report)
+        story.burst(
+            burst_pods(pods, seed=seed, names=NAMES),
+            clients,
+            node=first,
+            meanwhile=lambda: cluster.start_nodes(*others),
+        )
+        cluster.clear()
+        cluster.wait_for_nodes()
+        two = TwoLevels(cluster, report)
         two.run(mixed_pods(LOAD, seed=SEED))
-        people = People(fleet, report)
+        people = People(cluster, report)
         people.look()
     right = story.right and two.right and people.right
     report.say(
@@ -77,10 +81,12 @@ def run_page(port: int) -> None:
     _claim(port)
     report = Report(verbose=True)
     report.say(f"Starting {len(NODES)} simulated nodes, webhook (TLS), agents and extender")
-    with Fleet(cards_of, NODES, seed=SCHEDULER_SEED) as fleet:
-        fleet.let_the_scheduler_see_cards()
-        TwoLevels(fleet, report).burst(mixed_pods(LOAD, seed=SEED))
-        people = People(fleet, report)
+    with Cluster() as cluster:
+        cluster.start_nodes(*NODES)
+        cluster.wait_for_nodes()
+        cluster.let_the_scheduler_see_cards()
+        TwoLevels(cluster, report).burst(mixed_pods(LOAD, seed=SEED))
+        people = People(cluster, report)
         people.look()
         people.serve(port)
 

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from simulator.burst import container, pod
-from simulator.cluster import NAMES
-from simulator.fleet import Fleet
+from simulator.cluster import NAMES, Cluster
 from simulator.manifests import Json
 from simulator.objects import node_of, why_unbound
 from simulator.report import Report
@@ -23,9 +22,9 @@ _SECONDS = 300.0
 class People:
     """Looks at a cluster of several nodes as a person would."""
 
-    def __init__(self, fleet: Fleet, report: Report) -> None:
+    def __init__(self, cluster: Cluster, report: Report) -> None:
         self.right = True
-        self._fleet = fleet
+        self._cluster = cluster
         self._report = report
         self._last = ""
 
@@ -34,8 +33,8 @@ class People:
         one = container("main", _CORES, _BLOCKS, NAMES)
         for number in range(1, _MOST + 1):
             self._last = name = f"wants-more-{number}"
-            self._fleet.create(pod(name, [one]))
-            self._fleet.wait(
+            self._cluster.create(pod(name, [one]))
+            self._cluster.wait(
                 f"{name} to be bound or refused",
                 functools.partial(self._is_decided, name),
                 within=_SECONDS,
@@ -56,22 +55,22 @@ class People:
             ClusterError: a process did not come up or died.
         """
         url = f"http://127.0.0.1:{port}"
-        self._fleet.start("view", f"--port={port}")
-        self._fleet.wait("page", lambda: self._fleet.reaches(f"{url}/readyz"))
+        self._cluster.start("view", f"--port={port}")
+        self._cluster.wait("page", lambda: self._cluster.reaches(f"{url}/readyz"))
         self._report.say(f"\nThe page of these nodes: {url}/ -- Ctrl-C ends it and them.")
-        kubeconfig = shlex.quote(f"{self._fleet.root}/kubeconfig")
+        kubeconfig = shlex.quote(f"{self._cluster.root}/kubeconfig")
         program = shlex.quote(str(Path(sys.executable).with_name("kubectl-gpu")))
         self._report.say(
             f"In another terminal: KUBECONFIG={kubeconfig} {program} explain {self._last}"
         )
-        self._fleet.wait("Ctrl-C", lambda: False, within=math.inf)
+        self._cluster.wait("Ctrl-C", lambda: False, within=math.inf)
 
     def _is_decided(self, name: str) -> bool:
         found = self._find(name)
         return bool(node_of(found) or why_unbound(found))
 
     def _find(self, name: str) -> Json:
-        return next(each for each in self._fleet.pods() if each["metadata"]["name"] == name)
+        return next(each for each in self._cluster.pods() if each["metadata"]["name"] == name)
 
     def _show(self, *command: str) -> str:
         """Run ``kubectl gpu``; without verbosity return what it prints instead."""
@@ -82,9 +81,9 @@ class People:
             stdout=None if self._report.verbose else subprocess.PIPE,
             text=True,
             check=False,
-            cwd=self._fleet.root,
+            cwd=self._cluster.root,
             timeout=_SECONDS,
-            env=self._fleet.environment(),
+            env=self._cluster.environment(),
         )
         self.right = self.right and done.returncode == 0
         return done.stdout or ""

@@ -3,37 +3,26 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.allocator.slots import summarize
 from contract.allocation import decode_allocations
 from contract.demand import ContainerKind
 from contract.inventory import Inventory
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.stamps import OrderStamp
-from simulator.attribution import (
-    Call,
-    Candidate,
-    Request,
-    allocate_calls,
-    gpu_manager,
-    score,
-    score_agent,
-)
-from simulator.audit import holdings_of, per_card, unequal_records
-from simulator.burst import container, pod, submit
+from simulator.audit import holdings_of, per_card, records_of, unequal_records
+from simulator.burst import submit
 from simulator.client import ApiError
-from simulator.cluster import NAMES, Cluster, read_lines
-from simulator.inside import found_inside, read_limits, rows
+from simulator.cluster import NAMES, Cluster
 from simulator.manifests import Json, read_manifests
-from simulator.node.judge import Verdict
-from simulator.objects import annotations, path_of, phase
+from simulator.node.judge import Admission, Verdict, count, in_log, judge
+from simulator.objects import annotations, phase
 from simulator.report import Report
+from simulator.rules import Candidate, Request, gpu_manager, score
 
 _SETTLE_SECONDS = 300.0  # on two idle cores 6
-_BLOCK = 256 << 20
 _KNOWN_BY = {
     "ticket": "the device IDs had been reserved for one container before",
     "record": "the kubelet's checkpoint or List shows the container with just these device IDs",
@@ -65,30 +54,7 @@ class Story:
         for word in sorted({row[3] for row in shown} & _KNOWN_BY.keys()):
             self._report.say(f"  {word}: {_KNOWN_BY[word]}")
         self._expect(held=all(phase(each) == "Running" for each in found))
-        for each in found:
-            self._cluster.api.delete(path_of(each))
-        self._cluster.wait("deletion", lambda: not self._cluster.pods(), within=_SETTLE_SECONDS)
-
-    def inside(self, name: str, cores: int, blocks: int, *, core_limit: int) -> None:
-        """Create one share, and show what its container finds."""
-        title = f"{_counts(cores, blocks)}, {NAMES.core_limit.partition('/')[2]} {core_limit}"
-        self._report.detail.heading(f"What the container of one share finds ({title})")
-        pod = _pod(name, cores, blocks)
-        pod["metadata"]["annotations"] = {NAMES.core_limit: str(core_limit)}
-        self._cluster.create(pod)
-        (running,) = self._settled({name})
-        found = found_inside(read_lines(self._cluster.trace), ("default", name, "main"))
-        if found is None:
-            self._report.say(f"{name}: never started")
-            self._expect(held=False)
-            return
-        self._report.detail.table(("KIND", "NAME", "VALUE"), rows(found))
-        limits = read_limits(found)
-        said = (limits.pod_uid, limits.utilization, limits.limit, limits.memory)
-        asked = (running["metadata"]["uid"], cores, core_limit, blocks * _BLOCK)
-        self._expect(held=said == asked)
-        self._cluster.api.delete(path_of(running))
-        self._cluster.wait("deletion", lambda: not self._cluster.pods(), within=_SETTLE_SECONDS)
+        self._cluster.clear()
 
     def bad_examples(self, files: Sequence[Path]) -> None:
         """Create what is not valid, and show the refusals; whoever is in a hurry, one of them."""
@@ -108,8 +74,15 @@ class Story:
         for text in told[1:]:
             self._report.detail.say(text)
 
-    def burst(self, pods: Sequence[Json], clients: int) -> None:
-        """Create many pods at once, and tell who named the right container how often."""
+    def burst(
+        self, pods: Sequence[Json], clients: int, *, node: str, meanwhile: Callable[[], object]
+    ) -> None:
+        """Create many pods of a node at once; tell who named the right container how often.
+
+        *meanwhile* is done while they are admitted.
+        """
+        for each in pods:
+            each["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
         containers = sum(len(read_pod_demand(each["spec"], NAMES)[0].containers) for each in pods)
         self._report.heading(
             f"A burst: {len(pods)} pods with {containers} GPU containers from {clients} clients, "
@@ -117,26 +90,20 @@ class Story:
         )
         began = time.monotonic()
         submit(self._cluster.create, pods, clients=clients)
+        meanwhile()
         found = self._settled({each["metadata"]["name"] for each in pods})
         took = time.monotonic() - began
         failed = [each for each in found if phase(each) == "Failed"]
         for each in failed:
             self._report.say(f"{each['metadata']['name']}: {each['status'].get('message')}")
         self._expect(held=not failed)
-        burst = {each["metadata"]["name"] for each in pods}
-        calls = [each for each in self._calls() if each.who[1] in burst]
-        log = [
-            each
-            for each in self._cluster.agent_log()
-            if each.get("pod", "").partition("/")[2] in burst
-        ]
-        agent, wrong = score_agent(
-            calls,
-            log,
-            resources={NAMES.core: "core", NAMES.memory: "memory"},
-            summarize=summarize,
-        )
-        requests = [_request(each) for each in calls if each.resource == NAMES.core]
+        uids = {each["metadata"]["uid"] for each in found}
+        calls = [each for each in self._cluster.trace() if each.pod_uid in uids]
+        answers = in_log(self._cluster.agent_log())
+        resources = {NAMES.core: Resource.CORE, NAMES.memory: Resource.MEMORY}
+        judged = judge(calls, answers, resources)
+        agent = count(judged)
+        requests = [_request(each) for each in judged if each.resource is Resource.CORE]
         candidates = [_candidate(each) for each in found]
         oldest = score(requests, gpu_manager(candidates, requests))
         rules = {
@@ -151,15 +118,16 @@ class Story:
             ],
             counts=True,
         )
-        evidence = Counter(each["evidence"] for each in log if each["message"] == "allocate")
-        for by, count in evidence.most_common():
-            self._report.say(f"  {count} by {by}: {_KNOWN_BY[by]}")
-        for call, named in wrong[:5]:
-            self._report.say(f"wrong: {call.who} {call.resource}, named {named}")
-        unequal = unequal_records(found, holdings_of(calls), NAMES)
+        for by, number in Counter(each.evidence for each in judged).most_common():
+            if by is not None:
+                self._report.say(f"  {number} by {by}: {_KNOWN_BY[by]}")
+        wrong = [each for each in judged if each.verdict is Verdict.WRONG]
+        for one in wrong[:5]:
+            self._report.say(f"wrong: {one}")
+        unequal = unequal_records(holdings_of(calls), records_of(found, NAMES), NAMES)
         for text in unequal[:5]:
             self._report.say(text)
-        self._expect(held=agent[Verdict.RIGHT] == len(calls) > 0 and not unequal)
+        self._expect(held=agent[Verdict.RIGHT] == len(judged) > 0 and not unequal)
         running = len(found) - len(failed)
         self._report.say(
             f"{running} of {len(found)} pods running after {took:.1f} s; the record on "
@@ -187,18 +155,15 @@ class Story:
     def _places(self, places: Mapping[str, int]) -> str:
         return _counts(places.get(NAMES.core, 0), places.get(NAMES.memory, 0))
 
-    def _calls(self) -> list[Call]:
-        return allocate_calls(read_lines(self._cluster.trace))
-
     def _rows(self, pods: Sequence[Json]) -> list[tuple[str, str, str, str, str]]:
         """Return pod, container, what it asked for, the evidence and what it got."""
-        held = holdings_of(self._calls())
+        held = holdings_of(self._cluster.trace())
         found = []
         for each in pods:
             name = each["metadata"]["name"]
             recorded = decode_allocations(annotations(each).get(NAMES.gpu_allocation, "{}"))
             for one in read_pod_demand(each["spec"], NAMES)[0].containers:
-                who = (each["metadata"]["namespace"], name, one.name)
+                who = each["metadata"]["uid"], one.name
                 got = {self._index[card]: got for card, got in per_card(held.get(who, {})).items()}
                 record = recorded.get(one.name)
                 kind = "" if one.kind is ContainerKind.MAIN else f" ({one.kind})"
@@ -218,18 +183,17 @@ class Story:
         return found
 
 
-def _request(call: Call) -> Request:
-    namespace, pod, container = call.who
-    at_ns = int(call.unix_ms * 1e6)
-    return Request(Resource.CORE, len(call.ids), at_ns, f"{namespace}/{pod}", container)
+def _request(admission: Admission) -> Request:
+    call = admission.event
+    pod = f"{call.namespace}/{call.pod}"
+    return Request(admission.resource, len(call.ids), int(call.unix_ms * 1e6), pod, call.container)
 
 
 def _candidate(pod: Json) -> Candidate:
     metadata, stamps = pod["metadata"], annotations(pod)
-    created, bound = (
-        OrderStamp.decode(stamps[each]).time_ns
-        for each in (NAMES.admission_order, NAMES.bind_order)
-    )
+    created = OrderStamp.decode(stamps[NAMES.admission_order]).time_ns
+    # A busy webhook is not waited for at a binding.
+    bound = OrderStamp.decode(stamps.get(NAMES.bind_order, stamps[NAMES.admission_order])).time_ns
     # Such a plugin knows a pod's age by its creation: the time of the binding, which our webhook
     # writes since, is more than anybody else stamps.
     containers = read_pod_demand(pod["spec"], NAMES)[0].containers
@@ -242,13 +206,6 @@ def _counts(cores: int, blocks: int) -> str:
     if blocks:
         told.append(f"{blocks} block{'' if blocks == 1 else 's'}")
     return ", ".join(told)
-
-
-def _pod(name: str, cores: int, blocks: int) -> Json:
-    main = container("main", cores, blocks, NAMES)
-    if not blocks:
-        del main["resources"]["limits"][NAMES.memory]
-    return pod(name, [main])
 
 
 def _in_default(manifest: Json) -> Json:

@@ -8,12 +8,12 @@ from random import Random
 
 from contract.allocation import decode_allocations
 from simulator.burst import container, pod, submit
-from simulator.cards import cards_file
-from simulator.cluster import NAMES
-from simulator.fleet import Fleet
+from simulator.cluster import NAMES, Cluster
+from simulator.kubelet.pods import parse_pod, requests_of
 from simulator.manifests import Json
-from simulator.objects import annotations, node_of, path_of, phase, why_unbound
+from simulator.objects import annotations, node_of, phase, why_unbound
 from simulator.report import Report
+from simulator.scheduler.fit import reasons_against
 
 NODES = ("node-1", "node-2", "node-3", "node-4")
 SEED, LOAD = 23, 1360
@@ -23,7 +23,6 @@ SCHEDULER_SEED = 4
 _CORES = (60, 70, 30, 40)
 _BLOCKS_PER_CARD = 96
 _SETTLE_SECONDS = 300.0
-_QUIET_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +41,6 @@ class Outcome:
     cores: Mapping[str, Sequence[int]]
 
 
-def cards_of(node: int) -> Json:
-    """Make the cards file of a node, with UUIDs that no other node has."""
-    found = cards_file()
-    for card in found["cards"]:
-        card["uuid"] = card["uuid"].replace("-5eed-", f"-{node:04d}-")
-    return found
-
-
 def mixed_pods(cores: int, *, seed: int) -> list[Json]:
     """Draw pods of parts of a card, up to so many cores in all."""
     random = Random(seed)  # noqa: S311 -- a burst is to be repeatable
@@ -66,26 +57,26 @@ def mixed_pods(cores: int, *, seed: int) -> list[Json]:
 class TwoLevels:
     """The same burst, scheduled twice."""
 
-    def __init__(self, fleet: Fleet, report: Report) -> None:
+    def __init__(self, cluster: Cluster, report: Report) -> None:
         self.right = True
-        self._fleet = fleet
+        self._cluster = cluster
         self._report = report
-        self._seen: list[tuple[str, str, str]] = []
-        self._since = 0.0
 
     def run(self, pods: Sequence[Json]) -> None:
         """Create *pods* under a scheduler that counts, and again under one that sees cards."""
         cores = sum(_cores_of(each) for each in pods)
-        cards = sum(len(each.cards) for each in self._fleet.inventories().values())
+        cards = sum(len(each.cards) for each in self._cluster.inventories().values())
         title = (
             f"Two levels: {len(pods)} pods for {cores / 100:g} of {cards} cards on "
             f"{len(NODES)} nodes"
         )
         self._report.heading(title)
         self._report.detail.say("By a scheduler that counts places:")
+        self._cluster.kill("scheduler")
+        self._cluster.start("scheduler", f"--seed={SCHEDULER_SEED}")
         stock = self.burst(pods)
-        self._clear()
-        self._fleet.let_the_scheduler_see_cards()
+        self._cluster.clear()
+        self._cluster.let_the_scheduler_see_cards()
         self._report.detail.say("The same pods, by a scheduler that asks python -m scheduler:")
         seeing = self.burst(pods)
         # A pod for which no card is left may wait: nobody has sent it anywhere.
@@ -99,8 +90,8 @@ class TwoLevels:
         """Create *pods*, and show what became of them."""
         began = time.monotonic()
         # One client: which pods come first decides which can be placed at all.
-        submit(self._fleet.create, pods, clients=1)
-        self._fleet.wait("pods", self._settled, within=_SETTLE_SECONDS)
+        submit(self._cluster.create, pods, clients=1)
+        self._cluster.wait("pods", self._settled, within=_SETTLE_SECONDS)
         took = time.monotonic() - began
         found = self._outcome()
         report = self._report.detail
@@ -115,13 +106,25 @@ class TwoLevels:
 
     def _settled(self) -> bool:
         """Return whether all pods run, have failed, or wait for a node for good."""
-        pods = self._fleet.pods()
-        seen = sorted((each["metadata"]["name"], phase(each), node_of(each)) for each in pods)
-        if seen != self._seen:
-            self._seen, self._since = seen, time.monotonic()
-        # A pod that fits nowhere may fit a moment later, when one that failed has gone.
-        quiet = time.monotonic() - self._since > _QUIET_SECONDS
-        return all(self._is_over(each) or (quiet and bool(why_unbound(each))) for each in pods)
+        pods = self._cluster.pods()
+        waiting = [each for each in pods if why_unbound(each) and not node_of(each)]
+        if not all(self._is_over(each) or each in waiting for each in pods):
+            return False
+        # One that fits nowhere may fit a moment later, when one that failed has gone.
+        failed = any(phase(each) == "Failed" for each in pods)
+        return not (failed and self._fits_by_count(waiting, pods))
+
+    def _fits_by_count(self, waiting: Sequence[Json], pods: Sequence[Json]) -> bool:
+        nodes = self._cluster.api.list("/api/v1/nodes")["items"]
+        used = {each["metadata"]["name"]: Counter[str]() for each in nodes}
+        for each in pods:
+            if node_of(each) and phase(each) != "Failed":
+                used[node_of(each)].update(requests_of(parse_pod(each)))
+        return any(
+            not reasons_against(node, parse_pod(each), used[node["metadata"]["name"]])
+            for each in waiting
+            for node in nodes
+        )
 
     def _is_over(self, pod: Json) -> bool:
         if phase(pod) == "Running":
@@ -129,8 +132,8 @@ class TwoLevels:
         return phase(pod) == "Failed"
 
     def _outcome(self) -> Outcome:
-        pods = self._fleet.pods()
-        inventories = self._fleet.inventories()
+        pods = self._cluster.pods()
+        inventories = self._cluster.inventories()
         taken = {name: Counter[str]() for name in inventories}
         for each in pods:
             if phase(each) != "Running":
@@ -148,11 +151,6 @@ class TwoLevels:
                 for name, inventory in sorted(inventories.items())
             },
         )
-
-    def _clear(self) -> None:
-        for each in self._fleet.pods():
-            self._fleet.api.delete(path_of(each))
-        self._fleet.wait("deletion", lambda: not self._fleet.pods(), within=_SETTLE_SECONDS)
 
 
 def _cores_of(pod: Json) -> int:

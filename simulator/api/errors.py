@@ -129,11 +129,6 @@ def internal(message: str) -> StatusError:
     )
 
 
-def forbidden(asked: str) -> StatusError:
-    """Refuse for want of a right."""
-    return StatusError(403, "Forbidden", f'User "ana" cannot {asked}')
-
-
 def unavailable() -> StatusError:
     """Refuse everything, as a server does that is going down or coming up."""
     return StatusError(503, "ServiceUnavailable", "the server is currently unable to handle it")

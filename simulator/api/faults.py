@@ -1,6 +1,8 @@
 """What can go wrong with the server on purpose, and what it remembers of its callers."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -12,8 +14,29 @@ class Outage(StrEnum):
     """Nobody listens on the port; open connections are reset."""
     UNAVAILABLE = "unavailable"
     """Every request is answered with 503; running watches are cut."""
-    SILENT = "silent"
-    """Requests are taken and not answered; running watches stay open, and say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a request gets instead of its answer.
+
+    Attributes:
+        status: the HTTP status; 0 for the answer that it would have got, late.
+        body: the bytes of the answer; ``None`` for a ``Status`` with the message.
+        message: why, in a ``Status``; ``{asked}`` in it stands for verb and path.
+        delay_s: seconds before anything is said.
+        cut: whether the connection is reset after *body*, of which more was announced.
+    """
+
+    status: int = 0
+    body: bytes | None = None
+    message: str = ""
+    delay_s: float = 0.0
+    cut: bool = False
+
+
+SILENCE = Fault(delay_s=math.inf)
+"""A server that takes connections and never says a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +51,8 @@ class RequestRecord:
         resource: plural name with subresource, such as ``pods/binding``; empty for others.
         namespace: where, empty for cluster-wide.
         name: of the object, empty for a collection.
-        user_agent: who.
-        acts_for: the user and the groups that are impersonated.
+        query: what follows the path, decoded.
+        headers: by their names, in any case.
     """
 
     method: str
@@ -39,5 +62,10 @@ class RequestRecord:
     resource: str
     namespace: str
     name: str
-    user_agent: str
-    acts_for: tuple[str, ...]
+    query: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
+
+    @property
+    def user_agent(self) -> str:
+        """Who."""
+        return self.headers.get("User-Agent", "")

@@ -9,18 +9,18 @@ import json
 import math
 import re
 import ssl
-import time
-from collections.abc import Iterable
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import unquote
 
 from aiohttp import web
 
 from simulator.api import errors
-from simulator.api.faults import Outage, RequestRecord
+from simulator.api.faults import Fault, Outage, RequestRecord
 from simulator.api.operations import Edit, Operations
 from simulator.api.patching import apply_json_patch, apply_merge_patch
-from simulator.api.resources import PODS, Json, Resource, Target, parse_path
+from simulator.api.resources import PODS, Json, Target, parse_path
 from simulator.api.selectors import InvalidSelector, Matches, by_fields, by_labels
 from simulator.api.store import Change, Store
 from simulator.api.watching import all_of, bookmark, error_line, line_of, with_kind
@@ -50,10 +50,8 @@ class HttpServer:
         self._store = store
         self._operations = operations
         self.outage = Outage.NONE
-        self.answers = asyncio.Event()
-        self.answers.set()
-        self.denied: tuple[str, ...] = ()
-        self._delays: dict[Resource, float] = {}  # by which the watch cache lags behind
+        self.faults: dict[str, Fault] = {}
+        self._mended = asyncio.Event()
         self._bookmark_s = bookmark_s
         self._tls = tls
         self._watchers: set[asyncio.Transport] = set()
@@ -66,7 +64,6 @@ class HttpServer:
         )
         self._listener: asyncio.Server | None = None
         self._address = ("127.0.0.1", 0)
-        self._delay_changed = asyncio.Event()
 
     async def start(self, host: str, port: int) -> int:
         """Listen; port 0 takes a free one.
@@ -117,15 +114,8 @@ class HttpServer:
         for transport in tuple(self._watchers):
             transport.abort()
 
-    def delay_watches(self, resource: Resource, seconds: float) -> None:
-        """Let the watch cache of a resource lag behind, from now on."""
-        self._delays[resource] = seconds
-        self._delay_changed.set()  # wakes who waits for a lag that is over by now
-        self._delay_changed = asyncio.Event()
-
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         warnings: list[str] = []
-        await self.answers.wait()
         try:
             return await self._route(request, warnings)
         except errors.StatusError as error:
@@ -138,15 +128,23 @@ class HttpServer:
             raise errors.unavailable()
         if request.path in ("/healthz", "/readyz", "/livez"):
             return web.Response(text="ok")
+        target = parse_path(request.path)
+        if target is not None:
+            self.records.append(_record(request, target))
+        fault = self._fault_of(_asked(request))
+        if fault is not None:
+            await self._wait(fault.delay_s)
+            if fault.status:
+                return await _faulty(request, fault)
+        return await self._serve(request, target, warnings)
+
+    async def _serve(
+        self, request: web.Request, target: Target | None, warnings: list[str]
+    ) -> web.StreamResponse:
         if request.path == "/version":
             return _answer(_VERSION, warnings)
-        target = parse_path(request.path)
         if target is None:
             raise errors.no_such_path()
-        asked = f"{_verb(request, target)} {request.path}"
-        if any(re.fullmatch(each, asked) for each in self.denied):
-            raise errors.forbidden(asked)
-        self.records.append(_record(request, target))
         if request.method == "GET":
             if target.name:
                 found = self._store.get(target.resource, target.namespace, target.name)
@@ -155,6 +153,20 @@ class HttpServer:
                 return await self._watch(request, target)
             return _answer(self._list(request, target), warnings)
         return await self._write(request, target, warnings)
+
+    def mend(self) -> None:
+        """Have no faults any more; who was kept waiting is answered."""
+        self.faults.clear()
+        self._mended.set()
+        self._mended = asyncio.Event()
+
+    def _fault_of(self, asked: str) -> Fault | None:
+        found = (fault for pattern, fault in self.faults.items() if re.fullmatch(pattern, asked))
+        return next(found, None)
+
+    async def _wait(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._mended.wait(), None if seconds == math.inf else seconds)
 
     async def _write(
         self, request: web.Request, target: Target, warnings: list[str]
@@ -185,62 +197,39 @@ class HttpServer:
     def _list(self, request: web.Request, target: Target) -> Json:
         """List a collection; ``limit`` is ignored, all come at once."""
         resource, matches = target.resource, _selection(request)
-        items: Iterable[Json] = self._store.list(resource, target.namespace)
-        version = self._store.version
-        delay = self._delays.get(resource, 0.0)
-        if delay and request.query.get("resourceVersion") == "0":  # served from the cache
-            items, version = self._store.list_before(
-                resource, target.namespace, time.time() - delay
-            )
         return {
             "kind": resource.list_kind,
             "apiVersion": resource.api_version,
-            "metadata": {"resourceVersion": str(version)},
+            "metadata": {"resourceVersion": str(self._store.version)},
             "items": [
                 {k: v for k, v in each.items() if k not in ("kind", "apiVersion")}
-                for each in items
+                for each in self._store.list(resource, target.namespace)
                 if matches(each)
             ],
         }
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
-        start, matches, transport = _version(request), _selection(request), request.transport
+        transport, version = request.transport, _version(request) or self._store.version
         if transport is None:
             raise ConnectionResetError("the client went away")
         queue: asyncio.Queue[Change] = asyncio.Queue()
-        lines: list[Json] = []
-        failure: errors.StatusError | None = None
-        resource = target.resource
-        if start:
-            try:
-                for change in self._store.changes_since(resource, start):
-                    queue.put_nowait(change)
-            except errors.StatusError as error:
-                failure = error
-        else:  # "any version": what there is comes first, as if it were new
-            start = self._store.version
-            lines = [
-                {"type": "ADDED", "object": with_kind(resource, each)}
-                for each in self._store.list(resource, target.namespace)
-                if matches(each)
-            ]
-
-        def enqueue(change: Change) -> None:
-            if change.resource == resource:
+        expired: errors.StatusError | None = None
+        try:
+            for change in self._store.changes_since(target.resource, version):
                 queue.put_nowait(change)
-
+        except errors.StatusError as error:
+            expired = error
+        enqueue = queue.put_nowait  # one object, so that it can be unsubscribed
         self._store.subscribe(enqueue)
         self._watchers.add(transport)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         try:
             await response.prepare(request)
-            if failure is not None:
-                # Once a watch is accepted its errors are events, not status codes.
-                await _write_lines(response, [error_line(failure.body())])
+            if expired is not None:  # an event: once a watch is accepted it has its status code
+                await _write_line(response, error_line(expired.body()))
             else:
-                await _write_lines(response, lines)
-                await self._stream(request, response, target, queue, start)
+                await self._stream(request, response, target, queue)
             await response.write_eof()
         except ConnectionResetError:
             pass  # the client went away, or drop_watches sent it away
@@ -255,44 +244,42 @@ class HttpServer:
         response: web.StreamResponse,
         target: Target,
         queue: asyncio.Queue[Change],
-        version: int,
     ) -> None:
         """Write changes and bookmarks until the watch's time is over."""
         now = asyncio.get_running_loop().time
         end = now() + float(request.query.get("timeoutSeconds") or _DEFAULT_WATCH_S)
         bookmarks = request.query.get("allowWatchBookmarks") == "true"
-        quiet_s = self._bookmark_s if bookmarks else math.inf
         matches = _selection(request)
         while (left := end - now()) > 0:
+            line = None
             try:
-                change = await asyncio.wait_for(queue.get(), min(left, quiet_s))
+                within = min(left, self._bookmark_s) if bookmarks else left
+                change = await asyncio.wait_for(queue.get(), within)
             except TimeoutError:
-                if bookmarks and self.answers.is_set():
-                    version = max(version, self._store.version)
-                    await _write_lines(response, [bookmark(target.resource, version)])
-                continue
-            await self._until_due(change, end)
-            await self.answers.wait()
-            line = line_of(change, namespace=target.namespace, matches=matches)
+                if bookmarks:
+                    line = bookmark(target.resource, self._store.version)
+            else:
+                if change.resource == target.resource:
+                    line = line_of(change, namespace=target.namespace, matches=matches)
+            await self._while_silent(request)
             if line is not None and now() < end:
-                await _write_lines(response, [line])
+                await _write_line(response, line)
 
-    async def _until_due(self, change: Change, end: float) -> None:
-        """Wait until the watch cache has seen *change*, or the watch's time is over."""
-        now = asyncio.get_running_loop().time
-        while (
-            wait := min(
-                change.at + self._delays.get(change.resource, 0.0) - time.time(), end - now()
-            )
-        ) > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._delay_changed.wait(), wait)
+    async def _while_silent(self, request: web.Request) -> None:
+        fault = self._fault_of(_asked(request))
+        if fault is not None:
+            await self._wait(fault.delay_s)
 
 
-def _verb(request: web.Request, target: Target) -> str:
-    if target.name or request.method not in ("GET", "HEAD"):
-        return _VERBS.get(request.method, "get")
-    return "watch" if _is_watch(request) else "list"
+def _verb(request: web.Request, target: Target | None) -> str:
+    verb = _VERBS.get(request.method, "get")
+    if verb == "get" and target is not None and not target.name:
+        return "watch" if _is_watch(request) else "list"
+    return verb
+
+
+def _asked(request: web.Request) -> str:
+    return f"{_verb(request, parse_path(request.path))} {request.path}"
 
 
 def _record(request: web.Request, target: Target) -> RequestRecord:
@@ -305,10 +292,8 @@ def _record(request: web.Request, target: Target) -> RequestRecord:
         resource=f"{plural}/{target.subresource}" if target.subresource else plural,
         namespace=target.namespace,
         name=target.name,
-        user_agent=request.headers.get("User-Agent", ""),
-        acts_for=tuple(
-            value for key, value in request.headers.items() if key.startswith("Impersonate-")
-        ),
+        query=unquote(request.rel_url.raw_query_string),
+        headers=request.headers,
     )
 
 
@@ -364,10 +349,25 @@ async def _edit(request: web.Request) -> Edit:
             raise errors.unsupported_media_type(kind)
 
 
-async def _write_lines(response: web.StreamResponse, lines: Iterable[Json]) -> None:
-    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    if text:
-        await response.write(text.encode())
+async def _faulty(request: web.Request, fault: Fault) -> web.StreamResponse:
+    body = fault.body
+    if body is None:
+        reason = HTTPStatus(fault.status).phrase.replace(" ", "")
+        told = errors.StatusError(fault.status, reason, fault.message.format(asked=_asked(request)))
+        body = json.dumps(told.body()).encode()
+    if not fault.cut:
+        return web.Response(status=fault.status, body=body, content_type="application/json")
+    response = web.StreamResponse(status=fault.status)
+    response.content_length = len(body) + 1
+    await response.prepare(request)
+    await response.write(body)
+    if request.transport is not None:
+        request.transport.abort()
+    return response
+
+
+async def _write_line(response: web.StreamResponse, line: Json) -> None:
+    await response.write(json.dumps(line, separators=(",", ":")).encode() + b"\n")
 
 
 def _success(**details: str) -> Json:

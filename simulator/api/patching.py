@@ -4,6 +4,7 @@ import copy
 from collections.abc import Sequence
 
 import jsonpatch
+from jsonpatch import JsonPatchException
 from jsonpointer import JsonPointerException
 
 from simulator.api.resources import Json
@@ -41,14 +42,8 @@ def apply_json_patch(obj: Json, patch: object) -> Json:
         raise InvalidPatch("a JSON patch must be a list of operations")
     try:
         patched = jsonpatch.apply_patch(obj, list(patch))
-    except (
-        jsonpatch.JsonPatchException,
-        JsonPointerException,
-        # what the library lets through when an operation is not even a mapping
-        TypeError,
-        AttributeError,
-        KeyError,
-    ) as error:
+    # The last three are what the library lets through when an operation is not even a mapping.
+    except (JsonPatchException, JsonPointerException, TypeError, AttributeError, KeyError) as error:
         raise InvalidPatch(str(error)) from error
     if not isinstance(patched, dict):
         raise InvalidPatch("a JSON patch of an object must leave an object")

@@ -14,13 +14,12 @@ from typing import Self
 from simulator.api import errors
 from simulator.api.admission import Admission
 from simulator.api.caller import WebhookCaller
-from simulator.api.faults import Outage, RequestRecord
+from simulator.api.faults import Fault, Outage, RequestRecord
 from simulator.api.http import HttpServer
 from simulator.api.operations import Operations
 from simulator.api.resources import (
     NAMESPACES,
     Json,
-    Resource,
     Target,
     resource_of_kind,
 )
@@ -107,6 +106,19 @@ class ApiServer:
         """
         self._control(lambda: self._apply(objects))
 
+    def fail(self, fault: Fault, asked: str = ".*") -> None:
+        """Let requests have a fault from now on, until :meth:`mend`.
+
+        Args:
+            fault: what they get.
+            asked: which, a regular expression of verb and path: ``list /api/v1/pods``.
+        """
+        self._control(lambda: self._http.faults.update({asked: fault}))
+
+    def mend(self) -> None:
+        """Answer requests again, those too that wait for an answer."""
+        self._control(self._http.mend)
+
     def expire_history(self) -> None:
         """Forget all history: a watch from any older version gets 410."""
         self._control(self._store.expire_history)
@@ -115,21 +127,14 @@ class ApiServer:
         """Cut every running watch off in the middle."""
         self._control(self._http.drop_watches)
 
-    def delay_watches(self, resource: Resource, seconds: float) -> None:
-        """Let the watch cache of a resource lag behind: watches, and lists at version 0."""
-        self._control(lambda: self._http.delay_watches(resource, seconds))
-
     def set_outage(self, outage: Outage) -> None:
         """Take the server away, or bring it back on the same port with all its objects."""
         self._control(lambda: self._set_outage(outage))
 
     def deny(self, *asked: str) -> None:
-        """Take rights away: regular expressions of verb and path; none gives all back."""
-
-        def change() -> None:
-            self._http.denied = asked
-
-        self._control(change)
+        """Take rights away, until :meth:`mend`: regular expressions of verb and path."""
+        for each in asked:
+            self.fail(Fault(403, message='User "ana" cannot {asked}'), each)
 
     def _control(self, work: Callable[[], Awaitable[None] | None]) -> None:
         async def do() -> None:
@@ -184,10 +189,6 @@ class ApiServer:
 
     async def _set_outage(self, outage: Outage) -> None:
         self._http.outage = outage
-        if outage is Outage.SILENT:
-            self._http.answers.clear()
-        else:
-            self._http.answers.set()
         if outage is Outage.REFUSED:
             await self._http.refuse()
             return

@@ -26,14 +26,12 @@ class Change:
 
     Attributes:
         version: the resourceVersion it made.
-        at: unix time of the write, seconds.
         old: the object before, ``None`` when it was created.
         new: the object after, ``None`` when it was deleted.
         last: the object as watchers see it; when deleted, its last state with *version*.
     """
 
     version: int
-    at: float
     resource: Resource
     old: Json | None
     new: Json | None
@@ -104,29 +102,6 @@ class Store:
         """Read all objects, of one namespace or of all, ordered by namespace and name."""
         objects = self._of(resource).objects
         return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
-
-    def list_before(
-        self, resource: Resource, namespace: str, moment: float
-    ) -> tuple[Iterable[Json], int]:
-        """Read what there was at *moment*, as a cache shows it that lags behind.
-
-        Returns:
-            The objects, and the version they are of.
-        """
-        collection = self._of(resource)
-        objects, version = dict(collection.objects), self._version
-        for change in reversed(collection.changes):
-            if change.at <= moment:
-                break
-            version = change.version - 1
-            if change.old is None:
-                objects.pop(change.key, None)
-            else:
-                objects[change.key] = change.old
-        return (
-            [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace],
-            version,
-        )
 
     def new_uid(self) -> str:
         """Draw a uid."""
@@ -221,7 +196,6 @@ class Store:
         }
         change = Change(
             version=self._version,
-            at=self._clock(),
             resource=resource,
             old=old,
             new=None if new is None else stamped,

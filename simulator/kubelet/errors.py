@@ -5,6 +5,7 @@
     KubeletError
     ├── AdmissionFailure    a pod cannot be admitted; the text reaches ``pod.status.message``
     │   └── Rejected        ... by something that is not the device manager, with its own reason
+    ├── TurnedAway          a test's misbehaviour turns away who calls the kubelet
     ├── CallFailed          a plugin answered with an error, or not at all
     ├── StartFailure        a container cannot be started now; tried again later
     ├── InvalidPod          an object of the API server that is no pod
@@ -12,6 +13,8 @@
     └── Stopping            the kubelet ends: whatever was under way is abandoned
         └── CrashHere       a test's hook asks the kubelet to die at this very step
 """
+
+import grpc
 
 
 class KubeletError(Exception):
@@ -32,6 +35,14 @@ class Rejected(AdmissionFailure):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class TurnedAway(KubeletError):
+    """Raised by a misbehaviour: whoever calls the kubelet's socket gets this instead."""
+
+    def __init__(self, message: str, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class CallFailed(KubeletError):

@@ -89,6 +89,7 @@ class Incarnation:
                 self._list,
                 rate=settings.list_rate,
                 burst=settings.list_burst,
+                mischief=settings.mischief,
             )
         self._source = PodSource(api, settings.node_name, self.deliver) if api else None
         self._threads: list[threading.Thread] = []

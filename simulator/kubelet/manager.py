@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from random import Random
 from typing import Any
 
@@ -71,7 +72,7 @@ class DeviceManager:
         self._saving = threading.Lock()
         self._file = CheckpointFile(settings.plugin_dir)
         self._overtaking = dice(settings.seed, "overtaken")
-        self.plugins = Plugins(settings.plugin_dir, self)
+        self.plugins = Plugins(settings.plugin_dir, self, settings.mischief)
         self._devices = Devices(
             random=random,
             numa_hint=settings.numa_hint,
@@ -107,11 +108,14 @@ class DeviceManager:
 
     def connected(self, resource: str, options: Options) -> None:
         """Take a plugin that registered."""
+        self._trace.add("plugin", resource=resource, detail=asdict(options))
         with self._lock:
             self._devices.connected(resource, options)
 
     def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
         """Take a plugin's list of devices, and write it down."""
+        healthy = sum(each.healthy for each in devices)
+        self._trace.add("devices", resource=resource, size=len(devices), available=healthy)
         with self._changed:
             self._devices.advertised(resource, devices)
             self._changed.notify_all()
@@ -130,6 +134,7 @@ class DeviceManager:
 
     def disconnected(self, resource: str) -> None:
         """Record that the stream of a plugin broke."""
+        self._trace.add("lost", resource=resource)
         with self._lock:
             self._devices.disconnected(resource, time.monotonic())
         self._on_change()

@@ -8,7 +8,6 @@ from contract.demand import ContainerKind
 from simulator.client import ApiClient, Json
 from simulator.kubelet.dice import dice
 from simulator.kubelet.incarnation import Incarnation
-from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import Pod, parse_pod
 from simulator.kubelet.runtime import Runtime
 from simulator.kubelet.settings import Settings
@@ -104,18 +103,6 @@ class Kubelet:
         if self._life is None:
             raise RuntimeError("the kubelet is not running")
         return self._life
-
-    @property
-    def pod_resources(self) -> PodResourcesServer:
-        """The PodResources server, to make it misbehave.
-
-        Raises:
-            RuntimeError: there is none.
-        """
-        server = self.life.pod_resources
-        if server is None:
-            raise RuntimeError("this node has no PodResources socket")
-        return server
 
     # Pods by hand
 

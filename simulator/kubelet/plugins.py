@@ -15,10 +15,10 @@ from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import deviceplugin_pb2_grpc as pb_grpc
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import Options
-from simulator.kubelet.errors import CallFailed
+from simulator.kubelet.errors import CallFailed, TurnedAway
 from simulator.kubelet.numa import Device
 from simulator.kubelet.pods import is_extended
-from simulator.kubelet.sockets import SocketServer, in_go_words
+from simulator.kubelet.sockets import Mischief, SocketServer, in_go_words
 from simulator.kubelet.wire import read_answer, read_device, read_options
 
 _log = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class PluginClient:
 
     def __init__(self, resource: str, socket: Path) -> None:
         self.resource = resource
+        self.socket = socket
         self._channel = grpc.insecure_channel(
             f"unix://{socket}",
             options=(
@@ -150,8 +151,9 @@ class PluginClient:
 class Plugins(pb_grpc.RegistrationServicer):
     """The registration service, and the plugins that registered."""
 
-    def __init__(self, directory: Path, listener: Listener) -> None:
+    def __init__(self, directory: Path, listener: Listener, mischief: Mischief) -> None:
         self._directory = directory
+        self._mischief = mischief
         self._listener = listener
         self._lock = threading.Lock()
         self._clients: dict[str, PluginClient] = {}
@@ -196,6 +198,7 @@ class Plugins(pb_grpc.RegistrationServicer):
         self, request: pb.RegisterRequest, context: grpc.ServicerContext
     ) -> pb.Empty:
         """Take a plugin: connect back to it before answering."""
+        self._mischief.meet_caller(context, "Register", request.resource_name)
         refusal = _refusal(request)
         if refusal:
             context.abort(grpc.StatusCode.UNKNOWN, refusal)
@@ -227,10 +230,17 @@ class Plugins(pb_grpc.RegistrationServicer):
 
     def _watch(self, client: PluginClient) -> None:
         try:
+            self._mischief.meet("ListAndWatch", client.resource)
+        except TurnedAway:
+            return
+        try:
             for devices in client.watch():
                 if self._stopped:
                     return
+                self._mischief.meet("devices", client.resource)
                 self._listener.advertised(client.resource, devices)
+        except TurnedAway as error:
+            _log.info("ListAndWatch cut", extra={"reason": str(error)})
         finally:
             with self._lock:
                 current = self._clients.pop(client.resource, None)

@@ -8,48 +8,46 @@ from pathlib import Path
 import grpc
 
 from common.kubelet_api import podresources_pb2 as pb
-from common.kubelet_api import podresources_pb2_grpc as pb_grpc
 from contract.demand import ContainerKind
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.pods import Pod
 from simulator.kubelet.ratelimit import TokenBucket
-from simulator.kubelet.sockets import SocketServer
+from simulator.kubelet.sockets import Mischief, SocketServer
 
 RATE = 100.0
 BURST = 10
-_POLL_S = 0.05
 
 Lister = Callable[[], Iterable[tuple[Pod, PodHoldings]]]
 """Gives the pods to list and what they hold; frees what ended pods held, as the real one does."""
 
 
-def describe(listed: Iterable[tuple[Pod, PodHoldings]]) -> Iterator[pb.PodResources]:
-    """Write each pod without its ordinary init containers (K4), one entry a device (K16)."""
-    for pod, holdings in listed:
-        yield pb.PodResources(
-            name=pod.name,
-            namespace=pod.namespace,
-            containers=[
-                pb.ContainerResources(
-                    name=container.name,
-                    devices=[
-                        pb.ContainerDevices(resource_name=resource, device_ids=[id_])
-                        for resource, holding in holdings.get(container.name, {}).items()
-                        for id_ in holding.ids
-                    ],
-                )
-                for container in pod.containers
-                if container.kind is not ContainerKind.INIT
-            ],
-        )
+def describe(pod: Pod, holdings: PodHoldings) -> pb.ListPodResourcesResponse:
+    """List one pod, without its ordinary init containers (K4), with one entry a device (K16)."""
+    entry = pb.PodResources(
+        name=pod.name,
+        namespace=pod.namespace,
+        containers=[
+            pb.ContainerResources(
+                name=container.name,
+                devices=[
+                    pb.ContainerDevices(resource_name=resource, device_ids=[id_])
+                    for resource, holding in holdings.get(container.name, {}).items()
+                    for id_ in holding.ids
+                ],
+            )
+            for container in pod.containers
+            if container.kind is not ContainerKind.INIT
+        ],
+    )
+    return pb.ListPodResourcesResponse(pod_resources=[entry])
 
 
-class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
-    """Serves ``List``, or misbehaves on request.
+class PodResourcesServer:
+    """Serves ``List``.
 
     Args:
         rate, burst: the limit (K5).
-        clock: monotonic seconds.
+        mischief: what callers meet.
     """
 
     def __init__(
@@ -59,60 +57,55 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         *,
         rate: float = RATE,
         burst: int = BURST,
-        clock: Callable[[], float] = time.monotonic,
+        mischief: Mischief,
     ) -> None:
         self._lister = lister
-        self._bucket = TokenBucket(rate=rate, burst=burst, clock=clock)
+        self._bucket = TokenBucket(rate=rate, burst=burst, clock=time.monotonic)
         self._lock = threading.Lock()
         self._socket = socket
         self._server: SocketServer | None = None
-        self._stopped = threading.Event()
-        self._hanging = False
-        self._denying = False
+        self._mischief = mischief
+        self._encoded: dict[str, tuple[PodHoldings, bytes]] = {}
 
     def start(self) -> None:
         """Listen; a stale socket is replaced."""
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
         server = SocketServer(self._socket, name="podresources", threads=32)
-        pb_grpc.add_PodResourcesListerServicer_to_server(self, server.grpc)
+        handlers = {"List": grpc.unary_unary_rpc_method_handler(self._list)}
+        server.grpc.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", handlers),)
+        )
         server.start()
         self._server = server
 
     def stop(self, *, leave_socket: bool = False) -> None:
-        """Stop listening; calls that hang end."""
-        self._stopped.set()
+        """Stop listening."""
         if self._server is not None:
             self._server.stop(leave_socket=leave_socket)
 
-    def hang(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
-        """Leave calls without an answer."""
-        self._hanging = on
-
-    def deny(self, on: bool = True) -> None:  # noqa: FBT001, FBT002 - a switch
-        """Answer ``PERMISSION_DENIED``.
-
-        File permissions would do where tests do not run as root.
-        """
-        self._denying = on
-
-    def List(  # noqa: N802 - the name is the protocol's
-        self,
-        request: pb.ListPodResourcesRequest,  # noqa: ARG002 - empty
-        context: grpc.ServicerContext,
-    ) -> pb.ListPodResourcesResponse:
+    def _list(self, _request: bytes, context: grpc.ServicerContext) -> bytes:
         """Answer with every pod and what its containers hold."""
-        while self._hanging and context.is_active() and not self._stopped.wait(_POLL_S):
-            pass
-        if self._stopped.is_set():
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet is stopping")
-        if self._denying:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, "permission denied")
+        self._mischief.meet_caller(context, "List")
         with self._lock:
             allowed = self._bucket.allow()
         if not allowed:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        return pb.ListPodResourcesResponse(pod_resources=describe(self._lister()))
+        return b"".join(self._entries())
+
+    def _entries(self) -> Iterator[bytes]:
+        """Encode each pod once for as long as it holds the same: most do, from call to call.
+
+        Messages that follow each other merge: the answer is the entries, joined.
+        """
+        before, now = self._encoded, dict[str, tuple[PodHoldings, bytes]]()
+        for pod, holdings in self._lister():
+            known = before.get(pod.uid)
+            if known is None or known[0] != holdings:
+                known = holdings, describe(pod, holdings).SerializeToString()
+            now[pod.uid] = known
+            yield known[1]
+        self._encoded = now
 
 
 def snapshot(holdings: Mapping[str, PodHoldings], uid: str) -> PodHoldings:

@@ -1,13 +1,14 @@
 """How a simulated kubelet is set up, and where it can be made to misbehave."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from simulator.kubelet.numa import NumaHint, no_hint
 from simulator.kubelet.podresources import BURST, RATE
 from simulator.kubelet.pods import Pod
+from simulator.kubelet.sockets import Mischief
 from simulator.kubelet.topology import TopologyPolicy
 
 
@@ -61,6 +62,7 @@ class Settings:
         init_run_s: an init container runs for a random time between these.
         grace_s: a deleted pod ends after a random time between these.
         start_retry_s: until a container whose start failed is tried again; 10 in the real one.
+        mischief: what happens at its sockets beside what should.
         node_status_s: how often the node is reported when nothing changes.
     """
 
@@ -85,3 +87,4 @@ class Settings:
     start_retry_s: float = 0.5
     node_status_s: float = 10.0
     hook: Hook = no_hook
+    mischief: Mischief = field(default_factory=Mischief)

@@ -1,13 +1,55 @@
 """gRPC over unix sockets: serving on one, dying on one, and errors in Go's words."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
 
 import grpc
 
+from simulator.kubelet.errors import TurnedAway
+
 LONGEST_PATH = 107
 """``sun_path`` has 108 bytes, one of them for the terminating zero."""
+
+
+class Mischief:
+    """What happens at a kubelet's sockets beside what should; nothing, unless somebody plugs it in.
+
+    Moments: ``Register`` and ``List`` (of no resource), before the call is answered;
+    ``ListAndWatch``, before a plugin's stream is opened; ``devices``, when a list has come.
+
+    Attributes:
+        at: by moment, what happens. It is given the resource; it may wait, or raise ``TurnedAway``:
+            the caller gets that, a stream is not opened, or is cut.
+        passed: the moments that went well, each with its resource, over all lives.
+    """
+
+    def __init__(self) -> None:
+        self.at: dict[str, Callable[[str], object]] = {}
+        self.passed: list[tuple[str, str]] = []
+
+    def meet(self, moment: str, resource: str = "") -> None:
+        """Let happen what happens at this moment.
+
+        Raises:
+            TurnedAway: it does not go on.
+        """
+        happens = self.at.get(moment)
+        if happens is not None:
+            happens(resource)
+        self.passed.append((moment, resource))
+
+    def meet_caller(self, context: grpc.ServicerContext, moment: str, resource: str = "") -> None:
+        """Do the same in a call, which ends if it does not go on."""
+        try:
+            self.meet(moment, resource)
+        except TurnedAway as error:
+            context.abort(error.code, str(error))
+
+    def of(self, moment: str) -> list[str]:
+        """Return the resources of one moment, in order."""
+        return [resource for each, resource in self.passed if each == moment]
 
 
 class SocketServer:

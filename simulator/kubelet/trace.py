@@ -22,8 +22,9 @@ class TraceEvent:
         ms: since the trace began; of a call, when it was made.
         unix_ms: the same as unix time, for comparing with what other processes saw.
         event: ``rpc``, ``start`` (a container starts, with what it received), ``reject``,
-            ``end`` (a pod ended, its devices are free), ``kubelet`` (it started).
-        available: how many were offered in a preferred call.
+            ``end`` (a pod ended, its devices are free), ``kubelet`` (it started), ``plugin`` (one
+            registered), ``devices`` (its list came), ``lost`` (its stream broke).
+        available: how many were offered in a preferred call, or are healthy in a list.
         must_include: the IDs that had to be in the answer.
         ids: the IDs sent to the plugin, or the IDs it preferred.
         pod_uid, namespace, pod, container: for whom, truly.

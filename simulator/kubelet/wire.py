@@ -8,7 +8,9 @@ from simulator.kubelet.numa import Device
 
 def read_device(message: pb.Device) -> Device:
     """Read an advertised device; whatever is not "Healthy" is not healthy."""
-    nodes = tuple(int(node.ID) for node in message.topology.nodes)
+    nodes: tuple[int, ...] = ()
+    if message.HasField("topology"):
+        nodes = tuple(int(node.ID) for node in message.topology.nodes)
     return Device(message.ID, message.health == "Healthy", nodes)
 
 

@@ -1,13 +1,25 @@
-"""Who was right: each ``Allocate`` of the kubelet against what the agent said in it."""
+"""Who was right: whom somebody named for a call, against whom the kubelet made it for. Pure.
 
-from collections.abc import Iterable, Mapping
+The one judge of demo, benchmarks and tests: of an agent in this process (its diary), of one whose
+log is read, and of other projects' rules (:mod:`simulator.rules`).
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from typing import Any, Self
 
+from agent.allocator.interfaces import ContainerRef
+from agent.allocator.slots import summarize
 from contract.allocation import Evidence
 from contract.resource import Resource
 from simulator.kubelet.trace import TraceEvent
 from simulator.node.diary import Said
+
+_SLACK_MS = 5.0
+"""Between the clocks of two programs of one machine."""
 
 
 class Verdict(StrEnum):
@@ -19,51 +31,144 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """Whom somebody names for a call.
+
+    Attributes:
+        pod: namespace and name; empty where only the UID is known, of the kubelet's checkpoint.
+        container: ``None`` where a rule names pods only.
+        uid: empty where it is not known: of a pod that only the kubelet has left.
+    """
+
+    pod: str
+    container: str | None
+    uid: str = ""
+
+    @classmethod
+    def by(cls, ref: ContainerRef) -> Self:
+        """Return whom our agent names."""
+        return cls(str(ref.pod) if ref.pod.name else "", ref.container, ref.pod.uid)
+
+
+def right(pod: str, containers: Collection[str], uids: Collection[str], named: Named) -> bool:
+    """Return whether *named* is whom a call was made for, as far as it says.
+
+    Args:
+        pod: the namespace and name of the pod that it was made for.
+        containers: its container, and any that cannot be told from it.
+        uids: those that the pod has: a static pod has a second one in the API.
+        named: whom somebody named.
+    """
+    if named.container is not None and named.container not in containers:
+        return False
+    if not named.pod:
+        return named.uid in uids
+    return named.pod == pod and named.uid in ("", *uids)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an agent said when it assigned places.
+
+    Attributes:
+        at_ms: unix time.
+        ids: the places, as its log writes them.
+    """
+
+    at_ms: float
+    resource: Resource
+    ids: str
+    named: Named
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """One ``Allocate``: what the kubelet made it for, and what became of it.
 
     Attributes:
         event: the call, as the kubelet's trace has it.
-        evidence: by what; ``None`` when it answered nothing.
+        answer: what the agent said in it, if anything.
         error: what the kubelet was told instead of an answer.
     """
 
     resource: Resource
     event: TraceEvent
     verdict: Verdict
-    evidence: Evidence | None
+    answer: Answer | None
     error: str = ""
 
     @property
-    def pod(self) -> str:
-        """The namespace and name of the pod it was made for."""
-        return f"{self.event.namespace}/{self.event.pod}"
+    def evidence(self) -> Evidence | None:
+        """By what the agent knew; ``None`` when it answered nothing."""
+        return None if self.answer is None else self.answer.evidence
+
+
+def in_diary(said: Iterable[Said]) -> Iterator[Answer]:
+    """Read the answers to ``Allocate`` in what an agent of this process said."""
+    for each in said:
+        if each.call == "allocate" and each.evidence and each.resource and each.ref:
+            ids, named = summarize(each.ids), Named.by(each.ref)
+            yield Answer(each.at_ms, each.resource, ids, named, each.evidence)
+
+
+def in_log(lines: Iterable[Mapping[str, Any]]) -> Iterator[Answer]:
+    """Read the answers to ``Allocate`` in an agent's log."""
+    for line in lines:
+        if line.get("message") == "allocate":
+            yield Answer(
+                datetime.fromisoformat(line["time"]).timestamp() * 1000,
+                Resource(line["resource"]),
+                line["ids"],
+                Named(line["pod"], line["container"]),
+                Evidence(line["evidence"]),
+            )
 
 
 def judge(
-    event: TraceEvent, resource: Resource, diary: Iterable[Said], *, mirrors: Mapping[str, str]
-) -> Admission:
-    """Compare one ``Allocate`` with what the agent said while it was in flight.
+    calls: Iterable[TraceEvent],
+    answers: Iterable[Answer],
+    resources: Mapping[str, Resource],
+    mirrors: Mapping[str, str] | None = None,
+) -> list[Admission]:
+    """Compare each ``Allocate`` with what the agent said while it was in flight.
 
-    *mirrors* has, by UID of a static pod, the UID under which the API shows it.
+    Args:
+        calls: the kubelet's, in order.
+        answers: the agent's, in order.
+        resources: by their full names.
+        mirrors: by UID of a static pod, the UID under which the API shows it.
     """
-    if event.error:
-        return Admission(resource, event, Verdict.REFUSED, None, event.error)
-    ids = frozenset(event.ids)
-    said = next(
-        (
-            each
-            for each in diary
-            if event.ms <= each.at_ms <= event.ms + event.took_ms + 1.0
-            and each.resource is resource
-            and each.ids == ids
-        ),
-        None,
-    )
-    if said is None or said.ref is None:
-        return Admission(resource, event, Verdict.WRONG, None, "the agent said nothing")
-    # The agent knows no UID of a pod that only the kubelet has left.
-    same = said.ref.pod.key == (event.namespace, event.pod)
-    same = same and said.ref.pod.uid in (event.pod_uid, mirrors.get(event.pod_uid), "")
-    right = same and said.ref.container == event.container
-    return Admission(resource, event, Verdict.RIGHT if right else Verdict.WRONG, said.evidence)
+    said: defaultdict[tuple[Resource, str], deque[Answer]] = defaultdict(deque)
+    for answer in answers:
+        said[answer.resource, answer.ids].append(answer)
+    return [
+        _judge(call, resources[call.resource], said, mirrors or {})
+        for call in calls
+        if call.rpc == "Allocate"
+    ]
+
+
+def _judge(
+    call: TraceEvent,
+    resource: Resource,
+    said: Mapping[tuple[Resource, str], deque[Answer]],
+    mirrors: Mapping[str, str],
+) -> Admission:
+    if call.error:
+        return Admission(resource, call, Verdict.REFUSED, None, call.error)
+    began, ended = call.unix_ms - _SLACK_MS, call.unix_ms + call.took_ms + _SLACK_MS
+    queue = said[resource, summarize(call.ids)]
+    while queue and queue[0].at_ms < began:  # its call was cut off
+        queue.popleft()
+    if not queue or queue[0].at_ms > ended:
+        return Admission(resource, call, Verdict.WRONG, None, "the agent said nothing")
+    answer = queue.popleft()
+    uids = [call.pod_uid, *filter(None, [mirrors.get(call.pod_uid)])]
+    is_right = right(f"{call.namespace}/{call.pod}", {call.container}, uids, answer.named)
+    return Admission(resource, call, Verdict.RIGHT if is_right else Verdict.WRONG, answer)
+
+
+def count(admissions: Iterable[Admission]) -> Counter[Verdict]:
+    """Count the verdicts."""
+    return Counter(each.verdict for each in admissions)

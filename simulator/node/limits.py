@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.enforcement.vcuda.config import CONFIG_NAME, MOUNT_PATH, InvalidConfig, decode
+from agent.enforcement.vcuda.config import (
+    CONFIG_NAME,
+    MOUNT_PATH,
+    InvalidConfig,
+    VcudaConfig,
+    decode,
+)
 from contract.demand import CORES_PER_CARD, ContainerDemand
 
 
@@ -43,10 +49,19 @@ def wrong_limits(running: Iterable[Running], *, block: int) -> list[str]:
         except (OSError, InvalidConfig) as error:
             wrong.append(f"{who}: {error}")
             continue
-        asked = each.container.demand
-        cores = min(asked.cores, CORES_PER_CARD)
-        memory = asked.memory * block if asked.is_share else 0  # whole cards have all of theirs
-        told = (found.pod_uid, found.container_name, found.utilization, found.memory)
-        if told != (each.uid, each.container.name, cores, memory):
+        if found != own_limits(each.uid, each.container, block=block):
             wrong.append(f"{who}: finds {found}")
     return wrong
+
+
+def own_limits(uid: str, container: ContainerDemand, *, block: int) -> VcudaConfig:
+    """Return the limits that a container must find: whole cards have no limit."""
+    asked = container.demand
+    return VcudaConfig(
+        pod_uid=uid,
+        container_name=container.name,
+        bus_id="",
+        memory=asked.memory * block if asked.is_share else 0,
+        utilization=min(asked.cores, CORES_PER_CARD),
+        enable=asked.is_share,
+    )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import grpc
+
 from agent.allocator.allocator import Allocator
 from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
@@ -29,20 +31,21 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from placement.pods import PodInfo
+from simulator.audit import Holdings, Who, held_twice, unequal_records
 from simulator.cards import cards_file
 from simulator.kubelet import checkpoint as kubelet_checkpoint
+from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.staticpods import mirror_of
 from simulator.node.diary import Diary
 from simulator.node.digest import Digest
-from simulator.node.judge import Admission, judge
+from simulator.node.judge import Admission, in_diary, judge
 from simulator.node.life import AgentLife
 from simulator.node.limits import Running, wrong_limits
 from simulator.node.mortal import Death, MortalOutbox, MortalService, mortal_log
 from simulator.node.options import NodeOptions
 from simulator.node.pods import PodsInMemory
-from simulator.node.record import NoRecord
 
 Json = dict[str, Any]
 
@@ -56,6 +59,11 @@ _POLL_S = 0.01
 
 class NodeStuck(Exception):
     """The node did not come to rest in time; the message says what it waited for."""
+
+
+def deny(_resource: str) -> None:
+    """Turn away who asks the kubelet; file permissions would do where nobody runs as root."""
+    raise TurnedAway("permission denied", grpc.StatusCode.PERMISSION_DENIED)
 
 
 class Node:
@@ -105,8 +113,10 @@ class Node:
                 }
             )
         )
+        if not options.witness:
+            self.kubelet.settings.mischief.at["List"] = deny
         self.pods = PodsInMemory(self._names)
-        self.diary = Diary(self.kubelet.trace.now)
+        self.diary = Diary(lambda: time.time() * 1000)
         self._digest = Digest(self.kubelet.trace)
         self.manifests: dict[str, Json] = {}
         self._static: dict[str, Json] = {}
@@ -287,38 +297,32 @@ class Node:
 
     def admissions(self) -> list[Admission]:
         """Compare each ``Allocate`` of the kubelet with what the agent said in it."""
-        said = self.diary.said
-        return [
-            judge(each, self._resources[each.resource], said, mirrors=self._mirrors)
-            for each in self.kubelet.trace.rpcs("Allocate")
-        ]
+        answers = in_diary(self.diary.everything)
+        return judge(self.kubelet.trace.events, answers, self._resources, self._mirrors)
 
     def differences(self) -> list[str]:
-        """Compare the allocations that the agent recorded with what the kubelet holds at last."""
-        held: dict[tuple[str, str, str], Counter[str]] = {}
-        for each in self.kubelet.record():
-            cards = Counter(device_id.partition("::")[0] for device_id in each.ids)
-            held[each.pod_uid, each.container, each.resource] = cards
-        wrong = []
-        for (uid, container, resource), cards in held.items():
-            recorded = self.pods.recorded(self._mirrors.get(uid, uid)).get(container)
-            if recorded is None:
-                continue  # a pod that is not finished, or was when another agent ran
-            cores = resource == self._names.core
-            count = recorded.cores if cores else recorded.memory_blocks
-            # A container of several cards may have its memory on some of them only.
-            same = set(cards) == set(recorded.cards) if cores else set(cards) <= {*recorded.cards}
-            if not same or count != cards.total():
-                wrong.append(f"{uid} {container} {resource}: recorded {recorded}, holds {cards}")
-        return wrong
+        """Compare the allocations that the agent recorded with what the kubelet holds at last.
+
+        A pod has none that is not finished, or was when another agent ran.
+        """
+        held = self._held()
+        records = {
+            (uid, container): allocation
+            for uid in {uid for uid, _ in held}
+            for container, allocation in self.pods.recorded(self._mirrors.get(uid, uid)).items()
+        }
+        recorded = {who: resources for who, resources in held.items() if who in records}
+        return unequal_records(recorded, records, self._names)
 
     def double_grants(self) -> int:
         """Count places that two pods hold."""
-        holders: dict[tuple[str, str], set[str]] = {}
+        return len(held_twice(self._held()))
+
+    def _held(self) -> Holdings:
+        held: dict[Who, dict[str, frozenset[str]]] = {}
         for each in self.kubelet.record():
-            for device_id in each.ids:
-                holders.setdefault((each.resource, device_id), set()).add(each.pod_uid)
-        return sum(len(pods) > 1 for pods in holders.values())
+            held.setdefault((each.pod_uid, each.container), {})[each.resource] = frozenset(each.ids)
+        return held
 
     def miscounts(self) -> list[str]:
         """Compare what the agent counts as free with what the kubelet's record leaves.
@@ -346,7 +350,7 @@ class Node:
         allocator = Allocator(
             table=self._table,
             pods=self.pods,
-            pod_resources=channel if self._options.witness else NoRecord(),
+            pod_resources=channel,
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
             store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletLife(self.kubelet_dir).current,

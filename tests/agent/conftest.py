@@ -8,8 +8,10 @@ import pytest
 from agent.kubernetes_api.client import Api
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
-from tests.agent.fakes import FakeKubelet, short_dir
-from tests.agent.nvml_node import Node, load
+from simulator.kubelet.node import Kubelet
+from tests.agent.a_kubelet import make_kubelet
+from tests.agent.fakes import short_dir
+from tests.agent.nvml_node import NvmlScript, load
 
 
 @pytest.fixture
@@ -20,20 +22,21 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlScript:
     """Two sound cards of the stand-in of NVML, which is loaded."""
     load(monkeypatch, tmp_path)
     monkeypatch.delenv("GPU_TURNSTILE_CARDS", raising=False)
-    made = Node(tmp_path / "node")
+    made = NvmlScript(tmp_path / "node")
     monkeypatch.setenv("NVML_STUB", str(made.path))
     return made
 
 
 @pytest.fixture
-def kubelet(folder: Path) -> Iterator[FakeKubelet]:
+def kubelet(folder: Path) -> Iterator[Kubelet]:
     """A kubelet that is not started."""
-    with FakeKubelet(folder) as running:
-        yield running
+    made = make_kubelet(folder)
+    yield made
+    made.stop()
 
 
 @pytest.fixture

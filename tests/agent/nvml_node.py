@@ -67,7 +67,7 @@ def unload(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
 
 
-class Node:
+class NvmlScript:
     """The script: facts by the words that name them, written whole after each change."""
 
     def __init__(self, path: Path, cards: int = 2) -> None:

@@ -11,7 +11,7 @@ from agent.allocator.interfaces import ListedContainer, ListedPod
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
-from simulator.attribution import Candidate, Request
+from simulator.rules import Candidate, Request
 
 RECORDING = Path(__file__).parents[1] / "data" / "kubelet-1.36-burst80.json.gz"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.agent.fakes import FakeKubelet, eventually, short_dir, write_cards
+from tests.agent.a_kubelet import make_kubelet
+from tests.agent.fakes import eventually, short_dir, write_cards
 
 pytestmark = pytest.mark.slow
 
@@ -44,13 +45,14 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
     (made / "token").write_text("token")
     trustme.CA().cert_pem.write_to_path(made / "ca.crt")
     cards = write_cards(made / "cards.yaml")
-    with short_dir() as folder, FakeKubelet(folder) as kubelet:
+    with short_dir() as folder:
+        kubelet = make_kubelet(folder)
         kubelet.start()
         command = [
             *(sys.executable, "-c", _PROGRAM, str(made / "token"), str(made / "ca.crt")),
             *("--node-name", "n1", "--cards", str(cards)),
-            *("--kubelet-dir", str(kubelet.plugin_dir), "--plugin-dir", str(kubelet.plugin_dir)),
-            *("--pod-resources-socket", str(kubelet.pod_resources)),
+            *("--kubelet-dir", str(folder / "plugins"), "--plugin-dir", str(folder / "plugins")),
+            *("--pod-resources-socket", str(folder / "pr.sock")),
             *("--http-host", "127.0.0.1", "--http-port", "0"),
         ]
         away = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "1"}
@@ -68,6 +70,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
                 )
             finally:
                 process.kill()
+        kubelet.stop()
     return frozenset(json.loads((made / "out").read_text()))
 
 

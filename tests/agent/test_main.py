@@ -1,4 +1,4 @@
-"""The command line, and a real agent process between a fake kubelet and a simulated API server."""
+"""The command line, and a real agent process between a simulated kubelet and API server."""
 
 import json
 import os
@@ -19,28 +19,33 @@ from agent.cards.cards_file import load_inventory
 from agent.cards.source import look
 from agent.errors import SettingsError
 from agent.settings import Settings
-from simulator.api.server import kubeconfig_for
-from tests.agent.fakes import DEADLINE_S, FakeKubelet, Scripted, eventually, write_cards
-from tests.agent.nvml_node import Node, build, unload, uuid
+from simulator.api.faults import SILENCE
+from simulator.api.server import ApiServer
+from simulator.kubelet.node import Kubelet
+from tests.agent.a_kubelet import make_kubelet, registered
+from tests.agent.fakes import DEADLINE_S, eventually, write_cards
+from tests.agent.nvml_node import NvmlScript, build, unload, uuid
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def kubelet(folder: Path) -> Iterator[FakeKubelet]:
-    with FakeKubelet(folder) as running:
-        yield running.start()
+def kubelet(folder: Path) -> Iterator[Kubelet]:
+    made = make_kubelet(folder)
+    made.start()
+    yield made
+    made.stop()
 
 
 @pytest.fixture
-def flags(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> dict[str, str]:
+def flags(kubelet: Kubelet, kubeconfig: Path, tmp_path: Path) -> dict[str, str]:
     """Flags an agent runs with; a test changes one."""
     return {
         "--node-name": "n1",
         "--kubeconfig": str(kubeconfig),
-        "--kubelet-dir": str(kubelet.plugin_dir),
-        "--plugin-dir": str(kubelet.plugin_dir),
-        "--pod-resources-socket": str(kubelet.pod_resources),
+        "--kubelet-dir": str(kubelet.settings.plugin_dir),
+        "--plugin-dir": str(kubelet.settings.plugin_dir),
+        "--pod-resources-socket": str(kubelet.settings.pod_resources_socket),
         "--cards": str(write_cards(tmp_path / "cards.yaml")),
         "--http-host": "127.0.0.1",
         "--http-port": "0",
@@ -155,7 +160,7 @@ def test_every_flag_may_come_from_the_environment(
 # --- cards ----------------------------------------------------------------------------
 
 
-def test_a_dump_is_a_cards_file_of_the_same_cards(node: Node, tmp_path: Path) -> None:
+def test_a_dump_is_a_cards_file_of_the_same_cards(node: NvmlScript, tmp_path: Path) -> None:
     path = tmp_path / "dump.yaml"
     result = CliRunner().invoke(main, ["cards", "dump", "-o", str(path)])
     assert (result.exit_code, result.output) == (0, "")
@@ -164,7 +169,7 @@ def test_a_dump_is_a_cards_file_of_the_same_cards(node: Node, tmp_path: Path) ->
     assert (shown.exit_code, shown.stdout) == (0, path.read_text())
 
 
-def test_a_dump_warns_of_what_is_left_out(node: Node) -> None:
+def test_a_dump_warns_of_what_is_left_out(node: NvmlScript) -> None:
     node.card(0, mig=1)
     result = CliRunner().invoke(main, ["cards", "dump"])
     assert result.exit_code == 0
@@ -172,7 +177,7 @@ def test_a_dump_warns_of_what_is_left_out(node: Node) -> None:
     assert f"# left out: card 0 ({uuid(0)}): in MIG mode, which is not served\n" in result.stdout
 
 
-def test_a_dump_that_has_no_card_or_no_file_is_refused(node: Node, tmp_path: Path) -> None:
+def test_a_dump_that_has_no_card_or_no_file_is_refused(node: NvmlScript, tmp_path: Path) -> None:
     path = tmp_path / "none" / "dump.yaml"
     unwritten = CliRunner().invoke(main, ["cards", "dump", "--output", str(path)])
     node.set("cards", 0)
@@ -187,7 +192,7 @@ def test_a_dump_that_has_no_card_or_no_file_is_refused(node: Node, tmp_path: Pat
     ]
 
 
-def test_cards_of_the_driver_are_shown_with_their_links(node: Node) -> None:
+def test_cards_of_the_driver_are_shown_with_their_links(node: NvmlScript) -> None:
     result = CliRunner().invoke(main, ["cards", "show"])
     assert result.exit_code == 0
     assert result.stdout.startswith("driver 550.54.15\n")
@@ -232,7 +237,7 @@ def test_a_machine_without_nvml_is_one_line_and_exit_code_2(
 
 def test_a_process_finds_the_library_where_the_loader_looks(tmp_path: Path) -> None:
     """Nothing patched: as in a container, by the loader's path alone."""
-    script = Node(tmp_path / "node", cards=3)
+    script = NvmlScript(tmp_path / "node", cards=3)
     ended = subprocess.run(
         [sys.executable, "-m", "agent", "cards", "show"],
         cwd=ROOT,
@@ -271,27 +276,25 @@ def ended_cleanly(agent: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def test_a_signal_ends_a_registered_agent_cleanly(
-    flags: dict[str, str], kubelet: FakeKubelet, tmp_path: Path
+    flags: dict[str, str], kubelet: Kubelet, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     with process(flags, log) as agent:
         eventually(lambda: "registered" in log.read_text(), "it registers")
         ended_cleanly(agent, log)
-    assert kubelet.resources == ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]
-    assert not list(kubelet.plugin_dir.glob("v*.sock"))
+    assert registered(kubelet) == ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]
+    assert not list(kubelet.settings.plugin_dir.glob("v*.sock"))
 
 
 def test_a_signal_ends_an_agent_without_a_kubelet_whose_api_server_hangs(
-    flags: dict[str, str], kubelet: FakeKubelet, tmp_path: Path
+    flags: dict[str, str], kubelet: Kubelet, server: ApiServer, tmp_path: Path
 ) -> None:
     """The thread in the request is left behind; it ends with the process."""
     kubelet.stop()
-    with Scripted() as hanging:
-        hanging.hang.clear()
-        Path(flags["--kubeconfig"]).write_text(kubeconfig_for(hanging.url))
-        with process(flags, tmp_path / "log") as agent:
-            eventually(lambda: hanging.requests, "it asks")
-            ended_cleanly(agent, tmp_path / "log")
+    server.fail(SILENCE)
+    with process(flags, tmp_path / "log") as agent:
+        eventually(lambda: server.requests, "it asks")
+        ended_cleanly(agent, tmp_path / "log")
 
 
 def test_main_runs_until_a_signal_comes(

@@ -19,8 +19,8 @@ from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.resource import Resource, count_of
 from placement.pods import AdmissionRank, PodId, PodInfo
-from simulator.attribution import Candidate, Named, gpu_manager, score
-from simulator.node.judge import Verdict
+from simulator.node.judge import Named, Verdict
+from simulator.rules import Candidate, gpu_manager, score
 from tests.agent.builders import pods_of
 from tests.agent.fakes import NAMES
 from tests.agent.recorded_burst import RECORDING, Recorded, load_burst

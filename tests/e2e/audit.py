@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from agent.allocator.slots import Slot
 from agent.enforcement.vcuda.config import VcudaConfig
 from contract.allocation import Allocation
-from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
+from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
+from simulator.node.limits import own_limits
 
 BLOCK_BYTES = 256 << 20
 
@@ -103,18 +104,5 @@ def _wrong(seen: Seen, init_recorded: bool) -> list[str]:
 
 
 def _wrong_limits(seen: Seen, enforced: bool) -> list[str]:
-    own = _own_limits(seen) if enforced else None
+    own = own_limits(seen.uid, seen.container, block=BLOCK_BYTES) if enforced else None
     return [] if seen.limits == own else [f"found {seen.limits}"]
-
-
-def _own_limits(seen: Seen) -> VcudaConfig:
-    """Say what a container's limits must be: its own, and nobody else's."""
-    asked = seen.container.demand
-    return VcudaConfig(
-        pod_uid=seen.uid,
-        container_name=seen.container.name,
-        bus_id="",
-        memory=asked.memory * BLOCK_BYTES if asked.is_share else 0,
-        utilization=min(asked.cores, CORES_PER_CARD),
-        enable=asked.is_share,
-    )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.proxy.node import Node, node
 from tests.proxy.plugin import Plugin
+from tests.proxy.site import Site, site
 
 PATIENCE = 3.0
 """Of tests in which it ends: ``@pytest.mark.parametrize("patience", [PATIENCE])``."""
@@ -31,13 +31,13 @@ def patience() -> float:
 
 
 @pytest.fixture
-def running(folder: Path, patience: float) -> Iterator[Node]:
-    with node(folder, patience=patience) as made:
+def running(folder: Path, patience: float) -> Iterator[Site]:
+    with site(folder, patience=patience) as made:
         yield made
 
 
 @pytest.fixture
-def plugin(running: Node) -> Iterator[MakePlugin]:
+def plugin(running: Site) -> Iterator[MakePlugin]:
     """Makes plugins that serve, and are not registered yet."""
     made: list[Plugin] = []
 

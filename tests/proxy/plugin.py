@@ -11,7 +11,7 @@ from urllib.parse import quote
 import grpc
 
 from common.kubelet_api import deviceplugin_pb2 as pb
-from tests.proxy.node import RESOURCE
+from tests.proxy.site import RESOURCE
 
 Answering = Callable[[grpc.ServicerContext], str]
 _ANSWERS = {

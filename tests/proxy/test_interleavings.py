@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from simulator.kubelet.errors import CallFailed
-from tests.proxy.node import Kubelet, Node, wait
 from tests.proxy.plugin import Plugin
+from tests.proxy.site import Site, wait
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._folder = Path(tempfile.mkdtemp(prefix="gt-proxy-", dir="/tmp"))
-        self._node = Node(self._folder, patience=5)
+        self._node = Site(self._folder, patience=5)
         self._node.__enter__()
         self._pool = ThreadPoolExecutor(2)
         self._count = 0
@@ -78,11 +78,10 @@ class Machine(RuleBasedStateMachine):
         self._start()
 
     def _die(self) -> None:
-        self._node.kubelet.die()
+        self._node.kubelet.kill()
         self._up = False
 
     def _start(self) -> None:
-        self._node.kubelet = Kubelet(self._node.kubelet_dir)
         self._node.kubelet.start()
         self._up = True
 
@@ -156,11 +155,11 @@ class Machine(RuleBasedStateMachine):
     def the_newest_serves(self) -> None:
         newest = self._alive[-1]
         devices = int(newest.name[1:])
-        wait(f"the devices of {newest.name}", lambda: self._node.kubelet.healthy == devices)
+        wait(f"the devices of {newest.name}", lambda: self._node.healthy == devices)
 
         def asks_it() -> bool:
             with suppress(CallFailed, AssertionError):  # the kubelet is just being registered with
-                return self._node.kubelet.allocate("d0").envs["BY"] == newest.name
+                return self._node.allocate("d0").envs["BY"] == newest.name
             return False
 
         wait(f"{newest.name} is asked", asks_it)

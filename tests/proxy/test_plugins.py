@@ -12,31 +12,31 @@ from proxy import calls as proxy_calls
 from proxy import resource as proxy_resource
 from simulator.kubelet.errors import CallFailed
 from tests.proxy.conftest import PATIENCE, MakePlugin
-from tests.proxy.node import RESOURCE, Node, wait
+from tests.proxy.site import RESOURCE, Site, wait
 
 pytestmark = pytest.mark.slow
 
 AWAY = f"the device plugin of {RESOURCE} has been away for more than {PATIENCE:g} s"
 
 
-def _by(running: Node) -> str:
-    return running.kubelet.allocate("d0").envs["BY"]
+def _by(running: Site) -> str:
+    return running.allocate("d0").envs["BY"]
 
 
-def _is_known(running: Node, devices: int = 4) -> None:
-    wait(f"{devices} devices are known", lambda: running.kubelet.healthy == devices)
+def _is_known(running: Site, devices: int = 4) -> None:
+    wait(f"{devices} devices are known", lambda: running.healthy == devices)
 
 
-def test_calls_lists_and_options_pass(running: Node, plugin: MakePlugin) -> None:
+def test_calls_lists_and_options_pass(running: Site, plugin: MakePlugin) -> None:
     made = plugin().register()
     _is_known(running)
 
-    client = running.kubelet.client()
+    client = running.client()
     assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
     assert _by(running) == "a"
     client.pre_start(("d0",))
 
-    assert (running.kubelet.options.pre_start, running.kubelet.options.preferred) == (True, True)
+    assert running.options == {"pre_start": True, "preferred": True}
     assert made.asked == [
         "GetDevicePluginOptions",
         "GetPreferredAllocation",
@@ -47,14 +47,14 @@ def test_calls_lists_and_options_pass(running: Node, plugin: MakePlugin) -> None
     _is_known(running, 7)
 
 
-def test_a_plugin_without_devices_is_registered_as_well(running: Node, plugin: MakePlugin) -> None:
+def test_a_plugin_without_devices_is_registered_as_well(running: Site, plugin: MakePlugin) -> None:
     plugin(devices=0).register()
 
-    wait("a list", lambda: running.kubelet.lists)
-    assert running.kubelet.lists == [()]
+    wait("a list", lambda: running.lists)
+    assert running.lists == [(0, 0)]
 
 
-def test_a_refusal_of_the_plugin_passes_as_it_is(running: Node, plugin: MakePlugin) -> None:
+def test_a_refusal_of_the_plugin_passes_as_it_is(running: Site, plugin: MakePlugin) -> None:
     def refuse(context: grpc.ServicerContext) -> str:
         context.abort(grpc.StatusCode.FAILED_PRECONDITION, "no card fits")
         raise AssertionError
@@ -67,7 +67,7 @@ def test_a_refusal_of_the_plugin_passes_as_it_is(running: Node, plugin: MakePlug
 
 
 def test_the_end_of_a_plugin_is_not_seen_and_its_successor_is_asked(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     first = plugin("a").register()
     _is_known(running)
@@ -78,12 +78,12 @@ def test_the_end_of_a_plugin_is_not_seen_and_its_successor_is_asked(
     assert _by(running) == "b"
 
     late.join()
-    assert running.kubelet.losses == 0
-    assert len(running.kubelet.lists) == 1
+    assert running.losses == 0
+    assert len(running.lists) == 1
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
-def test_calls_wait_beside_each_other(running: Node, plugin: MakePlugin) -> None:
+def test_calls_wait_beside_each_other(running: Site, plugin: MakePlugin) -> None:
     first = plugin("a").register()
     _is_known(running)
     first.end()
@@ -101,7 +101,7 @@ def test_calls_wait_beside_each_other(running: Node, plugin: MakePlugin) -> None
     assert 0 < calls.longest_wait() < PATIENCE
 
 
-def test_a_list_of_an_older_plugin_is_not_passed_on(running: Node, plugin: MakePlugin) -> None:
+def test_a_list_of_an_older_plugin_is_not_passed_on(running: Site, plugin: MakePlugin) -> None:
     older = plugin("a", devices=4).register()
     plugin("b", devices=5).register()
     _is_known(running, 5)
@@ -112,12 +112,12 @@ def test_a_list_of_an_older_plugin_is_not_passed_on(running: Node, plugin: MakeP
     ).register()  # lists arrive in the order of their sending
 
     _is_known(running, 6)
-    assert [len(each) for each in running.kubelet.lists][-2:] == [5, 6]
+    assert running.lists[-2:] == [(5, 5), (6, 6)]
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
 def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     first = plugin("a").register()
     _is_known(running)
@@ -126,7 +126,7 @@ def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
     with pytest.raises(CallFailed, match=f"code = Unavailable desc = {AWAY}$"):
         _by(running)
     _is_known(running, 0)
-    assert len(running.kubelet.lists[-1]) == 4
+    assert running.lists[-1] == (4, 0)
     began = time.monotonic()
     with pytest.raises(CallFailed, match=AWAY):
         _by(running)
@@ -138,7 +138,7 @@ def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
 
 
 def test_a_plugin_that_answers_unavailable_itself_is_not_asked_again(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     def refuse(context: grpc.ServicerContext) -> str:
         context.abort(grpc.StatusCode.UNAVAILABLE, "busy")
@@ -156,7 +156,7 @@ def test_a_plugin_that_answers_unavailable_itself_is_not_asked_again(
 
 @pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     """Its stream ends first, as ours does it; the call under way keeps its time."""
     asked, go_on = threading.Event(), threading.Event()
@@ -183,7 +183,7 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
 
 @pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_stopped_plugin_is_passed_over_until_it_answers(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     """SIGSTOP: its stream stays open, and nothing is answered."""
     plugin("a", devices=5).register()
@@ -202,27 +202,27 @@ def test_a_stopped_plugin_is_passed_over_until_it_answers(
     assert _by(running) == "a"
     stopped.send(signal.SIGCONT)
     _is_known(running, 4)
-    assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
+    assert running.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
-    running: Node,
+    running: Site,
 ) -> None:
     stopped = running.served()
     stopped.send(signal.SIGSTOP)
     with pytest.raises(CallFailed, match="has not answered"):
-        running.kubelet.allocate("d0")
+        running.allocate("d0")
     _is_known(running, 0)
 
     stopped.send(signal.SIGCONT)
 
     _is_known(running, 4)
-    assert running.kubelet.allocate("d0").envs == {"BY": str(stopped.pid)}
+    assert running.allocate("d0").envs == {"BY": str(stopped.pid)}
 
 
 def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubelet(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     first = plugin("a").register()
     _is_known(running)
@@ -234,22 +234,10 @@ def test_a_list_that_cannot_be_read_ends_its_plugin_and_never_reaches_the_kubele
 
     assert raised.value.details() == "b.sock: its list of devices cannot be read"
     assert _by(running) == first.name
-    assert len(running.kubelet.lists) == 1
+    assert len(running.lists) == 1
 
 
-def test_options_that_cannot_be_read_refuse_the_registration(
-    running: Node, plugin: MakePlugin
-) -> None:
-    made = plugin("a")
-    made.options = b"\x0a\xff"
-
-    with pytest.raises(grpc.RpcError) as raised:
-        made.register()
-
-    assert raised.value.details() == "a.sock: its options cannot be read"
-
-
-def test_other_options_are_told_to_the_kubelet(running: Node, plugin: MakePlugin) -> None:
+def test_other_options_are_told_to_the_kubelet(running: Site, plugin: MakePlugin) -> None:
     plugin("a").register()
     _is_known(running)
     newer = plugin("b", devices=5)
@@ -257,12 +245,12 @@ def test_other_options_are_told_to_the_kubelet(running: Node, plugin: MakePlugin
 
     newer.register()
 
-    wait("the kubelet knows", lambda: not running.kubelet.options.pre_start)
+    wait("the kubelet knows", lambda: not running.options["pre_start"])
     _is_known(running, 5)
     assert _by(running) == "b"
 
 
-def test_the_kubelets_refusal_reaches_the_plugin(running: Node, plugin: MakePlugin) -> None:
+def test_the_kubelets_refusal_reaches_the_plugin(running: Site, plugin: MakePlugin) -> None:
     with pytest.raises(grpc.RpcError) as raised:
         plugin("a").register(resource="no-domain")
 
@@ -271,7 +259,7 @@ def test_the_kubelets_refusal_reaches_the_plugin(running: Node, plugin: MakePlug
 
 
 def test_no_more_calls_are_kept_than_a_bound(
-    running: Node, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+    running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy_calls, "MOST_CALLS", 2)
     first = plugin("a").register()
@@ -293,7 +281,7 @@ def test_no_more_calls_are_kept_than_a_bound(
 
 
 def test_no_more_plugins_of_a_resource_are_followed_than_a_bound(
-    running: Node, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
+    running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proxy_resource, "MOST_PLUGINS", 1)
     plugin("a").register()
@@ -305,7 +293,7 @@ def test_no_more_plugins_of_a_resource_are_followed_than_a_bound(
 
 
 def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     """Whatever it is that kills it comes again whenever it is asked."""
     over = threading.Event()
@@ -321,14 +309,13 @@ def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
     try:
         _is_known(running)
         with pytest.raises(CallFailed):
-            running.kubelet.allocate("d0")
+            running.allocate("d0")
     finally:
         over.set()
         restarting.join()
     assert running.proxy.fronts[RESOURCE].calls.asked_again > 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda each: each.name)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize(
     "method",
@@ -336,9 +323,9 @@ def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
      "PreStartContainer"],
 )  # fmt: skip
 def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
-    running: Node, method: str, moment: str, number: signal.Signals
+    running: Site, method: str, moment: str
 ) -> None:
-    running.plugin("dying.sock", f"{number.name}:{method}:{moment}")
+    running.plugin("dying.sock", f"SIGKILL:{method}:{moment}")
     time.sleep(0)  # the next may overtake it: both orders are right
     if method not in ("GetDevicePluginOptions", "ListAndWatch"):
         _is_known(running)
@@ -347,18 +334,18 @@ def test_a_plugin_that_dies_at_any_point_of_a_call_costs_nothing(
         running.plugin("next.sock").wait_registered()
         _is_known(running)
 
-    client = running.kubelet.client()
+    client = running.client()
     assert client.prefer(("d0", "d1"), (), 1) == ("d1",)
-    answer = running.kubelet.allocate("d0")
+    answer = running.allocate("d0")
     client.pre_start(("d0",))
 
     assert int(answer.envs["BY"]) != os.getpid()
-    assert running.kubelet.losses == 0
+    assert running.losses == 0
 
 
 @pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     """One question after a call that was left unanswered is not its last chance."""
     hung = threading.Event()
@@ -380,7 +367,7 @@ def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
     _is_known(running)
 
 
-def _answers(running: Node) -> str:
+def _answers(running: Site) -> str:
     try:
         return _by(running)
     except CallFailed:
@@ -389,7 +376,7 @@ def _answers(running: Node) -> str:
 
 @pytest.mark.parametrize("patience", [PATIENCE])
 def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     hung = threading.Event()
 
@@ -403,11 +390,11 @@ def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
         _by(running)
     hung.set()
 
-    assert [len([one for one in each if one.healthy]) for each in running.kubelet.lists] == [4]
+    assert running.lists == [(4, 4)]
 
 
 def test_an_older_plugin_that_has_hung_meanwhile_is_not_asked_in_the_gap(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     stopped = running.plugin("a.sock").wait_registered()
     newer = plugin("b").register()
@@ -425,7 +412,7 @@ def test_an_older_plugin_that_has_hung_meanwhile_is_not_asked_in_the_gap(
 
 @pytest.mark.parametrize("patience", [PATIENCE])
 def test_waiting_and_asking_together_take_no_longer_than_patience(
-    running: Node, plugin: MakePlugin
+    running: Site, plugin: MakePlugin
 ) -> None:
     """PreStartContainer has 30 s in all (K10)."""
     first = plugin("a").register()
@@ -451,7 +438,7 @@ def test_waiting_and_asking_together_take_no_longer_than_patience(
     late.join()
 
 
-def test_an_endpoint_is_a_file_name_and_no_uri(running: Node, plugin: MakePlugin) -> None:
+def test_an_endpoint_is_a_file_name_and_no_uri(running: Site, plugin: MakePlugin) -> None:
     plugin("a", endpoint="xA.sock", devices=9)
     plugin("b", endpoint="x%41.sock", devices=5).register()
 

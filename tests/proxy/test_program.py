@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from proxy.__main__ import main
 from simulator.kubelet.errors import CallFailed
-from tests.proxy.node import RESOURCE, Kubelet, Node, wait
+from tests.proxy.site import RESOURCE, Site, wait
 
 pytestmark = pytest.mark.slow
 
@@ -54,29 +54,27 @@ def test_its_pages_and_log_tell_what_happens(folder: Path) -> None:
         wait("it listens", (folder / "p" / "kubelet.sock").exists)
         assert _get(port, "/healthz") == (200, "ok\n")
         assert _get(port, "/nothing") == (404, "not found\n")
-        node = Node.__new__(Node)
-        node.kubelet_dir, node.plugin_dir, node._plugins = folder / "k", folder / "p", []
-        made = node.plugin().wait_registered()
+        running = Site(folder)
+        made = running.plugin().wait_registered()
         assert _get(port, "/readyz") == (
             503,
             f"the kubelet does not know {RESOURCE}: there is none\n",
         )
-        kubelet = Kubelet(folder / "k")
-        kubelet.start()
-        wait("the devices are known", lambda: kubelet.healthy == 4)
+        running.kubelet.start()
+        wait("the devices are known", lambda: running.healthy == 4)
         wait("it is ready", lambda: _get(port, "/readyz") == (200, "ok\n"))
         made.end(signal.SIGKILL)
         with pytest.raises(CallFailed):
-            kubelet.allocate("d0")
+            running.allocate("d0")
         text = _get(port, "/metrics")[1]
-        again = node.plugin().wait_registered()
-        wait("the devices are healthy", lambda: kubelet.healthy == 4)
+        again = running.plugin().wait_registered()
+        wait("the devices are healthy", lambda: running.healthy == 4)
         process.send_signal(signal.SIGTERM)
         lines = [json.loads(each) for each in process.stderr if each.startswith("{")]
         assert process.wait(10) == 0
         again.clean_up()
         made.clean_up()
-        kubelet.die()
+        running.kubelet.kill()
 
     labels = f'{{resource="{RESOURCE}"}}'
     assert f"gpu_turnstile_proxy_given_up{labels} 1.0" in text
@@ -143,7 +141,7 @@ def test_a_loop_that_stands_still_ends_the_process(folder: Path) -> None:
     assert "in hang" in found.stderr
 
 
-def test_a_defect_ends_the_process_in_order(running: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_ends_the_process_in_order(running: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail() -> None:
         raise RuntimeError("a defect")
 

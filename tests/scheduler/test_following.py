@@ -1,5 +1,6 @@
 """The watches, against a simulated API server: lists in pages, events, 410, lists on demand."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,10 @@ from common.apiserver.client import Json
 from scheduler.cluster import Cluster
 from scheduler.following import Watches
 from scheduler.state import State
-from simulator.api.faults import Outage
+from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer, Settings, kubeconfig_for
 from simulator.client import ApiClient
-from tests.agent.fakes import Scripted, eventually
+from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, bare_node, hint, make_node, make_pod
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -161,21 +162,17 @@ def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
     assert [each.message for each in caplog.records if each.exc_info] == ["object passed over"]
 
 
-def test_what_is_asked_of_the_api_server(tmp_path: Path) -> None:
-    with Scripted() as scripted:
-        path = tmp_path / "kubeconfig"
-        path.write_text(kubeconfig_for(scripted.url))
-        cluster = Cluster(path)
-        scripted.say(200, {"metadata": {"resourceVersion": "7", "continue": "x"}, "items": []})
-        assert cluster.list_pods("") == ([], "7", "x")
-        cluster.list_pods("x")
-        cluster.list_nodes("")
-        cluster.list_nodes("y")
-        cluster.close()
-    selected = "fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&limit=500"
-    assert scripted.requests == [
-        ("GET", f"/api/v1/pods?{selected}"),
-        ("GET", f"/api/v1/pods?continue=x&{selected}"),
-        ("GET", "/api/v1/nodes?limit=500"),
-        ("GET", "/api/v1/nodes?continue=y&limit=500"),
+def test_what_is_asked_of_the_api_server(server: ApiServer, cluster: Cluster) -> None:
+    page = {"metadata": {"resourceVersion": "7", "continue": "x"}, "items": []}
+    server.fail(Fault(200, json.dumps(page).encode()))
+    assert cluster.list_pods("") == ([], "7", "x")
+    cluster.list_pods("x")
+    cluster.list_nodes("")
+    cluster.list_nodes("y")
+    selected = "fieldSelector=status.phase!=Succeeded,status.phase!=Failed&limit=500"
+    assert [(each.verb, each.path, each.query) for each in server.requests] == [
+        ("list", "/api/v1/pods", selected),
+        ("list", "/api/v1/pods", f"continue=x&{selected}"),
+        ("list", "/api/v1/nodes", "limit=500"),
+        ("list", "/api/v1/nodes", "continue=y&limit=500"),
     ]

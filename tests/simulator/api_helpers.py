@@ -3,16 +3,15 @@
 import base64
 import json
 import ssl
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import trustme
 
 from simulator.client import Json
+from tests.scripted import answering
 
 CORE = "tencent.com/vcuda-core"
 PODS = "/api/v1/namespaces/default/pods"
@@ -106,52 +105,26 @@ def patch_with(*operations: Json) -> Respond:
 
 @contextmanager
 def running_hook(
-    authority: trustme.CA, *names: str, respond: Respond | None = None, host: str = "127.0.0.1"
+    authority: trustme.CA,
+    name: str = "localhost",
+    *,
+    respond: Respond | None = None,
+    host: str = "127.0.0.1",
 ) -> Iterator[Hook]:
-    """Serve a webhook over TLS with a certificate for *names* (``localhost`` if none)."""
+    """Serve a webhook over TLS with a certificate for *name*."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(*(names or ("localhost",))).configure_cert(context)
+    authority.issue_cert(name).configure_cert(context)
     bundle = base64.b64encode(authority.cert_pem.bytes()).decode()
     hook = Hook(0, bundle, respond or allow())
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    def answer(_path: str, body: bytes) -> tuple[int, bytes]:
+        request = json.loads(body)["request"]
+        hook.reviews.append(request)
+        review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+        said = hook.raw
+        if said is None:
+            said = json.dumps(review | {"response": hook.respond(request)}).encode()
+        return hook.status, said
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            request = json.loads(body)["request"]
-            hook.reviews.append(request)
-            review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
-            answer = hook.raw
-            if answer is None:
-                answer = json.dumps(review | {"response": hook.respond(request)}).encode()
-            self.send_response(hook.status)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            """Keep the tests' output clean."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def finish_request(self, request: Any, address: Any) -> None:
-            """Shake hands in the connection's own thread."""
-            with context.wrap_socket(request, server_side=True) as secure:
-                Handler(secure, address, self)
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Failed handshakes are part of the tests."""
-
-    server = Server((host, 0), None)  # type: ignore[arg-type]  # see finish_request
-    hook.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    with answering(answer, context, host) as hook.port:
         yield hook
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

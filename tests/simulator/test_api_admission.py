@@ -71,8 +71,6 @@ def test_a_review_says_what_the_request_is(
             (403, "Forbidden"),
             "denied the request: no",
         ),
-        ({"message": "no", "code": 200}, (400, ""), "denied the request: no"),
-        ({"reason": "Because"}, (400, "Because"), "denied the request: Because"),
         ({}, (400, ""), "denied the request without explanation"),
     ],
 )
@@ -107,8 +105,6 @@ def test_updates_and_deletions_are_reviewed_with_the_old_object(
         ({"rules": [rule("*/*")]}, True),
         ({"rules": [rule("pods/status")]}, False),
         ({"rules": [rule("pods", operations=["UPDATE"])]}, False),
-        ({"rules": [rule("pods") | {"scope": "Cluster"}]}, False),
-        ({"rules": [rule("pods") | {"apiGroups": ["apps"]}]}, False),
         ({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "x"}}}, False),
         ({"objectSelector": {"matchLabels": {"app": "demo"}}}, True),
         ({"objectSelector": {"matchLabels": {"app": "other"}}}, False),
@@ -138,23 +134,6 @@ def test_a_webhook_that_is_down_stops_what_needs_it(
     client.create(PODS, pod())
 
 
-def test_a_webhook_that_is_late_has_failed(
-    server: ApiServer, client: ApiClient, hook: Hook
-) -> None:
-    release = threading.Event()
-
-    def wait(request: Json) -> Json:
-        release.wait(30)
-        return allow()(request)
-
-    hook.respond = wait
-    server.apply(hook.configuration(timeoutSeconds=1))
-    try:
-        assert failure(client).message.endswith('?timeout=1s": context deadline exceeded')
-    finally:
-        release.set()
-
-
 def test_a_certificate_of_another_authority_is_not_trusted(
     server: ApiServer, client: ApiClient, hook: Hook
 ) -> None:
@@ -169,7 +148,6 @@ def test_a_certificate_of_another_authority_is_not_trusted(
     ("answer", "words"),
     [
         (b"not json", "invalid character in the response"),
-        (b'{"kind":"Pod","apiVersion":"v1"}', "got v1, Kind=Pod"),
         (
             b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"x"}}',
             'got "x"',

@@ -1,9 +1,14 @@
 """The API server over real HTTP."""
 
-import pytest
+import ssl
+from pathlib import Path
 
-from simulator.api.server import ApiServer
-from simulator.client import ApiClient, ApiError
+import pytest
+import trustme
+
+from simulator.api.faults import Fault, Outage
+from simulator.api.server import ApiServer, Settings
+from simulator.client import ApiClient, ApiError, ApiUnreachable
 from tests.simulator.api_helpers import CORE, PODS, pod
 
 
@@ -108,5 +113,40 @@ def test_a_watch_from_an_expired_version_is_an_error_410(
         client.watch("/api/v1/pods", resource_version="1") as watch,
         pytest.raises(ApiError) as raised,
     ):
-        next(watch)
+        next(iter(watch))
     assert (raised.value.status, raised.value.reason) == (410, "Expired")
+
+
+def test_watches_can_be_cut_off(server: ApiServer, client: ApiClient) -> None:
+    watch = client.watch("/api/v1/pods", resource_version="1")
+    server.drop_watches()
+    with pytest.raises(ApiUnreachable, match="watch broke off"):
+        list(watch)
+    client.list(PODS)
+
+
+def test_with_a_certificate_it_serves_https(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with ApiServer(Settings(tls=context)) as server:
+        assert server.url.startswith("https://")
+        with ApiClient(server.url, ca_file=str(tmp_path / "ca.crt")) as client:
+            client.create(PODS, pod())
+            server.set_outage(Outage.REFUSED)
+            server.set_outage(Outage.NONE)
+            assert len(client.list(PODS)["items"]) == 1
+
+
+def test_a_request_has_a_fault_until_it_is_mended(server: ApiServer, client: ApiClient) -> None:
+    client.create(PODS, pod())
+    server.fail(Fault(403, message="you cannot {asked}"), "list .*")
+    with pytest.raises(ApiError, match=rf"^Forbidden: you cannot list {PODS}$"):
+        client.list(PODS)
+    client.get(f"{PODS}/p")
+    server.mend()
+    assert len(client.list(PODS)["items"]) == 1
+    server.fail(Fault(200, b"{", cut=True))
+    with pytest.raises(ApiUnreachable, match="broke off"):
+        client.list(PODS)

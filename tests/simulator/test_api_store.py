@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.api.errors import StatusError
-from simulator.api.resources import NODES, PODS, Json, Resource
+from simulator.api.resources import PODS, Json, Resource
 from simulator.api.store import Store
 from simulator.api.watching import line_of
 from tests.examples import share
@@ -54,14 +54,6 @@ def test_history_that_is_not_kept_any_more_is_expired() -> None:
         store.changes_since(PODS, 2)
     assert (raised.value.code, raised.value.reason) == (410, "Expired")
     assert raised.value.message == "too old resource version: 2 (3)"
-
-
-def test_one_busy_resource_does_not_expire_another() -> None:
-    store = new_store(history=1)
-    store.create(NODES, named("n", namespace=""))
-    for name in "abc":
-        store.create(PODS, named(name))
-    assert len(list(store.changes_since(NODES, 1))) == 1
 
 
 # Random histories: (verb, name, value)
@@ -113,17 +105,3 @@ def test_a_watcher_that_goes_on_from_a_list_ends_with_the_same_objects(
     assert {name: version(obj) for name, obj in copy.items()} == {
         each["metadata"]["name"]: version(each) for each in store.list(PODS) if matches(each)
     }
-
-
-@settings(max_examples=share(40))
-@given(before=_OPERATIONS, after=_OPERATIONS)
-def test_undoing_the_history_gives_the_list_of_that_moment(
-    before: list[tuple[str, str, int]], after: list[tuple[str, str, int]]
-) -> None:
-    clock = Clock()
-    store = new_store(clock, history=1000)
-    run(store, before)
-    then, moment = store.list(PODS), clock.now
-    clock.now += 1
-    run(store, after)
-    assert store.list_before(PODS, "", moment)[0] == then

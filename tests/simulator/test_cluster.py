@@ -8,23 +8,26 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.allocator.slots import summarize
 from contract.names import Names
-from simulator.attribution import allocate_calls, score_agent
-from simulator.audit import held_twice, holdings_of, unequal_records
+from contract.resource import Resource
+from simulator.audit import held_twice, holdings_of, records_of, unequal_records
 from simulator.burst import burst_pods, submit
-from simulator.cards import cards_file
-from simulator.cluster import Cluster, read_lines
+from simulator.cluster import NODE, Cluster
 from simulator.manifests import Json
+from simulator.node.judge import Verdict, in_log, judge
 
 NAMES = Names()
+RESOURCES = {NAMES.core: Resource.CORE, NAMES.memory: Resource.MEMORY}
 PODS = 28
+AGENT, KUBELET = f"agent-{NODE}", f"kubelet-{NODE}"
 pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(name="cluster", scope="module")
 def _cluster() -> Iterator[Cluster]:
-    with Cluster(cards_file(), seed=5, kubelet_options=("--plugin-wait", "15")) as cluster:
+    with Cluster(seed=5, kubelet_options=("--plugin-wait", "15")) as cluster:
+        cluster.start_nodes(NODE)
+        cluster.wait_for_nodes()
         yield cluster
 
 
@@ -33,7 +36,7 @@ def _phase(pod: Json) -> str:
 
 
 def _allocates(cluster: Cluster) -> int:
-    return len(allocate_calls(read_lines(cluster.trace))) if cluster.trace.exists() else 0
+    return sum(each.rpc == "Allocate" and not each.error for each in cluster.trace())
 
 
 def _wait_for_calls(cluster: Cluster, count: int) -> None:
@@ -67,88 +70,51 @@ def _settled(cluster: Cluster, burst: list[Json]) -> list[Json]:
 
 def _audit(cluster: Cluster) -> None:
     """What runs is recorded as the kubelet holds it, and no place is held by two pods."""
-    calls = allocate_calls(read_lines(cluster.trace))
+    trace = cluster.trace()
     running = [each for each in cluster.pods() if _phase(each) == "Running"]
-    live = [(each["metadata"]["namespace"], each["metadata"]["name"]) for each in running]
-    held = holdings_of(calls)
-    assert held_twice(held, live) == []
+    live = {each["metadata"]["uid"] for each in running}
+    held = {who: got for who, got in holdings_of(trace).items() if who[0] in live}
+    assert held_twice(held) == []
     # List never shows an ordinary init container (fact K4): where an agent died between it and
     # its pod's record, the next one cannot know what it got. The others are all there.
-    unequal = unequal_records(running, held, NAMES)
+    unequal = unequal_records(held, records_of(running, NAMES), NAMES)
     assert [each for each in unequal if "'init'): recorded None" not in each] == []
-    _, wrong = score_agent(
-        calls,
-        cluster.agent_log(),
-        resources={NAMES.core: "core", NAMES.memory: "memory"},
-        summarize=summarize,
-    )
+    judged = judge(trace, in_log(cluster.agent_log()), RESOURCES)
     # A call that was answered just before a SIGKILL may be missing from the log: that is a
     # line lost, not a wrong name.
-    # A call answered just before the kubelet died is in the agent's log and not in the trace,
-    # and its places may have been given to another container since: the log has both lines.
-    said = {
-        (line["resource"], line["ids"], line["pod"], line["container"])
-        for line in cluster.agent_log()
-        if line.get("message") == "allocate"
-    }
-    words = {NAMES.core: "core", NAMES.memory: "memory"}
-    for call, named in wrong:
-        truth = (words[call.resource], summarize(call.ids), "/".join(call.who[:2]), call.who[2])
-        assert named is None or truth in said
+    assert [each for each in judged if each.verdict is Verdict.WRONG and each.answer] == []
 
 
-def test_an_agent_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
-    cluster: Cluster,
+@pytest.mark.parametrize(
+    ("killed", "seed"),
+    [([AGENT], 7), ([KUBELET], 8), ([KUBELET, AGENT], 9)],
+    ids=["agent", "kubelet", "both"],
+)
+def test_who_is_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
+    cluster: Cluster, killed: list[str], seed: int
 ) -> None:
-    pods = _burst("agent-killed", 7)
+    pods = _burst(f"burst-{seed}", seed)
     for wave in (pods[:10], pods[10:20]):
         before = _allocates(cluster)
         submit(cluster.create, wave, clients=8)
         _wait_for_calls(cluster, before + 6)
-        cluster.kill("agent", number=signal.SIGKILL)
-        cluster.start("agent")
+        for each in killed:
+            cluster.kill(each, number=signal.SIGKILL)
+        for each in reversed(killed):
+            cluster.start(each)
         cluster.wait("the node's places", cluster.ready)
     submit(cluster.create, pods[20:], clients=8)
     found = _settled(cluster, pods)
     refusals = [each["status"]["message"] for each in found if _phase(each) == "Failed"]
     # The kubelet refuses in its own words while a plugin is away; none of these is ours.
     assert [text for text in refusals if "gpu-turnstile" in text] == []
+    assert AGENT in killed or refusals == []
     last = {each["metadata"]["name"] for each in pods[20:]}
     assert {_phase(each) for each in found if each["metadata"]["name"] in last} == {"Running"}
     _audit(cluster)
 
 
-def test_a_kubelet_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
-    cluster: Cluster,
-) -> None:
-    burst = _burst("kubelet-killed", 8)
-    before = _allocates(cluster)
-    submit(cluster.create, burst, clients=16)
-    for done in (10, 40):
-        _wait_for_calls(cluster, before + done)
-        cluster.kill("kubelet", number=signal.SIGKILL)
-        cluster.start("kubelet")
-        cluster.wait("the node's places", cluster.ready)
-    pods = _settled(cluster, burst)
-    assert [each["status"]["message"] for each in pods if _phase(each) == "Failed"] == []
-    _audit(cluster)
-
-
-def test_agent_and_kubelet_killed_together_come_back_and_end_by_themselves_at_sigterm(
-    cluster: Cluster,
-) -> None:
-    pods = _burst("both-killed", 9)
-    before = _allocates(cluster)
-    submit(cluster.create, pods[:14], clients=8)
-    _wait_for_calls(cluster, before + 14)
-    cluster.kill("kubelet", number=signal.SIGKILL)
-    cluster.kill("agent", number=signal.SIGKILL)
-    cluster.start("agent")
-    cluster.start("kubelet")
-    cluster.wait("the node's places", cluster.ready)
-    submit(cluster.create, pods[14:], clients=8)
-    _settled(cluster, pods)
-    _audit(cluster)
-    names = ("agent", "webhook", "scheduler", "kubelet", "apiserver")
+def test_all_end_by_themselves_at_sigterm(cluster: Cluster) -> None:
+    names = (AGENT, "webhook", "scheduler", KUBELET, "apiserver")
     ended = {name: cluster.kill(name, number=signal.SIGTERM) for name in names}
     assert ended == dict.fromkeys(names, 0)

@@ -1,6 +1,5 @@
 """The demo as a user runs it."""
 
-import io
 import os
 import re
 import shutil
@@ -13,10 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from simulator.cluster import free_port
-from simulator.report import Report
 from tests.agent.fakes import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -102,18 +99,6 @@ def test_the_demo_shows_what_went_in_what_came_out_and_what_others_would_have_do
     assert re.search(waits, done.stdout, re.MULTILINE)
     assert "Nothing was wrong" in done.stdout
     assert "make demo V=1" in done.stdout
-
-
-def test_what_is_shown_on_request_is_not_shown_otherwise() -> None:
-    for verbose in (False, True):
-        written = io.StringIO()
-        report = Report(Console(file=written), verbose=verbose)
-        report.detail.heading("a detail")
-        report.detail.table(("A", "B"), [("1", "2")])
-        report.say("a result")
-        shown = [line.rstrip() for line in written.getvalue().splitlines()]
-        details = ["", "a detail", "A   B", "1   2"] if verbose else []
-        assert shown == [*details, "a result"]
 
 
 def test_a_page_whose_port_is_in_use_says_so_before_anything_is_started() -> None:

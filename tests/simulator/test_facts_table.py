@@ -1,35 +1,19 @@
-"""docs/kubelet-facts.md and the simulator's READMEs name what exists, and all of it."""
+"""docs/kubelet-facts.md names what exists."""
 
 import ast
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 
 import pytest
 
-from simulator.kubelet.settings import Settings
-from simulator.node.node import Node
-from simulator.node.options import NodeOptions
-
 ROOT = Path(__file__).parents[2]
 TESTS = Path("tests/simulator")
 PAGE = (ROOT / "docs/kubelet-facts.md").read_text(encoding="utf-8")
-KUBELET = (ROOT / "simulator/kubelet/README.md").read_text(encoding="utf-8")
-SIMULATOR = (ROOT / "simulator/README.md").read_text(encoding="utf-8")
-
-
-def _rows(text: str, heading: str) -> list[Sequence[str]]:
-    """The rows of the table whose first column is headed so, cell by cell."""
-    _, _, after = text.partition(f"| {heading} | ")
-    table = re.match(r"(?:.*\|\n)+", after)
-    assert table, heading
-    lines = table.group().splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 def _quoted(cell: str) -> list[str]:
@@ -101,35 +85,3 @@ def test_every_test_that_is_named_after_a_fact_is_in_its_section() -> None:
     for name in named:
         fact = by_name[name.split("_")[1].upper()]
         assert (path, name) in set().union(*map(_found, fact.tests)), name
-
-
-def test_every_module_of_the_kubelet_is_in_its_table_of_parts() -> None:
-    named = [each for row in _rows(KUBELET, "part") for each in _quoted(row[1])]
-    modules = {each.stem for each in (ROOT / "simulator/kubelet").glob("*.py")}
-    assert set(named) == modules - {"__init__"}
-
-
-def test_the_files_that_the_tables_of_the_simulator_name_exist() -> None:
-    for heading, package in (("like the real server", "api"), ("what", "node")):
-        assert _rows(SIMULATOR, heading)
-        for _, where, held_by in _rows(SIMULATOR, heading):
-            for each in _quoted(where):
-                assert find_spec(f"simulator.{package}.{each.removesuffix('.py')}"), each
-            for each in _quoted(held_by):
-                assert (ROOT / (each if "/" in each else TESTS / each)).exists(), each
-
-
-def test_every_knob_of_a_node_is_in_its_table_and_no_other() -> None:
-    named = [each for row in _rows(SIMULATOR, "knob") for each in _quoted(row[0])]
-    assert sorted(named) == sorted(each.name for each in fields(NodeOptions))
-    settings = {each.name for each in fields(Settings)}
-    (kubelet,) = (row[1] for row in _rows(SIMULATOR, "knob") if _quoted(row[0]) == ["kubelet"])
-    assert set(_quoted(kubelet)) <= settings
-
-
-def test_the_methods_of_a_node_that_are_named_exist() -> None:
-    _, _, section = SIMULATOR.partition("## A node in one process")
-    names = re.findall(r"`([a-z_]+)\(\)`", section)
-    assert names
-    for name in names:
-        assert callable(getattr(Node, name)), name

@@ -19,7 +19,7 @@ from agent.kubernetes_api import annotation_writer as writer
 from agent.kubernetes_api import client as api_module
 from common.apiserver import follower
 from contract.allocation import Allocation, Evidence, decode_allocations
-from simulator.api.faults import Outage
+from simulator.api.faults import SILENCE, Outage
 from simulator.api.resources import PODS
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ServerSettings
@@ -29,7 +29,7 @@ from simulator.kubelet.settings import Settings as KubeletSettings
 from simulator.kubelet.staticpods import mirror_of
 from simulator.manifests import write_yaml
 from tests.agent.app.whole import running
-from tests.agent.fakes import Scripted, eventually, make_settings, short_dir
+from tests.agent.fakes import eventually, make_settings, short_dir
 from tests.situations.build import NAMES, Json, a_pod, gpu, sidecar, uid_of
 
 
@@ -227,7 +227,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
     with site.agent() as agent:
         known = site.create(a_pod("known", gpu("c0", 10, 2), at=1))
         eventually(agent.pods.pods, "the agent knows the pod")
-        site.server.delay_watches(PODS, 60)
+        site.server.fail(SILENCE, "watch .*")
         late = [
             site.create(a_pod("late", gpu("c0", 10, 6), gpu("c1", 10, 4), at=3)),
             site.create(a_pod("later", gpu("c0", 10, 3), at=2)),
@@ -241,7 +241,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         site.admit(known, late[1])
         site.outlast()
         assert len(agent.pods.pods()) == 1
-        site.server.delay_watches(PODS, 0)
+        site.server.mend()
         site.server.set_outage(Outage.NONE)
         eventually(lambda: all(site.recorded(n) for n in ("known", "late", "later")), "written")
         pod = next(each for each in site.kubelet.life.pods() if each.uid == uid)
@@ -288,8 +288,8 @@ def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
 ) -> None:
     """Worse than away: it takes the connection and says nothing."""
     monkeypatch.setattr(api_module, "_GET_SECONDS", 0.2)
-    with Scripted() as silent:
-        silent.hang.clear()
+    with ApiServer() as silent:
+        silent.fail(SILENCE)
         site.kubeconfig.write_text(kubeconfig_for(silent.url))
         agent = Agent(site.settings)
         agent.start()
@@ -299,9 +299,9 @@ def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
             site.admit(pod)
         finally:
             agent.stop()
-            silent.hang.set()
+            silent.mend()
     site.check_calls()
-    assert {path.partition("?")[0] for _, path in silent.requests} >= {
+    assert {each.path for each in silent.requests} >= {
         "/api/v1/pods",
         "/api/v1/namespaces/default/pods/unknown",
     }

@@ -8,7 +8,7 @@ import pytest
 import agent.allocator.observer
 from contract.allocation import Evidence
 from simulator.node.diary import Diary
-from simulator.node.node import Node
+from simulator.node.node import Node, deny
 from tests.agent.fakes import eventually
 from tests.situations.build import (
     Json,
@@ -26,9 +26,10 @@ from tests.situations.build import (
 
 @contextmanager
 def denied(node: Node) -> Iterator[None]:
-    node.kubelet.pod_resources.deny()
+    at = node.kubelet.settings.mischief.at
+    at["List"] = deny
     yield
-    node.kubelet.pod_resources.deny(False)
+    del at["List"]
 
 
 def some_pods() -> list[Json]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from simulator.api.faults import Outage
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.placement.cluster.builders import Json
@@ -49,8 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 def api(server: ApiServer) -> Iterator[ApiServer]:
     """The server of the module, for a test that takes rights or answers away."""
     yield server
-    server.set_outage(Outage.NONE)
-    server.deny()
+    server.mend()
 
 
 @pytest.fixture

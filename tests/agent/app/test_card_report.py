@@ -13,9 +13,11 @@ from agent.settings import MetricsNames, Settings
 from agent.usage import join
 from contract.inventory import NOTHING, Card, PublishedInventory, encode_inventory
 from simulator.client import ApiClient
+from simulator.kubelet.node import Kubelet
+from tests.agent.a_kubelet import serve
 from tests.agent.app.whole import PODS, page, ready, running
-from tests.agent.fakes import FakeKubelet, eventually, make_manifest, make_settings, write_cards
-from tests.agent.nvml_node import GIB, Node
+from tests.agent.fakes import eventually, make_manifest, make_settings, write_cards
+from tests.agent.nvml_node import GIB, NvmlScript
 from tests.agent.runtime.test_cri import FakeRuntime, entry
 from tests.placement.cluster.builders import bare_node
 from view.cluster.agents import parse_samples
@@ -38,7 +40,7 @@ def runtime(folder: Path) -> Iterator[FakeRuntime]:
 @pytest.fixture
 def settings(
     kubeconfig: Path,
-    kubelet: FakeKubelet,
+    kubelet: Kubelet,
     runtime: FakeRuntime,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -55,9 +57,9 @@ def settings(
     return make_settings(
         tmp_path,
         kubeconfig=kubeconfig,
-        kubelet_dir=kubelet.plugin_dir,
-        plugin_dir=kubelet.plugin_dir,
-        pod_resources_socket=kubelet.pod_resources,
+        kubelet_dir=kubelet.settings.plugin_dir,
+        plugin_dir=kubelet.settings.plugin_dir,
+        pod_resources_socket=kubelet.settings.pod_resources_socket,
         cards=write_cards(tmp_path / "cards.yaml"),
         cri_socket=runtime.socket,
         measure_use=True,
@@ -83,9 +85,9 @@ def _events(admin: ApiClient) -> list[tuple[str, str, int]]:
 def test_what_containers_hold_and_use_is_told_while_they_are_there(
     settings: Settings,
     admin: ApiClient,
-    kubelet: FakeKubelet,
+    kubelet: Kubelet,
     runtime: FakeRuntime,
-    node: Node,
+    node: NvmlScript,
 ) -> None:
     for manifest in (make_manifest("a", (30, 4)), make_manifest("b", (100, 8))):
         admin.create(PODS, manifest)
@@ -109,8 +111,8 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         assert meter is not None
         meter._period = 0.1
         eventually(lambda: ready(measuring), "registered")
-        kubelet.serve("a", 30, 4)
-        kubelet.serve("b", 100, 8)
+        serve(kubelet, admin, "a")
+        serve(kubelet, admin, "b")
 
         def told(path: str = "/metrics") -> dict[str, float]:
             return _gauges(page(measuring, path)[1])
@@ -155,7 +157,7 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         eventually(
             lambda: told("/metric").items() >= as_gpu_manager.items(), "gpu-manager's are told"
         )
-        del kubelet.pods["a"]
+        kubelet.remove_pods(admin.get(f"{PODS}/a"))
         admin.delete(f"{PODS}/a", grace_period_seconds=0)
         eventually(lambda: not [each for each in told() if 'pod="a"' in each], "it has gone")
         eventually(lambda: not [x for x in told("/metric") if 'pod_name="a"' in x], "there, too")

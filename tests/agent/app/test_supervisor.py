@@ -1,4 +1,4 @@
-"""A whole agent in this process, between a fake kubelet and a simulated API server."""
+"""A whole agent in this process, between a simulated kubelet and API server."""
 
 import logging
 import threading
@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.app import refresher
+from agent.app import refresher, supervisor
 from agent.app.container_setup import Upkeep
 from agent.app.supervisor import Agent
 from agent.errors import SettingsError
@@ -19,23 +19,26 @@ from agent.injection.inject import DriverFiles
 from agent.kubernetes_api.inventory import InventoryPace
 from agent.settings import Settings
 from contract.allocation import Allocation, Evidence, decode_allocations
-from simulator.api.faults import Outage
+from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.checkpoint import Checkpoint, CheckpointFile
+from simulator.kubelet.devices import PodHoldings
+from simulator.kubelet.errors import CallFailed, TurnedAway
+from simulator.kubelet.node import Kubelet
+from simulator.kubelet.numa import NO_NODE, Holding
+from simulator.kubelet.settings import Moment
+from tests.agent.a_kubelet import TurnsAway, client_of, make_kubelet, registered, serve
 from tests.agent.app.whole import PODS, page, ready, running
 from tests.agent.builders import BLOCK
 from tests.agent.driver.driver_host import DriverHost, expected, tree
 from tests.agent.fakes import (
     DEADLINE_S,
     NAMES,
-    FakeKubelet,
-    ask_allocate,
-    ask_preferred,
-    ask_prestart,
     eventually,
     make_manifest,
     make_settings,
-    plugin,
     write_cards,
 )
 
@@ -48,19 +51,21 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def kubelet(folder: Path) -> Iterator[FakeKubelet]:
-    with FakeKubelet(folder) as running:
-        yield running.start()
+def kubelet(folder: Path) -> Iterator[Kubelet]:
+    made = make_kubelet(folder)
+    made.start()
+    yield made
+    made.stop()
 
 
 @pytest.fixture
-def settings(kubelet: FakeKubelet, kubeconfig: Path, tmp_path: Path) -> Settings:
+def settings(kubelet: Kubelet, kubeconfig: Path, tmp_path: Path) -> Settings:
     return make_settings(
         tmp_path,
         kubeconfig=kubeconfig,
-        kubelet_dir=kubelet.plugin_dir,
-        plugin_dir=kubelet.plugin_dir,
-        pod_resources_socket=kubelet.pod_resources,
+        kubelet_dir=kubelet.settings.plugin_dir,
+        plugin_dir=kubelet.settings.plugin_dir,
+        pod_resources_socket=kubelet.settings.pod_resources_socket,
         cards=write_cards(tmp_path / "cards.yaml"),
     )
 
@@ -71,7 +76,7 @@ def annotated(admin: ApiClient, pod: str) -> dict[str, Allocation]:
 
 
 def test_nothing_is_given_out_before_the_hosts_driver_files_are_laid_out(
-    settings: Settings, kubelet: FakeKubelet, tmp_path: Path
+    settings: Settings, kubelet: Kubelet, tmp_path: Path
 ) -> None:
     host = DriverHost(tmp_path / "host")
     settings = replace(
@@ -84,7 +89,7 @@ def test_nothing_is_given_out_before_the_hosts_driver_files_are_laid_out(
         eventually(lambda: "/etc/ld.so.cache" in page(agent, "/readyz")[1], "it says why not")
         assert "driver_files_problem 1.0" in page(agent, "/metrics")[1]
         time.sleep(0.3)  # in which it would have registered
-    assert not kubelet.registered
+    assert not registered(kubelet)
     host.install("550.54.15")
     with running(settings) as agent:
         eventually(lambda: ready(agent), "it serves")
@@ -96,7 +101,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
     settings: Settings,
     server: ApiServer,
     admin: ApiClient,
-    kubelet: FakeKubelet,
+    kubelet: Kubelet,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "agent.app.supervisor")
@@ -104,9 +109,8 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
         assert page(agent, "/healthz") == (200, "ok\n")
-        kubelet.uids["a"] = admin.get(f"{PODS}/a")["metadata"]["uid"]
         before = len(server.requests)
-        nodes = kubelet.serve("a", 30, 8)
+        nodes = serve(kubelet, admin, "a")
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
         lines = (
             'decisions_total{call="allocate",evidence="ticket"} 2.0',
@@ -122,7 +126,8 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
         eventually(lambda: expected <= {*page(agent, "/metrics")[1].splitlines()}, "it is counted")
     asked = server.requests[before:]
     # A pod that has come is read once: that the API shows it before and after is the proof.
-    assert {each.verb for each in asked} == {"get", "patch"}
+    verbs = {each.verb for each in asked if each.user_agent == "gpu-turnstile-agent"}
+    assert verbs == {"get", "patch"}
     (shown,) = (vars(each) for each in caplog.records if each.getMessage() == "cards")
     assert (shown["cards"], shown["memory_block"]) == ({"GPU-0": "Fake", "GPU-1": "Fake"}, BLOCK)
     assert nodes[0] == "/dev/null"
@@ -133,7 +138,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
 
 
 def test_cards_that_nvidias_device_plugin_serves_as_well_are_an_event_of_the_node(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
     server.apply(
         {
@@ -159,7 +164,7 @@ def test_a_cordoned_card_gets_no_new_container(
     settings: Settings,
     server: ApiServer,
     admin: ApiClient,
-    kubelet: FakeKubelet,
+    kubelet: Kubelet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("agent.kubernetes_api.node._PERIOD", 0.1)
@@ -176,8 +181,7 @@ def test_a_cordoned_card_gets_no_new_container(
             return str(annotations.get(NAMES.gpu_cards))
 
         eventually(lambda: '"reason":"cordoned"' in told(), "the node shows it")
-        kubelet.uids["a"] = admin.get(f"{PODS}/a")["metadata"]["uid"]
-        kubelet.serve("a", 30, 8)
+        serve(kubelet, admin, "a")
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
         assert annotated(admin, "a")["c0"].cards == ("GPU-1",)
         admin.patch(node, {"metadata": {"annotations": {NAMES.gpu_cordoned: None}}})
@@ -185,7 +189,7 @@ def test_a_cordoned_card_gets_no_new_container(
 
 
 def test_it_registers_once_the_nodes_pods_are_known(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
     """The pod's wish cannot be seen in ``List``: whoever answers earlier overlooks it."""
     server.apply(make_manifest("a", (30, 8), annotations={NAMES.use_gpu_uuid: "GPU-1"}))
@@ -193,75 +197,78 @@ def test_it_registers_once_the_nodes_pods_are_known(
     with running(settings) as agent:
         waits = (503, "the node's pods are not known yet\n")
         eventually(lambda: page(agent, "/readyz") == waits, "it says what it waits for")
-        assert not kubelet.registered
+        assert not registered(kubelet)
         server.set_outage(Outage.NONE)
         eventually(lambda: ready(agent), "registered")
-        kubelet.serve("a", 30, 8)
+        serve(kubelet, admin, "a")
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
     assert annotated(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)
 
 
 def test_another_kubelet_is_noticed_though_it_is_not_where_the_agent_has_registered(
-    settings: Settings, tmp_path: Path, server: ApiServer, kubelet: FakeKubelet
+    settings: Settings, folder: Path, tmp_path: Path, server: ApiServer, admin: ApiClient
 ) -> None:
     """It knows of no answer that its predecessor got: what was reserved for that one is not."""
     own = tmp_path / "kubelet.sock"
     own.touch()
+
+    def seem_another(moment: Moment) -> None:
+        if (moment.when, moment.what) == ("before", "Allocate"):
+            own.chmod(0o777 if own.stat().st_mode & 1 == 0 else 0o600)
+
+    kubelet = make_kubelet(folder, hook=seem_another)
+    kubelet.start()
     server.apply(make_manifest("a", (30, 8)))
-    kubelet.pods["a"] = {"c0": []}
-    cores = [f"GPU-0::{place}" for place in range(100)]
     with running(replace(settings, kubelet_dir=tmp_path)) as agent:
         eventually(lambda: ready(agent), "registered")
-        with plugin(kubelet.path_of("vcore")) as stub:
-            chosen = ask_preferred(stub, cores, 30)
-            own.unlink()
-            own.touch()
-            ask_allocate(stub, chosen)
+        serve(kubelet, admin, "a")
         _, metrics = page(agent, "/metrics")
-    assert 'decisions_total{call="allocate",evidence="witness"} 1.0' in metrics
+    kubelet.stop()
+    assert 'decisions_total{call="allocate",evidence="witness"} 2.0' in metrics
 
 
 def test_the_next_agent_is_ready_beside_the_old_one_and_works_once_that_has_ended(
-    settings: Settings, server: ApiServer, kubelet: FakeKubelet
+    settings: Settings, server: ApiServer, kubelet: Kubelet
 ) -> None:
     with running(settings) as first:
         eventually(lambda: ready(first), "the first is registered")
-        before = len(kubelet.registered)
+        before = len(registered(kubelet))
         with running(settings) as second:
             eventually(lambda: page(second, "/readyz") == (200, "ok\n"), "the next is ready")
             assert not second.registered
-            assert len(kubelet.registered) == before
+            assert len(registered(kubelet)) == before
             first.stop()
             eventually(lambda: second.registered, "the next is registered")
 
 
 def test_what_is_free_is_not_told_before_it_is_known(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
     """An inventory of a record that is not read yet would show every card free."""
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     pace = InventoryPace(write=0.01, look=0.01, freed=0.01)
-    kubelet.hang.clear()
+    answers = threading.Event()
+    kubelet.settings.mischief.at["List"] = lambda _resource: answers.wait(DEADLINE_S)
     with running(settings, inventory_pace=pace) as agent:
         waits = (503, "the node's pods are not known yet\n")
         eventually(lambda: page(agent, "/readyz") == waits, "it waits for List")
         time.sleep(0.2)  # in which it would have written many times over
         assert not admin.get("/api/v1/nodes/n1")["metadata"].get("annotations")
-        kubelet.hang.set()
+        answers.set()
         eventually(
             lambda: admin.get("/api/v1/nodes/n1")["metadata"].get("annotations"), "the inventory"
         )
 
 
 def test_an_agent_that_cannot_load_never_registers_and_is_to_be_restarted(
-    settings: Settings, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Upkeep, "tick", _fail)
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
     with running(settings) as agent:
         dead = (503, "a thread of the agent has died\n")
         eventually(lambda: page(agent, "/healthz") == dead, "it says so")
-        assert not kubelet.registered
+        assert not registered(kubelet)
 
 
 def _fail(_self: object) -> None:
@@ -280,23 +287,24 @@ def _events(admin: ApiClient) -> list[dict[str, Any]]:
 
 
 def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
-    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: FakeKubelet
+    settings: Settings, server: ApiServer, admin: ApiClient, kubelet: Kubelet
 ) -> None:
     server.apply(make_manifest("a", (30, 999)), make_manifest("b", (30, 8)))
-    cores = [f"GPU-0::{place}" for place in range(20)]
+    too_large, mistaken = (admin.get(f"{PODS}/{name}") for name in ("a", "b"))
+    uid, uid_b = (each["metadata"]["uid"] for each in (too_large, mistaken))
+    cores = tuple(f"GPU-0::{place}" for place in range(20))
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
-        with pytest.raises(grpc.RpcError) as refused:
-            kubelet.serve("a", 30, 999)
+        kubelet.add_pods(too_large)
+        refused = eventually(lambda: kubelet.status(uid), "it is refused")
         eventually(lambda: _events(admin), "it is told")
         eventually(
             lambda: 'events_total{result="written"}' in page(agent, "/metrics")[1], "counted"
         )
-        kubelet.pods["b"] = {"c0": [(NAMES.core, cores)]}
-        kubelet.uids["b"] = admin.get(f"{PODS}/b")["metadata"]["uid"]
-        kubelet.write_checkpoint()
-        with plugin(kubelet.path_of("vcore")) as stub, pytest.raises(grpc.RpcError):
-            ask_prestart(stub, cores)
+        held: PodHoldings = {"c0": {NAMES.core: Holding(cores, Answer(), {NO_NODE: cores})}}
+        CheckpointFile(kubelet.settings.plugin_dir).save(Checkpoint({uid_b: held}, {}))
+        with pytest.raises(CallFailed):
+            client_of(kubelet, NAMES.core).pre_start(cores)
         eventually(lambda: len(_events(admin)) == 2, "it is told")
     event, veto = sorted(_events(admin), key=lambda each: str(each["reason"]))
     assert (veto["reason"], veto["message"]) == (
@@ -304,37 +312,41 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
         "container c0: 20 places of core, but the container asks for 30",
     )
     reason = "no card fits 30 cores and 999 memory blocks: 0 of 1 cards found; "
-    assert reason in str(refused.value.details())
+    assert reason in refused["message"]
     assert event["message"].startswith(f"container c0: {reason}")
     assert event["reason"] == "GPURefused"
-    assert event["involvedObject"]["uid"] == admin.get(f"{PODS}/a")["metadata"]["uid"]
+    assert event["involvedObject"]["uid"] == uid
 
 
 def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
     settings: Settings,
     server: ApiServer,
     admin: ApiClient,
-    kubelet: FakeKubelet,
+    kubelet: Kubelet,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kubelet's record could not be had when this agent came up and registered."""
     monkeypatch.setattr(refresher, "_REFRESH_SECONDS", 0.05)
-    server.apply(make_manifest("a", (30, 8)))
-    kubelet.pods["a"] = {
-        "c0": [
-            (NAMES.core, [f"GPU-1::{place}" for place in range(30)]),
-            (NAMES.memory, [f"GPU-1::{place}" for place in range(8)]),
-        ]
-    }
+    at = kubelet.settings.mischief.at
+    server.apply(make_manifest("a", (30, 8), annotations={NAMES.use_gpu_uuid: "GPU-1"}))
+    server.fail(Fault(503), f"patch {PODS}/a")
+    with running(settings) as killed:
+        eventually(lambda: ready(killed), "registered")
+        serve(kubelet, admin, "a")
     kubelet.stop()
-    kubelet.socket.unlink(missing_ok=True)
-    with running(settings) as agent:
+    server.mend()
+    (settings.plugin_dir / supervisor.IN_SERVICE).unlink()
+    at["List"] = TurnsAway(TurnedAway("not yet", grpc.StatusCode.UNAVAILABLE))
+    with running(
+        replace(settings, kubelet_dir=kubelet.settings.root_dir)
+    ) as agent:  # no checkpoint
         assert page(agent, "/healthz") == (200, "ok\n")
         waits = (503, "not registered\n")
         eventually(lambda: page(agent, "/readyz") == waits, "it waits for the kubelet")
-        kubelet.start_registration()
+        kubelet.start()
+        kubelet.add_pods(admin.get(f"{PODS}/a"))  # it runs: nobody is asked for it again
         eventually(lambda: ready(agent), "registered")
         assert not annotated(admin, "a")
-        kubelet.start_pod_resources()
+        del at["List"]
         eventually(lambda: annotated(admin, "a"), "the allocation is written")
     assert annotated(admin, "a")["c0"] == Allocation(("GPU-1",), 30, 8, Evidence.RECORD)

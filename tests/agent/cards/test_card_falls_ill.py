@@ -26,7 +26,7 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings as KubeletSettings
 from tests.agent.app.whole import PODS, page, running
 from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings
-from tests.agent.nvml_node import Node, load, unload, uuid
+from tests.agent.nvml_node import NvmlScript, load, unload, uuid
 
 NODE = "/api/v1/nodes/n1"
 QUIET = 0.5
@@ -140,7 +140,7 @@ def launch(settings: Settings, tmp_path: Path, admin: ApiClient, kubelet: Kubele
 
 
 @pytest.fixture
-def stage(node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(node: NvmlScript, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setattr(refresher, "_REFRESH_SECONDS", 0.05)
     with launch() as made:
         eventually(lambda: made.offered() == ("200", "200"), "the cards are offered")
@@ -148,7 +148,7 @@ def stage(node: Node, launch: Launch, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def test_a_card_falls_off_the_bus_pods_go_elsewhere_and_it_comes_back(
-    stage: Stage, node: Node
+    stage: Stage, node: NvmlScript
 ) -> None:
     assert stage.run("before", 30, 8) == uuid(0)
     eventually(lambda: stage.free() == {0: (70, 312), 1: (100, 320)}, "what is free is shown")
@@ -197,7 +197,7 @@ def test_a_card_falls_off_the_bus_pods_go_elsewhere_and_it_comes_back(
 
 
 def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
-    node: Node, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NvmlScript, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unload(monkeypatch)
     with launch() as stage:
@@ -221,7 +221,7 @@ def test_a_node_whose_driver_comes_late_is_served_when_it_has_come(
 
 
 def test_a_card_that_was_ill_is_not_served_again_by_the_next_agent(
-    node: Node, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NvmlScript, launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver tells an Xid once; this one is too old to say what it asks for (before R565)."""
     node.forget("card 0 action", "card 1 action")

@@ -13,7 +13,7 @@ from agent.cards.inventory import CardFault
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.errors import DriverUnloaded, Unavailable
 from contract.inventory import Card, Link
-from tests.agent.nvml_node import ECC, GIB, XID, Node, load, uuid
+from tests.agent.nvml_node import ECC, GIB, XID, NvmlScript, load, uuid
 
 NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
 LOST = pynvml.NVML_ERROR_GPU_IS_LOST
@@ -22,7 +22,9 @@ UNLOADED = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
 @pytest.fixture
-def library(node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
+def library(
+    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ctypes.CDLL]:
     """NVML; a test that leaves a session or an event set open fails."""
     loaded = load(monkeypatch, tmp_path)
     yield loaded
@@ -46,7 +48,7 @@ def pci_device(tmp_path: Path, bus_id: str, **attributes: str) -> None:
 # --- discovery ------------------------------------------------------------------------
 
 
-def test_every_card_is_described(session: NvmlSession, node: Node, tmp_path: Path) -> None:
+def test_every_card_is_described(session: NvmlSession, node: NvmlScript, tmp_path: Path) -> None:
     pci_device(tmp_path, "0000:01:00.0", numa_node="1")
     node.card(1, minor=7, name="NVIDIA A10", pci="10000 af 1f", memory=24 * GIB)
     found = session.discover()
@@ -74,7 +76,7 @@ def test_every_card_is_described(session: NvmlSession, node: Node, tmp_path: Pat
     ],
 )
 def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
-    *, session: NvmlSession, node: Node, function: str, code: int, known: bool, reason: str
+    *, session: NvmlSession, node: NvmlScript, function: str, code: int, known: bool, reason: str
 ) -> None:
     node.fail(f"nvmlDeviceGet{function}", code, card=0)
     found = session.discover()
@@ -92,7 +94,7 @@ def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
     ],
 )
 def test_a_card_that_says_nonsense_is_left_out_by_the_rules_of_a_cards_file(
-    session: NvmlSession, node: Node, facts: dict[str, object], reason: str
+    session: NvmlSession, node: NvmlScript, facts: dict[str, object], reason: str
 ) -> None:
     node.card(1, **facts)
     found = session.discover()
@@ -108,7 +110,7 @@ def test_a_card_that_says_nonsense_is_left_out_by_the_rules_of_a_cards_file(
 def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
     *,
     session: NvmlSession,
-    node: Node,
+    node: NvmlScript,
     tmp_path: Path,
     kernel: str | None,
     nvml: int | None,
@@ -126,7 +128,7 @@ def test_the_numa_node_is_the_kernels_and_else_what_nvml_finds_near(
     [(0, "PIX"), (10, "PIX"), (20, "PXB"), (30, "PHB"), (40, "NODE"), (50, "SYS"), (35, "")],
 )
 def test_the_way_over_pcie_is_named_as_nvidia_smi_does(
-    session: NvmlSession, node: Node, level: int, kind: str
+    session: NvmlSession, node: NvmlScript, level: int, kind: str
 ) -> None:
     node.set("level 0 1", level)
     assert session.discover().inventory.links == ((Link((0, 1), kind),) if kind else ())
@@ -134,7 +136,7 @@ def test_the_way_over_pcie_is_named_as_nvidia_smi_does(
     assert session.discover().inventory.unlinked() == ((0, 1),)
 
 
-def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: Node) -> None:
+def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: NvmlScript) -> None:
     node.nvlink(0, range(4), "gpu 0 2 0")
     node.nvlink(1, range(4), "gpu 0 1 0")
     node.nvlink(0, range(4, 6), "gpu 0 9 0")  # to a card that is not served
@@ -150,7 +152,7 @@ def test_nvlinks_between_two_cards_are_counted(session: NvmlSession, node: Node)
 def test_nvswitches_join_every_pair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: ctypes.CDLL
 ) -> None:
-    four = Node(tmp_path / "four", cards=4)
+    four = NvmlScript(tmp_path / "four", cards=4)
     monkeypatch.setenv("NVML_STUB", str(four.path))
     for card in range(3):  # the fourth is on no switch
         four.nvlink(card, range(18), "switch 0 c4 0")
@@ -168,7 +170,7 @@ def test_nvswitches_join_every_pair(
 
 
 def test_a_driver_before_r460_is_read_by_what_it_has(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: NvmlScript, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = load(monkeypatch, tmp_path, old=True)
     pci_device(tmp_path, "0000:c4:00.0", **{"class": "0x068000"})
@@ -203,7 +205,7 @@ def test_a_driver_before_r460_is_read_by_what_it_has(
     ],
 )
 def test_a_driver_that_does_not_work_is_told(
-    library: ctypes.CDLL, node: Node, code: int, kind: type[Exception], told: str
+    library: ctypes.CDLL, node: NvmlScript, code: int, kind: type[Exception], told: str
 ) -> None:
     node.fail("nvmlInitWithFlags", code)
     with pytest.raises(kind) as caught, NvmlSource().open():
@@ -226,7 +228,7 @@ def test_a_driver_that_does_not_work_is_told(
     ],
 )
 def test_no_card_is_blamed_when_nvml_itself_fails(
-    session: NvmlSession, node: Node, function: str, act: Callable[[NvmlSession], object]
+    session: NvmlSession, node: NvmlScript, function: str, act: Callable[[NvmlSession], object]
 ) -> None:
     node.fail(function, UNLOADED)
     with pytest.raises(DriverUnloaded):
@@ -234,7 +236,7 @@ def test_no_card_is_blamed_when_nvml_itself_fails(
 
 
 def test_a_session_ends_also_when_the_driver_went_meanwhile(
-    library: ctypes.CDLL, node: Node
+    library: ctypes.CDLL, node: NvmlScript
 ) -> None:
     with NvmlSource().open() as session:
         session.watch([uuid(0)])
@@ -248,7 +250,7 @@ def test_a_session_ends_also_when_the_driver_went_meanwhile(
 # --- events ---------------------------------------------------------------------------
 
 
-def test_an_event_is_told_with_its_card(session: NvmlSession, node: Node) -> None:
+def test_an_event_is_told_with_its_card(session: NvmlSession, node: NvmlScript) -> None:
     node.card(0, events=XID | 0x10)
     assert session.watch([uuid(0), uuid(1)]) == {}
     assert session.watching
@@ -279,7 +281,7 @@ def test_an_event_is_told_with_its_card(session: NvmlSession, node: Node) -> Non
     ],
 )
 def test_cards_without_events_are_named(
-    *, session: NvmlSession, node: Node, function: str, code: int, reason: str, both: bool
+    *, session: NvmlSession, node: NvmlScript, function: str, code: int, reason: str, both: bool
 ) -> None:
     cards = [0, 1] if both else [0]
     for card in cards:
@@ -294,7 +296,7 @@ def test_cards_without_events_are_named(
 
 
 def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
-    session: NvmlSession, node: Node
+    session: NvmlSession, node: NvmlScript
 ) -> None:
     assert session.probe(uuid(0)) == Probe(uncorrectable=0, action="", pending=False, defect="")
     node.card(0, ecc=3, action=1, pending=1, failed=1)
@@ -332,7 +334,7 @@ def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
     ],
 )
 def test_a_card_that_does_not_answer_says_why(
-    *, session: NvmlSession, node: Node, function: str, code: int, kind: FaultKind, text: str
+    *, session: NvmlSession, node: NvmlScript, function: str, code: int, kind: FaultKind, text: str
 ) -> None:
     node.fail(f"nvmlDeviceGet{function}", code, card=0)
     assert session.probe(uuid(0)) == Fault(kind, f"NVML: {text}")

@@ -10,7 +10,7 @@ from agent.cards.card_use import CardUse, Sample, newest_samples
 from agent.cards.nvml_use import read_use
 from agent.errors import Unavailable
 from tests.agent.builders import raising
-from tests.agent.nvml_node import GIB, Node, load, unload, uuid
+from tests.agent.nvml_node import GIB, NvmlScript, load, unload, uuid
 
 UUIDS = uuid(0), uuid(1)
 NOT_SUPPORTED, PERMISSION, LOST, UNINITIALIZED = 3, 4, 15, 1
@@ -20,7 +20,7 @@ def read() -> dict[str, CardUse]:
     return read_use(UUIDS, since=time.time_ns() // 1000 - 5_000_000)
 
 
-def test_processes_are_told_by_card(node: Node) -> None:
+def test_processes_are_told_by_card(node: NvmlScript) -> None:
     node.card(0, gpu=70, used=3 * GIB)
     node.card(1, gpu=0)
     node.process(0, 11, 2 * GIB, 60)
@@ -44,7 +44,7 @@ def test_processes_are_told_by_card(node: Node) -> None:
     ],
 )
 def test_what_a_card_cannot_tell_is_missing_alone(
-    node: Node, function: str, code: int, missing: str
+    node: NvmlScript, function: str, code: int, missing: str
 ) -> None:
     for index in range(2):
         node.card(index, gpu=7)
@@ -56,7 +56,7 @@ def test_what_a_card_cannot_tell_is_missing_alone(
     assert other == CardUse(7, 1 << 20, {}, {})
 
 
-def test_a_card_in_mig_mode_and_one_that_is_lost_tell_nothing(node: Node) -> None:
+def test_a_card_in_mig_mode_and_one_that_is_lost_tell_nothing(node: NvmlScript) -> None:
     node.card(0, mig=1)
     node.fail("nvmlDeviceGetHandleByUUID", LOST, card=1)
     one, other = read().values()
@@ -65,7 +65,7 @@ def test_a_card_in_mig_mode_and_one_that_is_lost_tell_nothing(node: Node) -> Non
     assert other == CardUse(problems=other.problems)
 
 
-def test_memory_that_is_not_told_of_one_process_is_told_of_none(node: Node) -> None:
+def test_memory_that_is_not_told_of_one_process_is_told_of_none(node: NvmlScript) -> None:
     node.process(0, 11, 2 * GIB)
     node.process(0, 12, -1)
     one = read()[uuid(0)]
@@ -77,14 +77,14 @@ def test_an_older_driver_is_asked_as_it_can_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load(monkeypatch, tmp_path, old=True)
-    node = Node(tmp_path / "node")
+    node = NvmlScript(tmp_path / "node")
     monkeypatch.setenv("NVML_STUB", str(node.path))
     node.process(0, 11, GIB)
     assert read()[uuid(0)].process_memory == {11: GIB}
 
 
 def test_an_answer_without_room_asked_for_is_no_error(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: NvmlScript, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The binding takes a first answer of success, with nothing in it, for an error."""
     node.fail("nvmlDeviceGetProcessUtilization", NOT_SUPPORTED)
@@ -96,7 +96,7 @@ def test_an_answer_without_room_asked_for_is_no_error(
 
 
 def test_a_driver_that_does_not_work_says_why_and_is_left_as_it_was(
-    node: Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    node: NvmlScript, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     node.fail("nvmlDeviceGetMemoryInfo", UNINITIALIZED)
     library = load(monkeypatch, tmp_path)

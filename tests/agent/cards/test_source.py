@@ -2,7 +2,7 @@ from agent.cards.health import Probe
 from agent.cards.inventory import Discovery
 from agent.cards.source import StaticSource, look, none_served
 from tests.agent.builders import device_table
-from tests.agent.nvml_node import Node
+from tests.agent.nvml_node import NvmlScript
 
 
 def test_the_cards_of_a_file_are_always_healthy() -> None:
@@ -13,7 +13,7 @@ def test_the_cards_of_a_file_are_always_healthy() -> None:
         assert session.probe("GPU-0") == Probe()
 
 
-def test_a_node_without_a_card_to_serve_says_why(node: Node) -> None:
+def test_a_node_without_a_card_to_serve_says_why(node: NvmlScript) -> None:
     node.card(1, mig=1)
     node.fail("nvmlDeviceGetUUID", 15, card=0)
     found = look(None)

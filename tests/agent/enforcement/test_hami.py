@@ -35,7 +35,7 @@ def memory(*blocks: int) -> Grant:
     return Grant(MEMORY, tuple(CardGrant(f"GPU-{at}", each) for at, each in enumerate(blocks)))
 
 
-class Node:
+class HamiHost:
     """A node with HAMi-core installed."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,8 +81,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(tmp_path: Path) -> HamiHost:
+    return HamiHost(tmp_path)
 
 
 def entitled(
@@ -97,7 +97,7 @@ def entitled(
 # --- answers --------------------------------------------------------------------------------
 
 
-def test_the_core_answer_of_a_share_limits_compute(node: Node) -> None:
+def test_the_core_answer_of_a_share_limits_compute(node: HamiHost) -> None:
     assert node.core() == ContainerEdits(
         {
             "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
@@ -111,7 +111,7 @@ def test_the_core_answer_of_a_share_limits_compute(node: Node) -> None:
     assert whole == ContainerEdits(mounts=(node.shared_mount(WHOLE_IDS),))
 
 
-def test_the_memory_of_several_cards_is_limited_card_by_card_in_one_order(node: Node) -> None:
+def test_the_memory_of_several_cards_is_limited_card_by_card_in_one_order(node: HamiHost) -> None:
     envs = node.hami.prepare_allocation(CLAIM, frozenset(), memory(3, 2)).envs
     assert envs == {
         "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/usr/local/vgpu/shared.cache",
@@ -132,7 +132,7 @@ def test_the_memory_of_several_cards_is_limited_card_by_card_in_one_order(node: 
     ids=["another order", "by number, not by text", "one not known"],
 )
 def test_limits_are_numbered_as_cuda_does_by_pci_address(
-    bus_ids: tuple[str, ...], limits: str, node: Node
+    bus_ids: tuple[str, ...], limits: str, node: HamiHost
 ) -> None:
     """Of the container's cards, not of the node's; by index where an address is not known."""
     answer = node.agent(*bus_ids, "0000:01:00.0").prepare_allocation(
@@ -144,7 +144,7 @@ def test_limits_are_numbered_as_cuda_does_by_pci_address(
 
 
 def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
-    node: Node, caplog: pytest.LogCaptureFixture
+    node: HamiHost, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.hami.open()
     node.core()
@@ -162,7 +162,7 @@ def test_a_library_that_is_too_old_is_told_of_with_each_new_file(
     assert caplog.messages == ["HAMi-core is outdated"] * 2
 
 
-def test_what_both_answers_say_they_say_alike(node: Node) -> None:
+def test_what_both_answers_say_they_say_alike(node: HamiHost) -> None:
     """The kubelet takes from either, in the order of a Go map."""
     core, held = node.core(), node.hami.prepare_allocation(CLAIM, frozenset(), memory(4))
     assert core.merged_with(held).envs == held.merged_with(core).envs
@@ -170,7 +170,7 @@ def test_what_both_answers_say_they_say_alike(node: Node) -> None:
     assert len(core.merged_with(held).mounts) == 3
 
 
-def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: Node) -> None:
+def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: HamiHost) -> None:
     assert (
         "CUDA_DEVICE_MEMORY_LIMIT_15"
         in node.hami.prepare_allocation(CLAIM, frozenset(), memory(*[1] * 16)).envs
@@ -185,7 +185,7 @@ def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: Node) -> Non
 # --- files ----------------------------------------------------------------------------------
 
 
-def test_what_is_mounted_is_there_and_only_the_shared_file_can_be_written(node: Node) -> None:
+def test_what_is_mounted_is_there_and_only_the_shared_file_can_be_written(node: HamiHost) -> None:
     before = os.umask(0o077)
     try:
         answer = node.core()
@@ -203,7 +203,7 @@ def test_what_is_mounted_is_there_and_only_the_shared_file_can_be_written(node: 
 
 
 def test_every_start_gets_a_new_shared_file_and_a_lingering_container_keeps_its_own(
-    node: Node,
+    node: HamiHost,
 ) -> None:
     """An init container with more memory may have written its limits there (fact K7)."""
     node.core()
@@ -220,7 +220,7 @@ def test_every_start_gets_a_new_shared_file_and_a_lingering_container_keeps_its_
 
 
 def test_a_start_of_nobody_known_goes_on_with_what_is_there_and_else_is_tried_again(
-    node: Node,
+    node: HamiHost,
 ) -> None:
     node.core()
     node.shared(SHARE_IDS).write_bytes(b"old")
@@ -249,7 +249,9 @@ MISSING = (
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder"])
-def test_without_the_library_nothing_limited_is_promised_or_started(node: Node, kind: str) -> None:
+def test_without_the_library_nothing_limited_is_promised_or_started(
+    node: HamiHost, kind: str
+) -> None:
     """A runtime would mount an empty directory instead, and nothing would be limited."""
     node.core()
     node.library.unlink()
@@ -271,7 +273,7 @@ def test_without_the_library_nothing_limited_is_promised_or_started(node: Node, 
     assert Path(uncapped.mounts[0].host).is_file()
 
 
-def test_a_file_that_names_the_library_is_written_when_it_differs(node: Node) -> None:
+def test_a_file_that_names_the_library_is_written_when_it_differs(node: HamiHost) -> None:
     node.core()
     before = node.preload.stat()
     node.core()
@@ -281,7 +283,7 @@ def test_a_file_that_names_the_library_is_written_when_it_differs(node: Node) ->
     assert node.preload.read_text() == "/usr/local/vgpu/libvgpu.so\n"
 
 
-def test_a_state_directory_that_cannot_be_is_a_refusal(node: Node) -> None:
+def test_a_state_directory_that_cannot_be_is_a_refusal(node: HamiHost) -> None:
     node.state.write_text("")
     with pytest.raises(EnforcementError, match=r"^state-dir: cannot "):
         node.core()
@@ -294,7 +296,7 @@ def test_a_state_directory_that_cannot_be_is_a_refusal(node: Node) -> None:
 
 
 def test_a_disk_that_does_not_let_us_is_a_refusal_and_what_is_there_stays(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    node: HamiHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.core()
     node.shared(SHARE_IDS).write_bytes(b"limits")

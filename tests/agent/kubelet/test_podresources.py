@@ -1,10 +1,12 @@
-"""The client of PodResources, against a fake kubelet on a real unix socket."""
+"""The client of PodResources, against the simulated kubelet's on a real unix socket."""
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,77 +14,99 @@ import pytest
 from agent.allocator.interfaces import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
+from simulator.kubelet.answers import Answer
+from simulator.kubelet.devices import PodHoldings
+from simulator.kubelet.errors import TurnedAway
+from simulator.kubelet.numa import NO_NODE, Holding
+from simulator.kubelet.podresources import PodResourcesServer
+from simulator.kubelet.pods import Pod, parse_pod
+from simulator.kubelet.sockets import Mischief
+from tests.agent.a_kubelet import TurnsAway
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import DEADLINE_S, NAMES, RESOURCES, FakeClock, FakeKubelet, eventually
+from tests.agent.fakes import DEADLINE_S, NAMES, RESOURCES, FakeClock, eventually
+
+_LIMITED = grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+class Shown:
+    """The kubelet's PodResources, not started yet, and what it shows: pod, container, resource."""
+
+    def __init__(self, folder: Path) -> None:
+        self.socket = folder / "pr.sock"
+        self.pods: dict[str, dict[str, dict[str, list[str]]]] = {}
+        mischief = Mischief()
+        self.at = mischief.at
+        self.server = PodResourcesServer(self.socket, self._list, mischief=mischief)
+
+    def _list(self) -> Iterator[tuple[Pod, PodHoldings]]:
+        for name, containers in self.pods.items():
+            metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+            spec = {"containers": [{"name": each} for each in containers]}
+            yield (
+                parse_pod({"metadata": metadata, "spec": spec}),
+                {
+                    container: {
+                        resource: Holding(tuple(ids), Answer(), {NO_NODE: tuple(ids)})
+                        for resource, ids in held.items()
+                    }
+                    for container, held in containers.items()
+                },
+            )
+
+    def turn_away(self, times: int, code: grpc.StatusCode = _LIMITED) -> TurnsAway:
+        """Turn so many calls away."""
+        self.at["List"] = turns_away = TurnsAway(TurnedAway("turned away", code), times)
+        return turns_away
 
 
 @pytest.fixture
-def record(kubelet: FakeKubelet) -> Iterator[PodResources]:
-    client = PodResources(kubelet.pod_resources, resources=RESOURCES)
+def kubelet(folder: Path) -> Iterator[Shown]:
+    made = Shown(folder)
+    yield made
+    made.server.stop()
+
+
+@pytest.fixture
+def record(kubelet: Shown) -> Iterator[PodResources]:
+    client = PodResources(kubelet.socket, resources=RESOURCES)
     yield client
     client.close()
 
 
-def test_entries_of_one_id_each_are_added_up(kubelet: FakeKubelet, record: PodResources) -> None:
+def test_entries_of_one_id_each_are_added_up(kubelet: Shown, record: PodResources) -> None:
     """K16; and resources of other plugins are passed over."""
-    kubelet.pods = {
-        "a": {
-            "one": [
-                (NAMES.core, ["GPU-0::0"]),
-                (NAMES.core, ["GPU-0::1"]),
-                (NAMES.memory, ["GPU-0::7", "GPU-0::8"]),
-                ("example.com/nic", ["eth0"]),
-                (NAMES.core, ["GPU-0::2"]),
-            ],
-            "two": [],
-        },
-        "b": {},
-    }
-    kubelet.start()
+    cores = ["GPU-0::0", "GPU-0::1", "GPU-0::2"]
+    one = {NAMES.core: cores, NAMES.memory: ["GPU-0::7"], "example.com/nic": ["eth0"]}
+    kubelet.pods = {"a": {"one": one, "two": {}}, "b": {}}
+    kubelet.server.start()
+    held = {CORE: frozenset(cores), MEMORY: frozenset({"GPU-0::7"})}
     assert record.list(within=DEADLINE_S) == (
-        ListedPod(
-            "default",
-            "a",
-            (
-                ListedContainer(
-                    "one",
-                    {
-                        CORE: frozenset({"GPU-0::0", "GPU-0::1", "GPU-0::2"}),
-                        MEMORY: frozenset({"GPU-0::7", "GPU-0::8"}),
-                    },
-                ),
-                ListedContainer("two", {}),
-            ),
-        ),
+        ListedPod("default", "a", (ListedContainer("one", held), ListedContainer("two", {}))),
         ListedPod("default", "b", ()),
     )
 
 
-def test_an_answer_beyond_grpcs_default_size_is_read(
-    kubelet: FakeKubelet, record: PodResources
-) -> None:
+def test_an_answer_beyond_grpcs_default_size_is_read(kubelet: Shown, record: PodResources) -> None:
     long = "GPU-" + "0" * 50
-    kubelet.pods = {"a": {"one": [(NAMES.core, [f"{long}::{n}"]) for n in range(50_000)]}}
-    kubelet.start()
+    kubelet.pods = {"a": {"one": {NAMES.core: [f"{long}::{n}" for n in range(50_000)]}}}
+    kubelet.server.start()
     (pod,) = record.list(within=DEADLINE_S)
     assert len(pod.containers[0].held[CORE]) == 50_000
 
 
 def test_a_call_turned_away_by_the_rate_limit_is_made_again(
-    kubelet: FakeKubelet, record: PodResources
+    kubelet: Shown, record: PodResources
 ) -> None:
-    kubelet.start()
-    kubelet.turn_away = 3
+    kubelet.server.start()
+    turns_away = kubelet.turn_away(3)
     assert record.list(within=DEADLINE_S) == ()
-    assert kubelet.listed == 4
+    assert turns_away.asked == 4
 
 
-def test_a_rate_limit_that_lasts_ends_at_the_deadline(
-    kubelet: FakeKubelet, record: PodResources
-) -> None:
-    kubelet.start()
+def test_a_rate_limit_that_lasts_ends_at_the_deadline(kubelet: Shown, record: PodResources) -> None:
+    kubelet.server.start()
     record.list(within=DEADLINE_S)
-    kubelet.turn_away = 1_000_000
+    kubelet.turn_away(1_000_000)
     with pytest.raises(Unavailable) as error:
         record.list(within=0.3)
     # Which of the two depends on whether the deadline falls into a call or a pause.
@@ -93,40 +117,41 @@ def test_a_rate_limit_that_lasts_ends_at_the_deadline(
 
 
 def test_readable_tells_of_the_last_answer_and_no_call_is_made_once_the_time_is_up(
-    kubelet: FakeKubelet, record: PodResources
+    kubelet: Shown, record: PodResources
 ) -> None:
-    kubelet.start()
+    kubelet.server.start()
+    asked = kubelet.turn_away(0)
     said = [record.readable]
     with pytest.raises(Unavailable, match=r"^PodResources: no time left to ask$"):
         record.list(within=0)
     said.append(record.readable)
-    assert kubelet.listed == 0
+    assert asked.asked == 0
     record.list(within=10)
     said.append(record.readable)
     assert said == [True, False, True]
     record.close()
     with pytest.raises(Unavailable, match=r"^PodResources: closed$"):
         record.list(within=10)
-    assert kubelet.listed == 1
+    assert asked.asked == 1
 
 
-def _hangs(kubelet: FakeKubelet) -> None:
-    kubelet.start()
-    kubelet.hang.clear()
+def _hangs(kubelet: Shown) -> None:
+    kubelet.server.start()
+    kubelet.at["List"] = lambda _resource: time.sleep(1)
 
 
-def _says_nothing(kubelet: FakeKubelet) -> socket.socket:
+def _says_nothing(kubelet: Shown) -> socket.socket:
     """Connections are taken, and nobody says a word."""
     mute = socket.socket(socket.AF_UNIX)
-    mute.bind(str(kubelet.pod_resources))
+    mute.bind(str(kubelet.socket))
     mute.listen(64)
     return mute
 
 
-def _denies(kubelet: FakeKubelet) -> None:
+def _denies(kubelet: Shown) -> None:
     """As an older kubelet does, too, which serves ``v1alpha1`` only."""
-    kubelet.start()
-    kubelet.turn_away, kubelet.turns_away_as = 1, grpc.StatusCode.PERMISSION_DENIED
+    kubelet.server.start()
+    kubelet.turn_away(1, grpc.StatusCode.PERMISSION_DENIED)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +161,13 @@ def _denies(kubelet: FakeKubelet) -> None:
         (_says_nothing, 0.3, ""),  # a connection attempt or the call runs into the deadline
         (_denies, 3600, "PERMISSION_DENIED: turned away$"),
         (lambda _kubelet: None, 3600, "UNAVAILABLE: "),  # an absent socket
-        (lambda kubelet: kubelet.pod_resources.touch(), 3, "UNAVAILABLE: "),  # a file in its place
+        (lambda kubelet: kubelet.socket.touch(), 3, "UNAVAILABLE: "),  # a file in its place
     ],
 )
 def test_a_record_that_cannot_be_had_is_told_in_time(
-    kubelet: FakeKubelet,
+    kubelet: Shown,
     record: PodResources,
-    happens: Callable[[FakeKubelet], socket.socket | None],
+    happens: Callable[[Shown], socket.socket | None],
     within: float,
     told: str,
 ) -> None:
@@ -153,10 +178,10 @@ def test_a_record_that_cannot_be_had_is_told_in_time(
         record.list(within=within)
 
 
-def test_closing_ends_the_pause_between_tries(kubelet: FakeKubelet) -> None:
-    client = PodResources(kubelet.pod_resources, resources=RESOURCES)
-    kubelet.start()
-    kubelet.turn_away = 1_000_000
+def test_closing_ends_the_pause_between_tries(kubelet: Shown) -> None:
+    client = PodResources(kubelet.socket, resources=RESOURCES)
+    kubelet.server.start()
+    turns_away = kubelet.turn_away(1_000_000)
     errors: list[Exception] = []
 
     def ask() -> None:
@@ -167,7 +192,7 @@ def test_closing_ends_the_pause_between_tries(kubelet: FakeKubelet) -> None:
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    eventually(lambda: kubelet.listed > 2, "it is asking")
+    eventually(lambda: turns_away.asked > 2, "it is asking")
     client.close()
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
@@ -190,10 +215,10 @@ class CountedClock(FakeClock):
 
 
 @pytest.fixture
-def stale(kubelet: FakeKubelet) -> CountedClock:
+def stale(kubelet: Shown) -> CountedClock:
     """The socket's file is there, and nobody listens."""
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(kubelet.pod_resources))
+        left.bind(str(kubelet.socket))
     return CountedClock()
 
 
@@ -204,28 +229,28 @@ def _tries(clock: CountedClock) -> None:
 
 
 def test_while_the_socket_is_there_it_is_tried_until_somebody_listens(
-    kubelet: FakeKubelet, stale: CountedClock
+    kubelet: Shown, stale: CountedClock, folder: Path
 ) -> None:
-    client = PodResources(kubelet.pod_resources, resources=RESOURCES, clock=stale)
+    client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.list, within=10)
         _tries(stale)
         stale.now += 0.59
         _tries(stale)
         assert not answer.done()
-        socket_path = kubelet.pod_resources
-        kubelet.pod_resources = socket_path.with_name("fresh.sock")
-        kubelet.start_pod_resources()
-        kubelet.pod_resources.replace(socket_path)  # it is there at any moment
+        fresh = Shown(folder / "fresh")
+        fresh.server.start()
+        fresh.socket.replace(kubelet.socket)  # it is there at any moment
         assert answer.result(DEADLINE_S) == ()
     client.close()
+    fresh.server.stop()
 
 
 @pytest.mark.parametrize("within", [10.0, 0.3], ids=["patience", "deadline"])
 def test_nobody_listens_for_longer_than_a_kubelet_takes_to_come(
-    kubelet: FakeKubelet, stale: CountedClock, within: float
+    kubelet: Shown, stale: CountedClock, within: float
 ) -> None:
-    client = PodResources(kubelet.pod_resources, resources=RESOURCES, clock=stale)
+    client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.list, within=within)
         _tries(stale)
@@ -235,31 +260,29 @@ def test_nobody_listens_for_longer_than_a_kubelet_takes_to_come(
     client.close()
 
 
-def test_a_socket_whose_file_goes_is_not_waited_for(
-    kubelet: FakeKubelet, stale: CountedClock
-) -> None:
-    client = PodResources(kubelet.pod_resources, resources=RESOURCES, clock=stale)
+def test_a_socket_whose_file_goes_is_not_waited_for(kubelet: Shown, stale: CountedClock) -> None:
+    client = PodResources(kubelet.socket, resources=RESOURCES, clock=stale)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.list, within=10)
         _tries(stale)
-        kubelet.pod_resources.unlink()
+        kubelet.socket.unlink()
         with pytest.raises(Unavailable, match=r"^PodResources: UNAVAILABLE: "):
             answer.result(DEADLINE_S)
     client.close()
 
 
 def test_entries_whose_bytes_were_seen_before_are_the_same_objects(
-    kubelet: FakeKubelet, record: PodResources
+    kubelet: Shown, record: PodResources
 ) -> None:
     """So it is known at once which pods are as they were; only the last answer is kept."""
-    kubelet.pods = {"a": {"one": [(NAMES.core, ["GPU-0::0"])]}, "b": {"one": []}}
-    kubelet.start()
+    kubelet.pods = {"a": {"one": {NAMES.core: ["GPU-0::0"]}}, "b": {"one": {}}}
+    kubelet.server.start()
     first = record.list(within=DEADLINE_S)
-    kubelet.pods["b"] = {"one": [(NAMES.core, ["GPU-0::1"])]}
+    kubelet.pods["b"] = {"one": {NAMES.core: ["GPU-0::1"]}}
     second = record.list(within=DEADLINE_S)
     assert second[0] is first[0]
     assert second[1] != first[1]
-    kubelet.pods["b"] = {"one": []}
+    kubelet.pods["b"] = {"one": {}}
     third = record.list(within=DEADLINE_S)
     assert third == first
     assert third[1] is not first[1]

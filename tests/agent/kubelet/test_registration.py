@@ -1,26 +1,26 @@
-"""The registrar, against a fake kubelet in a real directory with real sockets."""
+"""The registrar, against the simulated kubelet in a real directory with real sockets."""
 
 import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService
-from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.resource import Resource
+from simulator.kubelet.errors import TurnedAway
+from simulator.kubelet.node import Kubelet
+from tests.agent.a_kubelet import TurnsAway, client_of, registered
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import (
     DEADLINE_S,
     NAMES,
     FakeCalls,
-    FakeKubelet,
     eventually,
     make_table,
-    plugin,
 )
 from tests.agent.threads import running
 
@@ -31,15 +31,13 @@ STEMS = ["vcore", "vmemory"]
 class Site:
     """A kubelet, and a registrar beside it with the gaps that it told of, one a registration."""
 
-    def __init__(
-        self, kubelet: FakeKubelet, log: pytest.LogCaptureFixture, stack: ExitStack
-    ) -> None:
+    def __init__(self, kubelet: Kubelet, log: pytest.LogCaptureFixture, stack: ExitStack) -> None:
         self.kubelet = kubelet
         self.gaps: list[float] = []
         self.when_served: Callable[[], object] = lambda: None
         """Happens once, while the first socket is being made."""
         self.registrar = Registrar(
-            plugin_dir=kubelet.plugin_dir,
+            plugin_dir=kubelet.settings.plugin_dir,
             services={
                 NAMES.core: lambda: self._service(CORE),
                 NAMES.memory: lambda: self._service(MEMORY),
@@ -63,9 +61,22 @@ class Site:
         eventually(
             lambda: self.registrar.registered and len(self.gaps) >= times, f"{times} registrations"
         )
-        for stem in STEMS:
-            with plugin(self.kubelet.path_of(stem)) as stub:
-                stub.GetDevicePluginOptions(pb.Empty(), timeout=DEADLINE_S)
+        for name in BOTH:
+            client_of(self.kubelet, name).connect()
+
+    @property
+    def folder(self) -> Path:
+        return self.kubelet.settings.plugin_dir
+
+    @property
+    def at(self) -> dict[str, Callable[[str], object]]:
+        """What the kubelet does beside what it should."""
+        return self.kubelet.settings.mischief.at
+
+    @property
+    def resources(self) -> list[str]:
+        """The resources registered so far, in order."""
+        return registered(self.kubelet)
 
     def failures(self) -> list[str]:
         return [
@@ -76,9 +87,10 @@ class Site:
 
 
 @pytest.fixture
-def site(kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
+def site(kubelet: Kubelet, caplog: pytest.LogCaptureFixture) -> Iterator[Site]:
     with ExitStack() as stack:
-        yield Site(kubelet.start(), caplog, stack)
+        kubelet.start()
+        yield Site(kubelet, caplog, stack)
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -87,20 +99,19 @@ def test_a_socket_of_ours_that_is_deleted_is_made_again_and_registered(
 ) -> None:
     site.begin()
     site.wait(1)
-    (site.kubelet.plugin_dir / "kubelet_internal_checkpoint").write_text("{}")
-    (site.kubelet.plugin_dir / "other.sock").touch()  # which changes nothing
-    site.kubelet.path_of(stem).unlink()
+    (site.folder / "kubelet_internal_checkpoint").write_text("{}")
+    (site.folder / "other.sock").touch()  # which changes nothing
+    next(each for each in site.registrar.sockets if each.name.startswith(stem)).unlink()
     site.wait(2)
-    assert site.kubelet.resources == BOTH * 2
+    assert site.resources == BOTH * 2
 
 
 def test_a_plugin_directory_that_comes_back_later_is_found(site: Site) -> None:
     site.begin()
     site.wait(1)
     site.kubelet.stop()
-    shutil.rmtree(site.kubelet.plugin_dir)
+    shutil.rmtree(site.folder)
     eventually(lambda: not site.registrar.registered, "the loss is noticed")
-    site.kubelet.plugin_dir.mkdir()
     site.kubelet.start()
     site.wait(2)
 
@@ -108,10 +119,11 @@ def test_a_plugin_directory_that_comes_back_later_is_found(site: Site) -> None:
 def test_a_registration_that_is_refused_is_tried_again_and_how_long_that_took_is_told(
     site: Site,
 ) -> None:
-    site.kubelet.refuse_next = 2
+    refusal = TurnedAway("the kubelet does not like this")
+    site.at["Register"] = TurnsAway(refusal, times=2)
     site.begin()
     site.wait()
-    assert site.kubelet.resources == BOTH
+    assert site.resources == BOTH
     assert site.failures() == ["UNKNOWN: the kubelet does not like this"] * 2
     assert site.gaps[0] >= 0.05 + 0.1  # the pauses after the refusals
 
@@ -121,10 +133,7 @@ def test_a_kubelet_that_comes_is_registered_with_at_once_however_long_the_one_be
 ) -> None:
     """It refuses the pods that it admits before: the pause after a failure is the dead one's."""
     monkeypatch.setattr("agent.kubelet.registration._BACKOFF_SECONDS", (3600.0, 3600.0))
-    site.kubelet.stop()
-    site.kubelet.socket.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(site.kubelet.socket))
+    site.kubelet.kill()
     site.begin()
     eventually(site.failures, "it tries")
     site.kubelet.start()
@@ -135,9 +144,9 @@ def test_a_stream_that_the_kubelet_cuts_is_registered_again_at_once(site: Site) 
     """K18: it drops whoever is registered when an earlier registration's stream breaks."""
     site.begin()
     site.wait(1)
-    site.kubelet.cut("vmemory")
+    client_of(site.kubelet, NAMES.memory).close()
     site.wait(2)
-    assert site.kubelet.resources == BOTH * 2
+    assert site.resources == BOTH * 2
 
 
 def test_a_kubelet_that_never_asks_for_the_devices_is_registered_with_again(
@@ -145,18 +154,23 @@ def test_a_kubelet_that_never_asks_for_the_devices_is_registered_with_again(
 ) -> None:
     """It was cut off between the registration and its stream: no stream ends that would tell."""
     monkeypatch.setattr("agent.kubelet.registration._STREAM_SECONDS", 0.1)
-    site.kubelet.deaf_to = 1
+    site.at["ListAndWatch"] = TurnsAway(TurnedAway("cut off"), times=1)
     site.begin()
     site.wait(1)
-    assert site.kubelet.resources == BOTH * 2
+    assert site.resources == BOTH * 2
 
 
 # --- a kubelet that changes while it is spoken to -------------------------------------
 
 
-def _clear(kubelet: FakeKubelet) -> None:
-    for each in kubelet.plugin_dir.glob("v*.sock"):
+def _clear(folder: Path) -> None:
+    for each in folder.glob("v*.sock"):
         each.unlink()
+
+
+def _seem_another(folder: Path) -> None:
+    """By its times: the file of a new kubelet may have the inode of the old one."""
+    (folder / "kubelet.sock").chmod(0o777)
 
 
 @pytest.mark.parametrize(
@@ -164,15 +178,13 @@ def _clear(kubelet: FakeKubelet) -> None:
     [
         # A kubelet that starts clears its directory, and would dial what is gone for 10 s (K11).
         pytest.param(_clear, DEADLINE_S, ["the kubelet has removed our sockets"], id="cleared"),
-        pytest.param(
-            FakeKubelet.start_registration, DEADLINE_S, ["the kubelet was replaced"], id="replaced"
-        ),
-        pytest.param(lambda _kubelet: None, 0.2, [], id="slow"),
+        pytest.param(_seem_another, DEADLINE_S, ["the kubelet was replaced"], id="replaced"),
+        pytest.param(lambda _folder: None, 0.2, [], id="slow"),
     ],
 )
 def test_a_registration_is_left_for_a_new_one_when_its_kubelet_has_changed(
     site: Site,
-    meanwhile: Callable[[FakeKubelet], None],
+    meanwhile: Callable[[Path], None],
     hangs: float,
     reasons: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -180,17 +192,19 @@ def test_a_registration_is_left_for_a_new_one_when_its_kubelet_has_changed(
     monkeypatch.setattr("agent.kubelet.registration._REGISTER_SECONDS", 3600.0)
     answers = threading.Event()
 
-    def hang() -> None:
-        site.kubelet.on_register = lambda: None
-        meanwhile(site.kubelet)
+    def hang(_resource: str) -> None:
+        del site.at["Register"]
+        meanwhile(site.folder)
         answers.wait(hangs)
+        if hangs == DEADLINE_S:
+            raise TurnedAway("too late")
 
-    site.kubelet.on_register = hang
+    site.at["Register"] = hang
     site.begin()
     site.wait()
     answers.set()
     assert site.failures() == reasons
-    assert site.kubelet.resources == [NAMES.core] * len(reasons) + BOTH
+    assert site.resources == BOTH
     assert len(site.gaps) == 1
 
 
@@ -198,12 +212,12 @@ def test_a_kubelet_that_comes_while_the_sockets_are_made_is_registered_with_once
     site: Site,
 ) -> None:
     """To do it again would cut off calls that it makes already."""
-    site.when_served = site.kubelet.start_registration
+    site.when_served = lambda: _seem_another(site.folder)
     site.begin()
     site.wait()
-    (site.kubelet.plugin_dir / "other.sock").touch()  # what makes it look
+    (site.folder / "other.sock").touch()  # what makes it look
     site.wait()
-    assert site.kubelet.resources == BOTH
+    assert site.resources == BOTH
 
 
 def test_a_kubelet_that_goes_while_the_sockets_are_made_is_waited_for(site: Site) -> None:
@@ -211,7 +225,6 @@ def test_a_kubelet_that_goes_while_the_sockets_are_made_is_waited_for(site: Site
 
     def go() -> None:
         site.kubelet.stop()
-        site.kubelet.socket.unlink(missing_ok=True)
         gone.set()
 
     site.when_served = go

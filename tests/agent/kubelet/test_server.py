@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,12 +29,36 @@ from tests.agent.fakes import (
     DEADLINE_S,
     FakeCalls,
     FakeClock,
-    ask_allocate,
-    ask_preferred,
-    ask_prestart,
     make_table,
-    plugin,
 )
+
+
+@contextmanager
+def plugin(socket: Path) -> Iterator[rpc.DevicePluginStub]:
+    """Call a device plugin as the kubelet does."""
+    options = (("grpc.max_receive_message_length", 64 << 20), ("grpc.enable_http_proxy", 0))
+    with grpc.insecure_channel(f"unix:{socket}", options=options) as channel:
+        yield rpc.DevicePluginStub(channel)
+
+
+def ask_preferred(stub: rpc.DevicePluginStub, ids: Sequence[str], size: int) -> list[str]:
+    """Call ``GetPreferredAllocation`` for one container."""
+    asked = pb.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=size)
+    request = pb.PreferredAllocationRequest(container_requests=[asked])
+    return list(
+        stub.GetPreferredAllocation(request, timeout=DEADLINE_S).container_responses[0].deviceIDs
+    )
+
+
+def ask_allocate(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> Any:
+    """Call ``Allocate`` for one container."""
+    request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
+    return stub.Allocate(request, timeout=DEADLINE_S).container_responses[0]
+
+
+def ask_prestart(stub: rpc.DevicePluginStub, ids: Sequence[str]) -> None:
+    """Call ``PreStartContainer``."""
+    stub.PreStartContainer(pb.PreStartContainerRequest(devices_ids=ids), timeout=DEADLINE_S)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The agent's client of the API server, against a simulated server and a scripted one."""
+"""The agent's client of the API server, against a simulated server that has faults."""
 
 import json
 import re
@@ -16,21 +16,15 @@ from agent.errors import SettingsError, Unavailable
 from agent.kubernetes_api import client as module
 from agent.kubernetes_api.client import Api, Gone, Rejected
 from common.apiserver.client import split_lines
-from simulator.api.server import ApiServer, kubeconfig_for
-from tests.agent.fakes import DEADLINE_S, Scripted, make_manifest
+from simulator.api.faults import SILENCE, Fault
+from simulator.api.server import ApiServer
+from tests.agent.fakes import DEADLINE_S, make_manifest
 
 
-@pytest.fixture
-def scripted() -> Iterator[Scripted]:
-    with Scripted() as running:
-        yield running
-
-
-@pytest.fixture
-def talks_to(scripted: Scripted, tmp_path: Path) -> Api:
-    path = tmp_path / "scripted"
-    path.write_text(kubeconfig_for(scripted.url))
-    return Api(path)
+def say(server: ApiServer, status: int, body: object, *, cut: bool = False) -> None:
+    """Answer so from now on; *body* is bytes, or an object to be sent as JSON."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    server.fail(Fault(status, content, cut=cut))
 
 
 # --- credentials ----------------------------------------------------------------------
@@ -56,14 +50,13 @@ def test_outside_a_pod_there_is_no_service_account(monkeypatch: pytest.MonkeyPat
 # --- list, get, patch -----------------------------------------------------------------
 
 
-def test_a_list_is_served_from_the_cache_of_the_api_server(
-    talks_to: Api, scripted: Scripted
-) -> None:
-    scripted.say(200, {"metadata": {"resourceVersion": "7"}, "items": None})
-    assert talks_to.list_pods("n1") == ([], "7")
-    assert scripted.requests == [
-        ("GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0")
-    ]
+def test_a_list_is_served_from_the_cache_of_the_api_server(api: Api, server: ApiServer) -> None:
+    say(server, 200, {"metadata": {"resourceVersion": "7"}, "items": None})
+    assert api.list_pods("n1") == ([], "7")
+    (asked,) = server.requests
+    assert (asked.path, asked.query) == (
+        *("/api/v1/pods", "fieldSelector=spec.nodeName=n1&resourceVersion=0"),
+    )
 
 
 def test_a_pod_is_got_raw_and_an_absent_one_is_none(api: Api, server: ApiServer) -> None:
@@ -104,18 +97,18 @@ def test_a_patch_of_what_is_gone_or_a_successor_is_rejected(
     ],
 )
 def test_every_status_is_translated(
-    talks_to: Api, scripted: Scripted, expected: type[Exception], statuses: list[int]
+    api: Api, server: ApiServer, expected: type[Exception], statuses: list[int]
 ) -> None:
     for status in statuses:
-        scripted.say(status, {"message": "because"})
+        say(server, status, {"message": "because"})
         with pytest.raises(expected, match="because"):
-            talks_to.patch_pod("default", "a", {})
+            api.patch_pod("default", "a", {})
 
 
-def test_a_forbidden_get_is_unavailable_not_absent(talks_to: Api, scripted: Scripted) -> None:
-    scripted.say(403, {"message": "no RBAC rule"})
+def test_a_forbidden_get_is_unavailable_not_absent(api: Api, server: ApiServer) -> None:
+    say(server, 403, {"message": "no RBAC rule"})
     with pytest.raises(Unavailable, match=r"^GET pod default/a: no RBAC rule$"):
-        talks_to.get_pod("default", "a")
+        api.get_pod("default", "a")
 
 
 @pytest.mark.parametrize(
@@ -132,22 +125,20 @@ def test_a_forbidden_get_is_unavailable_not_absent(talks_to: Api, scripted: Scri
     ],
 )
 def test_an_answer_that_is_no_list_is_unavailable(
-    talks_to: Api, scripted: Scripted, status: int, body: bytes, message: str
+    api: Api, server: ApiServer, status: int, body: bytes, message: str
 ) -> None:
-    scripted.say(status, body)
-    if body == b'{"metadata"':  # broken off
-        scripted.headers = {"Content-Length": "1000"}
+    say(server, status, body, cut=body == b'{"metadata"')
     with pytest.raises(Unavailable, match=rf"^API server: {message}"):
-        talks_to.list_pods("n1")
+        api.list_pods("n1")
 
 
 def test_a_get_gives_up_in_time(
-    talks_to: Api, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+    api: Api, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_GET_SECONDS", 0.1)
-    scripted.hang.clear()
+    server.fail(SILENCE)
     with pytest.raises(Unavailable, match="timed out"):
-        talks_to.get_pod("default", "a", within=1000)
+        api.get_pod("default", "a", within=1000)
 
 
 # --- watch ----------------------------------------------------------------------------
@@ -176,25 +167,23 @@ def line(kind: str, obj: object) -> bytes:
     return json.dumps({"type": kind, "object": obj}).encode() + b"\n"
 
 
-def test_a_watch_that_the_server_ends_simply_ends(talks_to: Api, scripted: Scripted) -> None:
+def test_a_watch_that_the_server_ends_simply_ends(api: Api, server: ApiServer) -> None:
     pod: dict[str, Any] = {"metadata": {"name": "a"}}
-    scripted.say(200, line("ADDED", pod) + b"\n" + line("MODIFIED", pod) + b'{"type": "DEL')
-    assert [kind for kind, _ in talks_to.watch_pods("n1", "5")] == ["ADDED", "MODIFIED"]
-    ((method, path),) = scripted.requests
-    assert (method, re.sub("timeoutSeconds=[0-9]+", "timeoutSeconds=N", path)) == (
-        "GET",
-        (
-            "/api/v1/pods?allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dn1"
-            "&resourceVersion=5&timeoutSeconds=N&watch=true"
-        ),
+    say(server, 200, line("ADDED", pod) + b"\n" + line("MODIFIED", pod) + b'{"type": "DEL')
+    assert [kind for kind, _ in api.watch_pods("n1", "5")] == ["ADDED", "MODIFIED"]
+    (asked,) = server.requests
+    assert asked.path == "/api/v1/pods"
+    assert re.sub("timeoutSeconds=[0-9]+", "timeoutSeconds=N", asked.query) == (
+        "allowWatchBookmarks=true&fieldSelector=spec.nodeName=n1"
+        "&resourceVersion=5&timeoutSeconds=N&watch=true"
     )
 
 
-def test_the_watches_of_many_nodes_do_not_end_together(talks_to: Api, scripted: Scripted) -> None:
+def test_the_watches_of_many_nodes_do_not_end_together(api: Api, server: ApiServer) -> None:
     for _ in range(8):
-        scripted.say(200, b"")
-        assert not list(talks_to.watch_pods("n1", "5"))
-    asked = [int(parse_qs(path)["timeoutSeconds"][0]) for _, path in scripted.requests]
+        say(server, 200, b"")
+        assert not list(api.watch_pods("n1", "5"))
+    asked = [int(parse_qs(each.query)["timeoutSeconds"][0]) for each in server.requests]
     assert all(300 <= each <= 450 for each in asked)
     assert len(set(asked)) > 1
 
@@ -216,11 +205,11 @@ def test_the_watches_of_many_nodes_do_not_end_together(talks_to: Api, scripted: 
     ],
 )
 def test_what_is_no_event_is_an_error(
-    talks_to: Api, scripted: Scripted, body: bytes, expected: type[Exception], message: str
+    api: Api, server: ApiServer, body: bytes, expected: type[Exception], message: str
 ) -> None:
-    scripted.say(200, body)
+    say(server, 200, body)
     with pytest.raises(expected) as error:
-        list(talks_to.watch_pods("n1", "5"))
+        list(api.watch_pods("n1", "5"))
     assert str(error.value) == message
 
 

@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 import yaml
 
-from simulator.api.faults import Outage
+from simulator.api.faults import SILENCE
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from tests.agent.fakes import eventually
@@ -334,7 +334,9 @@ def test_order_and_headers(api: ApiServer, capsys: pytest.CaptureFixture[str]) -
 
 def test_one_asks_for_another_user(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "nodes", "--as", "ana", "--as-group=a", "--as-group", "b").code == 0
-    assert api.requests[-1].acts_for == ("ana", "a", "b")
+    headers = api.requests[-1].headers
+    assert headers["Impersonate-User"] == "ana"
+    assert headers.getall("Impersonate-Group") == ["a", "b"]  # type: ignore[attr-defined]
 
 
 def test_a_pod_is_named_as_it_is_printed(
@@ -347,7 +349,7 @@ def test_a_pod_is_named_as_it_is_printed(
 
 
 def test_a_time_limit_ends_the_waiting(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    api.set_outage(Outage.SILENT)
+    api.fail(SILENCE)
     found = run(capsys, "nodes", "--request-timeout", "1s")
     assert (found.code, found.out) == (1, "")
     assert found.err.startswith("Unable to connect to the server: ")
@@ -430,12 +432,12 @@ def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
     with Watch(monkeypatch, StringIO(), "pods", "-w", "--no-color") as watch:
         eventually(lambda: watch.shows("As of "), "a first page")
-        api.set_outage(Outage.SILENT)
+        api.fail(SILENCE)
         stale = "the API server is not heard (no answer in time)"
         eventually(lambda: watch.shows(f"by {api.url}; {stale}"), "it is said to be stale")
         assert "\nSTALE: what follows was so at " in watch.out.getvalue()
         pages = watch.out.getvalue().count("As of ")
-        api.set_outage(Outage.NONE)
+        api.mend()
         eventually(lambda: watch.out.getvalue().count("As of ") > pages, "it is not stale any more")
 
 
@@ -444,7 +446,7 @@ def test_machines_are_told_of_it_too(api: ApiServer, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
     with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
         eventually(lambda: watch.shows('"stale": ""'), "a first list")
-        api.set_outage(Outage.SILENT)
+        api.fail(SILENCE)
         eventually(lambda: watch.shows('"stale": "the API server is not heard'), "a stale one")
 
 
@@ -456,7 +458,7 @@ def test_a_stale_page_is_coloured_in_a_terminal_and_its_age_counts(
     monkeypatch.delenv("NO_COLOR", raising=False)
     with Watch(monkeypatch, Terminal(), "nodes", "n1", "-w") as watch:
         eventually(lambda: watch.shows("As of "), "a first page")
-        api.set_outage(Outage.SILENT)
+        api.fail(SILENCE)
         for seconds in (2, 3):
             age = re.compile(rf"\x1b\[1;31mSTALE: [^\x1b]*, {seconds} s ago")
             eventually(partial(_found, age, watch), f"{seconds} seconds old")

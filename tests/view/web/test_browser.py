@@ -20,7 +20,7 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.select import Select
 
 from contract.inventory import Amounts, Card, PublishedInventory, encode_inventory
-from simulator.api.faults import Outage
+from simulator.api.faults import SILENCE
 from simulator.api.server import ApiServer
 from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
@@ -370,7 +370,7 @@ def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
     with serving(api.url, tmp_path) as own:
         show(driver, own.url)
         if who == "the API server":
-            api.set_outage(Outage.SILENT)
+            api.fail(SILENCE)
             said = "Stale: the API server is not heard (no answer in time)"
         else:
             os.killpg(own.process.pid, signal.SIGSTOP)
@@ -381,7 +381,7 @@ def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
         seconds = ask(driver, age)
         assert seconds >= 10
         eventually(lambda: ask(driver, age) >= seconds + 2, "the age goes on")
-        api.set_outage(Outage.NONE)
+        api.mend()
         os.killpg(own.process.pid, signal.SIGCONT)
         eventually(lambda: ask(driver, state) == ["on", "Live"], "it is live again")
         driver.get("about:blank")

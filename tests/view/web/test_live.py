@@ -16,7 +16,7 @@ import pytest
 from common.errors import Unavailable
 from common.serving.errors import SettingsError
 from contract.names import Names
-from simulator.api.faults import Outage
+from simulator.api.faults import SILENCE
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.api.server import Settings as ApiSettings
 from simulator.client import ApiClient
@@ -122,9 +122,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
 ) -> None:
     with serving(api.url, tmp_path) as page:
         assert 'data-stale=""' in page.ask("/")[1]
-        api.set_outage(
-            Outage.SILENT
-        )  # connections stay open, and silent, as of a process that is stopped
+        api.fail(SILENCE)  # connections stay open, and silent, as of a process that is stopped
         began = time.monotonic()
         page.wait(lambda: page.ask("/readyz")[0] == 503)
         # On an idle machine after 10 s. What was last known to be so is 10 s old then.
@@ -136,7 +134,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
         assert "a100-1" in text  # what was known then
         assert "gpu_turnstile_view_in_step 0.0" in page.ask("/metrics")[1]
         assert f'data-stale="{why}"' in page.ask("/rows?since=0")[1]
-        api.set_outage(Outage.NONE)
+        api.mend()
         page.wait(lambda: page.ask("/readyz")[0] == 200)
         assert 'data-stale=""' in page.ask("/")[1]
 

@@ -1,84 +1,17 @@
-"""Who was right: each ``Allocate`` of a kubelet against what was said of it, and by rules. Pure.
+"""How another project settles for whom a call is, to compare with. Pure.
 
 A rule is written down from what its project's source does, without its code. A replay is open: the
 calls are those that a kubelet made, each is taken as answered, and a refusal does not keep the
 pod's later calls from coming.
 """
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
-from simulator.node.judge import Verdict
-
-Who = tuple[str, str, str]
-"""Namespace, pod and container."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One ``Allocate`` that the kubelet made.
-
-    Attributes:
-        who: for whom, as the kubelet recorded.
-        resource: the resource's full name.
-    """
-
-    who: Who
-    resource: str
-    ids: frozenset[str]
-    unix_ms: float
-
-
-def allocate_calls(trace: Iterable[Mapping[str, Any]]) -> list[Call]:
-    """Take the answered ``Allocate`` calls out of a kubelet's trace, in order."""
-    return [
-        Call(
-            (line["namespace"], line["pod"], line["container"]),
-            line["resource"],
-            frozenset(line["ids"]),
-            line["unix_ms"],
-        )
-        for line in trace
-        if line["event"] == "rpc" and line["rpc"] == "Allocate" and not line["error"]
-    ]
-
-
-def score_agent(
-    calls: Sequence[Call],
-    log: Iterable[Mapping[str, Any]],
-    *,
-    resources: Mapping[str, str],
-    summarize: Any,
-) -> tuple[Counter[Verdict], list[tuple[Call, Who | None]]]:
-    """Compare what the agent logged of each ``Allocate`` with whom the kubelet made it for.
-
-    Args:
-        calls: the kubelet's side.
-        log: the agent's log lines, in order.
-        resources: full resource name -> the word the agent's log uses.
-        summarize: how the agent's log writes device IDs.
-
-    Returns:
-        The verdicts, and every call that was named wrongly with whom was named.
-    """
-    said: defaultdict[tuple[str, str], deque[Who]] = defaultdict(deque)
-    for line in log:
-        if line.get("message") == "allocate":
-            namespace, _, pod = line["pod"].partition("/")
-            said[line["resource"], line["ids"]].append((namespace, pod, line["container"]))
-    right, wrong = 0, []
-    for call in calls:
-        queue = said[resources[call.resource], summarize(call.ids)]
-        named = queue.popleft() if queue else None
-        if named == call.who:
-            right += 1
-        else:
-            wrong.append((call, named))
-    return Counter({Verdict.RIGHT: right, Verdict.WRONG: len(wrong)}), wrong
+from simulator.node.judge import Named, Verdict, right
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,22 +53,14 @@ class Request:
     container: str
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
-    """Whom a rule names: a pod, and the container where the rule goes that far."""
-
-    pod: str
-    container: str | None
-
-
 def score(requests: Iterable[Request], named: Iterable[Named | None]) -> Counter[Verdict]:
     """Compare a rule's answers with the truth; who names a pod alone is right by the pod."""
 
     def judge(request: Request, name: Named | None) -> Verdict:
         if name is None:
             return Verdict.REFUSED
-        right = name.pod == request.pod and name.container in (None, request.container)
-        return Verdict.RIGHT if right else Verdict.WRONG
+        is_right = right(request.pod, {request.container}, (), name)
+        return Verdict.RIGHT if is_right else Verdict.WRONG
 
     return Counter(map(judge, requests, named))
 

@@ -1,7 +1,7 @@
 """A kubelet, a proxy and plugins on one node, over real sockets.
 
-The kubelet is the simulated one's plugin manager, which obeys K11, K18, K19 and K26. The proxy runs
-in a thread of this process, plugins in processes of their own.
+The kubelet is the simulated one, which obeys K11, K18, K19 and K26. The proxy runs in a thread of
+this process, plugins in processes of their own.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +17,10 @@ from typing import Self
 
 from proxy.program import Proxy
 from simulator.kubelet.answers import Answer
-from simulator.kubelet.devices import Options
-from simulator.kubelet.numa import Device
-from simulator.kubelet.plugins import PluginClient, Plugins
+from simulator.kubelet.node import Kubelet
+from simulator.kubelet.plugins import PluginClient
+from simulator.kubelet.settings import Settings
+from simulator.kubelet.trace import TraceEvent
 
 RESOURCE = "example.com/widget"
 WITHIN = 20.0
@@ -32,48 +33,6 @@ def wait(what: str, condition: Callable[[], object], within: float = WITHIN) -> 
         assert time.monotonic() < began + within, f"not within {within:g} s: {what}"
         time.sleep(0.002)
     return time.monotonic() - began
-
-
-class Kubelet:
-    """One life of a kubelet; hears what plugins say."""
-
-    def __init__(self, folder: Path) -> None:
-        self.lists: list[tuple[Device, ...]] = []
-        self.connections = 0
-        self.losses = 0
-        self._plugins = Plugins(folder, self)
-
-    def start(self) -> None:
-        self._plugins.start()
-
-    def die(self) -> None:
-        """End as one that is killed: its socket stays."""
-        self._plugins.stop(leave_socket=True)
-
-    def connected(self, resource: str, options: Options) -> None:
-        self.options = options
-        self.connections += 1
-
-    def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
-        self.lists.append(devices)
-
-    def disconnected(self, resource: str) -> None:
-        self.losses += 1
-
-    @property
-    def healthy(self) -> int:
-        """How many devices it would give out."""
-        return sum(each.healthy for each in self.lists[-1]) if self.lists else 0
-
-    def client(self, resource: str = RESOURCE) -> PluginClient:
-        found = self._plugins.get(resource)
-        assert found is not None, f"no plugin of {resource} is registered"
-        return found
-
-    def allocate(self, *ids: str) -> Answer:
-        answer = self.client().allocate(ids)
-        assert answer is not None
-        return answer
 
 
 class PluginProcess:
@@ -118,14 +77,16 @@ class PluginProcess:
             self._process.stdout.close()
 
 
-class Node:
+class Site:
     """A kubelet's folder, a proxy's folder, and all that runs between them."""
 
     def __init__(self, folder: Path, *, patience: float = 8.0) -> None:
         self.kubelet_dir, self.plugin_dir = folder / "k", folder / "p"
-        self.kubelet_dir.mkdir()
+        self.kubelet_dir.mkdir(exist_ok=True)
         self.patience = patience
-        self.kubelet = Kubelet(self.kubelet_dir)
+        self.kubelet = Kubelet(
+            Settings(node_name="n1", root_dir=folder / "root", plugin_dir=self.kubelet_dir)
+        )
         self._plugins: list[PluginProcess] = []
         self.defect: BaseException | None = None
 
@@ -143,7 +104,7 @@ class Node:
         for each in self._plugins:
             each.clean_up()
         self.stop_proxy()
-        self.kubelet.die()
+        self.kubelet.kill()
         if error is None:
             assert self.defect is None
 
@@ -177,21 +138,51 @@ class Node:
 
     def served(self, endpoint: str = "plugin.sock", death: str = "") -> PluginProcess:
         """Start a plugin, and wait until the kubelet knows its devices."""
-        lists = len(self.kubelet.lists)
+        lists = len(self.lists)
         made = self.plugin(endpoint, death).wait_registered()
-        wait("a list", lambda: len(self.kubelet.lists) > lists or self.kubelet.healthy)
+        wait("a list", lambda: len(self.lists) > lists or self.healthy)
         return made
 
-    def new_kubelet(self) -> Kubelet:
-        """Let the kubelet die, and another start."""
-        self.kubelet.die()
-        self.kubelet = Kubelet(self.kubelet_dir)
-        self.kubelet.start()
-        return self.kubelet
+    # --- what the kubelet knows, of all its lives ---------------------------------------
+
+    def _events(self, event: str) -> list[TraceEvent]:
+        return [each for each in self.kubelet.trace.events if each.event == event]
+
+    @property
+    def lists(self) -> list[tuple[int, int]]:
+        """How many devices were on each list, and how many of them healthy."""
+        return [(each.size, each.available) for each in self._events("devices")]
+
+    @property
+    def connections(self) -> int:
+        return len(self._events("plugin"))
+
+    @property
+    def losses(self) -> int:
+        return len(self._events("lost"))
+
+    @property
+    def options(self) -> Mapping[str, bool]:
+        return self._events("plugin")[-1].detail
+
+    @property
+    def healthy(self) -> int:
+        """How many devices it would give out."""
+        return self.kubelet.capacity()[1].get(RESOURCE, 0)
+
+    def client(self, resource: str = RESOURCE) -> PluginClient:
+        found = self.kubelet.life.manager.plugins.get(resource)
+        assert found is not None, f"no plugin of {resource} is registered"
+        return found
+
+    def allocate(self, *ids: str) -> Answer:
+        answer = self.client().allocate(ids)
+        assert answer is not None
+        return answer
 
 
 @contextmanager
-def node(folder: Path, *, patience: float = 8.0) -> Iterator[Node]:
-    """Run a node."""
-    with Node(folder, patience=patience) as running:
+def site(folder: Path, *, patience: float = 8.0) -> Iterator[Site]:
+    """Run one."""
+    with Site(folder, patience=patience) as running:
         yield running

@@ -1,0 +1,58 @@
+"""The simulated kubelet beside an agent: it gets its pods by hand."""
+
+from pathlib import Path
+from typing import Any
+
+from simulator.client import ApiClient
+from simulator.kubelet.errors import TurnedAway
+from simulator.kubelet.node import Kubelet
+from simulator.kubelet.plugins import PluginClient
+from simulator.kubelet.settings import Settings
+from tests.agent.app.whole import PODS
+from tests.agent.fakes import eventually
+
+
+def make_kubelet(folder: Path, **more: Any) -> Kubelet:
+    """Make the kubelet of node ``n1``, whose sockets are in *folder*; it is not started."""
+    (folder / "plugins").mkdir(exist_ok=True)
+    given: dict[str, Any] = {
+        "node_name": "n1",
+        "root_dir": folder / "k",
+        "plugin_dir": folder / "plugins",
+        "pod_resources_socket": folder / "pr.sock",
+    }
+    return Kubelet(Settings(**given | more))
+
+
+def registered(kubelet: Kubelet) -> list[str]:
+    """The resources registered so far, in order."""
+    return kubelet.settings.mischief.of("Register")
+
+
+def client_of(kubelet: Kubelet, resource: str) -> PluginClient:
+    """The kubelet's connection to the plugin of a resource."""
+    found = kubelet.life.manager.plugins.get(resource)
+    assert found is not None
+    return found
+
+
+def serve(kubelet: Kubelet, admin: ApiClient, name: str) -> list[str]:
+    """Run a pod of the API server; give the device nodes of its container ``c0``."""
+    pod = admin.get(f"{PODS}/{name}")
+    kubelet.add_pods(pod)
+    found = eventually(lambda: kubelet.received(pod["metadata"]["uid"], "c0"), f"{name} starts")
+    return [each["host_path"] for each in found["devices"]]
+
+
+class TurnsAway:
+    """Raises ``TurnedAway`` so many times; counts how often it was asked."""
+
+    def __init__(self, error: TurnedAway, times: int = 1_000_000) -> None:
+        self.asked = 0
+        self._error = error
+        self._times = times
+
+    def __call__(self, _resource: str) -> None:
+        self.asked += 1
+        if self.asked <= self._times:
+            raise self._error

@@ -1,0 +1,96 @@
+"""The judge, the rules that it compares with, and the audit of what is recorded."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from contract.allocation import Allocation, Evidence
+from contract.demand import ContainerDemand, ContainerKind, Demand
+from contract.names import Names
+from contract.resource import Resource
+from simulator.audit import held_twice, holdings_of, unequal_records
+from simulator.kubelet.trace import TraceEvent
+from simulator.node.judge import Verdict, in_log, judge
+from simulator.rules import Candidate, Request, gpu_manager, score
+
+NAMES = Names()
+CORE, MEMORY = NAMES.core, NAMES.memory
+BEGAN = 1_700_000_000_000.0
+
+
+def _call(pod: str, place: int, *, resource: str = CORE, at: float = 0.0) -> TraceEvent:
+    """A call for a pod's container ``main`` that takes 10 ms."""
+    ids = (f"GPU-0::{place}",)
+    who = {"pod_uid": pod, "namespace": "default", "pod": pod, "container": "main"}
+    fields: dict[str, Any] = {"rpc": "Allocate", "resource": resource, "ids": ids, **who}
+    return TraceEvent(at, BEGAN + at, "rpc", took_ms=10.0, **fields)
+
+
+def _line(pod: str, place: int, at: float = 5.0) -> dict[str, Any]:
+    return {
+        "time": datetime.fromtimestamp((BEGAN + at) / 1000, UTC).isoformat(timespec="milliseconds"),
+        "message": "allocate",
+        "pod": f"default/{pod}",
+        "container": "main",
+        "resource": "core",
+        "evidence": "ticket",
+        "ids": f"GPU-0::{place}",
+    }
+
+
+def test_the_agent_is_right_where_it_names_in_a_call_the_container_it_is_for() -> None:
+    calls = [_call("a", 0), _call("b", 1), _call("c", 2), _call("d", 0, at=100.0)]
+    log = [
+        _line("a", 0),
+        _line("a", 1),
+        _line("c", 2) | {"message": "prefer"},
+        _line("x", 0, at=50.0),  # in a call that the kubelet did not live to hear answered
+        _line("d", 0, at=105.0),
+    ]
+    judged = judge(calls, in_log(log), {CORE: Resource.CORE})
+    assert [each.verdict for each in judged] == [
+        *(Verdict.RIGHT, Verdict.WRONG, Verdict.WRONG, Verdict.RIGHT)
+    ]
+    assert [each.answer and each.answer.named.pod for each in judged] == [
+        *("default/a", "default/a", None, "default/d")
+    ]
+
+
+def _asked(name: str, container: str = "main", at: int = 10) -> Request:
+    return Request(Resource.CORE, 1, at, f"default/{name}", container)
+
+
+def _pod(name: str, age: int, *containers: str, bound: int = 0) -> Candidate:
+    asks = (ContainerDemand(each, ContainerKind.MAIN, 0, Demand(1, 1)) for each in containers)
+    return Candidate(f"default/{name}", name, bound, age, tuple(asks))
+
+
+@pytest.mark.parametrize(
+    ("order", "verdict"), [(["old", "new"], Verdict.RIGHT), (["new", "old"], Verdict.WRONG)]
+)
+def test_the_rule_of_age_is_right_only_where_age_is_the_order(
+    order: list[str], verdict: Verdict
+) -> None:
+    pods, calls = [_pod("old", 1, "main"), _pod("new", 2, "main")], list(map(_asked, order))
+    assert score(calls, gpu_manager(pods, calls)) == {verdict: 2}
+
+
+def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> None:
+    pods = [_pod("old", 1, "main", bound=20), _pod("begun", 2, "one", "two")]
+    calls = [_asked("begun", "one"), _asked("begun", "two", at=30)]
+    assert score(calls, gpu_manager(pods, calls)) == {Verdict.RIGHT: 2}
+
+
+def test_a_place_that_two_pods_hold_is_found() -> None:
+    assert held_twice(holdings_of([_call("a", 0), _call("b", 1)])) == []
+    assert held_twice(holdings_of([_call("a", 0), _call("b", 0)])) == [f"{CORE} GPU-0::0: a and b"]
+
+
+def test_a_record_that_differs_from_what_is_held_is_found() -> None:
+    held = holdings_of([_call("a", 0), _call("a", 3, resource=MEMORY)])
+    of_a = "a", "main"
+    right, wrong = (Allocation((card,), 1, 1, Evidence.WITNESS) for card in ("GPU-0", "GPU-1"))
+    assert unequal_records(held, {of_a: right}, NAMES) == []
+    assert len(unequal_records(held, {of_a: wrong}, NAMES)) == 1
+    assert len(unequal_records(held, {}, NAMES)) == 1

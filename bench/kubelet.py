@@ -27,9 +27,10 @@ from contract.names import Names
 from contract.resource import Resource
 from placement.pods import PodInfo
 from simulator.kubelet.answers import Answer
-from simulator.kubelet.checkpoint import Checkpoint, CheckpointFile
+from simulator.kubelet.checkpoint import CheckpointFile
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.numa import NO_NODE, Holding
+from simulator.kubelet.state import Checkpoint
 
 _MESSAGE_BYTES = 64 << 20
 _OPTIONS = (

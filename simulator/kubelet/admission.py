@@ -5,10 +5,9 @@ Pure: a generator of the calls to make, as in ``devices``.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 
-from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Step, Steps
+from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Run, Steps
 from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected
 from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Pod, requests_of
 
@@ -62,9 +61,7 @@ def admit(pod: Pod, devices: Devices, active: ActivePods, view: Callable[[], Nod
         raise Rejected(pod.annotations[REJECT], _NODE_AFFINITY)
     steps = _allocate_all(pod, devices, active)
     fail_after = pod.seconds(FAIL_AFTER)
-    if fail_after is not None:
-        steps = _failing(steps, devices, int(fail_after))
-    yield from steps
+    yield from steps if fail_after is None else _failing(steps, devices, int(fail_after))
     if REJECT_AFTER in pod.annotations:
         raise Rejected(pod.annotations[REJECT_AFTER], _NODE_AFFINITY)
     check_predicates(pod, view(), {r: len(ids) for r, ids in devices.allocated.items()})
@@ -102,23 +99,18 @@ def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
 
 def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:
     """Pass *steps* on until so many Allocates were answered, then fail as another plugin would."""
-    advance: Callable[[], Step] = partial(next, steps)
-    while True:
+    run = Run(steps)
+    while answers > 0 and run.step is not None:
+        step = run.step
         try:
-            step: Step | None = advance()
-        except StopIteration:
-            step = None
-        if answers <= 0:
-            steps.close()
-            devices.forget_in_flight()
-            raise AdmissionFailure(
-                "rpc error: code = Unknown desc = simulated failure of another device plugin"
-            )
-        if step is None:
-            return
-        try:
-            advance = partial(steps.send, (yield step))
+            reply = yield step
         except CallFailed as error:
-            advance = partial(steps.throw, error)
+            run.failed(error)
         else:
+            run.done(reply)
             answers -= isinstance(step, AllocateCall)
+    if answers <= 0:
+        devices.forget_in_flight()
+        raise AdmissionFailure(
+            "rpc error: code = Unknown desc = simulated failure of another device plugin"
+        )

@@ -76,12 +76,21 @@ class AllocateCall:
 
 @dataclass(frozen=True, slots=True)
 class SaveBooks:
-    """Write the checkpoint now: a container has all it asked for."""
+    """Write the checkpoint now: a container has all it asked for (K28)."""
 
     container: Container
 
 
-Step: TypeAlias = PreferCall | AllocateCall | SaveBooks
+@dataclass(frozen=True, slots=True)
+class PreStartCall:
+    """Announce to the plugin that a container with these devices starts; answered with nothing."""
+
+    container: Container
+    resource: str
+    ids: tuple[str, ...]
+
+
+Step: TypeAlias = PreferCall | AllocateCall | SaveBooks | PreStartCall
 Reply: TypeAlias = tuple[str, ...] | Answer | None
 Steps: TypeAlias = Generator[Step, Reply, None]
 """Yields what to do, is sent the outcome; a failed call is thrown in as CallFailed."""
@@ -93,6 +102,42 @@ PodHoldings: TypeAlias = dict[str, dict[str, Holding]]
 """Container name -> resource -> what it holds."""
 
 
+class Run:
+    """Steps under way.
+
+    Attributes:
+        step: what is to be done next; ``None`` at the end.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        """Go to the first step.
+
+        Raises:
+            AdmissionFailure: from the steps, as every method here.
+            StartFailure: likewise.
+        """
+        self._steps = steps
+        self.step: Step | None = None
+        self._go(partial(next, steps))
+
+    def done(self, reply: Reply) -> None:
+        """Go on with the outcome of the step."""
+        self._go(partial(self._steps.send, reply))
+
+    def failed(self, error: CallFailed) -> None:
+        """Go on after the call failed."""
+        self._go(partial(self._steps.throw, error))
+
+    def _go(self, advance: Callable[[], Step]) -> None:
+        try:
+            self.step = advance()
+        except StopIteration:
+            self.step = None
+        except BaseException:
+            self.step = None
+            raise
+
+
 def drive(
     steps: Steps,
     do: Callable[[Step], Reply],
@@ -102,18 +147,19 @@ def drive(
 
     Raises:
         AdmissionFailure: from the steps.
+        StartFailure: likewise.
     """
-    advance: Callable[[], Step] = partial(next, steps)
-    while True:
-        with advancing():
-            try:
-                step = advance()
-            except StopIteration:
-                return
+    with advancing():
+        run = Run(steps)
+    while run.step is not None:
         try:
-            advance = partial(steps.send, do(step))
+            reply = do(run.step)
         except CallFailed as error:
-            advance = partial(steps.throw, error)
+            with advancing():
+                run.failed(error)
+        else:
+            with advancing():
+                run.done(reply)
 
 
 class Devices:
@@ -126,6 +172,7 @@ class Devices:
         preferred_when_exact: whether the plugin is asked for its preference when exactly
             as many devices are free as are needed and no NUMA alignment applies. The
             source of 1.36 asks; a caller may want to see what happens when it does not.
+        order: sorts the resources of a container in place, by chance if not told (K1).
     """
 
     def __init__(
@@ -135,8 +182,10 @@ class Devices:
         numa_hint: NumaHint = no_hint,
         topology: TopologyPolicy = "none",
         preferred_when_exact: bool = True,
+        order: Callable[[list[str]], None] | None = None,
     ) -> None:
         self._random = random
+        self._order = order or random.shuffle
         # Containers start while pods are admitted; with dice of their own they leave the
         # order of admission a function of the seed.
         self._start_random = dice(random.getrandbits(64))
@@ -307,7 +356,7 @@ class Devices:
     ) -> Steps:
         swept = changed = False
         resources = list(container.limits)
-        self._random.shuffle(resources)
+        self._order(resources)
         for resource in resources:
             if not self.manages(resource):
                 continue
@@ -456,14 +505,30 @@ class Devices:
 
     # Starting a container
 
-    def devices_to_prestart(
-        self, pod_uid: str, container: str, resource: str
-    ) -> tuple[str, ...] | None:
-        """Return the devices to announce before a start (K10); ``None`` when not asked for.
+    def start(self, pod_uid: str, container: Container) -> Steps:
+        """Announce a start to each plugin that wants to know (K10).
 
         Raises:
-            StartFailure: there is no plugin, or no devices.
+            StartFailure: a plugin refuses, there is none, or it does not know the container.
         """
+        resources = [each for each in container.limits if container.limits[each]]
+        self._start_random.shuffle(resources)
+        for resource in resources:
+            if not self.manages(resource):
+                continue
+            ids = self._devices_to_prestart(pod_uid, container.name, resource)
+            if ids is None:
+                continue
+            try:
+                yield PreStartCall(container, resource, ids)
+            except CallFailed as error:
+                raise StartFailure(
+                    f"device plugin PreStartContainer rpc failed with err: {error}"
+                ) from error
+
+    def _devices_to_prestart(
+        self, pod_uid: str, container: str, resource: str
+    ) -> tuple[str, ...] | None:
         endpoint = self.endpoints.get(resource)
         if endpoint is None:
             raise StartFailure(f"endpoint not found in cache for a registered resource: {resource}")

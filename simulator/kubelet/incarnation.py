@@ -4,21 +4,21 @@ import logging
 import queue
 import threading
 import time
-from functools import partial
 from random import Random
 
 from simulator.client import ApiClient, Json
-from simulator.kubelet.admission import NodeView, admit, in_order, status_of
-from simulator.kubelet.devices import PodHoldings
+from simulator.kubelet.admission import status_of
+from simulator.kubelet.devices import Devices
 from simulator.kubelet.errors import AdmissionFailure, Stopping
 from simulator.kubelet.lifecycle import PodWorkers
 from simulator.kubelet.manager import DeviceManager
 from simulator.kubelet.nodestatus import NodeStatus
 from simulator.kubelet.podresources import PodResourcesServer
-from simulator.kubelet.pods import TERMINAL_PHASES, Pod
+from simulator.kubelet.pods import Pod
 from simulator.kubelet.runtime import Runtime
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.source import Change, Op, PodSource
+from simulator.kubelet.state import KubeletState
 from simulator.kubelet.status import StatusManager
 from simulator.kubelet.trace import Trace
 
@@ -48,19 +48,26 @@ class Incarnation:
         self._settings = settings
         self._runtime = runtime
         self._trace = trace
-        self._random = random
         self.stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._pods: dict[str, Pod] = {}
-        self._leaving: dict[str, Pod] = {}  # gone from the API, containers still end (K20)
+        devices = Devices(
+            random=random,
+            numa_hint=settings.numa_hint,
+            topology=settings.topology,
+            preferred_when_exact=settings.preferred_when_exact,
+        )
+        self.state = KubeletState(
+            devices,
+            random=random,
+            active_pods_only=settings.active_pods_only,
+            overtaken_writes=settings.overtaken_writes,
+        )
         self._changes: queue.Queue[Change] = queue.Queue()
         self._ready = False
         self._node_changed = threading.Event()
         self.manager = DeviceManager(
             settings,
+            self.state,
             trace,
-            random,
-            active=self._active_uids,
             on_change=self._node_changed.set,
             stopping=self.stopping,
         )
@@ -86,7 +93,7 @@ class Incarnation:
         if settings.pod_resources_socket is not None:
             self.pod_resources = PodResourcesServer(
                 settings.pod_resources_socket,
-                self._list,
+                self.manager.listed,
                 rate=settings.list_rate,
                 burst=settings.list_burst,
             )
@@ -136,13 +143,13 @@ class Incarnation:
 
     def find(self, full_name: str) -> Pod | None:
         """Find the newest pod of a ``namespace/name``."""
-        with self._lock:
-            newest_first = reversed(self._pods.values())
-            return next((pod for pod in newest_first if pod.full_name == full_name), None)
+        newest_first = reversed(self.pods())
+        return next((pod for pod in newest_first if pod.full_name == full_name), None)
 
     def pods(self) -> tuple[Pod, ...]:
         """Return all pods of the node: static ones too, and those that still end (K20)."""
-        return self._all()
+        with self.manager.lock:
+            return tuple(each.pod for each in self.state.pods.values())
 
     def status(self, uid: str) -> Json | None:
         """Return the status last set for a pod."""
@@ -171,13 +178,14 @@ class Incarnation:
         if change.op is Op.ADD:
             if not self._ready and self._settings.plugin_wait_s:
                 self.manager.wait_for_plugins(self._settings.plugin_wait_s)
-            for pod in in_order(change.pods, self._random):
+            for pod in self.state.in_order(change.pods):
                 self._add(pod)
             if not self._ready and not any(pod.static for pod in change.pods):
                 # Only now: while the first batch is admitted, a pod that is not known
                 # yet may still hold devices.
                 self._ready = True
-                self.manager.sources_are_ready()
+                with self.manager.lock:
+                    self.state.all_admitted()
         elif change.op is Op.UPDATE:
             for pod in change.pods:
                 self._update(pod)
@@ -186,79 +194,30 @@ class Incarnation:
                 self._remove(pod)
 
     def _add(self, pod: Pod) -> None:
-        with self._lock:
-            self._pods[pod.uid] = (
-                pod  # before admission: List shows a pod while it is admitted (K3)
-            )
-        if not self.workers.termination_requested(pod.uid) and pod.phase not in TERMINAL_PHASES:
-            try:
-                self.manager.run(
-                    pod,
-                    lambda devices, active: admit(pod, devices, active, partial(self._view, pod)),
-                )
-            except AdmissionFailure as failure:
-                status = status_of(failure)
-                self._trace.add("reject", pod, error=status["message"])
-                self._statuses.set(pod, dict(status))
-                return
-        self.workers.update(pod)
+        try:
+            self.manager.run(pod, self.state.admit(pod, self.node.allocatable))
+        except AdmissionFailure as failure:
+            status = status_of(failure)
+            self._trace.add("reject", pod, error=status["message"])
+            self._statuses.set(pod, dict(status))
+            return
+        self.workers.queue.add(pod.uid)
 
     def _update(self, pod: Pod) -> None:
-        with self._lock:
-            self._pods[pod.uid] = pod
-        if pod.deleting and self.workers.known_terminated(pod.uid):
+        with self.manager.lock:
+            self.state.update(pod)
+            ended = self.state.pods[pod.uid].ended
+        if pod.deleting and ended:
             self._statuses.remove(pod)  # it finished by itself, and is deleted now
-        elif pod.deleting or not self._refused(pod):
-            self.workers.update(pod)
-
-    def _refused(self, pod: Pod) -> bool:
-        """Return whether the pod has ended without a worker: it was never admitted."""
-        return pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
+        else:
+            self.workers.queue.add(pod.uid)
 
     def _remove(self, pod: Pod) -> None:
-        stays = self._settings.removed_pods_stay and not self._inactive(pod)
-        if stays:  # asked to end before it leaves the lists: no instant at which it is in none
-            self.workers.update(pod, removed=True)
-        with self._lock:
-            if stays:
-                self._leaving[pod.uid] = pod
-            self._pods.pop(pod.uid, None)
-        if not stays:
-            self.workers.update(pod, removed=True)
-        if self.workers.known_terminated(pod.uid):
-            self._statuses.forget(pod.uid)
+        stays = self._settings.removed_pods_stay
+        with self.manager.lock:
+            self.state.remove(pod.uid, listed=stays, keeps=stays)
+            gone = pod.uid not in self.state.pods
+        if gone:
             self.workers.forget(pod.uid)
-
-    # What others ask
-
-    def _active(self) -> list[Pod]:
-        return [pod for pod in self._all() if not self._inactive(pod)]
-
-    def _all(self) -> tuple[Pod, ...]:
-        """Return all pods, with those that are gone from the API and still end (K20)."""
-        with self._lock:
-            pods, leaving = tuple(self._pods.values()), tuple(self._leaving.values())
-        ended = {pod.uid for pod in leaving if not self.workers.ending(pod.uid)}
-        if ended:
-            with self._lock:
-                for uid in ended:
-                    self._leaving.pop(uid, None)
-        return (*pods, *(pod for pod in leaving if pod.uid not in ended))
-
-    def _active_uids(self) -> frozenset[str]:
-        return frozenset(pod.uid for pod in self._active())
-
-    def _inactive(self, pod: Pod) -> bool:
-        if self.workers.known_terminated(pod.uid):
-            return True
-        ended = pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
-        return ended and not self.workers.termination_requested(pod.uid)
-
-    def _view(self, pod: Pod) -> NodeView:
-        others = tuple(each for each in self._active() if each.uid != pod.uid)
-        return NodeView(self.node.allocatable(), others)
-
-    def _list(self) -> list[tuple[Pod, PodHoldings]]:
-        if self._settings.active_pods_only:
-            return self.manager.listed(self._active())
-        return self.manager.listed(self._all())
+        else:
+            self.workers.queue.add(pod.uid)

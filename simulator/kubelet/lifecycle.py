@@ -14,7 +14,7 @@ from contract.demand import ContainerKind
 from simulator.kubelet.dice import dice
 from simulator.kubelet.errors import StartFailure, Stopping
 from simulator.kubelet.manager import DeviceManager
-from simulator.kubelet.pods import RUN_SECONDS, TERMINAL_PHASES, Container, Pod
+from simulator.kubelet.pods import RUN_SECONDS, Container, Pod
 from simulator.kubelet.runtime import Run, Runtime
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.status import StatusManager
@@ -29,19 +29,16 @@ _FAILED = 1
 
 @dataclass(slots=True)
 class _Work:
-    """One pod and how far it is."""
+    """One pod that runs or ends."""
 
     pod: Pod
     random: Random
-    removed: bool = False
-    terminating: bool = False
-    terminated: bool = False
     ends_at: float = 0.0
     waiting: dict[str, Waiting] = field(default_factory=dict)
 
 
 class PodWorkers:
-    """All pods the kubelet runs or ends. Safe between threads.
+    """Starts and ends the containers of the pods that a kubelet knows. Safe between threads.
 
     Args:
         clock: unix seconds.
@@ -66,39 +63,8 @@ class PodWorkers:
         self._trace = trace
         self._clock = clock
         self._stopping = stopping
-        self._lock = threading.Lock()
         self._works: dict[str, _Work] = {}
         self.queue = WorkQueue("pods", self._sync, threads=_THREADS)
-
-    def update(self, pod: Pod, *, removed: bool = False) -> None:
-        """Take a pod as it should be now; *removed*: the API server no longer has it."""
-        with self._lock:
-            work = self._works.get(pod.uid)
-            if work is None:
-                work = _Work(pod, dice(self._settings.seed, pod.uid))
-                self._works[pod.uid] = work
-            work.pod = pod
-            work.removed |= removed
-            work.terminating |= removed or pod.deleting or pod.phase in TERMINAL_PHASES
-        self.queue.add(pod.uid)
-
-    def termination_requested(self, uid: str) -> bool:
-        """Return whether the pod is to end, and known to this kubelet."""
-        with self._lock:
-            work = self._works.get(uid)
-            return work is not None and work.terminating
-
-    def ending(self, uid: str) -> bool:
-        """Return whether the pod is to end, and something of it may still run."""
-        with self._lock:
-            work = self._works.get(uid)
-            return work is not None and work.terminating and not work.terminated
-
-    def known_terminated(self, uid: str) -> bool:
-        """Return whether nothing of the pod runs any more: its devices are free."""
-        with self._lock:
-            work = self._works.get(uid)
-            return work is not None and work.terminated
 
     def restart(self, uid: str, container: str) -> None:
         """Let a container crash; it is started again with what it had (K12)."""
@@ -107,23 +73,24 @@ class PodWorkers:
 
     def forget(self, uid: str) -> None:
         """Drop a pod that is gone everywhere."""
-        with self._lock:
-            work = self._works.get(uid)
-            if work is not None and work.terminated:
-                del self._works[uid]
+        with self._manager.lock:
+            self._works.pop(uid, None)
+        self._statuses.forget(uid)
         self._runtime.remove(uid)
 
     def _sync(self, uid: str) -> float | None:
-        with self._lock:
-            work = self._works.get(uid)
-        if work is None or work.terminated:
-            return None
         self._check()
-        if work.terminating:
+        with self._manager.lock:
+            known = self._manager.state.pods.get(uid)
+            if known is None or known.ended or (known.refused and not known.ending):
+                return None
+            work = self._works.setdefault(uid, _Work(known.pod, dice(self._settings.seed, uid)))
+            work.pod = known.pod
+        if known.ending:
             return self._terminate(work)
         again = self._start_all(work)
         self._check()
-        if self.termination_requested(uid):
+        if self._ends(uid):
             return 0.0
         self._statuses.set(work.pod, status_body(work.pod, self._runtime.get, work.waiting))
         return again
@@ -137,18 +104,19 @@ class PodWorkers:
                 return work.ends_at - now
         for container in pod.containers:
             self._runtime.finish(pod.uid, container.name, _KILLED)
-        self._end(work)
-        if work.removed:
-            self._statuses.forget(pod.uid)
-            self.forget(pod.uid)
-        elif pod.deleting:
-            self._statuses.remove(pod)
+        self._end(pod)
         return None
 
-    def _end(self, work: _Work) -> None:
-        with self._lock:
-            work.terminating = work.terminated = True
-        self._trace.add("end", work.pod)
+    def _end(self, pod: Pod) -> None:
+        with self._manager.lock:
+            self._manager.state.end(pod.uid)
+            gone = pod.uid not in self._manager.state.pods
+            deleting = not gone and self._manager.state.pods[pod.uid].pod.deleting
+        self._trace.add("end", pod)
+        if gone:
+            self.forget(pod.uid)
+        elif deleting:
+            self._statuses.remove(pod)
 
     def _start_all(self, work: _Work) -> float | None:
         """Bring every container as far as it can be now; answer when to look again."""
@@ -165,7 +133,7 @@ class PodWorkers:
             for container in pod.containers:
                 self._runtime.finish(pod.uid, container.name, 0)
             self._statuses.set(pod, status_body(pod, self._runtime.get, work.waiting))
-            self._end(work)
+            self._end(pod)
             return None
         return min(waits, default=None)
 
@@ -222,6 +190,11 @@ class PodWorkers:
         if run is None or run.running or run.exit_code:
             return False
         return container.kind is ContainerKind.INIT or run.finish_at is not None
+
+    def _ends(self, uid: str) -> bool:
+        with self._manager.lock:
+            known = self._manager.state.pods.get(uid)
+            return known is not None and known.ending
 
     def _runs(self, pod: Pod, container: Container) -> bool:
         run = self._runtime.get(pod.uid, container.name)

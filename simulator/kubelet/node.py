@@ -175,12 +175,11 @@ class Kubelet:
 
     def record(self) -> tuple[Held, ...]:
         """Return the kubelet's own truth: who holds what, of the pods that are alive."""
-        life = self.life
-        pods = {pod.uid: pod for pod in life.pods()}
         return tuple(
-            self._held(pods[uid], name, resource, holding.ids)
-            for uid, containers in sorted(life.manager.active_holdings().items())
-            if uid in pods
+            self._held(pod, name, resource, holding.ids)
+            for pod, containers in sorted(
+                self.life.manager.active_holdings(), key=lambda each: each[0].uid
+            )
             for name, resources in sorted(containers.items())
             for resource, holding in sorted(resources.items())
         )

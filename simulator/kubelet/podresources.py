@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import grpc
@@ -113,8 +113,3 @@ class PodResourcesServer(pb_grpc.PodResourcesListerServicer):
         if not allowed:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         return pb.ListPodResourcesResponse(pod_resources=describe(self._lister()))
-
-
-def snapshot(holdings: Mapping[str, PodHoldings], uid: str) -> PodHoldings:
-    """Copy what a pod holds, so that it can be read without the lock."""
-    return {name: dict(resources) for name, resources in holdings.get(uid, {}).items()}

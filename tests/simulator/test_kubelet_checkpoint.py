@@ -7,9 +7,10 @@ from functools import reduce
 import pytest
 
 from simulator.kubelet.answers import Answer, DeviceNode, Mount
-from simulator.kubelet.checkpoint import FILE_NAME, Checkpoint, decode, encode
+from simulator.kubelet.checkpoint import FILE_NAME, decode, encode
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
+from simulator.kubelet.state import Checkpoint
 from simulator.kubelet.staticpods import mirror_of
 from tests.simulator.kubelet_helpers import (
     CORE,
@@ -265,7 +266,7 @@ def test_k33_an_overtaken_write_leaves_the_file_one_container_old_until_the_next
         n.admit(p)
         assert set(written(n)) == {uid_of(first), uid_of(p)}
         plugin.tell()
-        wait_for(lambda: n.kubelet.life.manager.overtaken)
+        wait_for(lambda: n.kubelet.life.state.overtaken)
         n.admit(q)
         assert uid_of(q) not in written(n)
         n.admit(pod("r", container("c", 1)))

@@ -18,7 +18,6 @@ from bench import (
     placement,
     proxy,
     scheduler,
-    soak,
     use,
     webhook,
 )
@@ -41,7 +40,6 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     use.NAME: use.run,
     libraries.NAME: libraries.run,
     proxy.NAME: proxy.run,
-    soak.NAME: soak.run,
     webhook.NAME: webhook.run,
 }
 

@@ -1,7 +1,7 @@
 """Which container does an ``Allocate`` belong to: our resolver against the rules of others.
 
 The same calls through all of them: a burst recorded on a real kubelet. How our agent answers the
-calls of a simulated one is a question of :mod:`bench.soak`.
+calls of a simulated one is what ``tests/adversary`` asks.
 """
 
 from collections import Counter

@@ -41,11 +41,11 @@ def test_a_result_is_printed_with_its_goals() -> None:
 def test_the_command_writes_json_and_fails_when_a_goal_is_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float, status: int
 ) -> None:
-    result = Result("soak", (), (Goal("wrong", limit, 2.0),), {"n": 1})
-    monkeypatch.setattr(command, "QUESTIONS", {"soak": lambda: result})
-    done = CliRunner().invoke(command.main, ["soak", "--out", str(tmp_path / "made")])
+    result = Result("use", (), (Goal("wrong", limit, 2.0),), {"n": 1})
+    monkeypatch.setattr(command, "QUESTIONS", {"use": lambda: result})
+    done = CliRunner().invoke(command.main, ["use", "--out", str(tmp_path / "made")])
     assert done.exit_code == status
-    written = json.loads((tmp_path / "made" / "soak.json").read_text())
+    written = json.loads((tmp_path / "made" / "use.json").read_text())
     assert written["goals"] == [
         {"what": "wrong", "limit": limit, "measured": 2.0, "met": not status}
     ]

@@ -1,5 +1,6 @@
 """Pods as they truly are, and as the API server shows them."""
 
+import itertools
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -9,6 +10,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from contract.stamps import OrderStamp
+from placement.pods import PodId
 from simulator.kubelet import pods as simulated
 
 Json = dict[str, Any]
@@ -48,12 +50,17 @@ class Container:
         return simulated.Container(self.name, self.kind, limits)
 
     @property
+    def hands_on(self) -> bool:
+        """Whether later containers of its pod get what it has (K7)."""
+        return self.kind is ContainerKind.INIT
+
+    @property
     def asks(self) -> bool:
         """Whether it asks for GPUs."""
         return bool(self.cores or self.memory)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Pod:
     """One pod.
 
@@ -92,6 +99,35 @@ class Pod:
         return self.namespace, self.name
 
     @property
+    def id(self) -> PodId:
+        """As the API server identifies it."""
+        return PodId(*self.key, self.mirror_uid if self.static else self.uid)
+
+    @property
+    def as_known(self) -> simulated.Pod:
+        """The pod as the kubelet sees it."""
+        annotations = {}
+        if self.refused_before:
+            annotations[simulated.REJECT] = "NodeAffinity"
+        if self.refused_after:
+            annotations[simulated.REJECT_AFTER] = "NodeAffinity"
+        return simulated.Pod(
+            self.uid,
+            *self.key,
+            created=_rfc3339(self.created),
+            containers=tuple(each.as_asked for each in self.containers),
+            annotations=annotations,
+            deleting=self.deleting,
+            phase=self.phase,
+            static=self.static,
+        )
+
+    @property
+    def created(self) -> int:
+        """Unix time, whole seconds: four pods are made in one."""
+        return _BEGAN + self.number // 4
+
+    @property
     def uids(self) -> set[str]:
         """The UIDs by which it may rightly be named."""
         return {self.uid, self.mirror_uid} - {""}
@@ -128,12 +164,11 @@ class Pod:
 
     def manifest(self) -> Json:
         """Return the pod as the API server shows it."""
-        created = _BEGAN + self.number // 4
         metadata: Json = {
             "namespace": self.namespace,
             "name": self.name,
             "uid": self.mirror_uid if self.static else self.uid,
-            "creationTimestamp": _rfc3339(created),
+            "creationTimestamp": _rfc3339(self.created),
             "annotations": dict(self.annotations),
         }
         if self.static:
@@ -142,7 +177,7 @@ class Pod:
                 "kubernetes.io/config.hash": self.uid,
             }
         if self.deleting:
-            metadata["deletionTimestamp"] = _rfc3339(created + 1000)
+            metadata["deletionTimestamp"] = _rfc3339(self.created + 1000)
         init = [_container(each) for each in self.containers if each.kind is not ContainerKind.MAIN]
         main = [_container(each) for each in self.containers if each.kind is ContainerKind.MAIN]
         spec: Json = {"nodeName": NODE, "containers": main}
@@ -183,3 +218,43 @@ def stamps(number: int, random: Random) -> dict[str, str]:
 def card_of(device_id: str) -> str:
     """Return the card that a device ID names, without looking whether there is one."""
     return device_id.rpartition("::")[0]
+
+
+# --- short ways to write pods ---------------------------------------------------------------
+
+_numbers = itertools.count(1)
+
+
+def asks(
+    cores: int, memory: int, name: str = "main", kind: ContainerKind = ContainerKind.MAIN
+) -> Container:
+    """A container that asks for so much."""
+    return Container(name, kind, cores, memory)
+
+
+def init(cores: int, memory: int, name: str = "init") -> Container:
+    """An ordinary init container."""
+    return asks(cores, memory, name, ContainerKind.INIT)
+
+
+def sidecar(cores: int, memory: int, name: str = "side") -> Container:
+    """A restartable init container."""
+    return asks(cores, memory, name, ContainerKind.SIDECAR)
+
+
+def make_pod(name: str, *containers: Container, at: int = 0, **annotations: str) -> Pod:
+    """A pod that waits; *at* is its time in the queue, by default after all others.
+
+    *annotations* are by their names in :class:`contract.names.Names`.
+    """
+    number = next(_numbers)
+    told = {getattr(NAMES, key): value for key, value in annotations.items()}
+    told.setdefault(NAMES.predicate_time, str((at or _BEGAN + number) * 10**9))
+    return Pod("default", name, f"uid-{number:06}", containers, number, told)
+
+
+def static_pod(name: str, *containers: Container) -> Pod:
+    """A pod that only the kubelet knows, from a file, for as long as it has no mirror."""
+    pod = make_pod(name, *containers)
+    pod.static, pod.annotations = True, {}
+    return pod

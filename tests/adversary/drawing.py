@@ -2,9 +2,9 @@
 
 from random import Random
 
-from bench.adversary.pods import NAMES, Container, Pod, stamps
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.demand import ContainerKind
+from tests.in_memory.pods import NAMES, Container, Pod, stamps
 
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
 

@@ -44,7 +44,7 @@ def fits(tasks: Sequence[Task], free: Places, left: Places) -> bool:
     if not tasks:
         return True
     first, *rest = tasks
-    demand = Demand(first.container.cores, first.container.memory)
+    demand = first.container.demand
     return any(
         fits(rest, *after)
         for cards in combinations(sorted(free), demand.cards)

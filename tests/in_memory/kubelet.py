@@ -19,7 +19,7 @@ from simulator.kubelet.devices import (
     drive,
 )
 from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
-from simulator.kubelet.numa import Device, Holding
+from simulator.kubelet.numa import NO_NODE, Device, Holding
 from simulator.kubelet.pods import TERMINAL_PHASES
 from simulator.kubelet.state import Checkpoint, KnownPod, KubeletState
 from tests.in_memory.api import Api
@@ -96,7 +96,7 @@ class Kubelet:
         self.runs: set[tuple[str, str]] = set()
         self.ill: set[str] = set()
         self.connected = False
-        self.first: tuple[Resource, ...] = ()
+        self.first: tuple[str, ...] = ()
         self._places = {each: tuple(ids) for each, ids in places.items()}
         self._api, self._plugins, self._random = api, plugins, random
         self._overtaken = overtaken
@@ -122,8 +122,8 @@ class Kubelet:
         return state
 
     def _order(self, resources: list[str]) -> None:
-        if self.first:
-            resources.sort(key=self.first.index)
+        if self.first:  # other vendors' come last
+            resources.sort(key=lambda each: [*self.first, each].index(each))
         else:
             self._random.shuffle(resources)
 
@@ -153,6 +153,24 @@ class Kubelet:
         """Let the plugin list its devices."""
         for resource, ids in self._places.items():
             self.state.advertised(resource, [Device(each, each not in self.ill) for each in ids])
+
+    def overtake(self) -> None:
+        """Let the plugin list its devices; the write that comes next overtakes the one for it."""
+        self.state._late = self.state._gathered()
+
+    def hold(self, pod: Pod, container: str, held: Mapping[Resource, Sequence[str]]) -> None:
+        """Have given places to a container at some time, whatever they are; and write it down."""
+        devices = self.state.devices
+        for resource, ids in held.items():
+            holding = Holding(tuple(ids), Answer(), {NO_NODE: tuple(ids)})
+            devices.pods.setdefault(pod.uid, {}).setdefault(container, {})[resource] = holding
+        devices.forget_in_flight()
+        self.state.write()
+
+    def know(self, pod: Pod) -> None:
+        """Have admitted a pod at some time: ``List`` shows it."""
+        self.pods[pod.uid] = pod
+        self.state.pods[pod.uid] = KnownPod(pod.as_known)
 
     # --- admitting ------------------------------------------------------------------------
 

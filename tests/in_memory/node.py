@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from agent.allocator.allocator import Allocator
 from agent.allocator.grants import ContainerEdits, Grant
-from agent.allocator.interfaces import Checkpoint, ListedContainer, ListedPod
+from agent.allocator.interfaces import Checkpoint, DecisionLog, ListedContainer, ListedPod
 from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
 from agent.enforcement.none import NoEnforcement
@@ -20,7 +20,7 @@ from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from simulator.kubelet.devices import PreferCall
+from simulator.kubelet.devices import PreferCall, SaveBooks
 from simulator.kubelet.errors import CallFailed
 from simulator.node.diary import Diary
 from tests.agent.builders import device_table
@@ -118,7 +118,7 @@ class Node:
             store=self.store,
             kubelet=lambda: f"life {self.kubelet.life}",
             writer=self.api,
-            decision_log=self.diary,
+            decision_log=self.decides_to(),
             inject=self.inject,
             enforcer=self._enforcer,
             unhealthy=lambda uuid: self.ill.get(uuid, ""),
@@ -128,6 +128,10 @@ class Node:
         )
         self.watch.deliver(0)
         self.watch.cache.subscribe(self.changed)
+
+    def decides_to(self) -> DecisionLog:
+        """Return where the agent's decisions are told."""
+        return self.diary
 
     def changed(self, view: PodInfo) -> None:
         """Hear of a pod from the watch."""
@@ -230,8 +234,12 @@ class Node:
         if seen:
             self.watch.deliver()
 
-    def begin(self, pod: Pod) -> Pod:
-        """Have the kubelet come to a pod: it is listed with what it has, and no call was made."""
+    def begin(self, pod: Pod, order: tuple[str, ...] = CORE_FIRST) -> Pod:
+        """Have the kubelet come to a pod: it is listed with what it has, and no call was made.
+
+        *order* is that in which its first container's resources are asked for (K1).
+        """
+        self.kubelet.first = order
         if pod not in self.kubelet.queue and not self.api.has(pod):
             self.bind(pod)
         self.kubelet.begin(pod)
@@ -262,12 +270,14 @@ class Node:
             self.kubelet.first = (resource, *others)
             while self.kubelet.admitting is pod and not self._has(pod, container, resource):
                 self.call()
+        if isinstance(self.kubelet.next_call, SaveBooks):
+            self.call()
 
     def _has(self, pod: Pod, container: str, resource: Resource) -> bool:
         held = self.kubelet.of(pod, container)
         return resource in held or not pod.container(container).count(resource)
 
-    def admit(self, pod: Pod, order: tuple[Resource, ...] = CORE_FIRST) -> Pod:
+    def admit(self, pod: Pod, order: tuple[str, ...] = CORE_FIRST) -> Pod:
         """Admit a pod to the end, from where its admission stands.
 
         Raises:
@@ -275,10 +285,15 @@ class Node:
         """
         self.kubelet.first = order
         if self.kubelet.admitting is not pod:
-            self.begin(pod)
+            self.begin(pod, order)
         while self.kubelet.admitting is pod:
             self.call()
         return pod
+
+    def rejected(self, pod: Pod) -> Pod:
+        """Have the kubelet reject a pod before any call; nobody is told."""
+        pod.refused_before = True
+        return self.begin(pod)
 
     def start(self, pod: Pod, container: str = "main") -> None:
         """Start a container (K10).

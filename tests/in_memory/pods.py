@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from contract.demand import ContainerKind
+from contract.demand import ContainerKind, Demand
 from contract.names import Names
-from contract.requests import read_pod_demand
+from contract.requests import read_pod_demand, walk_containers
 from contract.resource import Resource
 from contract.stamps import OrderStamp
-from placement.pods import PodId
+from placement.pods import PodId, read_pod
 from simulator.kubelet import pods as simulated
 
 Json = dict[str, Any]
@@ -21,6 +21,7 @@ OTHER_PLUGIN = "example.com/other"
 """A resource of another vendor's device plugin."""
 
 _BEGAN = 1_736_928_000
+_numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,11 @@ class Container:
         counts = {Resource.CORE: self.cores, Resource.MEMORY: self.memory, OTHER_PLUGIN: self.other}
         limits = {name: int(count) for name, count in counts.items() if count}
         return simulated.Container(self.name, self.kind, limits)
+
+    @property
+    def demand(self) -> Demand:
+        """What it asks for."""
+        return Demand(self.cores, self.memory)
 
     @property
     def hands_on(self) -> bool:
@@ -186,6 +192,37 @@ class Pod:
         return {"metadata": metadata, "spec": spec, "status": {"phase": self.phase}}
 
 
+class ReadPod(Pod):
+    """A pod that is whatever its manifest says."""
+
+    def __init__(self, manifest: Json) -> None:
+        """Read it; its annotations are the pod's own from now on."""
+        view = read_pod(manifest, NAMES)
+        containers = []
+        for listed, _, each in walk_containers(manifest["spec"]):
+            asked = view.demand.of(each["name"])
+            restarts = each.get("restartPolicy") == "Always"
+            kind = ContainerKind.SIDECAR if restarts else ContainerKind.INIT
+            kind = ContainerKind.MAIN if listed == "containers" else kind
+            demand = asked.demand if asked is not None else Demand(0, 0)
+            containers.append(Container(each["name"], kind, demand.cores, demand.memory))
+        super().__init__(*view.id, tuple(containers), number=next(_numbers))
+        self.annotations = manifest["metadata"].get("annotations") or {}
+        self.phase = (manifest.get("status") or {}).get("phase", "Pending")
+        self._manifest = manifest
+
+    def manifest(self) -> Json:
+        """Return the pod as the API server shows it."""
+        metadata = {**self._manifest["metadata"], "annotations": dict(self.annotations)}
+        spec = {**self._manifest["spec"], "nodeName": NODE}
+        return {
+            **self._manifest,
+            "metadata": metadata,
+            "spec": spec,
+            "status": {"phase": self.phase},
+        }
+
+
 def _container(each: Container) -> Json:
     limits = {NAMES.core: each.cores, NAMES.memory: each.memory, OTHER_PLUGIN: int(each.other)}
     made: Json = {
@@ -222,14 +259,17 @@ def card_of(device_id: str) -> str:
 
 # --- short ways to write pods ---------------------------------------------------------------
 
-_numbers = itertools.count(1)
-
 
 def asks(
-    cores: int, memory: int, name: str = "main", kind: ContainerKind = ContainerKind.MAIN
+    cores: int,
+    memory: int,
+    name: str = "main",
+    kind: ContainerKind = ContainerKind.MAIN,
+    *,
+    other: bool = False,
 ) -> Container:
     """A container that asks for so much."""
-    return Container(name, kind, cores, memory)
+    return Container(name, kind, cores, memory, other)
 
 
 def init(cores: int, memory: int, name: str = "init") -> Container:
@@ -251,6 +291,12 @@ def make_pod(name: str, *containers: Container, at: int = 0, **annotations: str)
     told = {getattr(NAMES, key): value for key, value in annotations.items()}
     told.setdefault(NAMES.predicate_time, str((at or _BEGAN + number) * 10**9))
     return Pod("default", name, f"uid-{number:06}", containers, number, told)
+
+
+def failing(pod: Pod) -> Pod:
+    """Have the other vendor's plugin fail for a pod."""
+    pod.other_fails = True
+    return pod
 
 
 def static_pod(name: str, *containers: Container) -> Pod:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from contract.demand import ContainerKind
 from simulator.kubelet.answers import Answer, Merged, merge
 from simulator.kubelet.dice import dice
-from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected, StartFailure
+from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
 from simulator.kubelet.numa import (
     Device,
     Holding,
@@ -30,7 +30,6 @@ from simulator.kubelet.numa import (
     split_by_affinity,
 )
 from simulator.kubelet.pods import Container
-from simulator.kubelet.topology import Hint, TopologyPolicy, align, hints_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +166,7 @@ class Devices:
 
     Args:
         random: every choice a Go map would make.
-        numa_hint: what a topology manager would say.
-        topology: its policy, where it is to conclude that from the devices itself (K23).
+        numa_hint: what a topology manager would say (K23).
         preferred_when_exact: whether the plugin is asked for its preference when exactly
             as many devices are free as are needed and no NUMA alignment applies. The
             source of 1.36 asks; a caller may want to see what happens when it does not.
@@ -180,7 +178,6 @@ class Devices:
         *,
         random: Random,
         numa_hint: NumaHint = no_hint,
-        topology: TopologyPolicy = "none",
         preferred_when_exact: bool = True,
         order: Callable[[list[str]], None] | None = None,
     ) -> None:
@@ -190,7 +187,6 @@ class Devices:
         # order of admission a function of the seed.
         self._start_random = dice(random.getrandbits(64))
         self._numa_hint = numa_hint
-        self._topology = topology
         self._preferred_when_exact = preferred_when_exact
         self.endpoints: dict[str, Endpoint] = {}
         self.all: dict[str, dict[str, Device]] = {}
@@ -308,9 +304,6 @@ class Devices:
         if self._reusable_of != uid:
             self._reusable_of, self.reusable = uid, {}
         affinity = self._numa_hint(uid, container.name)
-        if self._topology != "none":
-            self.update_allocated(active())
-            affinity = self._align(uid, container)
         yield from self._allocate_resources(uid, container, active, affinity)
         held = self.pods.get(uid, {}).get(container.name, {})
         for resource, holding in held.items():
@@ -320,32 +313,6 @@ class Devices:
                     reusable[id_] = None
                 else:
                     reusable.pop(id_, None)
-
-    def _align(self, pod_uid: str, container: Container) -> Collection[int] | None:
-        """Ask the topology manager on which NUMA nodes a container should be.
-
-        Raises:
-            Rejected: on none that its policy allows.
-        """
-        hints: list[list[Hint] | None] = []
-        every = (device for known in self.all.values() for device in known.values())
-        nodes = frozenset(node for device in every for node in device.nodes) or frozenset({0})
-        for resource, size in container.limits.items():
-            if not self.manages(resource) or not size:
-                continue
-            holding = self.pods.get(pod_uid, {}).get(container.name, {}).get(resource)
-            in_use = self.allocated.get(resource, set())
-            reusable = self.reusable.get(resource, {})
-            free = [each for each in self.healthy.get(resource, {}) if each not in in_use]
-            if holding is not None:
-                free, reusable = list(holding.ids), {}
-            hints.append(hints_for(self.all.get(resource, {}), free, reusable, size, nodes))
-        affinity, admitted = align(self._topology, hints, nodes)
-        if not admitted:
-            raise Rejected(
-                "TopologyAffinityError", "Resources cannot be allocated with Topology locality"
-            )
-        return affinity
 
     def _allocate_resources(
         self,

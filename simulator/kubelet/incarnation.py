@@ -6,7 +6,7 @@ import threading
 import time
 from random import Random
 
-from simulator.client import ApiClient, Json
+from simulator.client import ApiClient
 from simulator.kubelet.admission import status_of
 from simulator.kubelet.devices import Devices
 from simulator.kubelet.errors import AdmissionFailure, Stopping
@@ -19,7 +19,6 @@ from simulator.kubelet.runtime import Runtime
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.source import Change, Op, PodSource
 from simulator.kubelet.state import KubeletState
-from simulator.kubelet.status import StatusManager
 from simulator.kubelet.trace import Trace
 
 _log = logging.getLogger(__name__)
@@ -52,7 +51,6 @@ class Incarnation:
         devices = Devices(
             random=random,
             numa_hint=settings.numa_hint,
-            topology=settings.topology,
             preferred_when_exact=settings.preferred_when_exact,
         )
         self.state = KubeletState(
@@ -71,7 +69,7 @@ class Incarnation:
             on_change=self._node_changed.set,
             stopping=self.stopping,
         )
-        self.node = NodeStatus(
+        self._node = NodeStatus(
             api,
             settings.node_name,
             self.manager.counts,
@@ -79,13 +77,12 @@ class Incarnation:
             changed=self._node_changed,
             stop=self.stopping,
         )
-        self._statuses = StatusManager(api, self.stopping)
         self.workers = PodWorkers(
             settings,
             self.manager,
             runtime,
-            self._statuses,
             trace,
+            api=api,
             clock=time.time,
             stopping=self.stopping,
         )
@@ -106,9 +103,8 @@ class Incarnation:
         self.manager.start(self._runtime.running())
         if self.pod_resources is not None:
             self.pod_resources.start()
-        self._statuses.queue.start()
         self.workers.queue.start()
-        loops = [("sync", self._sync_loop), ("node", self.node.run)]
+        loops = [("sync", self._sync_loop), ("node", self._node.run)]
         if self._source is not None:
             loops.append(("pods-source", self._source.run))
         for name, loop in loops:
@@ -122,16 +118,13 @@ class Incarnation:
         self._node_changed.set()
         if self._source is not None:
             self._source.stop()
-        self.deliver(Change(Op.UPDATE, ()))  # wakes the sync loop
+        self.deliver(Change(Op.DROP, ()))  # wakes the sync loop
         deadline = time.monotonic() + _JOIN_S
-        queues = (self._statuses.queue, self.workers.queue)
-        for each in queues:
-            each.stop()
+        self.workers.queue.stop()
         self.manager.stop(leave_socket=leave_sockets)
         if self.pod_resources is not None:
             self.pod_resources.stop(leave_socket=leave_sockets)
-        for each in queues:
-            each.join(deadline - time.monotonic())
+        self.workers.queue.join(deadline - time.monotonic())
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
@@ -150,10 +143,6 @@ class Incarnation:
         """Return all pods of the node: static ones too, and those that still end (K20)."""
         with self.manager.lock:
             return tuple(each.pod for each in self.state.pods.values())
-
-    def status(self, uid: str) -> Json | None:
-        """Return the status last set for a pod."""
-        return self._statuses.get(uid)
 
     def idle(self) -> bool:
         """Return whether every batch delivered so far has been worked on."""
@@ -175,49 +164,56 @@ class Incarnation:
                 self._changes.task_done()
 
     def _handle(self, change: Change) -> None:
-        if change.op is Op.ADD:
-            if not self._ready and self._settings.plugin_wait_s:
-                self.manager.wait_for_plugins(self._settings.plugin_wait_s)
-            for pod in self.state.in_order(change.pods):
-                self._add(pod)
-            if not self._ready and not any(pod.static for pod in change.pods):
-                # Only now: while the first batch is admitted, a pod that is not known
-                # yet may still hold devices.
-                self._ready = True
-                with self.manager.lock:
-                    self.state.all_admitted()
-        elif change.op is Op.UPDATE:
+        if change.op is Op.DROP:
             for pod in change.pods:
+                self._remove(pod.uid)
+            return
+        with self.manager.lock:
+            known = {
+                each.pod.uid: each.pod for each in self.state.pods.values() if not each.removed
+            }
+        told = {pod.uid for pod in change.pods}
+        names = {pod.full_name for pod in change.pods}
+        for uid, pod in known.items():
+            missing = change.op is Op.LIST and not pod.static
+            # Of one whose name another has now, the DELETED was missed.
+            if uid not in told and (missing or pod.full_name in names):
+                self._remove(uid)
+        if not self._ready and self._settings.plugin_wait_s:
+            self.manager.wait_for_plugins(self._settings.plugin_wait_s)
+        for pod in self.state.in_order(each for each in change.pods if each.uid not in known):
+            self._add(pod)
+        if not self._ready and not any(pod.static for pod in change.pods):
+            # Only now: while the first batch is admitted, a pod that is not known yet may still
+            # hold devices.
+            self._ready = True
+            with self.manager.lock:
+                self.state.all_admitted()
+        for pod in change.pods:
+            if pod.uid in known:
                 self._update(pod)
-        else:
-            for pod in change.pods:
-                self._remove(pod)
 
     def _add(self, pod: Pod) -> None:
         try:
-            self.manager.run(pod, self.state.admit(pod, self.node.allocatable))
+            self.manager.run(pod, self.state.admit(pod))
         except AdmissionFailure as failure:
             status = status_of(failure)
             self._trace.add("reject", pod, error=status["message"])
-            self._statuses.set(pod, dict(status))
-            return
-        self.workers.queue.add(pod.uid)
+            self.workers.refuse(pod, dict(status))
+        else:
+            self.workers.queue.add(pod.uid)
 
     def _update(self, pod: Pod) -> None:
         with self.manager.lock:
             self.state.update(pod)
-            ended = self.state.pods[pod.uid].ended
-        if pod.deleting and ended:
-            self._statuses.remove(pod)  # it finished by itself, and is deleted now
-        else:
-            self.workers.queue.add(pod.uid)
+        self.workers.queue.add(pod.uid)
 
-    def _remove(self, pod: Pod) -> None:
+    def _remove(self, uid: str) -> None:
         stays = self._settings.removed_pods_stay
         with self.manager.lock:
-            self.state.remove(pod.uid, listed=stays, keeps=stays)
-            gone = pod.uid not in self.state.pods
+            self.state.remove(uid, listed=stays, keeps=stays)
+            gone = uid not in self.state.pods
         if gone:
-            self.workers.forget(pod.uid)
+            self.workers.forget(uid)
         else:
-            self.workers.queue.add(pod.uid)
+            self.workers.queue.add(uid)

@@ -5,19 +5,16 @@ Pure: no I/O, no lock, no thread. Admissions and starts are generators of the ca
 by step, holds one lock while a method runs or a generator advances, and gives it up during a call.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from simulator.kubelet.admission import NodeView, admit, in_order
+from simulator.kubelet.admission import admit, in_order
 from simulator.kubelet.devices import Devices, PodHoldings, Steps
 from simulator.kubelet.dice import dice
 from simulator.kubelet.errors import AdmissionFailure
 from simulator.kubelet.numa import Device
 from simulator.kubelet.pods import TERMINAL_PHASES, Pod
-
-Amounts = Callable[[], Mapping[str, int]]
-"""Gives how much the node has of each resource, as far as it is to be checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,7 @@ class KubeletState:
         """Return a batch in the order in which it is admitted (K1)."""
         return in_order(batch, self._random)
 
-    def admit(self, pod: Pod, allocatable: Amounts) -> Steps:
+    def admit(self, pod: Pod) -> Steps:
         """Come to a pod: ``List`` shows it from now on (K3), and its containers get devices.
 
         One that is to end, or is over, is known and gets nothing.
@@ -154,8 +151,7 @@ class KubeletState:
             return
         known.admitting = True
         try:
-            view = lambda: NodeView(allocatable(), self._others(pod))  # noqa: E731
-            yield from admit(pod, self.devices, self.active, view)
+            yield from admit(pod, self.devices, self.active)
         except AdmissionFailure:
             known.refused = True
             raise
@@ -221,10 +217,6 @@ class KubeletState:
             for uid in self.devices.pods
             if uid in active
         ]
-
-    def _others(self, pod: Pod) -> tuple[Pod, ...]:
-        active = self.active()
-        return tuple(self.pods[uid].pod for uid in active if uid != pod.uid)
 
 
 def snapshot(holdings: Mapping[str, PodHoldings], uid: str) -> PodHoldings:

@@ -68,7 +68,8 @@ class Judge:
 
     Kinds: ``wrong`` another container was named, ``bystander`` one that never asked for GPUs was
     named, ``witness`` a guess was called more, ``twice`` a place was given twice, ``refused``
-    a pod was refused that could have run, ``failed`` the agent failed instead of answering,
+    a pod was refused that could have run, ``cornered`` one that fitted when it was first asked
+    for, ``failed`` the agent failed instead of answering,
     ``veto`` a start was vetoed without reason, ``unproven`` one was let through without proof,
     ``wish`` a container started on a card that its author had ruled out, ``record`` a pod carries
     what is not so, ``free`` what is free is told wrongly, ``unknown`` a running container is not

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.adversary import quiet
+from tests.adversary.chaos import Chaos
 from tests.adversary.judge import Finding
-from tests.adversary.moves import Chaos, Faults
+from tests.adversary.moves import Faults
 from tests.adversary.world import KubeletDied, World
 
 FORMS = {"new List": True, "old List": False}
@@ -86,7 +87,9 @@ def _drain(world: World, chaos: Chaos, faults: Faults) -> None:
         try:
             chaos.strike("between", None)
             if world.kubelet.queue:
+                pod = world.kubelet.queue[0]
                 world.kubelet.admit_next()
+                faults.admitted(pod)
         except KubeletDied:
             faults.restart_kubelet()
         if not world.kubelet.connected:

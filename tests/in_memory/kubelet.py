@@ -186,7 +186,7 @@ class Kubelet:
         self._unqueue(pod)
         self.admitting = pod
         try:
-            self._run = Run(self.state.admit(pod.as_known, dict))
+            self._run = Run(self.state.admit(pod.as_known))
         except AdmissionFailure:
             self._run = None
         self._through()

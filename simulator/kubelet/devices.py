@@ -183,9 +183,9 @@ class Devices:
     ) -> None:
         self._random = random
         self._order = order or random.shuffle
-        # Containers start while pods are admitted; with dice of their own they leave the
-        # order of admission a function of the seed.
-        self._start_random = dice(random.getrandbits(64))
+        # What goes on beside admissions, such as starts, has dice of its own, and leaves the order
+        # of admission a function of the seed.
+        self.beside = dice(random.getrandbits(64))
         self._numa_hint = numa_hint
         self._preferred_when_exact = preferred_when_exact
         self.endpoints: dict[str, Endpoint] = {}
@@ -479,7 +479,7 @@ class Devices:
             StartFailure: a plugin refuses, there is none, or it does not know the container.
         """
         resources = [each for each in container.limits if container.limits[each]]
-        self._start_random.shuffle(resources)
+        self.beside.shuffle(resources)
         for resource in resources:
             if not self.manages(resource):
                 continue
@@ -507,10 +507,10 @@ class Devices:
                 f"no devices found allocated in local cache for pod {pod_uid}, "
                 f"container {container}, resource {resource}"
             )
-        return tuple(self._start_random.sample(holding.ids, len(holding.ids)))
+        return tuple(self.beside.sample(holding.ids, len(holding.ids)))
 
     def received(self, pod_uid: str, container: str) -> Merged:
         """Merge all answers of a container (K12)."""
         held = self.pods.get(pod_uid, {}).get(container, {})
-        resources = self._start_random.sample(sorted(held), len(held))
+        resources = self.beside.sample(sorted(held), len(held))
         return merge(held[resource].answer for resource in resources)

@@ -11,7 +11,6 @@ from random import Random
 
 from simulator.kubelet.admission import admit, in_order
 from simulator.kubelet.devices import Devices, PodHoldings, Steps
-from simulator.kubelet.dice import dice
 from simulator.kubelet.errors import AdmissionFailure
 from simulator.kubelet.numa import Device
 from simulator.kubelet.pods import TERMINAL_PHASES, Pod
@@ -83,7 +82,6 @@ class KubeletState:
         self.pods: dict[str, KnownPod] = {}
         self.checkpoint: Checkpoint | None = None
         self._random = random
-        self._overtaking = dice(random.getrandbits(64))
         self._active_pods_only = active_pods_only
         self._overtaken_writes = overtaken_writes
         self._late: Checkpoint | None = None
@@ -108,7 +106,7 @@ class KubeletState:
     def advertised(self, resource: str, devices: Iterable[Device]) -> None:
         """Take a plugin's list of devices, and write it down (K28), in mid-admission too (K30)."""
         self.devices.advertised(resource, devices)
-        if self._late is None and self._overtaking.random() < self._overtaken_writes:
+        if self._late is None and self.devices.beside.random() < self._overtaken_writes:
             self._late = self._gathered()
         else:
             self.write()

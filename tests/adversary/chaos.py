@@ -44,12 +44,12 @@ class Chaos:
             (2, faults.come_back),
             (2, faults.fail_a_get),
             (1, faults.refresh),
-            (1, faults.tell_devices),
+            (3, faults.tell_devices),
         )
         self._rare: Choices = (
             (6, faults.kill_agent),
             (3, faults.api),
-            (2, faults.list),
+            (4, faults.list),
             (1, faults.health),
             (1, faults.static_pod),
             (1, faults.break_watch),

@@ -41,7 +41,7 @@ def draw_containers(random: Random) -> tuple[Container, ...]:
 
 def _share(name: str, kind: ContainerKind, random: Random) -> Container:
     cores, memory = random.choice(_SHARES)
-    return Container(name, kind, cores, memory, random.random() < 0.1)
+    return Container(name, kind, cores, memory, random.random() < 0.2)
 
 
 def draw_pod(number: int, name: str, cards: tuple[str, ...], random: Random) -> Pod:

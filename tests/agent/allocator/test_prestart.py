@@ -87,18 +87,6 @@ def test_a_pod_of_which_only_the_file_tells_starts_without_a_name(node: Node) ->
     assert not node.diary.refs("prestart")
 
 
-def test_the_entry_of_an_ended_pod_with_the_same_places_is_not_meant(node: Node) -> None:
-    """K29: it stays until the next write, and the API may still show the pod."""
-    ended = node.admit(make_pod("ended", asks(30, 8)))
-    node.ends(ended)
-    node.kubelet.overtake()
-    pod = node.admit(make_pod("a", asks(30, 8)))
-    assert node.held(pod) == node.held(ended) or not node.held(ended)
-    node.start(pod)
-    assert "ended/main" not in node.diary.refs("prestart")
-    assert not node.diary.of("corrected")
-
-
 # --- the file is one container old: K33 ----------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from contract.allocation import Evidence
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import Container, Pod, asks, init, make_pod, static_pod
@@ -136,8 +135,3 @@ def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_
     node.allocator.refresh()
     node.call()
     assert last(node) == "a/main"
-
-
-def test_evidence_of_a_guess_is_order(node: Node) -> None:
-    node.serve(asking_beside_a_newer_one(node, asks(30, 8)), "main", CORE)
-    assert node.diary.evidence("allocate")[-1] is Evidence.ORDER

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from bench import footprint, nodepath, overview, proxy, scheduler, soak, use, webhook
+from bench import footprint, nodepath, overview, proxy, scheduler, use, webhook
 from bench.process import ProcessFailed
 from bench.result import Result, tell
 from simulator.node.node import NodeStuck
@@ -20,7 +20,6 @@ QUESTIONS: Mapping[str, Callable[[], Result]] = {
     overview.NAME: overview.run,
     use.NAME: use.run,
     proxy.NAME: proxy.run,
-    soak.NAME: soak.run,
     webhook.NAME: webhook.run,
 }
 

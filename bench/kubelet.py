@@ -21,13 +21,14 @@ from contract.names import Names
 from contract.resource import Resource
 from placement.pods import PodInfo
 from simulator.kubelet.answers import Answer
-from simulator.kubelet.checkpoint import Checkpoint, CheckpointFile
+from simulator.kubelet.checkpoint import CheckpointFile
 from simulator.kubelet.devices import Options, PodHoldings
 from simulator.kubelet.numa import NO_NODE, Device, Holding
 from simulator.kubelet.plugins import Plugins
 from simulator.kubelet.podresources import PodResourcesServer, describe
 from simulator.kubelet.pods import Pod, parse_pod
 from simulator.kubelet.sockets import Mischief
+from simulator.kubelet.state import Checkpoint
 
 _UNLIMITED = 1_000_000
 _OPTIONS = (

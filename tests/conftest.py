@@ -33,7 +33,7 @@ TESTS = Path(__file__).parent
 # Coverage is what the tests of the modules reach, and measuring it doubles the time of a test.
 # Whole nodes run every module at once; manifests and images run none, nor do documents.
 WHOLE = (
-    *(TESTS / each for each in ("bench", "deploy", "e2e")),
+    *(TESTS / each for each in ("adversary", "bench", "deploy", "e2e")),
     *(TESTS / each for each in ("image", "runtime", "simulator", "situations")),
 )
 READ = ("test_architecture.py", "test_docs.py", "test_readme.py", "release")

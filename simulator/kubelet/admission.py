@@ -3,29 +3,14 @@
 Pure: a generator of the calls to make, as in ``devices``.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable
 from random import Random
 
-from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Step, Steps
+from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Run, Steps
 from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected
-from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Pod, requests_of
+from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Pod
 
 _NODE_AFFINITY = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeView:
-    """What the predicates know of the node.
-
-    Attributes:
-        allocatable: extended resources as last published; what is missing is not checked.
-        others: the pods that are alive, without the one to admit.
-    """
-
-    allocatable: Mapping[str, int]
-    others: tuple[Pod, ...]
 
 
 def in_order(batch: Iterable[Pod], random: Random) -> list[Pod]:
@@ -49,7 +34,7 @@ def status_of(error: AdmissionFailure) -> dict[str, str]:
     return {"phase": "Failed", "reason": reason, "message": message}
 
 
-def admit(pod: Pod, devices: Devices, active: ActivePods, view: Callable[[], NodeView]) -> Steps:
+def admit(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
     """Take a pod through the admission handlers, in the order of the kubelet.
 
     The device manager comes before the predicates, so a pod that these refuse has called the
@@ -62,37 +47,9 @@ def admit(pod: Pod, devices: Devices, active: ActivePods, view: Callable[[], Nod
         raise Rejected(pod.annotations[REJECT], _NODE_AFFINITY)
     steps = _allocate_all(pod, devices, active)
     fail_after = pod.seconds(FAIL_AFTER)
-    if fail_after is not None:
-        steps = _failing(steps, devices, int(fail_after))
-    yield from steps
+    yield from steps if fail_after is None else _failing(steps, devices, int(fail_after))
     if REJECT_AFTER in pod.annotations:
         raise Rejected(pod.annotations[REJECT_AFTER], _NODE_AFFINITY)
-    check_predicates(pod, view(), {r: len(ids) for r, ids in devices.allocated.items()})
-
-
-def check_predicates(pod: Pod, view: NodeView, allocated: Mapping[str, int]) -> None:
-    """Refuse what does not fit on the node.
-
-    Args:
-        pod: the pod to admit.
-        view: the node.
-        allocated: devices that pods hold: the node counts as having at least these,
-            so that a pod from before a restart fits while its plugin is away.
-
-    Raises:
-        Rejected: with the kubelet's reason and words.
-    """
-    for resource, requested in sorted(requests_of(pod).items()):
-        if resource not in view.allocatable or not requested:
-            continue
-        capacity = max(view.allocatable[resource], allocated.get(resource, 0))
-        used = sum(requests_of(other).get(resource, 0) for other in view.others)
-        if requested > capacity - used:
-            raise Rejected(
-                f"OutOf{resource}",
-                f"Node didn't have enough resource: {resource}, requested: {requested}, "
-                f"used: {used}, capacity: {capacity}",
-            )
 
 
 def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
@@ -102,23 +59,18 @@ def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
 
 def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:
     """Pass *steps* on until so many Allocates were answered, then fail as another plugin would."""
-    advance: Callable[[], Step] = partial(next, steps)
-    while True:
+    run = Run(steps)
+    while answers > 0 and run.step is not None:
+        step = run.step
         try:
-            step: Step | None = advance()
-        except StopIteration:
-            step = None
-        if answers <= 0:
-            steps.close()
-            devices.forget_in_flight()
-            raise AdmissionFailure(
-                "rpc error: code = Unknown desc = simulated failure of another device plugin"
-            )
-        if step is None:
-            return
-        try:
-            advance = partial(steps.send, (yield step))
+            reply = yield step
         except CallFailed as error:
-            advance = partial(steps.throw, error)
+            run.failed(error)
         else:
+            run.done(reply)
             answers -= isinstance(step, AllocateCall)
+    if answers <= 0:
+        devices.forget_in_flight()
+        raise AdmissionFailure(
+            "rpc error: code = Unknown desc = simulated failure of another device plugin"
+        )

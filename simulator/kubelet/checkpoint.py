@@ -7,8 +7,7 @@ the other.
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -20,22 +19,10 @@ from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.files import write_atomically
 from simulator.kubelet.numa import Holding
+from simulator.kubelet.state import Checkpoint
 from simulator.kubelet.wire import read_answer, write_answer
 
 FILE_NAME = "kubelet_internal_checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What the file holds.
-
-    Attributes:
-        pods: pod UID -> container -> resource -> holding.
-        registered: the resources whose plugins were registered, with their healthy devices.
-    """
-
-    pods: Mapping[str, PodHoldings]
-    registered: Mapping[str, Iterable[str]]
 
 
 def encode(checkpoint: Checkpoint) -> str:
@@ -93,32 +80,14 @@ def decode(text: str) -> Checkpoint:
 
 
 class CheckpointFile:
-    """The file in the device plugin directory.
-
-    The kubelet takes what it writes under one lock and writes it under another, so one of two
-    writers can overtake the other: the older state is written last, and stays until the next
-    write (K33).
-    """
+    """The file in the device plugin directory."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
-        self._late: Checkpoint | None = None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write it, whole or not at all; then a writer that it has overtaken writes, too."""
+        """Write it, whole or not at all."""
         write_atomically(self._path, encode(checkpoint))
-        late, self._late = self._late, None
-        if late is not None:
-            write_atomically(self._path, encode(late))
-
-    def save_late(self, checkpoint: Checkpoint) -> None:
-        """Let the next :meth:`save` overtake this one."""
-        self._late = checkpoint
-
-    @property
-    def overtaken(self) -> bool:
-        """Whether the next write overtakes one."""
-        return self._late is not None
 
     def load(self) -> Checkpoint | None:
         """Read it; ``None`` when there is none.

@@ -20,7 +20,7 @@ from typing import TypeAlias
 from contract.demand import ContainerKind
 from simulator.kubelet.answers import Answer, Merged, merge
 from simulator.kubelet.dice import dice
-from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected, StartFailure
+from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
 from simulator.kubelet.numa import (
     Device,
     Holding,
@@ -30,7 +30,6 @@ from simulator.kubelet.numa import (
     split_by_affinity,
 )
 from simulator.kubelet.pods import Container
-from simulator.kubelet.topology import Hint, TopologyPolicy, align, hints_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +75,21 @@ class AllocateCall:
 
 @dataclass(frozen=True, slots=True)
 class SaveBooks:
-    """Write the checkpoint now: a container has all it asked for."""
+    """Write the checkpoint now: a container has all it asked for (K28)."""
 
     container: Container
 
 
-Step: TypeAlias = PreferCall | AllocateCall | SaveBooks
+@dataclass(frozen=True, slots=True)
+class PreStartCall:
+    """Announce to the plugin that a container with these devices starts; answered with nothing."""
+
+    container: Container
+    resource: str
+    ids: tuple[str, ...]
+
+
+Step: TypeAlias = PreferCall | AllocateCall | SaveBooks | PreStartCall
 Reply: TypeAlias = tuple[str, ...] | Answer | None
 Steps: TypeAlias = Generator[Step, Reply, None]
 """Yields what to do, is sent the outcome; a failed call is thrown in as CallFailed."""
@@ -93,6 +101,42 @@ PodHoldings: TypeAlias = dict[str, dict[str, Holding]]
 """Container name -> resource -> what it holds."""
 
 
+class Run:
+    """Steps under way.
+
+    Attributes:
+        step: what is to be done next; ``None`` at the end.
+    """
+
+    def __init__(self, steps: Steps) -> None:
+        """Go to the first step.
+
+        Raises:
+            AdmissionFailure: from the steps, as every method here.
+            StartFailure: likewise.
+        """
+        self._steps = steps
+        self.step: Step | None = None
+        self._go(partial(next, steps))
+
+    def done(self, reply: Reply) -> None:
+        """Go on with the outcome of the step."""
+        self._go(partial(self._steps.send, reply))
+
+    def failed(self, error: CallFailed) -> None:
+        """Go on after the call failed."""
+        self._go(partial(self._steps.throw, error))
+
+    def _go(self, advance: Callable[[], Step]) -> None:
+        try:
+            self.step = advance()
+        except StopIteration:
+            self.step = None
+        except BaseException:
+            self.step = None
+            raise
+
+
 def drive(
     steps: Steps,
     do: Callable[[Step], Reply],
@@ -102,18 +146,19 @@ def drive(
 
     Raises:
         AdmissionFailure: from the steps.
+        StartFailure: likewise.
     """
-    advance: Callable[[], Step] = partial(next, steps)
-    while True:
-        with advancing():
-            try:
-                step = advance()
-            except StopIteration:
-                return
+    with advancing():
+        run = Run(steps)
+    while run.step is not None:
         try:
-            advance = partial(steps.send, do(step))
+            reply = do(run.step)
         except CallFailed as error:
-            advance = partial(steps.throw, error)
+            with advancing():
+                run.failed(error)
+        else:
+            with advancing():
+                run.done(reply)
 
 
 class Devices:
@@ -121,11 +166,11 @@ class Devices:
 
     Args:
         random: every choice a Go map would make.
-        numa_hint: what a topology manager would say.
-        topology: its policy, where it is to conclude that from the devices itself (K23).
+        numa_hint: what a topology manager would say (K23).
         preferred_when_exact: whether the plugin is asked for its preference when exactly
             as many devices are free as are needed and no NUMA alignment applies. The
             source of 1.36 asks; a caller may want to see what happens when it does not.
+        order: sorts the resources of a container in place, by chance if not told (K1).
     """
 
     def __init__(
@@ -133,15 +178,15 @@ class Devices:
         *,
         random: Random,
         numa_hint: NumaHint = no_hint,
-        topology: TopologyPolicy = "none",
         preferred_when_exact: bool = True,
+        order: Callable[[list[str]], None] | None = None,
     ) -> None:
         self._random = random
-        # Containers start while pods are admitted; with dice of their own they leave the
-        # order of admission a function of the seed.
-        self._start_random = dice(random.getrandbits(64))
+        self._order = order or random.shuffle
+        # What goes on beside admissions, such as starts, has dice of its own, and leaves the order
+        # of admission a function of the seed.
+        self.beside = dice(random.getrandbits(64))
         self._numa_hint = numa_hint
-        self._topology = topology
         self._preferred_when_exact = preferred_when_exact
         self.endpoints: dict[str, Endpoint] = {}
         self.all: dict[str, dict[str, Device]] = {}
@@ -259,9 +304,6 @@ class Devices:
         if self._reusable_of != uid:
             self._reusable_of, self.reusable = uid, {}
         affinity = self._numa_hint(uid, container.name)
-        if self._topology != "none":
-            self.update_allocated(active())
-            affinity = self._align(uid, container)
         yield from self._allocate_resources(uid, container, active, affinity)
         held = self.pods.get(uid, {}).get(container.name, {})
         for resource, holding in held.items():
@@ -272,32 +314,6 @@ class Devices:
                 else:
                     reusable.pop(id_, None)
 
-    def _align(self, pod_uid: str, container: Container) -> Collection[int] | None:
-        """Ask the topology manager on which NUMA nodes a container should be.
-
-        Raises:
-            Rejected: on none that its policy allows.
-        """
-        hints: list[list[Hint] | None] = []
-        every = (device for known in self.all.values() for device in known.values())
-        nodes = frozenset(node for device in every for node in device.nodes) or frozenset({0})
-        for resource, size in container.limits.items():
-            if not self.manages(resource) or not size:
-                continue
-            holding = self.pods.get(pod_uid, {}).get(container.name, {}).get(resource)
-            in_use = self.allocated.get(resource, set())
-            reusable = self.reusable.get(resource, {})
-            free = [each for each in self.healthy.get(resource, {}) if each not in in_use]
-            if holding is not None:
-                free, reusable = list(holding.ids), {}
-            hints.append(hints_for(self.all.get(resource, {}), free, reusable, size, nodes))
-        affinity, admitted = align(self._topology, hints, nodes)
-        if not admitted:
-            raise Rejected(
-                "TopologyAffinityError", "Resources cannot be allocated with Topology locality"
-            )
-        return affinity
-
     def _allocate_resources(
         self,
         uid: str,
@@ -307,7 +323,7 @@ class Devices:
     ) -> Steps:
         swept = changed = False
         resources = list(container.limits)
-        self._random.shuffle(resources)
+        self._order(resources)
         for resource in resources:
             if not self.manages(resource):
                 continue
@@ -456,14 +472,30 @@ class Devices:
 
     # Starting a container
 
-    def devices_to_prestart(
-        self, pod_uid: str, container: str, resource: str
-    ) -> tuple[str, ...] | None:
-        """Return the devices to announce before a start (K10); ``None`` when not asked for.
+    def start(self, pod_uid: str, container: Container) -> Steps:
+        """Announce a start to each plugin that wants to know (K10).
 
         Raises:
-            StartFailure: there is no plugin, or no devices.
+            StartFailure: a plugin refuses, there is none, or it does not know the container.
         """
+        resources = [each for each in container.limits if container.limits[each]]
+        self.beside.shuffle(resources)
+        for resource in resources:
+            if not self.manages(resource):
+                continue
+            ids = self._devices_to_prestart(pod_uid, container.name, resource)
+            if ids is None:
+                continue
+            try:
+                yield PreStartCall(container, resource, ids)
+            except CallFailed as error:
+                raise StartFailure(
+                    f"device plugin PreStartContainer rpc failed with err: {error}"
+                ) from error
+
+    def _devices_to_prestart(
+        self, pod_uid: str, container: str, resource: str
+    ) -> tuple[str, ...] | None:
         endpoint = self.endpoints.get(resource)
         if endpoint is None:
             raise StartFailure(f"endpoint not found in cache for a registered resource: {resource}")
@@ -475,10 +507,10 @@ class Devices:
                 f"no devices found allocated in local cache for pod {pod_uid}, "
                 f"container {container}, resource {resource}"
             )
-        return tuple(self._start_random.sample(holding.ids, len(holding.ids)))
+        return tuple(self.beside.sample(holding.ids, len(holding.ids)))
 
     def received(self, pod_uid: str, container: str) -> Merged:
         """Merge all answers of a container (K12)."""
         held = self.pods.get(pod_uid, {}).get(container, {})
-        resources = self._start_random.sample(sorted(held), len(held))
+        resources = self.beside.sample(sorted(held), len(held))
         return merge(held[resource].answer for resource in resources)

@@ -4,22 +4,21 @@ import logging
 import queue
 import threading
 import time
-from functools import partial
 from random import Random
 
-from simulator.client import ApiClient, Json
-from simulator.kubelet.admission import NodeView, admit, in_order, status_of
-from simulator.kubelet.devices import PodHoldings
+from simulator.client import ApiClient
+from simulator.kubelet.admission import status_of
+from simulator.kubelet.devices import Devices
 from simulator.kubelet.errors import AdmissionFailure, Stopping
 from simulator.kubelet.lifecycle import PodWorkers
 from simulator.kubelet.manager import DeviceManager
 from simulator.kubelet.nodestatus import NodeStatus
 from simulator.kubelet.podresources import PodResourcesServer
-from simulator.kubelet.pods import TERMINAL_PHASES, Pod
+from simulator.kubelet.pods import Pod
 from simulator.kubelet.runtime import Runtime
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.source import Change, Op, PodSource
-from simulator.kubelet.status import StatusManager
+from simulator.kubelet.state import KubeletState
 from simulator.kubelet.trace import Trace
 
 _log = logging.getLogger(__name__)
@@ -48,23 +47,29 @@ class Incarnation:
         self._settings = settings
         self._runtime = runtime
         self._trace = trace
-        self._random = random
         self.stopping = threading.Event()
-        self._lock = threading.Lock()
-        self._pods: dict[str, Pod] = {}
-        self._leaving: dict[str, Pod] = {}  # gone from the API, containers still end (K20)
+        devices = Devices(
+            random=random,
+            numa_hint=settings.numa_hint,
+            preferred_when_exact=settings.preferred_when_exact,
+        )
+        self.state = KubeletState(
+            devices,
+            random=random,
+            active_pods_only=settings.active_pods_only,
+            overtaken_writes=settings.overtaken_writes,
+        )
         self._changes: queue.Queue[Change] = queue.Queue()
         self._ready = False
         self._node_changed = threading.Event()
         self.manager = DeviceManager(
             settings,
+            self.state,
             trace,
-            random,
-            active=self._active_uids,
             on_change=self._node_changed.set,
             stopping=self.stopping,
         )
-        self.node = NodeStatus(
+        self._node = NodeStatus(
             api,
             settings.node_name,
             self.manager.counts,
@@ -72,13 +77,12 @@ class Incarnation:
             changed=self._node_changed,
             stop=self.stopping,
         )
-        self._statuses = StatusManager(api, self.stopping)
         self.workers = PodWorkers(
             settings,
             self.manager,
             runtime,
-            self._statuses,
             trace,
+            api=api,
             clock=time.time,
             stopping=self.stopping,
         )
@@ -86,7 +90,7 @@ class Incarnation:
         if settings.pod_resources_socket is not None:
             self.pod_resources = PodResourcesServer(
                 settings.pod_resources_socket,
-                self._list,
+                self.manager.listed,
                 rate=settings.list_rate,
                 burst=settings.list_burst,
                 mischief=settings.mischief,
@@ -100,9 +104,8 @@ class Incarnation:
         self.manager.start(self._runtime.running())
         if self.pod_resources is not None:
             self.pod_resources.start()
-        self._statuses.queue.start()
         self.workers.queue.start()
-        loops = [("sync", self._sync_loop), ("node", self.node.run)]
+        loops = [("sync", self._sync_loop), ("node", self._node.run)]
         if self._source is not None:
             loops.append(("pods-source", self._source.run))
         for name, loop in loops:
@@ -116,16 +119,13 @@ class Incarnation:
         self._node_changed.set()
         if self._source is not None:
             self._source.stop()
-        self.deliver(Change(Op.UPDATE, ()))  # wakes the sync loop
+        self.deliver(Change(Op.DROP, ()))  # wakes the sync loop
         deadline = time.monotonic() + _JOIN_S
-        queues = (self._statuses.queue, self.workers.queue)
-        for each in queues:
-            each.stop()
+        self.workers.queue.stop()
         self.manager.stop(leave_socket=leave_sockets)
         if self.pod_resources is not None:
             self.pod_resources.stop(leave_socket=leave_sockets)
-        for each in queues:
-            each.join(deadline - time.monotonic())
+        self.workers.queue.join(deadline - time.monotonic())
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
@@ -137,17 +137,13 @@ class Incarnation:
 
     def find(self, full_name: str) -> Pod | None:
         """Find the newest pod of a ``namespace/name``."""
-        with self._lock:
-            newest_first = reversed(self._pods.values())
-            return next((pod for pod in newest_first if pod.full_name == full_name), None)
+        newest_first = reversed(self.pods())
+        return next((pod for pod in newest_first if pod.full_name == full_name), None)
 
     def pods(self) -> tuple[Pod, ...]:
         """Return all pods of the node: static ones too, and those that still end (K20)."""
-        return self._all()
-
-    def status(self, uid: str) -> Json | None:
-        """Return the status last set for a pod."""
-        return self._statuses.get(uid)
+        with self.manager.lock:
+            return tuple(each.pod for each in self.state.pods.values())
 
     def idle(self) -> bool:
         """Return whether every batch delivered so far has been worked on."""
@@ -169,97 +165,56 @@ class Incarnation:
                 self._changes.task_done()
 
     def _handle(self, change: Change) -> None:
-        if change.op is Op.ADD:
-            if not self._ready and self._settings.plugin_wait_s:
-                self.manager.wait_for_plugins(self._settings.plugin_wait_s)
-            for pod in in_order(change.pods, self._random):
-                self._add(pod)
-            if not self._ready and not any(pod.static for pod in change.pods):
-                # Only now: while the first batch is admitted, a pod that is not known
-                # yet may still hold devices.
-                self._ready = True
-                self.manager.sources_are_ready()
-        elif change.op is Op.UPDATE:
+        if change.op is Op.DROP:
             for pod in change.pods:
+                self._remove(pod.uid)
+            return
+        with self.manager.lock:
+            known = {
+                each.pod.uid: each.pod for each in self.state.pods.values() if not each.removed
+            }
+        told = {pod.uid for pod in change.pods}
+        names = {pod.full_name for pod in change.pods}
+        for uid, pod in known.items():
+            missing = change.op is Op.LIST and not pod.static
+            # Of one whose name another has now, the DELETED was missed.
+            if uid not in told and (missing or pod.full_name in names):
+                self._remove(uid)
+        if not self._ready and self._settings.plugin_wait_s:
+            self.manager.wait_for_plugins(self._settings.plugin_wait_s)
+        for pod in self.state.in_order(each for each in change.pods if each.uid not in known):
+            self._add(pod)
+        if not self._ready and not any(pod.static for pod in change.pods):
+            # Only now: while the first batch is admitted, a pod that is not known yet may still
+            # hold devices.
+            self._ready = True
+            with self.manager.lock:
+                self.state.all_admitted()
+        for pod in change.pods:
+            if pod.uid in known:
                 self._update(pod)
-        else:
-            for pod in change.pods:
-                self._remove(pod)
 
     def _add(self, pod: Pod) -> None:
-        with self._lock:
-            self._pods[pod.uid] = (
-                pod  # before admission: List shows a pod while it is admitted (K3)
-            )
-        if not self.workers.termination_requested(pod.uid) and pod.phase not in TERMINAL_PHASES:
-            try:
-                self.manager.run(
-                    pod,
-                    lambda devices, active: admit(pod, devices, active, partial(self._view, pod)),
-                )
-            except AdmissionFailure as failure:
-                status = status_of(failure)
-                self._trace.add("reject", pod, error=status["message"])
-                self._statuses.set(pod, dict(status))
-                return
-        self.workers.update(pod)
+        try:
+            self.manager.run(pod, self.state.admit(pod))
+        except AdmissionFailure as failure:
+            status = status_of(failure)
+            self._trace.add("reject", pod, error=status["message"])
+            self.workers.refuse(pod, dict(status))
+        else:
+            self.workers.queue.add(pod.uid)
 
     def _update(self, pod: Pod) -> None:
-        with self._lock:
-            self._pods[pod.uid] = pod
-        if pod.deleting and self.workers.known_terminated(pod.uid):
-            self._statuses.remove(pod)  # it finished by itself, and is deleted now
-        elif pod.deleting or not self._refused(pod):
-            self.workers.update(pod)
+        with self.manager.lock:
+            self.state.update(pod)
+        self.workers.queue.add(pod.uid)
 
-    def _refused(self, pod: Pod) -> bool:
-        """Return whether the pod has ended without a worker: it was never admitted."""
-        return pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
-
-    def _remove(self, pod: Pod) -> None:
-        stays = self._settings.removed_pods_stay and not self._inactive(pod)
-        if stays:  # asked to end before it leaves the lists: no instant at which it is in none
-            self.workers.update(pod, removed=True)
-        with self._lock:
-            if stays:
-                self._leaving[pod.uid] = pod
-            self._pods.pop(pod.uid, None)
-        if not stays:
-            self.workers.update(pod, removed=True)
-        if self.workers.known_terminated(pod.uid):
-            self._statuses.forget(pod.uid)
-            self.workers.forget(pod.uid)
-
-    # What others ask
-
-    def _active(self) -> list[Pod]:
-        return [pod for pod in self._all() if not self._inactive(pod)]
-
-    def _all(self) -> tuple[Pod, ...]:
-        """Return all pods, with those that are gone from the API and still end (K20)."""
-        with self._lock:
-            pods, leaving = tuple(self._pods.values()), tuple(self._leaving.values())
-        ended = {pod.uid for pod in leaving if not self.workers.ending(pod.uid)}
-        if ended:
-            with self._lock:
-                for uid in ended:
-                    self._leaving.pop(uid, None)
-        return (*pods, *(pod for pod in leaving if pod.uid not in ended))
-
-    def _active_uids(self) -> frozenset[str]:
-        return frozenset(pod.uid for pod in self._active())
-
-    def _inactive(self, pod: Pod) -> bool:
-        if self.workers.known_terminated(pod.uid):
-            return True
-        ended = pod.phase in TERMINAL_PHASES or self._statuses.ended(pod.uid)
-        return ended and not self.workers.termination_requested(pod.uid)
-
-    def _view(self, pod: Pod) -> NodeView:
-        others = tuple(each for each in self._active() if each.uid != pod.uid)
-        return NodeView(self.node.allocatable(), others)
-
-    def _list(self) -> list[tuple[Pod, PodHoldings]]:
-        if self._settings.active_pods_only:
-            return self.manager.listed(self._active())
-        return self.manager.listed(self._all())
+    def _remove(self, uid: str) -> None:
+        stays = self._settings.removed_pods_stay
+        with self.manager.lock:
+            self.state.remove(uid, listed=stays, keeps=stays)
+            gone = uid not in self.state.pods
+        if gone:
+            self.workers.forget(uid)
+        else:
+            self.workers.queue.add(uid)

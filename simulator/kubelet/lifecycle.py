@@ -1,9 +1,10 @@
-"""Pod workers: start containers in order, keep them running, end pods (K10, K12).
+"""Pod workers: start containers in order, keep them running, end pods, tell of them (K10, K12).
 
 A worker works on one pod until nothing is left to do now, and says when to look again;
 so a few threads serve any number of pods, and admission never waits for them.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -11,39 +12,49 @@ from random import Random
 from typing import Any
 
 from contract.demand import ContainerKind
+from simulator.client import ApiClient, ApiError, Json
 from simulator.kubelet.dice import dice
 from simulator.kubelet.errors import StartFailure, Stopping
 from simulator.kubelet.manager import DeviceManager
 from simulator.kubelet.pods import RUN_SECONDS, TERMINAL_PHASES, Container, Pod
 from simulator.kubelet.runtime import Run, Runtime
 from simulator.kubelet.settings import Settings
-from simulator.kubelet.status import StatusManager
 from simulator.kubelet.statusbody import Waiting, status_body
 from simulator.kubelet.trace import Trace
 from simulator.kubelet.workqueue import WorkQueue
 
+_log = logging.getLogger(__name__)
+
 _THREADS = 12  # the real one has no limit
+_RETRY_S = 0.25
 _KILLED = 143
 _FAILED = 1
 
 
 @dataclass(slots=True)
 class _Work:
-    """One pod and how far it is."""
+    """One pod, how far it is, and what the API server should show of it.
+
+    Attributes:
+        status: what it should show; empty for nothing yet.
+        gone: it should show the pod no more.
+        told: status and *gone* as it shows them.
+    """
 
     pod: Pod
     random: Random
-    removed: bool = False
-    terminating: bool = False
-    terminated: bool = False
     ends_at: float = 0.0
     waiting: dict[str, Waiting] = field(default_factory=dict)
+    status: Json = field(default_factory=dict)
+    gone: bool = False
+    told: tuple[Json, bool] = ({}, False)
 
 
 class PodWorkers:
-    """All pods the kubelet runs or ends. Safe between threads.
+    """Starts and ends the containers of the pods that a kubelet knows. Safe between threads.
 
     Args:
+        api: who is told; ``None`` for nobody.
         clock: unix seconds.
         stopping: once set, nothing is started or said any more.
     """
@@ -53,80 +64,92 @@ class PodWorkers:
         settings: Settings,
         manager: DeviceManager,
         runtime: Runtime,
-        statuses: StatusManager,
         trace: Trace,
         *,
+        api: ApiClient | None,
         clock: Callable[[], float],
         stopping: threading.Event,
     ) -> None:
         self._settings = settings
         self._manager = manager
         self._runtime = runtime
-        self._statuses = statuses
         self._trace = trace
+        self._api = api
         self._clock = clock
         self._stopping = stopping
-        self._lock = threading.Lock()
         self._works: dict[str, _Work] = {}
         self.queue = WorkQueue("pods", self._sync, threads=_THREADS)
-
-    def update(self, pod: Pod, *, removed: bool = False) -> None:
-        """Take a pod as it should be now; *removed*: the API server no longer has it."""
-        with self._lock:
-            work = self._works.get(pod.uid)
-            if work is None:
-                work = _Work(pod, dice(self._settings.seed, pod.uid))
-                self._works[pod.uid] = work
-            work.pod = pod
-            work.removed |= removed
-            work.terminating |= removed or pod.deleting or pod.phase in TERMINAL_PHASES
-        self.queue.add(pod.uid)
-
-    def termination_requested(self, uid: str) -> bool:
-        """Return whether the pod is to end, and known to this kubelet."""
-        with self._lock:
-            work = self._works.get(uid)
-            return work is not None and work.terminating
-
-    def ending(self, uid: str) -> bool:
-        """Return whether the pod is to end, and something of it may still run."""
-        with self._lock:
-            work = self._works.get(uid)
-            return work is not None and work.terminating and not work.terminated
-
-    def known_terminated(self, uid: str) -> bool:
-        """Return whether nothing of the pod runs any more: its devices are free."""
-        with self._lock:
-            work = self._works.get(uid)
-            return work is not None and work.terminated
 
     def restart(self, uid: str, container: str) -> None:
         """Let a container crash; it is started again with what it had (K12)."""
         self._runtime.finish(uid, container, _FAILED)
         self.queue.add(uid)
 
+    def refuse(self, pod: Pod, status: Json) -> None:
+        """Tell that a pod is not admitted."""
+        self._set(self._work(pod), status)
+        self.queue.add(pod.uid)
+
+    def status(self, uid: str) -> Json | None:
+        """Return the status that a pod should show, told or not."""
+        with self._manager.lock:
+            work = self._works.get(uid)
+            return work.status if work is not None and work.status else None
+
     def forget(self, uid: str) -> None:
         """Drop a pod that is gone everywhere."""
-        with self._lock:
-            work = self._works.get(uid)
-            if work is not None and work.terminated:
-                del self._works[uid]
+        with self._manager.lock:
+            self._works.pop(uid, None)
         self._runtime.remove(uid)
 
+    def _work(self, pod: Pod) -> _Work:
+        with self._manager.lock:
+            work = self._works.setdefault(pod.uid, _Work(pod, dice(self._settings.seed, pod.uid)))
+            work.pod = pod
+            return work
+
+    def _set(self, work: _Work, status: Json) -> None:
+        """Set what is to be told; a pod that has ended stays ended."""
+        if work.status.get("phase") not in TERMINAL_PHASES:
+            work.status = status
+
     def _sync(self, uid: str) -> float | None:
-        with self._lock:
-            work = self._works.get(uid)
-        if work is None or work.terminated:
+        self._check()
+        with self._manager.lock:
+            known = self._manager.state.pods.get(uid)
+        if known is None:
             return None
+        work = self._work(known.pod)
+        again = None
+        if known.ended:
+            work.gone |= known.pod.deleting  # it finished by itself, and is deleted now
+        elif known.ending:
+            again = self._terminate(work)
+        elif not known.refused:
+            again = self._start_all(work)
         self._check()
-        if work.terminating:
-            return self._terminate(work)
-        again = self._start_all(work)
-        self._check()
-        if self.termination_requested(uid):
-            return 0.0
-        self._statuses.set(work.pod, status_body(work.pod, self._runtime.get, work.waiting))
-        return again
+        retry = self._tell(work)
+        waits = [each for each in (again, retry) if each is not None]
+        return min(waits, default=None)
+
+    def _tell(self, work: _Work) -> float | None:
+        """Write the status, or delete the pod; answer when to try again."""
+        pod, wanted = work.pod, (work.status, work.gone)
+        if wanted == work.told or self._api is None or pod.static:
+            return None
+        try:
+            # With the UID, a pod of the same name that came after is left alone.
+            if work.gone:
+                self._api.delete(pod.path, grace_period_seconds=0, uid=pod.uid)
+            else:
+                patch = {"metadata": {"uid": pod.uid}, "status": work.status}
+                self._api.patch(f"{pod.path}/status", patch)
+        except ApiError as error:
+            if error.status not in (404, 409, 422):
+                _log.info("pod status waits", extra={"pod": pod.full_name, "reason": str(error)})
+                return _RETRY_S
+        work.told = wanted
+        return None
 
     def _terminate(self, work: _Work) -> float | None:
         pod, now = work.pod, self._clock()
@@ -138,17 +161,17 @@ class PodWorkers:
         for container in pod.containers:
             self._runtime.finish(pod.uid, container.name, _KILLED)
         self._end(work)
-        if work.removed:
-            self._statuses.forget(pod.uid)
-            self.forget(pod.uid)
-        elif pod.deleting:
-            self._statuses.remove(pod)
         return None
 
     def _end(self, work: _Work) -> None:
-        with self._lock:
-            work.terminating = work.terminated = True
+        uid = work.pod.uid
+        with self._manager.lock:
+            self._manager.state.end(uid)
+            known = self._manager.state.pods.get(uid)
+            work.gone |= known is not None and known.pod.deleting
         self._trace.add("end", work.pod)
+        if known is None:
+            self.forget(uid)
 
     def _start_all(self, work: _Work) -> float | None:
         """Bring every container as far as it can be now; answer when to look again."""
@@ -157,16 +180,19 @@ class PodWorkers:
         for container in pod.containers:
             wait = self._bring_up(work, container)
             if wait is not None and container.kind is not ContainerKind.MAIN:
-                return wait  # what comes after an init container or a sidecar waits for it
+                # What comes after an init container or a sidecar waits for it.
+                self._set(work, status_body(pod, self._runtime.get, work.waiting))
+                return wait
             if wait is not None:
                 waits.append(wait)
         mains = [each for each in pod.containers if each.kind is ContainerKind.MAIN]
         if mains and all(self._finished(pod, each) for each in mains):
             for container in pod.containers:
                 self._runtime.finish(pod.uid, container.name, 0)
-            self._statuses.set(pod, status_body(pod, self._runtime.get, work.waiting))
+            self._set(work, status_body(pod, self._runtime.get, work.waiting))
             self._end(work)
             return None
+        self._set(work, status_body(pod, self._runtime.get, work.waiting))
         return min(waits, default=None)
 
     def _bring_up(self, work: _Work, container: Container) -> float | None:

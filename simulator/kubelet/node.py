@@ -67,7 +67,7 @@ class Kubelet:
         self._life = life
         life.start()
         if self._static:
-            life.deliver(Change(Op.ADD, tuple(self._static.values())))
+            life.deliver(Change(Op.PUT, tuple(self._static.values())))
 
     def stop(self) -> None:
         """End in good order: containers keep running, sockets are removed."""
@@ -107,20 +107,16 @@ class Kubelet:
     # Pods by hand
 
     def add_pods(self, *objects: Json) -> None:
-        """Deliver new pods as one batch.
+        """Deliver new pods, or newer forms of pods, as one batch.
 
         Without an API server the first batch after a start stands for the first list: a pod
         that is not in it is gone.
         """
-        self.life.deliver(Change(Op.ADD, tuple(parse_pod(each) for each in objects)))
-
-    def update_pods(self, *objects: Json) -> None:
-        """Deliver newer forms of pods (a ``deletionTimestamp``, for one)."""
-        self.life.deliver(Change(Op.UPDATE, tuple(parse_pod(each) for each in objects)))
+        self.life.deliver(Change(Op.PUT, tuple(parse_pod(each) for each in objects)))
 
     def remove_pods(self, *objects: Json) -> None:
         """Deliver that the API server has these pods no more."""
-        self.life.deliver(Change(Op.REMOVE, tuple(parse_pod(each) for each in objects)))
+        self.life.deliver(Change(Op.DROP, tuple(parse_pod(each) for each in objects)))
 
     def add_static_pod(self, manifest: Json) -> str:
         """Run a pod from a manifest on the node; the API server gets no mirror of it.
@@ -136,7 +132,7 @@ class Kubelet:
         """
         pod = static_pod(manifest, self.settings.node_name)
         self._static[pod.uid] = pod
-        self.life.deliver(Change(Op.ADD, (pod,)))
+        self.life.deliver(Change(Op.PUT, (pod,)))
         return pod.uid
 
     def restart_container(self, namespace: str, name: str, container: str) -> None:
@@ -162,12 +158,11 @@ class Kubelet:
 
     def record(self) -> tuple[Held, ...]:
         """Return the kubelet's own truth: who holds what, of the pods that are alive."""
-        life = self.life
-        pods = {pod.uid: pod for pod in life.pods()}
         return tuple(
-            self._held(pods[uid], name, resource, holding.ids)
-            for uid, containers in sorted(life.manager.active_holdings().items())
-            if uid in pods
+            self._held(pod, name, resource, holding.ids)
+            for pod, containers in sorted(
+                self.life.manager.active_holdings(), key=lambda each: each[0].uid
+            )
             for name, resources in sorted(containers.items())
             for resource, holding in sorted(resources.items())
         )
@@ -183,7 +178,7 @@ class Kubelet:
 
     def status(self, uid: str) -> Json | None:
         """Return the status the kubelet wants a pod to show, written or not."""
-        return self.life.status(uid)
+        return self.life.workers.status(uid)
 
     def _held(self, pod: Pod, container: str, resource: str, ids: Iterable[str]) -> Held:
         return Held(

@@ -4,9 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from contract.quantity import parse_quantity
 from simulator.client import ApiClient, ApiError, Json
-from simulator.kubelet.pods import is_extended
 
 _log = logging.getLogger(__name__)
 
@@ -49,19 +47,7 @@ class NodeStatus:
         self._stop = stop
         self._changed = changed
         self._registered = False
-        self._published: dict[str, int] = {}
-
-    def allocatable(self) -> dict[str, int]:
-        """Return what the node was last said to have, or has by now if that is more.
-
-        The real kubelet looks at the node as the API server shows it, which can lag by
-        seconds; refusing pods for that would be noise in every test.
-        """
-        _, now = self._counts()
-        return {
-            resource: max(now.get(resource, 0), self._published.get(resource, 0))
-            for resource in {**self._published, **now}
-        }
+        self._published: set[str] = set()
 
     def run(self) -> None:
         """Report until stopped."""
@@ -81,7 +67,7 @@ class NodeStatus:
             self._register()
         capacity, allocatable = self._counts()
         gone = {resource: None for resource in self._published if resource not in allocatable}
-        self._published = dict(allocatable)
+        self._published = set(allocatable)
         if self._api is None:
             return
         status: Json = {
@@ -104,10 +90,4 @@ class NodeStatus:
             except ApiError as error:
                 if error.status != 409:
                     raise
-            node = self._api.get(f"{NODES}/{self._name}")
-            shown = (node.get("status") or {}).get("allocatable") or {}
-            for resource, value in shown.items():
-                count = parse_quantity(value)
-                if is_extended(resource) and count is not None:
-                    self._published.setdefault(resource, int(count))
         self._registered = True

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import grpc
@@ -106,8 +106,3 @@ class PodResourcesServer:
             now[pod.uid] = known
             yield known[1]
         self._encoded = now
-
-
-def snapshot(holdings: Mapping[str, PodHoldings], uid: str) -> PodHoldings:
-    """Copy what a pod holds, so that it can be read without the lock."""
-    return {name: dict(resources) for name, resources in holdings.get(uid, {}).items()}

@@ -9,7 +9,6 @@ from simulator.kubelet.numa import NumaHint, no_hint
 from simulator.kubelet.podresources import BURST, RATE
 from simulator.kubelet.pods import Pod
 from simulator.kubelet.sockets import Mischief
-from simulator.kubelet.topology import TopologyPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,7 @@ class Settings:
             what it holds, until its containers have ended (K20), or leaves at once.
         list_rate, list_burst: the limit on ``List`` (K5).
         preferred_when_exact: see ``devices``.
-        numa_hint: what a topology manager would say.
-        topology: its policy, where it concludes that from the devices itself (K23).
+        numa_hint: what a topology manager would say (K23).
         overtaken_writes: how likely a write of the checkpoint for a plugin's list is overtaken by
             the next one, and comes after it (K33).
         endpoint_grace_s: how long a plugin that went away is remembered.
@@ -78,7 +76,6 @@ class Settings:
     list_burst: int = BURST
     preferred_when_exact: bool = True
     numa_hint: NumaHint = no_hint
-    topology: TopologyPolicy = "none"
     overtaken_writes: float = 0.0
     endpoint_grace_s: float = 300.0
     plugin_wait_s: float = 0.0

@@ -57,7 +57,23 @@ class Diary:
     @property
     def refusals(self) -> list[Said]:
         """Return the refusals; *ref* is ``None`` where nobody was found asking."""
-        return [each for each in self.everything if each.word == "refused"]
+        return self.of("refused")
+
+    def evidence(self, call: str) -> list[Evidence]:
+        """Return the evidence of every decision of one kind of call, in order."""
+        return [each.evidence for each in self.everything if each.evidence and each.call == call]
+
+    def refs(self, call: str) -> list[str]:
+        """Return ``pod/container`` of every decision of one kind of call, in order."""
+        return [
+            f"{each.ref.pod.name}/{each.ref.container}"
+            for each in self.everything
+            if each.ref and each.evidence and each.call == call
+        ]
+
+    def of(self, word: str) -> list[Said]:
+        """Return everything of one kind."""
+        return [each for each in self.everything if each.word == word]
 
     def take(self) -> list[Said]:
         """Return everything since this was asked last, and forget it."""
@@ -85,11 +101,12 @@ class Diary:
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
         """Report that a scheduler's choice did not fit."""
-        self._count("replaced", ref, reason=f"{chosen} by {cards}")
+        self._count("replaced", ref, reason=f"{', '.join(chosen)} by {', '.join(cards)}")
 
     def corrected(self, correction: Correction) -> None:
         """Report that a guess was wrong."""
-        self._count("corrected", correction.guessed, reason=f"it was {correction.proven}")
+        guessed, resource = correction.guessed, correction.resource
+        self._count("corrected", guessed, resource=resource, reason=f"it was {correction.proven}")
 
     def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         """Report that a container started without proof."""

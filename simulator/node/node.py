@@ -164,7 +164,7 @@ class Node:
         """Delete a pod; it is gone from the API once it has ended."""
         manifest = self.manifests[uid]
         manifest["metadata"]["deletionTimestamp"] = "2025-01-15T08:01:00Z"
-        self.kubelet.update_pods(manifest)
+        self.kubelet.add_pods(manifest)
 
     def remove(self, uid: str) -> None:
         """Delete a pod by force: it is gone from the API at once."""

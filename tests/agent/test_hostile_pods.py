@@ -23,11 +23,12 @@ from common.logs import JsonFormatter
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.resource import Resource
 from contract.stamps import OrderStamp
-from placement.pods import PodInfo, read_pod
 from tests.agent.builders import patient
-from tests.agent.fakes import NAMES, Node, make_manifest
+from tests.agent.fakes import make_manifest
 from tests.agent.kubernetes_api.test_annotation_writer import FakePatchApi
 from tests.examples import share
+from tests.in_memory.node import Node
+from tests.in_memory.pods import NAMES, Pod, ReadPod, asks, make_pod
 
 LOST = Allocation(("GPU-LOST",), 30, 8, Evidence.WITNESS)
 
@@ -40,39 +41,41 @@ class WholeNode(Node):
         self.queue = PatchQueue(
             api=FakePatchApi(), names=NAMES, indices={f"GPU-{each}": each for each in range(2)}
         )
-        self.writer.put = self.queue.put  # type: ignore[method-assign]
+        self.api.put = self.queue.put  # type: ignore[method-assign]
 
     def decides_to(self) -> DecisionLog:
         return LoggedDecisions(Metrics())
 
-    def live(self, view: PodInfo) -> None:
+    def live(self, pod: Pod) -> None:
         """Bind a pod, admit it, start it, and look after it, as the agent's threads do."""
-        self.bind(view)
-        self.allocator.catch_up(view)
+        self.bind(pod)
+        self.catch_up()
         with suppress(Refusal):
-            self.admit(view)
-            for container in view.demand.containers:
-                self.start(view, container.name)
+            self.admit(pod)
+            for container in pod.containers:
+                if self.held(pod, container.name):
+                    self.start(pod, container.name)
         self.allocator.refresh()
-        self.allocator.catch_up(view)
+        self.catch_up()
         for resource in Resource:
             self.allocator.free(resource)
-        for container in view.demand.containers:
-            self.allocator.entitled(view.id.uid, container.name)
+        for container in pod.containers:
+            self.allocator.entitled(pod.uid, container.name)
+
+    def catch_up(self) -> None:
+        for view in self.watch.cache.pods():
+            self.allocator.catch_up(view)
 
 
 def test_an_allocation_of_a_card_that_this_node_lacks_is_not_valid() -> None:
     """Copied into a manifest of kube-system, or older than the webhook."""
     written = encode_allocations({"c0": LOST, "c1": LOST})
-    annotations = {NAMES.gpu_allocation: written, NAMES.gpu_assigned: "true"}
-    manifest = make_manifest("a", (30, 8), (30, 8), annotations=annotations, uid="uid-a")
+    asked = asks(30, 8, "c0"), asks(30, 8, "c1")
     node = Node()
-    view = node.admitted(read_pod(manifest, NAMES))
+    pod = node.admit(make_pod("a", *asked, gpu_allocation=written, gpu_assigned="true"))
     node.allocator.refresh()
-    node.allocator.catch_up(view)
-    told = {name: list(each.cards) for name, each in node.writer.of(view).items()}
-    assert told == {name: node.cards(view, name) for name in ("c0", "c1")}
-    assert LOST.cards not in map(tuple, told.values())
+    told = {name: list(each.cards) for name, each in node.written(pod).items()}
+    assert told == {name: node.cards(pod, name) for name in ("c0", "c1")}
 
 
 # --- any annotations ------------------------------------------------------------------------
@@ -203,10 +206,9 @@ def test_whatever_a_pod_brings_its_calls_are_served_or_refused(
 ) -> None:
     node = WholeNode(strict=strict)
     for number, each in enumerate(drawn):
-        node.live(read_pod(_pod(number, each), NAMES))
+        node.live(ReadPod(_pod(number, each)))
     if restarted:
         node.restart_agent()
         node.allocator.refresh()
-        for view in node.pods.pods():
-            node.allocator.catch_up(view)
-        node.live(read_pod(make_manifest("last", (30, 8), uid="uid-last"), NAMES))
+        node.catch_up()
+        node.live(make_pod("last", asks(30, 8)))

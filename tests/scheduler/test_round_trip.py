@@ -11,15 +11,16 @@ from typing import NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agent.kubernetes_api.annotation_writer import allocation_patch
+from contract.resource import Resource
 from placement.pods import read_pod
 from placement.scoring import Policy
 from scheduler.binding import Binder
 from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
-from tests.agent.fakes import Node
 from tests.examples import share
+from tests.in_memory.node import Node
+from tests.in_memory.pods import ReadPod
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.scheduler.test_binding import FakeApi
 
@@ -60,18 +61,13 @@ class Cluster:
         """Have the kubelet admit a bound pod; each container gets what the extender chose."""
         obj = self.api.pods[name]
         view = read_pod(obj, NAMES)
-        self.node.bind(view)
-        self.node.admit(view)
-        got = {each.name: self.node.cards(view, each.name) for each in view.demand.containers}
+        pod = self.node.admit(ReadPod(obj))
+        got = {each.name: self.node.cards(pod, each.name) for each in view.demand.containers}
         assert {each: sorted(map(self.uuids.index, cards)) for each, cards in got.items()} == {
             each: sorted(cards) for each, cards in view.chosen.items()
         }
         self.state.put_pod(obj)
-        self.node.allocator.catch_up(view)
-        allocations = self.node.writer.of(view)
-        indices = {uuid: index for index, uuid in enumerate(self.uuids)}
-        patch = allocation_patch(view, allocations, names=NAMES, indices=indices)
-        obj["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+        assert self.node.written(pod)
 
     def show(self) -> None:
         """Let the extender's watch show all pods."""
@@ -84,8 +80,8 @@ class Cluster:
         assert room is not None
         free = [
             tuple(
-                sum(each.startswith(f"{uuid}::") for each in self.node.free[resource])
-                for resource in self.node.free
+                sum(each.startswith(f"{uuid}::") for each in self.node.kubelet.free(resource))
+                for resource in Resource
             )
             for uuid in self.uuids
         ]

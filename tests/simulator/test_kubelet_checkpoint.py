@@ -7,9 +7,10 @@ from functools import reduce
 import pytest
 
 from simulator.kubelet.answers import Answer, DeviceNode, Mount
-from simulator.kubelet.checkpoint import FILE_NAME, Checkpoint, decode, encode
+from simulator.kubelet.checkpoint import FILE_NAME, decode, encode
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
+from simulator.kubelet.state import Checkpoint
 from simulator.kubelet.staticpods import mirror_of
 from tests.simulator.kubelet_helpers import (
     CORE,
@@ -171,7 +172,7 @@ def test_k28_no_write_for_a_refusal_a_list_a_start_or_the_end_of_a_pod() -> None
         plugin.on_allocate = refuse
         n.admit(pod("refused", container("c", 1)))
         p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.update_pods(p)
+        n.kubelet.add_pods(p)
         wait_for(lambda: not n.list())
         assert identity(n) == after
 
@@ -192,7 +193,7 @@ def test_k29_an_ended_pod_stays_until_the_next_write_with_what_another_gets() ->
         n.admit(p)
         n.wait_running(p)
         p["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.update_pods(p)
+        n.kubelet.add_pods(p)
         wait_for(lambda: not n.list())
         seen: list[set[str]] = []
         during(plugin, lambda: seen.append(set(written(n))))
@@ -231,7 +232,7 @@ def test_k31_a_restarted_kubelet_counts_all_entries_as_used_until_its_sources_ar
         n.admit(ended)
         n.wait_running(ended)
         ended["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.update_pods(ended)
+        n.kubelet.add_pods(ended)
         wait_for(lambda: not n.list())
         n.kubelet.restart()
         n.replug()
@@ -265,7 +266,7 @@ def test_k33_an_overtaken_write_leaves_the_file_one_container_old_until_the_next
         n.admit(p)
         assert set(written(n)) == {uid_of(first), uid_of(p)}
         plugin.tell()
-        wait_for(lambda: n.kubelet.life.manager.overtaken)
+        wait_for(lambda: n.kubelet.life.state.overtaken)
         n.admit(q)
         assert uid_of(q) not in written(n)
         n.admit(pod("r", container("c", 1)))

@@ -361,7 +361,7 @@ def test_k15_a_list_during_an_allocate_lets_the_devices_be_given_twice() -> None
         plugin.on_allocate = hold
         p, q = pod("p", container("c", 1)), pod("q", container("c", 2))
         ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-        n.kubelet.update_pods(ends)
+        n.kubelet.add_pods(ends)
         n.kubelet.add_pods(p)
         assert in_flight.wait(90)
         assert set(n.list()) == {"ends", "p"}

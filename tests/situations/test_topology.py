@@ -8,7 +8,6 @@ and allocates them. Cards 0 and 1 are on node 0, cards 2 and 3 on node 1.
 import pytest
 
 from placement.scoring import Policy
-from simulator.kubelet.topology import TopologyPolicy
 from tests.situations.build import (
     NAMES,
     Json,
@@ -28,46 +27,45 @@ from tests.situations.build import (
 CARDS = [f"GPU-{n}{n}{n}{n}0000-5eed-4a2d-8c1f-00000000000{n}" for n in range(4)]
 NEAR, FAR = frozenset(CARDS[:2]), frozenset(CARDS[2:])
 
-POLICIES = pytest.mark.parametrize(
-    ("seed", "policy"), [(0, "best-effort"), (1, "restricted"), (2, "single-numa-node")]
-)
+every_seed = pytest.mark.parametrize("seed", [1, 2])  # cores or memory asked for first
 
 
 def fillers() -> list[Json]:
     """Cards 0 and 1, on NUMA node 0, have 40 cores left each; 2 and 3, on node 1, one has all."""
-    sizes = [(60, 4), (60, 4), (95, 4)]
-    return [a_pod(f"filler-{n}", gpu("c0", *size), at=n) for n, size in enumerate(sizes)]
+    sizes = {"near-1": (60, 4), "near-2": (60, 4), "far-1": (95, 4)}
+    return [a_pod(name, gpu("c0", *size), at=n) for n, (name, size) in enumerate(sizes.items())]
 
 
-@POLICIES
-def test_a_pod_that_fits_runs_where_the_kubelet_is_not_told_of_numa_nodes(
-    policy: TopologyPolicy, seed: int
-) -> None:
-    with a_node(seed=seed, cards=4, kubelet={"topology": policy}) as node:
+def hint(pod_uid: str, container: str) -> set[int] | None:
+    """Be a topology manager that goes by the names of pods."""
+    return {"uid-near": {0}, "uid-far": {1}}.get(pod_uid.rpartition("-")[0])
+
+
+@every_seed
+def test_a_pod_that_fits_runs_where_the_kubelet_is_not_told_of_numa_nodes(seed: int) -> None:
+    with a_node(seed=seed, cards=4, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
-        node.admit([a_pod("p", gpu("c0", 50, 4))])
-        assert said_to(node, "uid-p") == ""
-        assert_right(node, "uid-p")
+        node.admit([a_pod("near-p", gpu("c0", 50, 4))])
+        assert said_to(node, "uid-near-p") == ""
+        assert_right(node, "uid-near-p")
         assert_sound(node)
 
 
-@POLICIES
-def test_with_numa_nodes_told_the_kubelet_offers_the_node_where_no_card_fits(
-    policy: TopologyPolicy, seed: int
-) -> None:
+@every_seed
+def test_with_numa_nodes_told_the_kubelet_offers_the_node_where_no_card_fits(seed: int) -> None:
     """It counts 80 places on node 0, which are of two cards."""
-    with a_node(seed=seed, cards=4, numa=True, kubelet={"topology": policy}) as node:
+    with a_node(seed=seed, cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
         node.admit(fillers())
-        assert len(cards_of(node, "uid-filler-0") | cards_of(node, "uid-filler-1")) == 2
-        node.admit([a_pod("p", gpu("c0", 50, 4))])
-        assert "no card fits 50 cores and 4 memory blocks" in said_to(node, "uid-p")
+        assert len(cards_of(node, "uid-near-1") | cards_of(node, "uid-near-2")) == 2
+        node.admit([a_pod("near-p", gpu("c0", 50, 4))])
+        assert "no card fits 50 cores and 4 memory blocks" in said_to(node, "uid-near-p")
         assert_sound(node)
 
 
 def test_whole_cards_stay_on_one_numa_node_where_it_is_told() -> None:
-    with a_node(cards=4, numa=True, kubelet={"topology": "restricted"}) as node:
-        node.admit([a_pod("p", gpu("c0", 200, 4)), a_pod("q", gpu("c0", 200, 4))])
-        assert_right(node, "uid-p", "uid-q")
+    with a_node(cards=4, numa=True, kubelet={"numa_hint": hint}) as node:
+        node.admit([a_pod("near-p", gpu("c0", 200, 4)), a_pod("far-q", gpu("c0", 200, 4))])
+        assert_right(node, "uid-near-p", "uid-far-q")
         assert_sound(node)
 
 
@@ -83,14 +81,6 @@ def test_cards_that_must_be_of_one_numa_node_are_or_the_pod_is_refused_in_words(
         assert_right(node, "uid-share", "uid-pair")
         assert {int(each[4]) for each in cards_of(node, "uid-pair")} == {2, 3}
         assert_sound(node)
-
-
-def hint(pod_uid: str, container: str) -> set[int] | None:
-    """Be a topology manager that goes by the names of pods."""
-    return {"uid-near": {0}, "uid-far": {1}}.get(pod_uid.rpartition("-")[0])
-
-
-every_seed = pytest.mark.parametrize("seed", [1, 2])  # cores or memory asked for first
 
 
 @every_seed

@@ -5,6 +5,7 @@ right, and what starts is proven for whom it is.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import settings
@@ -14,19 +15,55 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent.allocator.interfaces import ContainerRef
 from agent.errors import Refusal
 from contract.allocation import Evidence
-from contract.demand import ContainerDemand
-from contract.resource import Resource, count_of
-from placement.pods import PodInfo
+from contract.resource import Resource
+from simulator.kubelet.devices import PreferCall
 from tests.agent.builders import INIT, MAIN, SIDECAR
-from tests.agent.fakes import Node, asks, make_pod
 from tests.examples import share
-
-KINDS = INIT, SIDECAR, MAIN
+from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
+from tests.in_memory.pods import Container, Pod, asks, make_pod
 
 _names = st.sampled_from(["a", "b", "c"])
 _demands = st.sampled_from([(10, 2), (10, 2), (20, 4), (60, 10), (100, 0)])
 _before = st.lists(st.tuples(st.sampled_from([INIT, SIDECAR]), _demands), max_size=2)
 _mains = st.lists(st.tuples(st.just(MAIN), _demands), min_size=1, max_size=2)
+_orders = st.sampled_from([CORE_FIRST, MEMORY_FIRST])
+
+
+class JudgedNode(Node):
+    """A node whose agent may die at a call, and that compares what it decides with the truth."""
+
+    def __init__(self) -> None:
+        self.dies = ""
+        super().__init__(3)
+
+    def prefer(self, pod: Pod, container: Container, call: PreferCall) -> Sequence[str]:
+        """Ask; the proxy asks the next agent again, which may know less of who has ended."""
+        if self.dies == "answering":
+            super().prefer(pod, container, call)
+            self.restart_agent()
+        chosen = super().prefer(pod, container, call)
+        self.judge(pod, container)
+        assert {*call.must_include} <= {*chosen} <= {*call.available}
+        assert len(set(chosen)) == call.size
+        return chosen
+
+    def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
+        """Report what is given."""
+        if self.dies == "answering":
+            super().give(pod, container, resource, ids)
+            self.restart_agent()
+        super().give(pod, container, resource, ids)
+        self.judge(pod, container)
+
+    def judge(self, pod: Pod, container: Container) -> None:
+        """Compare what the agent has decided since with whom it was for."""
+        truth = ContainerRef(pod.id, container.name)
+        for each in self.diary.take():
+            if each.ref is None or not each.evidence:
+                continue
+            right = each.ref.pod.key == pod.key and each.ref.container == truth.container
+            right = right and each.ref.pod.uid in {"", pod.uid}
+            assert right or each.evidence is Evidence.ORDER, f"{each} was {truth}"
 
 
 class Admissions(RuleBasedStateMachine):
@@ -34,27 +71,8 @@ class Admissions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.node = Node(3)
-        self.admitting: PodInfo | None = None
-        self.left: list[tuple[ContainerDemand, Resource]] = []
-        self.chosen: list[str] | None = None  # by a preferred call that was answered
-        self.served: list[PodInfo] = []
-        self.judged = 0
-
-    # --- what is checked ----------------------------------------------------------------
-
-    def _judge(self, truth: ContainerRef) -> None:
-        """Compare what the agent has decided since with whom it was for."""
-        log = self.node.decision_log.decisions
-        for call, ref, _, evidence, _ in log[self.judged :]:
-            right = (ref.pod.name, ref.container) == (truth.pod.name, truth.container)
-            right = right and ref.pod.uid in {"", truth.pod.uid}
-            assert right or evidence is Evidence.ORDER, f"{call}: {ref} was {truth}, {evidence}"
-        self.judged = len(log)
-
-    def _die(self) -> None:
-        self.node.restart_agent()
-        self.judged = 0
+        self.node = JudgedNode()
+        self.served: list[Pod] = []
 
     @invariant()
     def no_place_is_given_to_two(self) -> None:
@@ -62,121 +80,78 @@ class Admissions(RuleBasedStateMachine):
         for resource in Resource:
             owners = Counter(
                 device_id
-                for device_id, _ in {
-                    (device_id, pod)
-                    for (pod, _, kind), held in self.node.got.items()
-                    if kind is resource
-                    for device_id in held
+                for containers in self.node.kubelet.holdings.values()
+                for device_id in {
+                    each for held in containers.values() for each in held.get(resource, ())
                 }
             )
             assert not owners or max(owners.values()) == 1
 
     def teardown(self) -> None:
         """Have everything told, and compare the record with what the kubelet has given."""
-        while self.admitting is not None:
+        while self.node.kubelet.admitting is not None:
             self.call(dies="never", late=False)
         self.watch_catches_up()
-        self.node.record.away = ""
-        self.node.checkpoint.write()
+        self.node.list_away = ""
+        self.node.kubelet.state.write()
         for _ in range(3):
             self.node.allocator.refresh()
         for resource in Resource:
-            given = {
-                each for key, held in self.node.got.items() if key[2] is resource for each in held
-            }
             with self.node.allocator.state as state:
-                assert state.snapshot.held[resource] == given
-        for view in self.served:
-            for container in view.demand.containers:
-                self._start(view, container)
+                assert state.snapshot.held[resource] == self.node.kubelet.held(resource)
+        for pod in self.served:
+            for container in pod.containers:
+                self._start(pod, container)
 
     # --- what happens -------------------------------------------------------------------
 
-    @precondition(lambda self: self.admitting is None)
-    @rule(name=_names, before=_before, mains=_mains, data=st.data(), told=st.booleans())
+    @precondition(lambda self: self.node.kubelet.admitting is None)
+    @rule(name=_names, before=_before, mains=_mains, order=_orders, told=st.booleans())
     def come_to_a_pod(
-        self, name: str, before: list[Any], mains: list[Any], data: Any, told: bool
+        self,
+        name: str,
+        before: list[Any],
+        mains: list[Any],
+        order: tuple[Resource, ...],
+        told: bool,
     ) -> None:
         """The kubelet comes to a pod that the watch has told of, or not yet."""
-        if any(view.id.name == name for view in self.served):
+        if not self.node.api.free(name):
             return
         containers = [
             asks(counts[0], counts[1], f"c{index}", kind)
             for index, (kind, counts) in enumerate(before + mains)
         ]
-        mine = {kind: {each.name for each in containers if each.kind is kind} for kind in KINDS}
-        view = make_pod(
-            name,
-            *containers,
-            mains=frozenset(mine[MAIN]),
-            sidecars=frozenset(mine[SIDECAR]),
-        )
-        self.node.pods.on_server[view.id.key] = view
-        if told:
-            self.node.bind(view)
-        self.node.record.show(view)
-        self.admitting = view
-        self.left = [
-            (container, resource)
-            for container in view.demand.containers
-            for resource in data.draw(st.permutations(list(Resource)))
-            if count_of(container.demand, resource)
-        ]
+        pod = make_pod(name, *containers)
+        self.node.bind(pod, seen=told)
+        self.node.begin(pod, order)
 
-    @precondition(lambda self: self.admitting is not None)
+    @precondition(lambda self: self.node.kubelet.admitting is not None)
     @rule(dies=st.sampled_from(["never", "before", "answering"]), late=st.booleans())
     def call(self, dies: str, late: bool) -> None:
         """The kubelet makes its next call; the agent dies before it, or before its answer leaves.
 
-        Then the proxy asks the next agent again.
+        Then the proxy asks the next agent again. *late*: the next write of the checkpoint is
+        overtaken (K33).
         """
-        view, (container, resource) = self.admitting, self.left[0]
-        assert view is not None
-        node, truth = self.node, ContainerRef(view.id, container.name)
+        node, pod = self.node, self.node.kubelet.admitting
+        assert pod is not None
         if dies == "before":
-            self._die()
+            node.restart_agent()
+        if late and not node.kubelet.state.overtaken:
+            node.kubelet.overtake()
+        node.dies = dies
         try:
-            if self.chosen is None:
-                chosen, settled = node.choose(view, container, resource)
-                if not settled:
-                    size, must = count_of(container.demand, resource), chosen
-                    chosen = node.prefer(resource, size, must)
-                    self._judge(truth)
-                    if dies == "answering":
-                        self._die()
-                        # Perhaps another choice: the agent before knew more of who has ended.
-                        chosen = node.prefer(resource, size, must)
-                        self._judge(truth)
-                    assert len(set(chosen)) == size
-                    assert {*must} <= {*chosen} <= {*must, *node.free[resource]}
-                self.chosen = chosen
-                return
-            node.allocator.allocate(resource, self.chosen)
-            self._judge(truth)
-            if dies == "answering":
-                self._die()
-                node.allocator.allocate(resource, self.chosen)
-                self._judge(truth)
+            node.call()
         except Refusal:
-            self._rejected(view)
-            return
-        node.checkpoint.late = late
-        node.took(view, container, resource, self.chosen)
-        node.checkpoint.late = False
-        self.chosen = None
-        del self.left[0]
-        if not self.left:
-            self.served.append(view)
-            self.admitting = None
-
-    def _rejected(self, view: PodInfo) -> None:
-        self.node.refuse(view)
-        self.node.pods.remove(view)
-        self.admitting, self.left, self.chosen = None, [], None
+            node.delete(pod)
+        else:
+            if node.kubelet.admitting is None and pod.uid in node.kubelet.holdings:
+                self.served.append(pod)
 
     @rule()
     def agent_dies(self) -> None:
-        self._die()
+        self.node.restart_agent()
 
     @rule()
     def agent_looks(self) -> None:
@@ -185,43 +160,43 @@ class Admissions(RuleBasedStateMachine):
     @rule()
     def kubelet_gets_a_device_list(self) -> None:
         """K30."""
-        self.node.checkpoint.write()
+        self.node.kubelet.state.write()
 
     @rule()
     def watch_catches_up(self) -> None:
-        for view in self.node.pods.on_server.values():
-            self.node.pods.add(view)
+        self.node.watch.deliver()
 
     @rule(away=st.booleans())
     def list_comes_and_goes(self, away: bool) -> None:
-        self.node.record.away = "rate limited" if away else ""
+        self.node.list_away = "rate limited" if away else ""
 
     @precondition(lambda self: self.served)
     @rule(data=st.data())
     def a_pod_ends(self, data: Any) -> None:
-        view = data.draw(st.sampled_from(self.served))
-        self.served.remove(view)
-        self.node.forget(view)
+        pod = data.draw(st.sampled_from(self.served))
+        self.served.remove(pod)
+        self.node.delete(pod)
 
     @precondition(lambda self: self.served)
     @rule(data=st.data())
     def a_container_starts(self, data: Any) -> None:
-        view = data.draw(st.sampled_from(self.served))
-        self._start(view, data.draw(st.sampled_from(view.demand.containers)))
+        pod = data.draw(st.sampled_from(self.served))
+        self._start(pod, data.draw(st.sampled_from(pod.containers)))
 
-    def _start(self, view: PodInfo, container: ContainerDemand) -> None:
+    def _start(self, pod: Pod, container: Container) -> None:
         """Start a container; which of those that handed the same places on nobody can tell (K7)."""
-        before = len(self.node.decision_log.decisions)
-        self.node.start(view, container.name)
-        for _, ref, resource, evidence, ids in self.node.decision_log.decisions[before:]:
+        self.node.diary.take()
+        self.node.start(pod, container.name)
+        for each in self.node.diary.take():
+            if each.ref is None or not each.evidence:
+                continue
             same = {
                 name
-                for (pod, name, kind), held in self.node.got.items()
-                if pod == view.id and kind is resource and set(held) == ids
+                for name, held in self.node.kubelet.holdings[pod.uid].items()
+                if each.resource in held and held[each.resource] == each.ids
             }
-            assert (ref.pod.name, evidence) == (view.id.name, Evidence.RECORD)
-            assert ref.container in same
-        self.judged = len(self.node.decision_log.decisions)
+            assert (each.ref.pod.name, each.evidence) == (pod.name, Evidence.RECORD)
+            assert each.ref.container in same
 
 
 TestAdmissions = Admissions.TestCase

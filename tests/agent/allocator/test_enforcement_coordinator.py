@@ -1,6 +1,7 @@
 """What enforcement is told: before an assignment, before a start, and when pods are gone."""
 
 import threading
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
@@ -13,10 +14,47 @@ from agent.allocator.grants import (
 )
 from agent.allocator.interfaces import ContainerRef
 from agent.errors import EnforcementError
-from contract.wishes import Wishes
 from placement.pods import PodId
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import DEADLINE_S, FakeEnforcer, Node, asks, init, make_pod
+from tests.agent.fakes import DEADLINE_S
+from tests.in_memory.node import MEMORY_FIRST, Node
+from tests.in_memory.pods import asks, init, make_pod, static_pod
+
+
+class FakeEnforcer:
+    """An ``Enforcer`` that keeps what it is told, or raises *error*."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.made: list[tuple[ContainerRef, frozenset[str], Grant]] = []
+        self.started: list[tuple[frozenset[str], Entitlement | None]] = []
+        self.kept: list[set[PodId]] = []
+        self.asked: list[list[str]] = []
+        self.chosen = 0
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def prepare_allocation(
+        self, ref: ContainerRef, ids: frozenset[str], grant: Grant
+    ) -> ContainerEdits:
+        self._fail()
+        self.made.append((ref, ids, grant))
+        self.meanwhile()
+        return ContainerEdits({"LIMIT": str(grant.slots)}, mounts=(Mount("/etc/limit", "/host"),))
+
+    def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
+        self._fail()
+        self.started.append((ids, entitlement))
+
+    def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
+        self.asked.append([each.ref.container for each in candidates])
+        return candidates[self.chosen]
+
+    def prune(self, pods: Collection[PodId]) -> None:
+        self.kept.append(set(pods))
+
+    def _fail(self) -> None:
+        if self.error is not None:
+            raise self.error
 
 
 @pytest.fixture
@@ -31,7 +69,7 @@ def node(enforcer: FakeEnforcer) -> Node:
 
 def test_the_enforcer_adds_to_the_answer(node: Node) -> None:
     node.begin(make_pod("p", asks(30, 4)))
-    answer = node.allocator.allocate(CORE, node.prefer(CORE, 30))
+    answer = node.allocator.allocate(CORE, node.call())
     assert answer == ContainerEdits(
         {"CARDS": "GPU-0", "LIMIT": "30"}, mounts=(Mount("/etc/limit", "/host"),)
     )
@@ -41,46 +79,44 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_assigned(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     node.begin(make_pod("p", asks(30, 4)))
-    chosen = node.prefer(CORE, 30)
+    node.call()
     enforcer.error = EnforcementError("state-dir: no space left on device")
     with pytest.raises(EnforcementError, match="no space left"):
-        node.allocator.allocate(CORE, chosen)
+        node.call()
     assert node.allocator.free(CORE) == {"GPU-0": 100}
-    assert node.decision_log.refusals[-1][-1] == "state-dir: no space left on device"
+    assert node.diary.refusals[-1].reason == "state-dir: no space left on device"
 
 
 def test_nothing_is_made_for_places_that_another_container_holds(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """What lies on disk for the live container must not be touched (fact K15)."""
-    holder, other = make_pod("a", asks(30, 4)), make_pod("b", asks(30, 4))
-    node.admitted(holder)
-    held = node.got[holder.id, "main", CORE]
-    node.begin(other)
+    holder = node.admit(make_pod("a", asks(30, 4)))
+    node.begin(make_pod("b", asks(30, 4)))
     before = list(enforcer.made)
     with pytest.raises(Exception, match="held by another container"):
-        node.allocator.allocate(CORE, held)
+        node.allocator.allocate(CORE, sorted(node.held(holder)[CORE]))
     assert enforcer.made == before
 
 
 def test_a_start_tells_what_the_proven_container_may_use_as_does_a_question(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admitted(make_pod("p", asks(30, 4), wishes=Wishes(core_limit=80)))
+    pod = node.admit(make_pod("p", asks(30, 4), core_limit="80"))
     node.start(pod)
-    ids, ref = frozenset(node.got[pod.id, "main", CORE]), ContainerRef(pod.id, "main")
+    ids, ref = node.held(pod)[CORE], ContainerRef(pod.id, "main")
     cores, memory = (Grant(each, (CardGrant("GPU-0", n),)) for each, n in ((CORE, 30), (MEMORY, 4)))
-    about = Entitlement(ref, ids, cores, memory, core_limit=80)
+    about = Entitlement(ref, ids, cores, memory, core_limit=80, runtime_uid=pod.uid)
     assert enforcer.started == [(ids, about)]
-    assert node.allocator.entitled(pod.id.uid, "main") == about
-    assert node.allocator.entitled(pod.id.uid, "other") is None
+    assert node.allocator.entitled(pod.uid, "main") == about
+    assert node.allocator.entitled(pod.uid, "other") is None
     assert node.allocator.entitled("forged", "main") is None
 
 
 @pytest.mark.parametrize("memory", [0, 4])
 def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, memory: int) -> None:
     """As with gpu-manager, whatever is asked for beside them."""
-    node.start(node.admitted(make_pod("p", asks(100, memory))))
+    node.start(node.admit(make_pod("p", asks(100, memory))))
     assert {grant.resource for _, _, grant in enforcer.made} == {CORE}
     ((_, about),) = enforcer.started
     assert about is not None
@@ -88,11 +124,12 @@ def test_whole_cards_have_no_memory_limit(node: Node, enforcer: FakeEnforcer, me
 
 
 def test_the_memory_of_a_container_that_was_guessed_is_limited_it_may_be_a_share(
-    node: Node, enforcer: FakeEnforcer
+    enforcer: FakeEnforcer,
 ) -> None:
-    node.begin(make_pod("p", asks(100, 4)))
-    node.begin(make_pod("q", asks(100, 4)))
-    node.allocator.allocate(MEMORY, node.prefer(MEMORY, 4))
+    node = Node(1, enforcer=enforcer, active_only=False)
+    node.rejected(make_pod("p", asks(100, 4)))
+    pod = node.begin(make_pod("q", asks(100, 4)), MEMORY_FIRST)
+    node.serve(pod, "main", MEMORY)
     assert [grant.resource for _, _, grant in enforcer.made] == [MEMORY]
 
 
@@ -105,7 +142,7 @@ def test_a_start_that_nobody_knows_of_is_made_ready_by_its_places(
 
 
 def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: FakeEnforcer) -> None:
-    pod = node.admitted(make_pod("p", asks(30, 4)))
+    pod = node.admit(make_pod("p", asks(30, 4)))
     enforcer.error = EnforcementError("state-dir: read-only")
     with pytest.raises(EnforcementError):
         node.start(pod)
@@ -116,11 +153,10 @@ def test_a_start_is_vetoed_when_it_cannot_be_made_ready(node: Node, enforcer: Fa
 
 def test_a_sweep_keeps_what_is_shown_held_or_listed(node: Node, enforcer: FakeEnforcer) -> None:
     held, waiting, gone = (make_pod(name, asks(10, 1)) for name in ("held", "waiting", "gone"))
-    node.bind(held, gone)
     node.admit(held)
     node.admit(gone)
     node.bind(waiting)
-    node.forget(gone)
+    node.delete(gone)
     node.allocator.refresh()
     node.allocator.sweep()
     assert enforcer.kept == [{held.id, waiting.id, PodId("default", "held", "")}]
@@ -129,30 +165,30 @@ def test_a_sweep_keeps_what_is_shown_held_or_listed(node: Node, enforcer: FakeEn
 def test_a_sweep_removes_nothing_while_the_kubelet_does_not_tell(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    node.record.away = "no answer"
+    node.list_away = "no answer"
     node.allocator.sweep()
     assert enforcer.kept == []
 
 
 def test_a_sweep_waits_for_what_is_being_made(node: Node, enforcer: FakeEnforcer) -> None:
     """Between making and assigning nobody else shows the pod: the watch is behind."""
-    pod = node.begin(make_pod("p", asks(100, 0)))
-    chosen = node.prefer(CORE, 100)
-    node.pods.remove(pod)
-    node.record.hide(pod)
+    pod = make_pod("p", asks(100, 0))
+    node.bind(pod, seen=False)
+    node.begin(pod)
+    node.call()
     sweeper = threading.Thread(target=node.allocator.sweep)
     enforcer.meanwhile = sweeper.start
-    node.allocator.allocate(CORE, chosen)
+    node.call()
     sweeper.join(DEADLINE_S)
-    assert enforcer.kept == [{pod.id}]
+    assert enforcer.kept == [{pod.id, PodId("default", "p", "")}]
 
 
 def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
     """An init container hands its places on, and nothing but the places is told (K7, K10)."""
-    pod = node.admitted(make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8)))
-    same = {frozenset(node.got[pod.id, name, CORE]) for name in ("a", "b", "main")}
+    pod = node.admit(make_pod("p", init(30, 4, "a"), init(30, 2, "b"), asks(30, 8)))
+    same = {node.held(pod, name)[CORE] for name in ("a", "b", "main")}
     assert len(same) == 1
     for enforcer.chosen, (name, blocks) in enumerate((("a", 4), ("b", 2), ("main", 8))):
         node.start(pod, name)
@@ -167,18 +203,18 @@ def test_of_several_with_the_same_places_the_enforcer_says_who_starts(
 def test_an_agent_that_has_just_started_knows_init_containers_by_the_checkpoint(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admitted(make_pod("p", init(30, 4), asks(30, 8)))
+    pod = node.admit(make_pod("p", init(30, 4), asks(30, 8)))
     node.restart_agent()
     node.start(pod, "init")
     assert enforcer.asked == [["init", "main"]]
-    assert node.allocator.entitled(pod.id.uid, "init") == enforcer.started[0][1]
+    assert node.allocator.entitled(pod.uid, "init") == enforcer.started[0][1]
 
 
 def test_a_start_that_cannot_be_proven_is_made_ready_for_whom_it_was_answered(
     node: Node, enforcer: FakeEnforcer
 ) -> None:
-    pod = node.admitted(make_pod("p", asks(30, 4)))
-    node.checkpoint.away = "permission denied"
+    pod = node.admit(make_pod("p", asks(30, 4)))
+    node.checkpoint_away = "permission denied"
     node.start(pod)
     ((_, about),) = enforcer.started
     assert about is not None
@@ -186,13 +222,18 @@ def test_a_start_that_cannot_be_proven_is_made_ready_for_whom_it_was_answered(
 
 
 def test_what_is_held_of_a_card_that_is_no_more_entitles_to_nothing(node: Node) -> None:
-    pod = node.begin(make_pod("p", asks(2, 1)))
-    node.record.give(pod, "main", CORE, ["GPU-9::0", "GPU-9::1"])
-    assert node.allocator.entitled(pod.id.uid, "main") is None
+    pod = make_pod("p", asks(2, 1))
+    node.bind(pod)
+    node.kubelet.know(pod)
+    node.kubelet.hold(pod, "main", {CORE: ["GPU-9::0", "GPU-9::1"]})
+    node.allocator.refresh()
+    assert node.allocator.entitled(pod.uid, "main") is None
 
 
 def test_a_static_pod_is_asked_for_by_the_uid_that_the_runtime_has(node: Node) -> None:
-    pod = node.admitted(make_pod("p", asks(30, 4), runtime_uid="of-its-manifest"))
-    about = node.allocator.entitled("of-its-manifest", "main")
+    pod = static_pod("p", asks(30, 4))
+    pod.mirror_uid = "mirror"
+    node.admit(pod)
+    about = node.allocator.entitled(pod.uid, "main")
     assert about is not None
-    assert (about.ref, about.runtime_uid) == (ContainerRef(pod.id, "main"), "of-its-manifest")
+    assert (about.ref, about.runtime_uid) == (ContainerRef(pod.id, "main"), pod.uid)

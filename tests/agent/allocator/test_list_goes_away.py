@@ -1,74 +1,53 @@
 """``List`` is unavailable for a while: what it has shown to have ended has ended (R2)."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-
-from contract.resource import Resource
-from placement.pods import PodInfo
+from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY, cases
-from tests.agent.fakes import CORE_FIRST, Node, asks, init, make_pod
-
-Listed = Callable[[Node, PodInfo], None]
-BAD = make_pod("bad", init(10, 2), asks(30, 8))
+from tests.in_memory.node import Node
+from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod
 
 
-def gone(node: Node, pod: PodInfo) -> None:
-    node.record.hide(pod)
-
-
-def still_there(node: Node, pod: PodInfo) -> None:
-    """Before 1.34, without its devices (K8)."""
-    node.record.show(pod)
-
-
-def rejected(node: Node, *, resources: Sequence[Resource], listed: Listed) -> None:
-    """Have the kubelet reject a pod after so many calls; the API has not shown that yet."""
-    node.begin(BAD)
-    for each in resources:
-        node.serve(BAD, BAD.demand.containers[0], each)
-    node.release(BAD)
-    listed(node, BAD)
-
-
-def rejected_unknown(node: Node) -> None:
-    """Have one rejected that the API could not show, after its first call."""
-    node.pods.away = True
-    node.record.show(BAD)
-    node.allocator.allocate(MEMORY, node.prefer(MEMORY, 2))
-    gone(node, BAD)
-    node.pods.away = False
+def reject(node: Node, *resources: str, written: bool = False, known: bool = True) -> None:
+    """Have another vendor's plugin fail after these calls for a pod; the API is not told."""
+    first = asks(10, 2, "init", ContainerKind.INIT, other=True)
+    bad = failing(make_pod("bad", first, asks(30, 8)))
+    node.api.away = not known
+    node.begin(bad, (*resources, OTHER_PLUGIN))
+    while node.kubelet.admitting is bad:
+        node.call()
+        if written:
+            node.kubelet.state.write()  # in mid-admission (K30)
+    node.api.away = False
 
 
 @cases(
-    "reject",
+    "resources, written, known, old",
     {
-        "between its two resources": partial(rejected, resources=[MEMORY], listed=gone),
-        "after the checkpoint had it": partial(rejected, resources=[CORE, MEMORY], listed=gone),
-        "that nobody but the kubelet knew": rejected_unknown,
-        "that an old List still shows": partial(rejected, resources=[MEMORY], listed=still_there),
+        "between its two resources": ([MEMORY], False, True, False),
+        "after the checkpoint had it": ([CORE, MEMORY], True, True, False),
+        "that nobody but the kubelet knew": ([MEMORY], False, False, False),
+        "that an old List still shows": ([MEMORY], False, True, True),
     },
 )
 def test_what_a_rejected_pod_had_can_be_handed_on_by_the_next_one_when_list_goes_away(
-    reject: Callable[[Node], None],
+    resources: list[str], *, written: bool, known: bool, old: bool
 ) -> None:
     """The next pod's init container has got it, and its main container is to keep it (K7)."""
-    node = Node(1)
-    reject(node)
+    node = Node(1, active_only=not old)
+    reject(node, *resources, written=written, known=known)
     pod = node.begin(make_pod("next", init(10, 2), asks(30, 8)))
-    for each in CORE_FIRST:
-        node.serve(pod, pod.demand.containers[0], each)
-    node.record.away = "rate limited"
+    node.serve(pod, "init")
+    node.list_away = "rate limited"
     node.admit(pod)
-    assert node.decision_log.refusals == []
+    assert node.diary.refusals == []
 
 
 def test_a_restarted_kubelet_tries_a_pod_anew_that_the_one_before_had_rejected() -> None:
     """It has taken the entry back (K31), so the pod holds until ``List`` shows otherwise."""
     node = Node(1)
-    rejected(node, resources=[CORE, MEMORY], listed=gone)
+    reject(node, CORE, MEMORY, written=True)
     node.begin(make_pod("next", asks(10, 2)))
-    node.prefer(CORE, 10)
+    node.call()
     node.restart_kubelet()
-    node.record.away = "not up yet"
+    node.list_away = "not up yet"
     node.allocator.refresh()
     assert node.allocator.free(CORE) == {"GPU-0": 90}

@@ -5,7 +5,7 @@ import gc
 from agent.allocator.interfaces import Checkpoint, ListedPod
 from agent.allocator.node_state import NodeState
 from tests.agent.builders import CORE, ids, listed, view
-from tests.agent.fakes import FakeStore
+from tests.in_memory.node import Store
 
 POD = view("p")
 MANY = 300
@@ -18,7 +18,7 @@ def _look(number: int) -> tuple[Checkpoint, list[ListedPod]]:
 
 
 def _state() -> NodeState:
-    state = NodeState(FakeStore())
+    state = NodeState(Store())
     state.set_pods([POD], synced=True)
     return state
 

@@ -1,6 +1,6 @@
 """The allocator plans for whole pods, and follows what authors and schedulers want."""
 
-from dataclasses import replace
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,29 +10,28 @@ from hypothesis import strategies as st
 from agent.allocator.slots import per_card
 from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
-from contract.demand import ContainerDemand
-from contract.resource import Resource, count_of
-from contract.wishes import Wishes
-from placement.pods import PodInfo
+from contract.resource import Resource
 from placement.scoring import Policy
-from tests.agent.brute_force import can_be_placed
+from tests.adversary.oracle import Task, fits
 from tests.agent.builders import CORE, INIT, MAIN, MEMORY, SIDECAR, patient
-from tests.agent.fakes import (
-    CORE_FIRST,
-    MEMORY_FIRST,
-    Node,
+from tests.examples import share
+from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
+from tests.in_memory.pods import (
+    NAMES,
+    OTHER_PLUGIN,
+    Container,
+    Pod,
     asks,
-    cards_of,
+    failing,
     init,
     make_pod,
     sidecar,
 )
-from tests.examples import share
 
 
-def refusal(node: Node, view: PodInfo) -> str:
+def refusal(node: Node, pod: Pod) -> str:
     with pytest.raises(PlacementError) as caught:
-        node.admitted(view)
+        node.admit(pod)
     return str(caught.value)
 
 
@@ -42,16 +41,18 @@ def refusal(node: Node, view: PodInfo) -> str:
 def test_what_a_refused_pod_had_got_counts_until_the_kubelet_has_freed_it() -> None:
     """K21: a kubelet that has just restarted frees nothing, and the file lacks half of it."""
     node = Node(blocks=16)
-    refused = node.begin(make_pod("refused", asks(50, 4, "first"), asks(20, 8, "second")))
-    first, second = refused.demand.containers
-    for each, resource in ((first, CORE), (first, MEMORY), (second, MEMORY)):
-        node.serve(refused, each, resource)
-    assert node.cards(refused, "second") == ["GPU-0"]
-    with pytest.raises(PlacementError):
-        node.prefer(CORE, 20, among=[each for each in node.free[CORE] if "GPU-1" in each])
-    node.record.hide(refused)
-    node.pods.add(replace(refused, terminal=True))
-    other = node.admitted(make_pod("other", asks(10, 8)))
+    second = asks(20, 8, "second", other=True)
+    refused = failing(make_pod("refused", asks(50, 4, "first"), second))
+    other = make_pod("other", asks(10, 8))
+    node.bind(refused, other)
+    node.restart_kubelet()
+    node.begin(refused)
+    node.serve(refused, "first")
+    node.kubelet.first = (MEMORY, OTHER_PLUGIN)
+    node.call()
+    node.admit(refused, (MEMORY, OTHER_PLUGIN))
+    node.told()
+    node.admit(other)
     assert node.cards(other) == ["GPU-1"]
 
 
@@ -62,7 +63,7 @@ def test_a_pod_is_refused_at_once_for_a_container_that_will_find_no_place() -> N
         "no card fits 50 cores and 4 memory blocks of container second, with first placed: "
         "0 of 1 cards found; GPU-0: 40 of 50 cores free"
     )
-    assert node.got == {}
+    assert node.kubelet.holdings == {}
 
 
 def test_a_broken_container_later_in_the_pod_is_named() -> None:
@@ -73,43 +74,51 @@ def test_a_broken_container_later_in_the_pod_is_named() -> None:
 def test_one_of_several_that_may_be_asking_is_not_refused_for_a_later_container() -> None:
     """Nor is another served in its stead: it was the likeliest."""
     node = Node(1)
-    node.record.away = "hanging"
-    pod = make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"))
-    node.bind(pod, make_pod("q", asks(60, 4)))
-    assert len(node.prefer(CORE, 60)) == 60
-    assert node.decision_log.refs("prefer") == ["p/first"]
-    assert node.decision_log.evidence("prefer") == [Evidence.ORDER]
+    node.list_away = "hanging"
+    node.bind(make_pod("p", asks(60, 4, "first"), asks(50, 4, "second"), at=1))
+    node.begin(make_pod("q", asks(60, 4), at=2))
+    assert len(node.call()) == 60
+    assert node.diary.refs("prefer") == ["p/first"]
+    assert node.diary.evidence("prefer") == [Evidence.ORDER]
 
 
 def test_what_was_planned_for_a_pod_is_free_once_it_is_gone() -> None:
     node = Node(1)
-    begun = node.begin(make_pod("a", asks(30, 4, "first"), asks(60, 4, "second")))
-    node.serve(begun, begun.demand.containers[0], CORE)
-    node.forget(begun)
-    other = node.admitted(make_pod("b", asks(90, 4)))
+    begun = make_pod("a", asks(30, 4, "first", other=True), asks(60, 4, "second"))
+    node.admit(failing(begun), (CORE, OTHER_PLUGIN))
+    other = node.admit(make_pod("b", asks(90, 4)))
     assert node.cards(other) == ["GPU-0"]
 
 
 def test_a_kubelet_that_offers_something_else_than_planned_is_planned_for_anew() -> None:
+    """A card has fallen ill, and the kubelet was told first."""
     node = Node()
     pod = node.begin(make_pod("p", asks(30, 4, "first"), asks(50, 4, "second")))
-    for resource in (CORE, MEMORY):
-        node.serve(pod, pod.demand.containers[0], resource)
+    node.serve(pod, "first", CORE)
+    for _ in ("preferred", "allocated"):
+        node.call()
     assert node.cards(pod, "first") == ["GPU-0"]
-    on_other = [each for each in node.free[CORE] if each.startswith("GPU-1")]
-    assert set(cards_of(node.prefer(CORE, 50, among=on_other))) == {"GPU-1"}
+    node.kubelet.ill = {each for r in Resource for each in node.table.by_card(r)["GPU-0"]}
+    node.kubelet.advertise()
+    node.admit(pod)
+    assert node.cards(pod, "second") == ["GPU-1"]
 
 
 # --- what others want -----------------------------------------------------------------
 
 
+def _chosen(pod: Pod, card: int) -> Pod:
+    """Have a scheduler choose a card for the first main container."""
+    pod.annotations[NAMES.predicate_gpu_idx(0)] = str(card)
+    return pod
+
+
 def test_wishes_and_health_are_followed_or_named() -> None:
     node = Node(3)
     node.ill["GPU-1"] = "Xid 79"
-    wish = Wishes(nouse_uuids=("GPU-0",))
-    pod = node.admitted(make_pod("a", asks(50, 4), wishes=wish))
+    pod = node.admit(make_pod("a", asks(50, 4), nouse_gpu_uuid="GPU-0"))
     assert node.cards(pod) == ["GPU-2"]
-    assert refusal(node, make_pod("b", asks(60, 4), wishes=wish)) == (
+    assert refusal(node, make_pod("b", asks(60, 4), nouse_gpu_uuid="GPU-0")) == (
         "no card fits 60 cores and 4 memory blocks: 0 of 1 cards found; GPU-0: excluded by "
         "nouse-gpu-uuid; GPU-1: unhealthy (Xid 79); GPU-2: 50 of 60 cores free"
     )
@@ -117,50 +126,51 @@ def test_wishes_and_health_are_followed_or_named() -> None:
 
 def test_the_policy_that_a_pod_wishes_goes_before_the_nodes() -> None:
     node = Node()
-    node.admitted(make_pod("x", asks(20, 4)))
-    spread = node.admitted(make_pod("a", asks(20, 4), wishes=Wishes(policy="spread")))
-    packed = node.admitted(make_pod("b", asks(20, 4)))
+    node.admit(make_pod("x", asks(20, 4)))
+    spread = node.admit(make_pod("a", asks(20, 4), gpu_policy="spread"))
+    packed = node.admit(make_pod("b", asks(20, 4)))
     assert (node.cards(spread), node.cards(packed)) == (["GPU-1"], ["GPU-0"])
 
 
 def test_a_schedulers_choice_is_followed_where_it_fits_and_else_replaced_and_told() -> None:
     node = Node(3)
-    chosen = node.admitted(make_pod("a", asks(50, 4), chosen={"main": (2,)}))
+    chosen = node.admit(_chosen(make_pod("a", asks(50, 4)), 2))
     assert node.cards(chosen) == ["GPU-2"]
-    assert node.decision_log.replacements == []
-    other = node.admitted(make_pod("b", asks(60, 4), chosen={"main": (2,)}))
+    assert node.diary.of("replaced") == []
+    other = node.admit(_chosen(make_pod("b", asks(60, 4)), 2))
     assert node.cards(other) == ["GPU-0"]
-    assert node.decision_log.replacements == [("main", ("GPU-2",), ("GPU-0",))]
+    (replaced,) = node.diary.of("replaced")
+    assert replaced.ref is not None
+    assert (replaced.ref.container, replaced.reason) == ("main", "GPU-2 by GPU-0")
 
 
 @pytest.mark.parametrize(("before", "card"), [(init(70, 4), 2), (sidecar(70, 4), 0)])
 def test_what_runs_before_a_container_leaves_it_the_card_that_a_scheduler_chose(
-    before: ContainerDemand, card: int
+    before: Container, card: int
 ) -> None:
     """By itself it would go to GPU-0, and what follows an init container must follow it there."""
     node = Node(3)
-    node.admitted(make_pod("x", asks(20, 4)))
-    pod = node.admitted(make_pod("p", before, asks(70, 4), chosen={"main": (card,)}))
+    node.admit(make_pod("x", asks(20, 4)))
+    pod = node.admit(_chosen(make_pod("p", before, asks(70, 4)), card))
     assert node.cards(pod) == [f"GPU-{card}"]
-    assert node.decision_log.replacements == []
+    assert node.diary.of("replaced") == []
 
 
 def test_a_choice_that_does_not_fit_binds_nothing_that_runs_before_it() -> None:
     node = Node(3)
-    node.admitted(make_pod("x", asks(60, 4), chosen={"main": (2,)}))
-    pod = make_pod("p", init(50, 4), asks(50, 4), chosen={"main": (2,)})
-    node.admitted(pod)
+    node.admit(_chosen(make_pod("x", asks(60, 4)), 2))
+    pod = _chosen(make_pod("p", init(50, 4), asks(50, 4)), 2)
+    node.admit(pod)
     assert (node.cards(pod, "init"), node.cards(pod)) == (["GPU-0"], ["GPU-0"])
 
 
 def test_where_a_choice_is_strict_one_that_does_not_fit_is_refused() -> None:
     node = Node(strict=True)
-    node.admitted(make_pod("x", asks(60, 4)))
+    node.admit(make_pod("x", asks(60, 4)))
     for number, name in ((0, "GPU-0"), (9, "card 9")):
-        pod = make_pod(f"p{number}", asks(50, 4), chosen={"main": (number,)})
+        pod = _chosen(make_pod(f"p{number}", asks(50, 4)), number)
         with pytest.raises(Refusal, match=f"a scheduler chose {name} by predicate-gpu-idx-0"):
-            node.admitted(pod)
-        node.record.hide(pod)
+            node.admit(pod)
 
 
 # --- whatever pods come -----------------------------------------------------------------
@@ -180,39 +190,34 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
 ) -> None:
     """Nothing is handed on, and nothing is given back."""
     node = Node(3, blocks=10, policy=policy)
+    cards = [card.uuid for card in node.table.inventory.cards]
     for number, (containers, order) in enumerate(pods):
         named = [
             asks(cores, memory, f"c{index}", SIDECAR if kind is INIT else kind)
             for index, (kind, (cores, memory)) in enumerate(containers)
         ]
-        left = {each: node.table.count(each, {*node.free[each]}) for each in Resource}
-        cards = [card.uuid for card in node.table.inventory.cards]
+        named.sort(key=lambda each: each.kind is MAIN)
+        left = {each: node.table.count(each, node.kubelet.free(each)) for each in Resource}
         free = {card: {each: left[each].get(card, 0) for each in Resource} for card in cards}
-        possible = can_be_placed(named, free, {card: dict.fromkeys(Resource, 0) for card in free})
-        pod = node.begin(make_pod(f"p{number}", *named))
-        try:
-            for asked, each in ((asked, each) for asked in named for each in order):
-                if size := count_of(asked.demand, each):
-                    chosen = node.prefer(each, size)
-                    assert len({*chosen} & {*node.free[each]}) == size
-                    node.allocator.allocate(each, chosen)
-                    node.took(pod, asked, each, chosen)
-        except PlacementError:
-            assert not possible
-            assert not any(key[0] == pod.id for key in node.got), "refused at its first call"
-            node.refuse(pod)
+        tasks = [Task(each, frozenset(r for r in Resource if each.count(r))) for each in named]
+        possible = fits(tasks, free, {})
+        pod = make_pod(f"p{number}", *named)
+        with suppress(PlacementError):
+            node.admit(pod, order)
+        assert possible is not node.kubelet.state.pods[pod.uid].refused
+        if not possible:
+            assert pod.uid not in node.kubelet.holdings, "refused at its first call"
             continue
-        assert possible
         for asked in named:
-            memory = node.table.read(MEMORY, node.got.get((pod.id, asked.name, MEMORY), ()))
+            memory = node.table.read(MEMORY, node.held(pod, asked.name).get(MEMORY, ()))
             shares = filter(None, asked.demand.per_card(MEMORY))
             assert sorted(per_card(memory).values()) == sorted(shares)
 
 
 @settings(patient, max_examples=share(50))
-@given(_containers, st.lists(_orders, min_size=3, max_size=3))
+@given(_containers, _orders)
 def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_places(
-    containers: list[Any], orders: list[tuple[Resource, ...]]
+    containers: list[Any], order: tuple[Resource, ...]
 ) -> None:
     """Three empty cards have room for three shares; no init container may spoil that (K7)."""
     node = Node(3, blocks=10)
@@ -220,8 +225,10 @@ def test_looking_ahead_a_pod_of_shares_that_starts_is_never_stuck_on_handed_on_p
         asks(min(cores, 33), min(max(memory, 1), 3), f"c{index}", kind)
         for index, (kind, (cores, memory)) in enumerate(containers)
     ]
-    pod = node.begin(make_pod("p", *named))
-    for asked, order in zip(named, orders, strict=False):
-        for resource in order:
-            assert len(node.serve(pod, asked, resource)) == count_of(asked.demand, resource)
+    named.sort(key=lambda each: each.kind is MAIN)
+    pod = node.admit(make_pod("p", *named), order)
+    for asked in named:
+        assert {each: len(ids) for each, ids in node.held(pod, asked.name).items()} == {
+            each: asked.count(each) for each in Resource
+        }
         assert len(node.cards(pod, asked.name)) == 1

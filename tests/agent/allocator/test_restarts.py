@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.errors import ResolutionError
+from agent.errors import Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
-from placement.pods import PodInfo
 from tests.agent.builders import CORE, MEMORY
-from tests.agent.fakes import CORE_FIRST, MEMORY_FIRST, Node, asks, init, make_pod
+from tests.in_memory.node import MEMORY_FIRST, Node
+from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod, static_pod
 
-ORDER, TICKET, WITNESS = Evidence.ORDER, Evidence.TICKET, Evidence.WITNESS
+ORDER, TICKET = Evidence.ORDER, Evidence.TICKET
 
 Step = Callable[[Node], None]
 
@@ -48,16 +48,12 @@ ANY = pytest.mark.parametrize("dies", [nothing, agent_dies, kubelet_dies, both_d
 AGENT = pytest.mark.parametrize("dies", [agent_dies, agent_dies_unseen])
 
 
-def serve(node: Node, pod: PodInfo, name: str, *resources: Resource) -> None:
-    """Make the calls for a container, of both resources unless told."""
-    for each in resources or (CORE, MEMORY):
-        node.serve(pod, next(one for one in pod.demand.containers if one.name == name), each)
-
-
 def last(node: Node) -> tuple[str, Evidence]:
     """Whom the last call was for, and by which evidence."""
-    _, ref, _, evidence, _ = node.decision_log.decisions[-1]
-    return f"{ref.pod.name}/{ref.container}", evidence
+    said = [each for each in node.diary.everything if each.evidence][-1]
+    assert said.ref is not None
+    assert said.evidence is not None
+    return f"{said.ref.pod.name}/{said.ref.container}", said.evidence
 
 
 def free(node: Node) -> dict[str, int]:
@@ -70,9 +66,8 @@ def is_true(node: Node) -> None:
     node.allocator.refresh()
     node.allocator.refresh()
     for resource in Resource:
-        given = {each for key, held in node.got.items() if key[2] is resource for each in held}
         with node.allocator.state as state:
-            assert state.snapshot.held[resource] == given
+            assert state.snapshot.held[resource] == node.kubelet.held(resource)
 
 
 # --- the agent dies -----------------------------------------------------------------------
@@ -81,14 +76,15 @@ def is_true(node: Node) -> None:
 @AGENT
 @pytest.mark.parametrize(("cores", "evidence"), [(40, TICKET), (30, ORDER)])
 def test_an_agent_that_dies_after_a_preferred_call_has_its_promise_kept(
-    node: Node, dies: Step, cores: int, evidence: Evidence
+    dies: Step, cores: int, evidence: Evidence
 ) -> None:
     """One that was a guess stays one."""
-    node.begin(make_pod("a", asks(30, 8)))
+    node = Node(active_only=False)
+    node.rejected(make_pod("a", asks(30, 8)))
     node.begin(make_pod("b", asks(cores, 8)))
-    chosen = node.prefer(CORE, cores)
+    node.call()
     dies(node)
-    node.allocator.allocate(CORE, chosen)
+    node.call()
     assert last(node) == ("b/main", evidence)
 
 
@@ -102,25 +98,27 @@ def test_places_handed_on_are_told_from_a_repeated_call(
     If that is late (K33) either may be asking, but for an agent that lives: no call is repeated.
     """
     pod = node.begin(make_pod("a", init(30, 8, "i0"), init(30, 8), asks(30, 8)))
-    for name, resource in (("i0", CORE), ("i0", MEMORY), ("init", CORE), ("init", MEMORY)):
-        node.checkpoint.late = late and (name, resource) == ("init", MEMORY)
-        serve(node, pod, name, resource)
+    for name, resource in (("i0", CORE), ("i0", MEMORY), ("init", MEMORY), ("init", CORE)):
+        if late and (name, resource) == ("init", CORE):
+            node.kubelet.overtake()
+        node.serve(pod, name, resource)
         dies(node)
-    serve(node, pod, "main", MEMORY)
+    node.serve(pod, "main", CORE)
     assert last(node)[1] is ORDER if late and dies is not nothing else last(node)[0] == "a/main"
     dies(node)
-    serve(node, pod, "main", CORE)
+    node.admit(pod)
     node.start(pod)
-    assert not node.decision_log.unproven_starts
+    assert not node.diary.of("unproven")
     is_true(node)
 
 
 def test_an_answer_to_a_pod_that_is_refused_is_not_kept_for_the_next_agent(node: Node) -> None:
-    node.begin(make_pod("a", asks(30, 8)))
-    node.prefer(CORE, 30)
+    pod = node.begin(make_pod("a", asks(60, 8), asks(60, 8, "second")))
+    node.call()
     kept = node.store.text
-    with pytest.raises(ResolutionError):
-        node.prefer(CORE, 77)
+    node.ill = dict.fromkeys(("GPU-0", "GPU-1"), "Xid 79")
+    with pytest.raises(Refusal):
+        node.admit(pod)
     assert "GPU-0::0" in kept
     assert "GPU-0::0" not in node.store.text
 
@@ -130,31 +128,26 @@ def test_the_wrong_container_of_the_right_pod_leaves_it_its_turn(
     node: Node, *, checkpointed: bool
 ) -> None:
     """Nobody has told its spec: its first container was taken, and ``List`` shows the second."""
-    node.begin(make_pod("a", asks(30, 8)))
-    node.prefer(CORE, 30)
-    pod = make_pod("b", asks(0, 0, "plain"), asks(30, 8))
-    node.pods.away = True
-    node.record.show(pod)
-    chosen = node.prefer(CORE, 30)
-    node.allocator.allocate(CORE, chosen)
+    node.admit(make_pod("a", asks(30, 8)))
+    node.api.away = True
+    pod = node.begin(make_pod("b", asks(0, 0, "plain"), asks(30, 8)))
+    node.serve(pod, "main", CORE)
     assert last(node)[0] == "b/plain"
-    node.took(pod, pod.demand.containers[1], CORE, chosen)
     if checkpointed:  # in mid-admission (K30)
-        node.checkpoint.write()
-    node.prefer(MEMORY, 8)
+        node.kubelet.state.write()
+    node.serve(pod, "main", MEMORY)
     assert last(node)[0] == "b/main"
 
 
 def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> None:
     """The watch is behind, and the API server away: the pod that it shows is the one before."""
-    pod = node.begin(make_pod("a", asks(30, 8)))
-    node.prefer(CORE, 30)
-    assert last(node)[1] is WITNESS
-    node.record.hide(pod)
+    pod = node.admit(failing(make_pod("a", asks(30, 8, other=True))), (CORE, OTHER_PLUGIN))
+    assert last(node)[1] is TICKET
     node.allocator.refresh()
-    node.pods.away = True
-    node.record.show(pod)
-    node.prefer(CORE, 30)
+    node.api.away = True
+    node.delete(pod)
+    node.begin(make_pod("a", asks(30, 8)))
+    node.call()
     assert last(node)[1] is ORDER
 
 
@@ -167,37 +160,37 @@ def test_a_pod_that_only_the_kubelet_knew_is_known_by_its_uid_once_the_checkpoin
     node: Node, dies: Step, *, late: bool
 ) -> None:
     """Also if the file was late (K33), and shows it only when the next pod has been served."""
-    node.pods.away = True
+    node.api.away = True
     pod, following = make_pod("a", asks(30, 8)), make_pod("b", asks(20, 2))
     for each, then in ((pod, dies), (following, nothing)):
-        node.record.show(each)
-        serve(node, each, "main", CORE)
-        node.checkpoint.late = late and each is pod
-        serve(node, each, "main", MEMORY)
+        node.begin(each)
+        if late and each is pod:
+            node.kubelet.overtake()
+        node.admit(each)
         then(node)
-    node.pods.away = False
-    node.bind(pod, following)
+    node.api.away = False
+    node.watch.deliver()
     node.allocator.refresh()
     for each in (pod, following):
-        entitled = node.allocator.entitled(each.id.uid, "main")
+        entitled = node.allocator.entitled(each.uid, "main")
         assert entitled is not None
-        assert entitled.core_ids == {*node.got[each.id, "main", CORE]}
-        assert {*node.writer.of(each)} == {"main"}
+        assert entitled.core_ids == node.held(each)[CORE]
+        assert {*node.written(each)} == {"main"}
 
 
 def test_the_entry_of_an_ended_pod_is_not_taken_for_a_pod_that_only_the_kubelet_knows(
     node: Node,
 ) -> None:
     """K29: it shows the same places until the container has got all."""
-    ended = node.admitted(make_pod("ended", asks(30, 8)))
-    node.forget(ended)
-    node.pods.away = True
-    pod = make_pod("a", asks(30, 8))
-    node.record.show(pod)
-    serve(node, pod, "main", CORE)
-    assert node.got[pod.id, "main", CORE] == [f"GPU-0::{place}" for place in range(30)]
+    ended = node.admit(make_pod("ended", asks(30, 8)))
+    before = node.held(ended)[CORE]
+    node.delete(ended)
+    node.api.away = True
+    pod = node.begin(make_pod("a", asks(30, 8)))
+    node.serve(pod, "main", CORE)
+    assert node.held(pod)[CORE] == before
     agent_dies(node)
-    serve(node, pod, "main", MEMORY)
+    node.serve(pod, "main", MEMORY)
     assert last(node)[0] == "a/main"
     is_true(node)
 
@@ -207,10 +200,7 @@ def test_the_entry_of_an_ended_pod_is_not_taken_for_a_pod_that_only_the_kubelet_
 
 def test_what_a_static_pod_without_a_mirror_has_is_counted_by_the_next_agent(node: Node) -> None:
     """What its init container left over beside its container, too (K4)."""
-    pod = make_pod("static", init(30, 8), asks(10, 2), runtime_uid="hash")
-    node.show(pod)
-    serve(node, pod, "init")
-    serve(node, pod, "main")
+    node.admit(static_pod("static", init(30, 8), asks(10, 2)))
     agent_dies(node)
     assert free(node) == {"GPU-0": 70, "GPU-1": 100}
 
@@ -221,20 +211,21 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
     node: Node, dies: Step, mirror: str
 ) -> None:
     """K34: the kubelet knows it by the hash of its configuration."""
-    pod = make_pod("static", asks(30, 8), asks(10, 2, "second"), runtime_uid="hash")
-    if mirror == "before":
-        node.bind(pod)
-    node.show(pod)
-    node.serve(pod, pod.demand.containers[0], CORE)
+    pod = static_pod("static", asks(30, 8), asks(10, 2, "second"))
+    pod.mirror_uid = "mirror" if mirror == "before" else ""
+    node.begin(pod)
+    node.serve(pod, "main", CORE)
     if mirror == "between":
-        node.bind(pod)
+        pod.mirror_uid = "mirror"
+        node.api.add(pod)
+        node.watch.deliver()
     dies(node)
     node.admit(pod)
     node.start(pod, "main")
     node.start(pod, "second")
-    assert not node.decision_log.refusals
-    assert not node.decision_log.unproven_starts
-    assert set(node.decision_log.refs("prestart")) <= {"static/main", "static/second"}
+    assert not node.diary.refusals
+    assert not node.diary.of("unproven")
+    assert set(node.diary.refs("prestart")) <= {"static/main", "static/second"}
     is_true(node)
 
 
@@ -244,14 +235,12 @@ def test_a_static_pod_is_served_and_proven_whenever_its_mirror_comes(
 def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_to() -> None:
     """What its init container left over ties its next container to that card (K7)."""
     node = Node(2)
-    node.admitted(make_pod("fills", asks(85, 4)))
+    node.admit(make_pod("fills", asks(85, 4)))
     half = node.begin(make_pod("half", init(5, 4), asks(10, 8)))
-    first, main = half.demand.containers
-    for resource in CORE_FIRST:
-        node.serve(half, first, resource)
-    assert node.cards(half, first.name) == ["GPU-0"]
+    node.serve(half, "init")
+    assert node.cards(half, "init") == ["GPU-0"]
     node.restart_kubelet()
-    other = node.admitted(make_pod("other", asks(10, 4)), MEMORY_FIRST)
+    other = node.admit(make_pod("other", asks(10, 4)), MEMORY_FIRST)
     assert node.cards(other) == ["GPU-1"]
     node.admit(half, MEMORY_FIRST)
-    assert node.cards(half, main.name) == ["GPU-0"]
+    assert node.cards(half) == ["GPU-0"]

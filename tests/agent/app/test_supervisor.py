@@ -23,12 +23,13 @@ from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
 from simulator.kubelet.answers import Answer
-from simulator.kubelet.checkpoint import Checkpoint, CheckpointFile
+from simulator.kubelet.checkpoint import CheckpointFile
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CallFailed, TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.numa import NO_NODE, Holding
 from simulator.kubelet.settings import Moment
+from simulator.kubelet.state import Checkpoint
 from tests.agent.a_kubelet import TurnsAway, client_of, make_kubelet, registered, serve
 from tests.agent.app.whole import PODS, page, ready, running
 from tests.agent.builders import BLOCK

@@ -15,6 +15,7 @@ from agent.allocator.interfaces import Checkpoint
 from agent.errors import CheckpointError
 from agent.kubelet.checkpoint import FILE_NAME, CheckpointFile, CheckpointParser
 from simulator.kubelet import checkpoint as kubelets
+from simulator.kubelet import state as kubelet_state
 from simulator.kubelet.answers import Answer
 from simulator.kubelet.numa import Holding
 from tests.agent.builders import CORE, MEMORY, patient
@@ -136,7 +137,7 @@ def _file(held: Any, node: int) -> str:
         }
         for uid, containers in held.items()
     }
-    return kubelets.encode(kubelets.Checkpoint(pods, {}))
+    return kubelets.encode(kubelet_state.Checkpoint(pods, {}))
 
 
 @patient

@@ -14,15 +14,22 @@ from agent.kubernetes_api import annotation_writer as module
 from agent.kubernetes_api.annotation_writer import PatchQueue, allocation_patch
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from contract.allocation import Allocation, Evidence
-from placement.pods import PodInfo
+from placement.pods import PodInfo, read_pod
 from tests.agent.builders import patient
-from tests.agent.fakes import DEADLINE_S, NAMES, FakeClock, asks, eventually, init, make_pod
+from tests.agent.fakes import DEADLINE_S, NAMES, FakeClock, eventually
 from tests.agent.threads import running
 from tests.examples import share
+from tests.in_memory import pods as in_memory
+from tests.in_memory.pods import Container, asks, init
 
 INDICES = {"GPU-0": 0, "GPU-1": 1}
 GOT = {"main": Allocation(("GPU-1",), 30, 8, Evidence.WITNESS)}
 LESS = {"main": Allocation(("GPU-0",), 30, 8, Evidence.ORDER)}
+
+
+def make_pod(name: str, *containers: Container) -> PodInfo:
+    """A pod as the API server shows it."""
+    return read_pod(in_memory.make_pod(name, *containers).manifest(), NAMES)
 
 
 class FakePatchApi:

@@ -20,7 +20,7 @@ from tests.agent.builders import (
     view,
     written,
 )
-from tests.agent.fakes import FakeStore
+from tests.in_memory.node import Store
 
 SHARE = {CORE: ids("GPU-0", range(30)), MEMORY: ids("GPU-0", range(4))}
 WHOLE = {CORE: ids("GPU-1", range(100))}
@@ -28,7 +28,7 @@ WHOLE = {CORE: ids("GPU-1", range(100))}
 
 def _holdings(*pods: tuple[PodInfo, dict[str, HeldSlots]]) -> Holdings:
     """Count what these pods hold on two cards of ten blocks; the file shows it, and ``List``."""
-    state, table = NodeState(FakeStore()), device_table()
+    state, table = NodeState(Store()), device_table()
     state.set_pods([pod for pod, _ in pods], synced=True)
     entries = [
         listed(
@@ -70,7 +70,7 @@ def test_shares_and_whole_cards_are_counted_by_container_and_by_card() -> None:
 
 def test_a_static_pod_is_counted_by_the_uid_that_the_runtime_has() -> None:
     pod = replace(view("p", container("c0", 30, 4)), runtime_uid="u-static")
-    state = NodeState(FakeStore())
+    state = NodeState(Store())
     state.set_pods([pod], synced=True)
     state.apply_observation(written(static={"c0": SHARE}), [listed("p", c0=SHARE)])
     (holder,) = count_holdings(state.snapshot, device_table()).holders

@@ -262,6 +262,7 @@ def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
     assert found.code == 3
     assert "may fit or not, that is not known" in found.out
     assert "nowhere" not in found.out
+    api.mend()
     api.deny(NODES)  # some nodes are known, where some fit
     assert run(capsys, "fit", "-f", str(file)).code == 3
     file.write_text(json.dumps(deployment(10, 2)))

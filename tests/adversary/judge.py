@@ -1,15 +1,15 @@
 """Who was right: what the agent said and did, against the truth."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from agent.allocator.interfaces import ContainerRef
-from bench.adversary.pods import Container, Pod, card_of
+from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
-from contract.demand import ContainerKind
 from contract.resource import Resource
 from simulator.node.diary import Said
+from tests.in_memory.pods import Container, Pod, card_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Judge:
 
     Kinds: ``wrong`` another container was named, ``bystander`` one that never asked for GPUs was
     named, ``witness`` a guess was called more, ``twice`` a place was given twice, ``refused``
-    a pod was refused that could have run, ``failed`` the agent failed instead of answering,
+    a pod was refused that could have run, ``cornered`` one that fitted when it was first asked
+    for, ``failed`` the agent failed instead of answering,
     ``veto`` a start was vetoed without reason, ``unproven`` one was let through without proof,
     ``wish`` a container started on a card that its author had ruled out, ``record`` a pod carries
     what is not so, ``free`` what is free is told wrongly, ``unknown`` a running container is not
@@ -192,6 +193,51 @@ class Judge:
         if not any(each.name == ref.container and each.asks for each in pod.containers):
             self.find("bystander", f"{call}: {said}")
 
+    # --- refusals -------------------------------------------------------------------------
+
+    def refused(
+        self,
+        call: Call,
+        error: Refusal,
+        said: Iterable[Said],
+        *,
+        fit: bool,
+        fitted: bool,
+        gone: bool,
+        confused: bool,
+    ) -> None:
+        """Judge the refusal of a call.
+
+        Args:
+            call: which call.
+            error: the refusal.
+            said: what the agent has said in it.
+            fit: whether there is a place for all that the pod still lacks.
+            fitted: whether there was one when it was first asked for.
+            gone: it is being deleted.
+            confused: another pod was named in its calls.
+        """
+        cornered = not fit and fitted and isinstance(error, PlacementError)
+        if not fit and not cornered:
+            self.verdicts["rightly refused"] += 1
+            return
+        another = any(
+            each.word == "refused" and each.ref is not None and not self.right(call, each)
+            for each in said
+        )
+        if call.pod.invalid:
+            self.excused["no webhook would have passed it"] += 1
+        elif gone:
+            self.excused["it was being deleted"] += 1
+        elif not call.known and not call.reachable:
+            self.excused["nobody could tell its spec"] += 1
+        elif confused or another:  # which is a finding, or without List none
+            self.excused["another was named in its calls"] += 1
+        elif not call.seen and isinstance(error, PlacementError):
+            self.excused["without List nobody can tell who was rejected"] += 1
+        else:
+            self.find("cornered" if cornered else "refused", f"{call}: {error}")
+
     # --- places ---------------------------------------------------------------------------
 
     def twice(self, call: Call, ids: Sequence[str], held: set[str]) -> None:
@@ -200,7 +246,7 @@ class Judge:
         if both:
             self.find("twice", f"{call}: {len(both)} of {len(ids)} places, {both[0]} among them")
 
-    def cards(self, call: Call, ids: Sequence[str], other: frozenset[str]) -> None:
+    def cards(self, call: Call, ids: Sequence[str], other: Collection[str]) -> None:
         """Judge the cards of what was given, with what the container holds already."""
         count = len({card_of(each) for each in ids})
         cores, memory = (ids, other) if call.resource is Resource.CORE else (other, ids)
@@ -232,5 +278,5 @@ class Judge:
             container = next((each for each in pod.containers if each.name == name), None)
             if container is None or not container.asks:
                 self.find("record", f"{pod.uid} has a record for {name}, which never asked")
-            elif container.kind is not ContainerKind.INIT and held.get(name, cards) != cards:
+            elif not container.hands_on and held.get(name, cards) != cards:
                 self.find("record", f"{pod.uid} {name}: on {sorted(held[name])}, told {cards}")

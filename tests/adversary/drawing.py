@@ -2,9 +2,9 @@
 
 from random import Random
 
-from bench.adversary.pods import NAMES, Container, Pod, stamps
 from contract.allocation import Allocation, Evidence, encode_allocations
 from contract.demand import ContainerKind
+from tests.in_memory.pods import NAMES, Container, Pod, stamps
 
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
 
@@ -41,7 +41,7 @@ def draw_containers(random: Random) -> tuple[Container, ...]:
 
 def _share(name: str, kind: ContainerKind, random: Random) -> Container:
     cores, memory = random.choice(_SHARES)
-    return Container(name, kind, cores, memory, random.random() < 0.1)
+    return Container(name, kind, cores, memory, random.random() < 0.2)
 
 
 def draw_pod(number: int, name: str, cards: tuple[str, ...], random: Random) -> Pod:

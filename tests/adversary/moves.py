@@ -1,15 +1,14 @@
 """What can happen to a node."""
 
+from collections.abc import Sequence
 from random import Random
 
-from bench.adversary.drawing import draw_pod
-from bench.adversary.judge import Call
-from bench.adversary.kubelet import Known, State
-from bench.adversary.pods import NAMES, Pod
-from bench.adversary.starts import prestart
-from bench.adversary.world import World
-from contract.demand import ContainerKind
 from contract.resource import Resource
+from simulator.kubelet.pods import TERMINAL_PHASES
+from tests.adversary.drawing import draw_pod
+from tests.adversary.judge import Call
+from tests.adversary.world import World
+from tests.in_memory.pods import NAMES, Pod
 
 FORGOTTEN = "places forgotten (K15)"
 
@@ -55,10 +54,8 @@ class Faults:
         self.world.faults[fault] += 1
         self.world.trace(f"* {fault}")
 
-    def _some(self, *states: State) -> Known | None:
-        known = self.world.kubelet.known
-        found = [each for _, each in sorted(known.items()) if each.state in states]
-        return self._random.choice(found) if found else None
+    def _one(self, pods: Sequence[Pod]) -> Pod | None:
+        return self._random.choice(pods) if pods else None
 
     # --- pods -----------------------------------------------------------------------------
 
@@ -72,9 +69,9 @@ class Faults:
 
     def _bind(self, name: str) -> None:
         world = self.world
-        pod = draw_pod(self._count, name, world.cards, self._random)
-        bound = [each for each in world.api.pods() if each.phase not in ("Failed", "Succeeded")]
-        room = len(world.cards) * 100 - sum(map(_cores, bound))
+        pod = draw_pod(self._count, name, world.cards_here, self._random)
+        bound = [each for each in world.api.pods() if each.phase not in TERMINAL_PHASES]
+        room = len(world.cards_here) * 100 - sum(map(_cores, bound))
         if _cores(pod) > room or not world.api.free(name):
             return
         if "GPU-elsewhere" in pod.annotations.get(NAMES.gpu_allocation, ""):
@@ -99,7 +96,7 @@ class Faults:
         self._force(pod)
         self._count += 1
         self._bind(pod.name)
-        if self.world.host.watch.behind:
+        if self.world.watch.behind:
             self.note("name came back with other sizes while the watch is behind")
 
     def delete_by_force(self) -> None:
@@ -119,16 +116,16 @@ class Faults:
         pod = self._a_pod()
         if pod is None:
             return
-        known = self.world.kubelet.known.get(pod.uid)
-        if known is not None and known.state is State.RUNNING:
+        if pod in self.world.kubelet.running():
             pod.deleting = True
+            self.world.kubelet.deleting(pod)
             self.world.api.changed(pod)
 
     def clean_up(self) -> None:
         """Delete ended pods, as their owners do."""
         world = self.world
         for pod in world.api.pods():
-            if pod.phase in ("Failed", "Succeeded") and not world.api.away and not pod.static:
+            if pod.phase in TERMINAL_PHASES and not world.api.away and not pod.static:
                 world.api.remove(pod)
                 world.kubelet.removed(pod)
 
@@ -136,7 +133,7 @@ class Faults:
         """Add a pod that the kubelet reads from a file; its mirror comes or does not."""
         world = self.world
         self._count += 1
-        pod = draw_pod(self._count, f"static{self._count}-node", world.cards, self._random)
+        pod = draw_pod(self._count, f"static{self._count}-node", world.cards_here, self._random)
         pod.static, pod.annotations = True, {}
         self.note("static pod")
         world.kubelet.statics.append(pod)
@@ -148,43 +145,41 @@ class Faults:
 
     def end_one(self) -> None:
         """Let a pod end."""
-        zombie = self._some(State.ZOMBIE) if self._random.random() < 0.3 else None
-        known = zombie or self._some(State.RUNNING)
-        if known is not None:
-            self._end(known)
+        kubelet = self.world.kubelet
+        zombie = self._one(kubelet.zombies()) if self._random.random() < 0.3 else None
+        pod = zombie or self._one(kubelet.running())
+        if pod is not None:
+            self._end(pod)
 
-    def _end(self, known: Known) -> None:
+    def _end(self, pod: Pod) -> None:
         world = self.world
-        if known.pod.static:
+        if pod.static:
             if world.api.away:
                 return
-            if known.pod in world.kubelet.statics:
-                world.kubelet.statics.remove(known.pod)
-            world.api.remove(known.pod)
-        world.trace(f"* ends: {known.pod.uid}")
-        world.kubelet.end(known)
+            if pod in world.kubelet.statics:
+                world.kubelet.statics.remove(pod)
+            world.api.remove(pod)
+        world.trace(f"* ends: {pod.uid}")
+        world.kubelet.end(pod)
 
     def start_one(self) -> None:
         """Start the next container of a pod."""
-        known = self._some(State.STARTING)
-        if known is None or self.world.proving:
-            return
-        if prestart(self.world, known, known.to_start[0]):
-            self.world.kubelet.started(known)
+        pod = self._one(self.world.kubelet.starting())
+        if pod is not None and not self.world.proving:
+            self.world.try_to_start(pod, self.world.kubelet.to_start(pod)[0])
 
     def restart_container(self) -> None:
         """Start a container of a running pod once more."""
-        known = self._some(State.RUNNING)
-        if known is None or self.world.proving:
-            return
-        main = [each for each in known.pod.containers if each.kind is not ContainerKind.INIT]
-        prestart(self.world, known, self._random.choice(main))
+        pod = self._one(self.world.kubelet.running())
+        if pod is not None and not self.world.proving:
+            main = [each for each in pod.containers if not each.hands_on]
+            self.world.try_to_start(pod, self._random.choice(main))
 
     # --- what is said to whom -------------------------------------------------------------
 
     def deliver(self) -> None:
         """Let the agent's watch catch up by some events, or all."""
-        self.world.host.watch.deliver(self._random.choice((1, 1, 2, 4, 100)))
+        self.world.watch.deliver(self._random.choice((1, 1, 2, 4, 100)))
 
     def write_statuses(self) -> None:
         """Let the kubelet tell the API server of some changes, or all."""
@@ -196,7 +191,7 @@ class Faults:
 
     def look(self) -> None:
         """Let somebody else ask for ``List``."""
-        self.world.kubelet.look()
+        self.world.look()
 
     def refresh(self) -> None:
         """Let the agent's own second pass."""
@@ -206,7 +201,7 @@ class Faults:
     def break_watch(self) -> None:
         """Let the watch end: the cache lists anew."""
         self.note("watch broken")
-        self.world.host.watch.end()
+        self.world.watch.end()
 
     def fail_a_get(self) -> None:
         """Let the next GET fail."""
@@ -221,66 +216,69 @@ class Faults:
 
     def list(self) -> None:
         """Let ``List`` go away."""
-        self.world.kubelet.blind = True
+        self.world.list_away = "away"
         self.note("List away")
 
     def tell_devices(self) -> None:
         """Let the plugin send its list of devices once more, in mid-admission too (K30)."""
-        world = self.world
-        if world.devices.connected:
-            half = world.devices.behind
-            world.devices.advertise()
-            if half and not world.devices.behind:
+        kubelet = self.world.kubelet
+        if kubelet.connected:
+            half = kubelet.behind
+            kubelet.advertise()
+            if half and not kubelet.behind:
                 self.note("checkpoint in mid-admission (K30)")
+
+    def admitted(self, pod: Pod) -> None:
+        """See whether the checkpoint has what a pod got whose admission is over."""
+        kubelet, known = self.world.kubelet, self.world.kubelet.state.pods.get(pod.uid)
+        if known is not None and not known.over:
+            names = [each.name for each in pod.containers]
+            if any(kubelet.saved(pod.uid, each) != kubelet.of(pod, each) for each in names):
+                self.note("checkpoint overtaken (K33)")
 
     def may_see_again(self) -> None:
         """Let ``List`` come back, sooner or later."""
         if self._random.random() < 0.2:
-            self.world.kubelet.blind = False
+            self.world.list_away = ""
 
     def forget(self, call: Call | None) -> None:
         """K15: another pod ends and somebody asks for the list, while places are in flight."""
-        world = self.world
-        known = [
-            each
-            for uid, each in sorted(world.kubelet.known.items())
-            if each.state in (State.RUNNING, State.ENDED) and uid in world.devices.core.pods
-        ]
-        if not known or call is None:
+        kubelet = self.world.kubelet
+        devices = kubelet.state.devices
+        pods = [each for each in kubelet.running() + kubelet.ended() if each.uid in devices.pods]
+        if not pods or call is None:
             return
-        other, before = self._random.choice(known), world.devices.core.allocated
-        if other.state is State.RUNNING:
+        other, before = self._random.choice(pods), devices.allocated
+        if other in kubelet.running():
             self._end(other)
-        world.kubelet.look()
-        if world.devices.core.allocated is not before:
-            init = call.container.kind is ContainerKind.INIT
+        self.world.look()
+        if devices.allocated is not before:
+            init = call.container.hands_on
             self.note("places of an init container forgotten (K15)" if init else FORGOTTEN)
 
     def health(self) -> None:
         """Let a card fall ill, or the one that is ill get well."""
         world = self.world
         if world.ill:
-            world.ill.pop()
+            world.ill.clear()
         else:
             self.note("card fell ill")
-            world.ill.add(self._random.choice(world.cards))
+            world.ill[self._random.choice(world.cards_here)] = "xid"
             world.could.clear()
-        world.devices.ill = {
+        world.kubelet.ill = {
             each
             for card in world.ill
             for resource in Resource
             for each in world.table.by_card(resource)[card]
         }
-        if world.devices.connected:
-            world.devices.advertise()
-        if world.devices.behind:
-            self.note("checkpoint overtaken (K33)")
+        if world.kubelet.connected:
+            world.kubelet.advertise()
 
     # --- agents and kubelets --------------------------------------------------------------
 
     def kill_agent(self) -> None:
         """Kill the agent and start another."""
-        if self.world.call is None:
+        if self.world.call_now is None:
             self.note("agent killed")
             self._next_agent()
 
@@ -292,7 +290,7 @@ class Faults:
     def _next_agent(self) -> None:
         if self.world.api.away:
             self.note("agent started while the API is away")
-        self.world.start_agent()
+        self.world.restart_agent()
 
     def restart_kubelet(self) -> None:
         """Let the kubelet die and come up, and the agent register with it, at once or later."""
@@ -309,6 +307,6 @@ class Faults:
 
 def _cores(pod: Pod) -> int:
     """Count cores as a scheduler does."""
-    init = [each.cores for each in pod.containers if each.kind is ContainerKind.INIT]
-    rest = [each.cores for each in pod.containers if each.kind is not ContainerKind.INIT]
+    init = [each.cores for each in pod.containers if each.hands_on]
+    rest = [each.cores for each in pod.containers if not each.hands_on]
     return max(sum(rest), *init, 0)

@@ -1,12 +1,11 @@
-"""Bad luck: when something happens to a node, and how often what."""
+"""When something happens to a node, and how often what."""
 
 from collections.abc import Callable, Sequence
 from random import Random
 
-from bench.adversary.faults import Faults
-from bench.adversary.judge import Call
-from bench.adversary.kubelet import KubeletDied
-from contract.demand import ContainerKind
+from tests.adversary.judge import Call
+from tests.adversary.moves import Faults
+from tests.adversary.world import KubeletDied
 
 Choices = Sequence[tuple[int, Callable[[], None]]]
 
@@ -33,7 +32,7 @@ class Chaos:
         # What a node sees all the time, and what is rare.
         self._mild: Choices = (
             (12, faults.deliver),
-            (6, faults.start_one),
+            (12, faults.start_one),
             (4, faults.end_one),
             (4, faults.write_statuses),
             (3, faults.write_patches),
@@ -45,12 +44,12 @@ class Chaos:
             (2, faults.come_back),
             (2, faults.fail_a_get),
             (1, faults.refresh),
-            (1, faults.tell_devices),
+            (3, faults.tell_devices),
         )
         self._rare: Choices = (
             (6, faults.kill_agent),
             (3, faults.api),
-            (2, faults.list),
+            (4, faults.list),
             (1, faults.health),
             (1, faults.static_pod),
             (1, faults.break_watch),
@@ -78,7 +77,7 @@ class Chaos:
     def _strike(self, where: str, call: Call | None) -> None:
         random = self._random
         if where == "flight":
-            init = call is not None and call.container.kind is ContainerKind.INIT
+            init = call is not None and call.container.hands_on
             if random.random() < (0.4 if init else 0.1):
                 self._faults.forget(call)
             return

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from bench.adversary import quiet
-from bench.adversary.chaos import Chaos
-from bench.adversary.faults import Faults
-from bench.adversary.judge import Finding
-from bench.adversary.kubelet import KubeletDied
-from bench.adversary.world import World
+from tests.adversary import quiet
+from tests.adversary.chaos import Chaos
+from tests.adversary.judge import Finding
+from tests.adversary.moves import Faults
+from tests.adversary.world import KubeletDied, World
+
+FORMS = {"new List": True, "old List": False}
+"""By name, whether ``List`` shows active pods only (K8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def run(
         rounds: how many bursts.
         trace: told of everything that happens.
     """
-    random = Random(seed)  # noqa: S311 -- is to be repeatable
+    random = Random(seed)
     world = World(random, active_only=active_only)
     world.trace = world.judge.trace = trace
     faults = Faults(world, random)
@@ -85,8 +87,10 @@ def _drain(world: World, chaos: Chaos, faults: Faults) -> None:
         try:
             chaos.strike("between", None)
             if world.kubelet.queue:
+                pod = world.kubelet.queue[0]
                 world.kubelet.admit_next()
+                faults.admitted(pod)
         except KubeletDied:
             faults.restart_kubelet()
-        if not world.devices.connected:
+        if not world.kubelet.connected:
             world.register()

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from agent.errors import Unavailable
 from agent.kubernetes_api.annotation_writer import allocation_patch
 from agent.kubernetes_api.client import Gone, Rejected
-from bench.adversary.pods import NAMES, Json, Pod
+from agent.kubernetes_api.pods import PodCache
 from contract.allocation import Allocation
 from placement.pods import PodInfo
+from tests.in_memory.pods import NAMES, NODE, Json, Pod
 
 
 @dataclass
@@ -68,17 +69,17 @@ class Api:
 
     # --- what the agent asks ------------------
 
-    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:  # noqa: ARG002 -- all are of one node
+    def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         """List all pods."""
         if self.away:
             raise Unavailable("API server: away")
         return [each.manifest() for each in self._pods.values()], str(len(self.log))
 
-    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:  # noqa: ARG002 -- the Protocol's
-        """Tell nothing: :class:`bench.adversary.host.Watch` takes events from the log."""
+    def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
+        """Tell nothing: :class:`Watch` takes events from the log."""
         return iter(())
 
-    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:  # noqa: ARG002 -- it answers at once
+    def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
         """Get one pod, as it is now."""
         if self.away:
             self.on_get(name, "away")
@@ -122,3 +123,33 @@ class Api:
         pod.annotations |= wanted["annotations"]
         self.changed(pod)
         return pod, wanted["annotations"]
+
+
+class Watch:
+    """Moves one ``PodCache`` along the API server's events, one by one, as a follower does."""
+
+    def __init__(self, api: Api, clock: Callable[[], float]) -> None:
+        self._api = api
+        self._open = False
+        self._at = 0
+        self.cache = PodCache(api=api, node=NODE, names=NAMES, clock=clock)
+
+    @property
+    def behind(self) -> int:
+        """Count the events that the cache has not been told of."""
+        return len(self._api.log) - self._at
+
+    def deliver(self, count: int = 1_000_000) -> None:
+        """Tell the cache of the next events; of none while the API server is away."""
+        if self._api.away:
+            self._open = False
+        elif not self._open:
+            self.cache.list()
+            self._open, self._at = True, len(self._api.log)
+        for _ in range(min(count, self.behind) if self._open else 0):
+            self._at += 1
+            self.cache.apply(*self._api.log[self._at - 1])
+
+    def end(self) -> None:
+        """Let the watch end: what comes next is a list."""
+        self._open = False

@@ -10,33 +10,25 @@ from agent.allocator import resolver
 from agent.allocator.allocator import Allocator
 from agent.allocator.resolver import LastCall
 from agent.errors import PlacementError
-from bench.adversary.run import run
 from contract.allocation import Evidence
 from contract.resource import Resource
+from tests.adversary.moves import FAULTS
+from tests.adversary.run import FORMS, Outcome, run
 
 resolve, prefer = resolver.resolve, Allocator.prefer
 
+SEEDS = range(2, 5)
 
-@pytest.mark.parametrize(
-    ("seed", "active_only", "rounds"),
-    [
-        (3, True, 25),
-        (9, False, 25),
-        (13, True, 25),
-        # `List` goes away, and a pod hands on what a rejected one had.
-        (405, False, 5),
-        (1032, True, 20),
-        (1055, True, 8),
-        # The checkpoint disproves a guess in mid-admission.
-        (1010, False, 65),
-        (414, False, 25),
-        (583, True, 25),
-        (1051, True, 25),
-    ],
-)
-def test_nothing_is_found_of_the_agent(seed: int, *, active_only: bool, rounds: int) -> None:
-    """`make bench BENCH=soak` looks at more."""
-    assert run(seed, active_only=active_only, rounds=rounds).findings == ()
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nothing_is_found_of_the_agent_whatever_happens_to_its_node(form: str) -> None:
+    """`python -m tests.adversary` looks at more nodes."""
+    total = Outcome()
+    for seed in SEEDS:
+        total += run(seed, active_only=FORMS[form], rounds=80)
+    assert total.findings == ()
+    (other,) = FORMS.keys() - {form}
+    assert [each for each in FAULTS if not total.faults[each] and other not in each] == []
 
 
 def refuse(*_args: object) -> NoReturn:
@@ -72,7 +64,7 @@ SABOTAGE: dict[str, tuple[str, Callable[..., Any]]] = {
         "agent.allocator.allocator.Allocator.free",
         lambda *_: {f"GPU-{index}": 0 for index in range(4)},
     ),
-    "record": ("bench.adversary.api.Api.put", lambda *_: None),
+    "record": ("tests.in_memory.api.Api.put", lambda *_: None),
     "wrong": ("agent.allocator.calls.resolve", by_no_turn),
     "witness": ("agent.allocator.calls.resolve", as_witness),
 }
@@ -82,4 +74,4 @@ SABOTAGE: dict[str, tuple[str, Callable[..., Any]]] = {
 def test_what_is_wrong_with_an_agent_is_found(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*SABOTAGE[kind])
     active_only = kind not in ("wrong", "witness")
-    assert kind in {each.kind for each in run(1, active_only=active_only, rounds=8).findings}
+    assert kind in {each.kind for each in run(3, active_only=active_only, rounds=20).findings}

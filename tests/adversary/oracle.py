@@ -1,12 +1,19 @@
 """Whether a pod can still be placed: an exact search over cards. Knows all, guesses nothing."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
-from bench.adversary.pods import Container
-from contract.demand import ContainerKind, Demand
+from contract.demand import Demand
 from contract.resource import Resource
+from simulator.kubelet.devices import PreferCall
+from tests.adversary.judge import Call
+from tests.in_memory.pods import Container, card_of
+
+if TYPE_CHECKING:
+    from tests.adversary.world import World
 
 Places = Mapping[str, Mapping[Resource, int]]
 """Card -> places by resource."""
@@ -37,7 +44,7 @@ def fits(tasks: Sequence[Task], free: Places, left: Places) -> bool:
     if not tasks:
         return True
     first, *rest = tasks
-    demand = Demand(first.container.cores, first.container.memory)
+    demand = first.container.demand
     return any(
         fits(rest, *after)
         for cards in combinations(sorted(free), demand.cards)
@@ -70,7 +77,39 @@ def _placed(
             if fresh > now_free[card][resource]:
                 return
             now_free[card][resource] -= fresh
-            kept = fresh if task.container.kind is ContainerKind.INIT else -reused
+            kept = fresh if task.container.hands_on else -reused
             places = now_left.setdefault(card, {})
             places[resource] = places.get(resource, 0) + kept
     yield now_free, now_left
+
+
+def could_run(world: "World", call: Call, offer: PreferCall) -> bool:
+    """Return whether a pod's containers from here on have places, by an exact search."""
+    pod, kubelet = call.pod, world.kubelet
+    if pod.invalid:
+        return False
+    tasks = []
+    for container in pod.containers[pod.containers.index(call.container) :]:
+        held = kubelet.of(pod, container.name)
+        lacking = frozenset(r for r in Resource if container.count(r) and r not in held)
+        cards = frozenset(card_of(device_id) for ids in held.values() for device_id in ids)
+        if lacking:
+            tasks.append(Task(container, lacking, cards))
+    free: dict[str, dict[Resource, int]] = {}
+    left: dict[str, dict[Resource, int]] = {}
+    for resource in Resource:
+        if resource == offer.resource:
+            reusable = frozenset(offer.must_include)
+            offered = frozenset(offer.available) - reusable
+        else:
+            reusable = frozenset(kubelet.state.devices.reusable.get(resource, ()))
+            if not call.container.hands_on:  # what it keeps is left to nobody
+                reusable -= kubelet.of(pod, call.container.name).get(resource, frozenset())
+            offered = frozenset(kubelet.free(resource))
+        counts = Counter(map(card_of, offered - kubelet.held(resource)))
+        handed_on = Counter(map(card_of, reusable))
+        for card in world.cards_here:
+            if pod.wished(card) and card not in world.ill:
+                free.setdefault(card, {})[resource] = counts[card]
+            left.setdefault(card, {})[resource] = handed_on[card]
+    return fits(tasks, free, left)

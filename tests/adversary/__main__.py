@@ -1,0 +1,39 @@
+"""``python -m tests.adversary``: more nodes than the tests run, or all that happens on one."""
+
+import logging
+import sys
+from collections import Counter
+
+import click
+
+from tests.adversary.moves import FAULTS
+from tests.adversary.run import FORMS, Outcome, run
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--first", default=0, help="The first seed.")
+@click.option("--seeds", type=click.IntRange(1), default=100, help="How many seeds.")
+@click.option("--rounds", type=click.IntRange(1), default=80, help="Bursts on each node.")
+@click.option("--trace", is_flag=True, help="Print all that happens with the first seed.")
+def main(*, first: int, seeds: int, rounds: int, trace: bool) -> None:
+    """Look for findings with each form of ``List``; exit with 1 when there are any."""
+    logging.disable(logging.CRITICAL)
+    total = Outcome()
+    for seed in range(first, first + (1 if trace else seeds)):
+        for name, active_only in FORMS.items():
+            tell = click.echo if trace else lambda _line: None
+            outcome = run(seed, active_only=active_only, rounds=rounds, trace=tell)
+            total += outcome
+            for each in outcome.findings:
+                click.echo(f"seed {seed}, {name}, step {each.step}: {each.kind}: {each.text}")
+    kinds = Counter(each.kind for each in total.findings)
+    never = [each for each in FAULTS if not total.faults[each]]
+    click.echo(f"verdicts: {dict(total.verdicts)}")
+    click.echo(f"excused: {dict(total.excused)}")
+    click.echo(f"never happened: {', '.join(never) or 'nothing'}")
+    click.echo(f"findings: {dict(kinds) or 'none'}")
+    sys.exit(bool(kinds))
+
+
+if __name__ == "__main__":
+    main()

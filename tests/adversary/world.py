@@ -1,0 +1,275 @@
+"""The node in memory, with a judge of every call and a point before each where things happen."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+from agent.allocator.interfaces import ListedPod
+from agent.allocator.slots import DeviceTable
+from agent.errors import Refusal
+from contract.inventory import Inventory
+from contract.resource import Resource
+from placement.pods import PodInfo
+from simulator.kubelet.devices import PreferCall
+from simulator.kubelet.errors import CallFailed
+from tests.adversary.judge import Call, Judge
+from tests.adversary.oracle import could_run
+from tests.agent.builders import BLOCK, card
+from tests.in_memory.node import Node
+from tests.in_memory.pods import Container, Pod, card_of
+
+_BLOCKS = (16, 16, 12, 16)
+_OVERTAKEN = 0.3
+"""How likely a message of ``ListAndWatch`` is overtaken by the write that comes next (K33)."""
+_T = TypeVar("_T")
+
+
+class KubeletDied(Exception):
+    """It has, in the middle of something."""
+
+
+class World(Node):
+    """A node and everything that is true of it.
+
+    Attributes:
+        call: the call that the agent is in.
+        proving: a start is being proved.
+        passed: UIDs of pods that were listed while others were served, and of refused ones.
+        could: UIDs of pods that could be placed when they were first asked for.
+        misled: the last call was settled without ``List``.
+        confused: UIDs of pods in whose calls another was named.
+    """
+
+    def __init__(self, random: Random, *, active_only: bool) -> None:
+        """Start an empty node with an agent; *active_only*: ``List`` is in its new form (K8)."""
+        self.faults: Counter[str] = Counter()
+        self.strike: Callable[[str, Call | None], None] = lambda _where, _call: None
+        self.loses: Callable[[], bool] = lambda: False
+        self.trace: Callable[[str], None] = lambda _line: None
+        self.judge = Judge()
+        self.call_now: Call | None = None
+        self.proving = self.misled = False
+        self.passed: set[str] = set()
+        self.could: set[str] = set()
+        self.confused: set[str] = set()
+        self._told: set[str] = set()  # UIDs of the pods that this agent was ever shown
+        cards = tuple(card(index, blocks=blocks) for index, blocks in enumerate(_BLOCKS))
+        self.cards_here = tuple(each.uuid for each in cards)
+        super().__init__(
+            table=DeviceTable(Inventory(cards), BLOCK),
+            random=random,
+            active_only=active_only,
+            overtaken=_OVERTAKEN,
+        )
+        self.api.on_get = self._got
+
+    # --- the agent ------------------------------------------------------------------------
+
+    def restart_agent(self) -> None:
+        """Replace the agent by one that knows nothing yet, and that has registered."""
+        self.trace("agent starts")
+        self.guarded("start", self._start_agent)
+        self.passed.clear()
+        self.kubelet.register()
+
+    def _start_agent(self) -> None:
+        super().restart_agent()
+        self._told = {each.id.uid for each in self.watch.cache.pods()}
+        self.allocator.refresh()
+
+    def changed(self, view: PodInfo) -> None:
+        """Hear of a pod from the watch."""
+        self._told.add(view.id.uid)
+        self.guarded("catch up", lambda: self.allocator.catch_up(view))
+
+    def knows(self, pod: Pod) -> bool:
+        """Return whether this agent was ever shown a pod."""
+        return not self._told.isdisjoint(pod.uids)
+
+    def register(self) -> None:
+        """Let the agent register with another kubelet than before, and see that it is another."""
+        self.kubelet.register()
+        self.guarded("registered", self.allocator.refresh)
+
+    def refresh(self) -> None:
+        """Let the agent look after what has ended and what it owes."""
+        self.now += 1.0
+        self.guarded("refresh", self.allocator.refresh)
+
+    def guarded(self, what: str, do: Callable[[], object]) -> None:
+        """Do what a thread of the agent does; it must not end by an exception."""
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001 -- the judge's finding
+            self.judge.find("failed", f"{what}: {error!r}")
+
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
+        """``List``, asked by the agent."""
+        self.strike("list", self.call_now)
+        return super().list(within=within)
+
+    def _got(self, name: str, outcome: str) -> None:
+        self.faults[f"GET {outcome}"] += 1
+        self.trace(f"   GET {name} {outcome}")
+
+    # --- the kubelet's calls --------------------------------------------------------------
+
+    def ask_other(self, pod: Pod, container: Container) -> None:
+        """Ask the other vendor's plugin."""
+        if pod.other_fails:
+            held = self.held(pod, container.name)
+            lacking = {each for each in Resource if container.count(each)} - held.keys()
+            if held and lacking:
+                form = "new" if self.kubelet.active_only else "old"
+                self.faults[f"refused between two resources, {form} List"] += 1
+            if container.cores >= 100:
+                self.faults["whole cards, refused by another plugin"] += 1
+            self.trace(f"other plugin fails for {pod.uid} {container.name}")
+        super().ask_other(pod, container)
+
+    def prefer(self, pod: Pod, container: Container, call: PreferCall) -> Sequence[str]:
+        """Ask the agent which places it prefers."""
+        asked = self._begin(pod, container, Resource(call.resource))
+        if (asked.known or asked.reachable) and could_run(self, asked, call):
+            self.could.add(pod.uid)
+        ask = super().prefer
+        return self._settle(
+            asked,
+            lambda: ask(pod, container, call),
+            lambda: could_run(self, asked, call),
+        )
+
+    def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
+        """Report the agent which places a container gets."""
+        call = self._begin(pod, container, resource)
+        self.strike("flight", call)
+        held = self._held_by_others(pod, container, resource)
+        give = super().give
+        self._settle(
+            call,
+            lambda: give(pod, container, resource, ids),
+            lambda: not held.intersection(ids),
+        )
+        self.judge.twice(call, ids, held)
+        if pod.uid not in self.confused and (call.known or call.reachable):
+            self.judge.cards(call, ids, self.held(pod, container.name).get(resource.other, ()))
+
+    def _begin(self, pod: Pod, container: Container, resource: Resource) -> Call:
+        call = Call(pod, container, resource)
+        self.strike("call", call)
+        self.now += 0.02
+        self.diary.take()
+        call.seen = not self.list_away
+        call.reachable = not self.api.away and self.api.has(pod)
+        call.known = self.knows(pod)
+        if self.watch.behind and not call.known:
+            self.faults["called while the watch is behind"] += 1
+        if any(not each.asks for zombie in self.kubelet.zombies() for each in zombie.containers):
+            self.faults["called while a deleted pod's container without GPUs is listed"] += 1
+        return call
+
+    def _settle(self, call: Call, ask: Callable[[], _T], fit: Callable[[], bool]) -> _T:
+        self.call_now = call
+        call.ended = self.kubelet.untold() - self.passed
+        self.trace(f"-> {call}" + ("" if call.known else ", not shown to the agent"))
+        self.judge.verdicts["calls"] += 1
+        try:
+            answer = ask()
+            while self.loses():  # the proxy asks the next agent
+                self.diary.take()  # nobody heard it
+                call.known = False
+                answer = ask()
+            return answer
+        except CallFailed as failed:
+            if isinstance(failed.__cause__, Refusal):
+                self._refused(call, failed.__cause__, fit=fit())
+            raise
+        except KubeletDied:
+            raise
+        except Exception as error:
+            self.judge.find("failed", f"{call}: {error!r}")
+            raise CallFailed("gpu-turnstile failed on this node") from error
+        finally:
+            call.said = self.diary.take()
+            call.seen = call.seen and not self.list_away
+            call.known = call.known or self.knows(call.pod)
+            call.reachable = call.reachable and self.api.has(call.pod)
+            for each in call.said:
+                self.trace(f"   {each}")
+            self.misled = not call.seen  # the next List puts everything right
+            if call.seen:
+                listed = {each.pod.uid for each in self.kubelet.state.listed()}
+                self.passed |= listed - {call.pod.uid}
+            if self.judge.named(call):
+                self.confused.add(call.pod.uid)
+            self.call_now = None
+
+    def _refused(self, call: Call, error: Refusal, *, fit: bool) -> None:
+        self.trace(f"   refused: {error}")
+        self.judge.verdicts["refused"] += 1
+        self.passed.add(call.pod.uid)
+        gone = call.pod.deleting or not (call.pod.static or self.api.has(call.pod))
+        self.judge.refused(
+            call,
+            error,
+            self.diary.everything,
+            fit=fit,
+            fitted=call.pod.uid in self.could,
+            gone=gone,
+            confused=call.pod.uid in self.confused,
+        )
+
+    def prestart(
+        self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
+    ) -> None:
+        """Ask the agent whether a container may start."""
+        call = Call(pod, container, resource, known=True, seen=not self.list_away)
+        call.alike = {
+            name
+            for name, held in self.kubelet.holdings.get(pod.uid, {}).items()
+            if held.get(resource) == frozenset(ids)
+        }
+        self.trace(f"-> PreStart {call}")
+        before, self.proving = self.diary.take(), True  # it may come in the middle of a call
+        try:
+            super().prestart(pod, container, resource, ids)
+        except CallFailed as error:
+            self.trace(f"   vetoed: {error}")
+            wished = all(pod.wished(card_of(each)) for each in ids)
+            if wished and not pod.invalid and pod.uid not in self.confused:
+                self.judge.find("veto", f"{call}: {error}")
+            raise
+        except Exception as error:
+            self.judge.find("failed", f"PreStart {call}: {error!r}")
+            raise CallFailed("gpu-turnstile failed on this node") from error
+        finally:
+            call.said = self.diary.take()
+            written = self.kubelet.saved(pod.uid, container.name).get(resource)
+            for each in call.said:
+                self.trace(f"   {each}")
+                if each.word == "unproven":
+                    self.judge.unproven(call, each, overtaken=written != frozenset(ids))
+            self.judge.named(call)
+            self.diary.everything, self.proving = before, False
+
+    def try_to_start(self, pod: Pod, container: Container) -> bool:
+        """Let the kubelet start a container, unless the plugin it asks is away."""
+        if container.asks and not self.kubelet.connected:
+            return False
+        started = self.kubelet.start(pod, container)
+        if started and container.asks:
+            cards = {
+                card_of(each) for ids in self.held(pod, container.name).values() for each in ids
+            }
+            told = self.knows(pod) and not self.api.away
+            self.judge.started(pod, container, cards, known=told)
+        return started
+
+    def _held_by_others(self, pod: Pod, container: Container, resource: Resource) -> set[str]:
+        """Return the places that others hold, this pod's ordinary init containers not counted."""
+        held = self.kubelet.held(resource, but={pod.uid})
+        for name, resources in self.kubelet.holdings.get(pod.uid, {}).items():
+            if name != container.name and not pod.container(name).hands_on:
+                held |= resources.get(resource, frozenset())
+        return held

@@ -1,0 +1,341 @@
+"""A node in memory: the simulated kubelet, an API server, and the agent's real allocator.
+
+One thread, no socket, no clock: a test says what happens next, down to a single call. What the
+kubelet does is decided in :mod:`simulator.kubelet`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import TypeVar
+
+from agent.allocator.allocator import Allocator
+from agent.allocator.grants import ContainerEdits, Grant
+from agent.allocator.interfaces import Checkpoint, DecisionLog, ListedContainer, ListedPod
+from agent.allocator.outcomes import Enforcer
+from agent.allocator.slots import DeviceTable
+from agent.enforcement.none import NoEnforcement
+from agent.errors import CheckpointError, Refusal, Unavailable
+from contract.allocation import Allocation, decode_allocations
+from contract.demand import ContainerKind
+from contract.resource import Resource
+from placement.pods import PodInfo
+from placement.scoring import Policy
+from simulator.kubelet.devices import PreferCall, SaveBooks
+from simulator.kubelet.errors import CallFailed
+from simulator.node.diary import Diary
+from tests.agent.builders import device_table
+from tests.in_memory import kubelet as simulated
+from tests.in_memory.api import Api, Watch
+from tests.in_memory.kubelet import Kubelet
+from tests.in_memory.pods import NAMES, Container, Pod, card_of
+
+_T = TypeVar("_T")
+
+CORE_FIRST = (Resource.CORE, Resource.MEMORY)
+MEMORY_FIRST = (Resource.MEMORY, Resource.CORE)
+
+
+class Store:
+    """The agent's own file: what an agent wrote, the next one finds."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def load(self) -> str:
+        """Return what was written last."""
+        return self.text
+
+    def save(self, text: str) -> None:
+        """Replace what was written before."""
+        self.text = text
+
+
+class Node:
+    """A node and everything that is true of it.
+
+    Attributes:
+        ill: why a card is unhealthy, by UUID.
+        list_away: why ``List`` cannot be had; empty while it can.
+        checkpoint_away: the same of the checkpoint.
+        asked: how often the agent has asked for ``List``.
+        paused: how often the agent has waited.
+        grants: what the agent has given out since it started.
+        refusal: the agent's last refusal.
+        now: seconds.
+    """
+
+    def __init__(
+        self,
+        cards: int = 2,
+        *,
+        blocks: int = 32,
+        table: DeviceTable | None = None,
+        random: Random | None = None,
+        active_only: bool = True,
+        overtaken: float = 0.0,
+        policy: Policy = Policy.BINPACK,
+        strict: bool = False,
+        enforcer: Enforcer | None = None,
+    ) -> None:
+        """Start an empty node with an agent that has registered."""
+        self.random = random or Random(0)
+        self.table = table or device_table(cards, blocks=blocks)
+        self.ill: dict[str, str] = {}
+        self.list_away = self.checkpoint_away = ""
+        self.asked = self.paused = 0
+        self.refusal: Refusal | None = None
+        self.now = 0.0
+        self.store = Store()
+        self._policy, self._strict, self._enforcer = policy, strict, enforcer or NoEnforcement()
+        self._shown: dict[str, ListedPod] = {}
+        self._checkpoint = Checkpoint()
+        self._written: object = None
+        self.api = Api(indices={each.uuid: each.index for each in self.table.inventory.cards})
+        self.kubelet = Kubelet(
+            {each: tuple(self.table.slots(each)) for each in Resource},
+            self.api,
+            self,
+            self.random,
+            active_only=active_only,
+            overtaken=overtaken,
+        )
+        self.restart_agent()
+        self.kubelet.register()
+
+    # --- the agent ------------------------------------------------------------------------
+
+    def restart_agent(self) -> None:
+        """Replace the agent by one that knows nothing but its file; it has registered already."""
+        self.api.patches.clear()
+        self.diary = Diary(lambda: self.now)
+        self.grants: list[Grant] = []
+        self.watch = Watch(self.api, lambda: self.now)
+        self.allocator = Allocator(
+            table=self.table,
+            pods=self.watch.cache,
+            pod_resources=self,
+            checkpoint=self,
+            store=self.store,
+            kubelet=lambda: f"life {self.kubelet.life}",
+            writer=self.api,
+            decision_log=self.decides_to(),
+            inject=self.inject,
+            enforcer=self._enforcer,
+            unhealthy=lambda uuid: self.ill.get(uuid, ""),
+            policy=self._policy,
+            strict=self._strict,
+            pause=self.pause,
+        )
+        self.watch.deliver(0)
+        self.watch.cache.subscribe(self.changed)
+
+    def decides_to(self) -> DecisionLog:
+        """Return where the agent's decisions are told."""
+        return self.diary
+
+    def changed(self, view: PodInfo) -> None:
+        """Hear of a pod from the watch."""
+        self.allocator.catch_up(view)
+
+    def inject(self, grant: Grant) -> ContainerEdits:
+        """Turn a grant into what its container finds."""
+        self.grants.append(grant)
+        return ContainerEdits({"CARDS": ",".join(grant.cards)})
+
+    def pause(self, _seconds: float) -> None:
+        """Wait."""
+        self.paused += 1
+
+    def written(self, pod: Pod) -> dict[str, Allocation]:
+        """Carry out what the agent wants to write; return what is recorded on a pod then."""
+        self.api.write()
+        return decode_allocations(pod.annotations.get(NAMES.gpu_allocation, "{}"))
+
+    # --- what the agent asks --------------------------------------------------------------
+
+    def list(self, *, within: float) -> tuple[ListedPod, ...]:
+        """``List``, asked by the agent (:class:`agent.allocator.interfaces.PodResourcesSource`)."""
+        self.asked += 1
+        if self.list_away or within <= 0:
+            raise Unavailable(f"PodResources: {self.list_away}")
+        return self.look()
+
+    def look(self) -> tuple[ListedPod, ...]:
+        """``List``, asked by anybody; pods come in no order, an equal entry is the same object."""
+        found = self.kubelet.state.list_pods()
+        return tuple(self._entry(pod.uid) for pod, _ in self.random.sample(found, len(found)))
+
+    def _entry(self, uid: str) -> ListedPod:
+        pod = self.kubelet.pods[uid]
+        entry = ListedPod(
+            *pod.key,
+            tuple(
+                ListedContainer(each.name, self.kubelet.of(pod, each.name))
+                for each in pod.containers
+                if each.kind is not ContainerKind.INIT  # K4
+            ),
+        )
+        if self._shown.get(uid) != entry:
+            self._shown[uid] = entry
+        return self._shown[uid]
+
+    def read(self) -> Checkpoint:
+        """Read the kubelet's checkpoint, as a :class:`agent.allocator.interfaces.CheckpointSource`.
+
+        It is the same object while it says the same.
+        """
+        if self.checkpoint_away:
+            raise CheckpointError(self.checkpoint_away)
+        written = self.kubelet.state.checkpoint
+        if written is not self._written and written is not None:
+            self._written = written
+            pods = simulated.read_holdings(written.pods)
+            if pods != self._checkpoint.pods:
+                self._checkpoint = Checkpoint(pods)
+        return self._checkpoint
+
+    # --- the kubelet's calls --------------------------------------------------------------
+
+    def prefer(self, pod: Pod, container: Container, call: PreferCall) -> Sequence[str]:
+        """Ask the agent which places it prefers."""
+        asked = Resource(call.resource), call.available, call.must_include, call.size
+        return self._ask(lambda: self.allocator.prefer(*asked))
+
+    def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
+        """Report the agent which places a container gets."""
+        self._ask(lambda: self.allocator.allocate(resource, ids))
+
+    def prestart(
+        self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
+    ) -> None:
+        """Ask the agent whether a container may start."""
+        self._ask(lambda: self.allocator.prestart(resource, ids))
+
+    def ask_other(self, pod: Pod, container: Container) -> None:
+        """Ask the other vendor's plugin."""
+        if pod.other_fails:
+            raise CallFailed("example.com/other: no")
+
+    def _ask(self, call: Callable[[], _T]) -> _T:
+        try:
+            return call()
+        except Refusal as error:
+            self.refusal = error
+            raise CallFailed(f"gpu-turnstile: {error}") from error
+
+    # --- what a test makes happen ---------------------------------------------------------
+
+    def bind(self, *pods: Pod, seen: bool = True) -> None:
+        """Have pods bound here; *seen*: the agent's watch has told of them."""
+        for pod in pods:
+            if not pod.static or pod.mirror_uid:
+                self.api.add(pod)
+            self.kubelet.bind(pod)
+        if seen:
+            self.watch.deliver()
+
+    def begin(self, pod: Pod, order: tuple[str, ...] = CORE_FIRST) -> Pod:
+        """Have the kubelet come to a pod: it is listed with what it has, and no call was made.
+
+        *order* is that in which its first container's resources are asked for (K1).
+        """
+        self.kubelet.first = order
+        if pod not in self.kubelet.queue and not self.api.has(pod):
+            self.bind(pod)
+        self.kubelet.begin(pod)
+        return pod
+
+    def call(self) -> Sequence[str]:
+        """Let the kubelet make its next call; return the places in it or in its answer.
+
+        Raises:
+            Refusal: the agent's; the pod is refused.
+        """
+        self.refusal = None
+        step = self.kubelet.next_call
+        self.kubelet.step()
+        if self.refusal is not None:
+            raise self.refusal
+        after = self.kubelet.next_call
+        return list(getattr(after if isinstance(step, PreferCall) else step, "ids", ()))
+
+    def serve(self, pod: Pod, container: str = "main", *resources: Resource) -> None:
+        """Let a container be given *resources*, in this order; all that it asks for if not told.
+
+        Raises:
+            Refusal: the agent's; the pod is refused.
+        """
+        for resource in resources or CORE_FIRST:
+            others = (each for each in Resource if each is not resource)
+            self.kubelet.first = (resource, *others)
+            while self.kubelet.admitting is pod and not self._has(pod, container, resource):
+                self.call()
+        if isinstance(self.kubelet.next_call, SaveBooks):
+            self.call()
+
+    def _has(self, pod: Pod, container: str, resource: Resource) -> bool:
+        held = self.kubelet.of(pod, container)
+        return resource in held or not pod.container(container).count(resource)
+
+    def admit(self, pod: Pod, order: tuple[str, ...] = CORE_FIRST) -> Pod:
+        """Admit a pod to the end, from where its admission stands.
+
+        Raises:
+            Refusal: the agent's; the pod is refused.
+        """
+        self.kubelet.first = order
+        if self.kubelet.admitting is not pod:
+            self.begin(pod, order)
+        while self.kubelet.admitting is pod:
+            self.call()
+        return pod
+
+    def rejected(self, pod: Pod) -> Pod:
+        """Have the kubelet reject a pod before any call; nobody is told."""
+        pod.refused_before = True
+        return self.begin(pod)
+
+    def start(self, pod: Pod, container: str = "main") -> None:
+        """Start a container (K10).
+
+        Raises:
+            Refusal: the agent's veto.
+        """
+        self.refusal = None
+        started = self.kubelet.start(pod, pod.container(container))
+        if self.refusal is not None:
+            raise self.refusal
+        assert started, f"{pod.uid} {container} has no places"
+
+    def ends(self, pod: Pod) -> None:
+        """Let all containers of a pod end; the API server is not told yet."""
+        self.kubelet.end(pod)
+
+    def told(self) -> None:
+        """Let the API server be told of all that became of pods, and the agent of that."""
+        self.kubelet.write_statuses()
+        self.watch.deliver()
+
+    def delete(self, pod: Pod, *, ends: bool = True, keeps: bool = True) -> None:
+        """Delete a pod with grace period 0 (K20); *ends*: its containers have ended, too."""
+        self.api.remove(pod)
+        self.kubelet.deleted_by_force(pod, keeps=keeps)
+        if ends and self.kubelet.admitting is not pod:
+            self.kubelet.end(pod)
+        self.watch.deliver()
+
+    def restart_kubelet(self) -> None:
+        """Replace the kubelet (K11): it has come to no pod yet; the plugin has registered."""
+        self.kubelet.restart()
+        self.kubelet.register()
+
+    # --- what is so -----------------------------------------------------------------------
+
+    def held(self, pod: Pod, container: str = "main") -> Mapping[Resource, frozenset[str]]:
+        """Return what a container holds."""
+        return self.kubelet.of(pod, container)
+
+    def cards(self, pod: Pod, container: str = "main") -> Sequence[str]:
+        """Return the cards of what a container holds, each once, sorted."""
+        held = self.kubelet.of(pod, container).values()
+        return sorted({card_of(each) for ids in held for each in ids})

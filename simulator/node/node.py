@@ -33,7 +33,6 @@ from contract.resource import Resource
 from placement.pods import PodInfo
 from simulator.audit import Holdings, Who, held_twice, unequal_records
 from simulator.cards import cards_file
-from simulator.kubelet import checkpoint as kubelet_checkpoint
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
@@ -416,20 +415,6 @@ class Node:
             lambda: all(self.kubelet.capacity()[1].get(each) for each in self._resources),
             "the plugins to be registered",
         )
-
-    def wait_until_known(self) -> None:
-        """Wait until a kubelet that is started now would know both resources (K11).
-
-        Raises:
-            NodeStuck: that takes too long.
-        """
-        written = kubelet_checkpoint.CheckpointFile(self.plugin_dir)
-
-        def known() -> bool:
-            checkpoint = written.load()
-            return checkpoint is not None and self._resources.keys() <= checkpoint.registered.keys()
-
-        self._wait(known, "the kubelet to write its checkpoint")
 
     def _withdrawn(self) -> bool:
         if self.kubelet.crashed:

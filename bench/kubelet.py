@@ -38,7 +38,9 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _GIVEN = {
-    Resource.CORE: Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}),
+    Resource.CORE: Answer(
+        envs={"NVIDIA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}
+    ),
     Resource.MEMORY: Answer(),
 }
 

@@ -1,40 +1,17 @@
 """What a plugin's ``Allocate`` answers for one container, and how two answers are merged."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from google.protobuf.json_format import MessageToDict
+
+from common.kubelet_api import deviceplugin_pb2 as pb
+
+Answer: TypeAlias = pb.ContainerAllocateResponse
+"""What a container receives: of one resource, or of all once merged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A mount into the container."""
-
-    container_path: str
-    host_path: str
-    read_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A device node in the container."""
-
-    container_path: str
-    host_path: str
-    permissions: str = "rw"
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a container receives: of one resource, or of all once merged."""
-
-    envs: dict[str, str] = field(default_factory=dict)
-    mounts: tuple[Mount, ...] = ()
-    devices: tuple[DeviceNode, ...] = ()
-    annotations: dict[str, str] = field(default_factory=dict)
-    cdi: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(NamedTuple):
     """What a container finally received.
 
     Attributes:
@@ -43,7 +20,16 @@ class Merged:
     """
 
     answer: Answer
-    conflicts: tuple[str, ...] = ()
+    conflicts: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it down: the fields of the message, and the conflicts."""
+        fields = MessageToDict(
+            self.answer,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+        )
+        return {**fields, "conflicts": self.conflicts}
 
 
 def merge(answers: Iterable[Answer]) -> Merged:
@@ -52,32 +38,24 @@ def merge(answers: Iterable[Answer]) -> Merged:
     The kubelet walks a Go map here, so with a conflict it is chance which one is first;
     *answers* come in that chance order.
     """
-    envs: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    mounts: dict[str, Mount] = {}
-    devices: dict[str, DeviceNode] = {}
-    cdi: dict[str, None] = {}
-    conflicts: list[str] = []
+    merged = Merged(Answer(), [])
+    of_path: dict[tuple[str, str], Any] = {}
     for answer in answers:
-        for kind, into, more in (
-            ("env", envs, answer.envs),
-            ("annotation", annotations, answer.annotations),
-        ):
-            for key, value in more.items():
+        for kind in ("envs", "annotations"):
+            into = getattr(merged.answer, kind)
+            for key, value in getattr(answer, kind).items():
                 if into.setdefault(key, value) != value:
-                    conflicts.append(f"{kind} {key}: {into[key]!r} and {value!r}")
-        for mount in answer.mounts:
-            kept = mounts.setdefault(mount.container_path, mount)
-            if kept.host_path != mount.host_path:
-                conflicts.append(
-                    f"mount {mount.container_path}: {kept.host_path!r} and {mount.host_path!r}"
-                )
-        for device in answer.devices:
-            node = devices.setdefault(device.container_path, device)
-            if node.host_path != device.host_path:
-                conflicts.append(
-                    f"device {device.container_path}: {node.host_path!r} and {device.host_path!r}"
-                )
-        cdi |= dict.fromkeys(answer.cdi)
-    merged = Answer(envs, tuple(mounts.values()), tuple(devices.values()), annotations, tuple(cdi))
-    return Merged(merged, tuple(conflicts))
+                    merged.conflicts.append(f"{kind} {key}: {into[key]!r} and {value!r}")
+        for kind in ("mounts", "devices"):
+            for each in getattr(answer, kind):
+                kept = of_path.setdefault((kind, each.container_path), each)
+                if kept is each:
+                    getattr(merged.answer, kind).append(each)
+                elif kept.host_path != each.host_path:
+                    paths = f"{kept.host_path!r} and {each.host_path!r}"
+                    merged.conflicts.append(f"{kind} {each.container_path}: {paths}")
+        names = {each.name for each in merged.answer.cdi_devices}
+        merged.answer.cdi_devices.extend(
+            each for each in answer.cdi_devices if each.name not in names
+        )
+    return merged

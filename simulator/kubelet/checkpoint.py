@@ -7,22 +7,21 @@ the other.
 import base64
 import binascii
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from common.kubelet_api import deviceplugin_pb2 as pb
 from simulator.client import Json
-from simulator.kubelet.checksum import checksum
+from simulator.kubelet.answers import Answer
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.files import write_atomically
 from simulator.kubelet.numa import Holding
 from simulator.kubelet.state import Checkpoint
-from simulator.kubelet.wire import read_answer, write_answer
 
 FILE_NAME = "kubelet_internal_checkpoint"
+_OFFSET, _PRIME, _MASK = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 
 
 def encode(checkpoint: Checkpoint) -> str:
@@ -30,7 +29,7 @@ def encode(checkpoint: Checkpoint) -> str:
     entries: list[Json] = []
     answers: list[bytes] = []
     for uid, container, resource, holding in _walk(checkpoint.pods):
-        answer = write_answer(holding.answer).SerializeToString(deterministic=True)
+        answer = holding.answer.SerializeToString(deterministic=True)
         answers.append(answer)
         entries.append(
             {
@@ -112,6 +111,54 @@ def _answer(entry: Json) -> bytes:
 
 def _holding(entry: Json, answer: bytes) -> Holding:
     nodes = {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()}
-    message = pb.ContainerAllocateResponse.FromString(answer)
     ids = tuple(dict.fromkeys(id_ for of_node in nodes.values() for id_ in of_node))
-    return Holding(ids, read_answer(message), nodes)
+    return Holding(ids, Answer.FromString(answer), nodes)
+
+
+def checksum(data: Json, answers: Iterable[bytes]) -> int:
+    """Compute the checksum of the checkpoint's ``Data``: FNV-1a, 32 bits.
+
+    The kubelet hashes no JSON but what its library ``spew`` prints of the structures (``%#v``, keys
+    of maps sorted), with the names of their Go types.
+
+    Args:
+        data: as it stands in the file.
+        answers: ``AllocResp`` of its entries, decoded.
+    """
+    found = _OFFSET
+    for byte in _dump(data, answers).encode():
+        found = (found ^ byte) * _PRIME & _MASK
+    return found
+
+
+def _dump(data: Json, answers: Iterable[bytes]) -> str:
+    entries = data["PodDeviceEntries"]
+    dumped = (
+        "<nil>"
+        if entries is None
+        else _bracketed(_entry(*each) for each in zip(entries, answers, strict=True))
+    )
+    return (
+        "(checkpoint.checkpointData){"
+        f"PodDeviceEntries:([]checkpoint.PodDevicesEntry){dumped} "
+        f"RegisteredDevices:(map[string][]string){_of_map(data['RegisteredDevices'])}}}"
+    )
+
+
+def _entry(entry: Json, answer: bytes) -> str:
+    by_node = {int(node): ids for node, ids in entry["DeviceIDs"].items()}
+    return (
+        f"{{PodUID:(string){entry['PodUID']} "
+        f"ContainerName:(string){entry['ContainerName']} "
+        f"ResourceName:(string){entry['ResourceName']} "
+        f"DeviceIDs:(checkpoint.DevicesPerNUMA){_of_map(by_node)} "
+        f"AllocResp:([]uint8){_bracketed(map(str, answer))}}}"
+    )
+
+
+def _of_map(lists: Mapping[str, list[str]] | Mapping[int, list[str]]) -> str:
+    return f"map{_bracketed(f'{key}:{_bracketed(ids)}' for key, ids in sorted(lists.items()))}"
+
+
+def _bracketed(texts: Iterable[str]) -> str:
+    return f"[{' '.join(texts)}]"

@@ -17,7 +17,7 @@ from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import Pod
 from simulator.kubelet.runtime import Runtime
 from simulator.kubelet.settings import Settings
-from simulator.kubelet.source import Change, Op, PodSource
+from simulator.kubelet.source import Change, Op, pods_of
 from simulator.kubelet.state import KubeletState
 from simulator.kubelet.trace import Trace
 
@@ -95,7 +95,7 @@ class Incarnation:
                 burst=settings.list_burst,
                 mischief=settings.mischief,
             )
-        self._source = PodSource(api, settings.node_name, self.deliver) if api else None
+        self._source = pods_of(settings.node_name, api, self.deliver) if api else None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:

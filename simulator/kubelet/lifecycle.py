@@ -7,9 +7,8 @@ so a few threads serve any number of pods, and admission never waits for them.
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from contract.demand import ContainerKind
 from simulator.client import ApiClient, ApiError, Json
@@ -220,7 +219,7 @@ class PodWorkers:
             return self._settings.start_retry_s
         self._check()
         work.waiting.pop(container.name, None)
-        received: dict[str, Any] = {**asdict(merged.answer), "conflicts": list(merged.conflicts)}
+        received = merged.as_json()
         now = self._clock()
         run = self._runtime.start(
             pod.uid,

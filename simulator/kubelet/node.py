@@ -22,7 +22,7 @@ class Held:
 
     Attributes:
         received: what the container was given at its last start (envs, mounts, devices,
-            annotations, cdi, conflicts); empty before that.
+            annotations, cdi_devices, conflicts); empty before that.
     """
 
     pod_uid: str

@@ -46,7 +46,6 @@ class NodeStatus:
         self._every = every
         self._stop = stop
         self._changed = changed
-        self._registered = False
         self._published: set[str] = set()
 
     def run(self) -> None:
@@ -57,37 +56,28 @@ class NodeStatus:
                 self._report()
             except ApiError as error:
                 _log.info("node status waits", extra={"node": self._name, "reason": str(error)})
-                self._registered = False
                 self._stop.wait(_RETRY_S)
             else:
                 self._changed.wait(self._every)
 
     def _report(self) -> None:
-        if not self._registered:
-            self._register()
         capacity, allocatable = self._counts()
-        gone = {resource: None for resource in self._published if resource not in allocatable}
-        self._published = set(allocatable)
         if self._api is None:
             return
+        gone = {resource: None for resource in self._published if resource not in allocatable}
         status: Json = {
             "capacity": {**_OWN, **gone, **{r: str(n) for r, n in capacity.items()}},
             "allocatable": {**_OWN, **gone, **{r: str(n) for r, n in allocatable.items()}},
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
             "nodeInfo": {"kubeletVersion": "v1.36.2"},
         }
-        self._api.patch(f"{NODES}/{self._name}/status", {"status": status})
-
-    def _register(self) -> None:
-        if self._api is not None:
-            node: Json = {
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": self._name, "labels": {"kubernetes.io/hostname": self._name}},
-            }
-            try:
-                self._api.create(NODES, node)
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-        self._registered = True
+        path = f"{NODES}/{self._name}/status"
+        try:
+            self._api.patch(path, {"status": status})
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            metadata = {"name": self._name, "labels": {"kubernetes.io/hostname": self._name}}
+            self._api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+            self._api.patch(path, {"status": status})
+        self._published = set(allocatable)

@@ -19,7 +19,6 @@ from simulator.kubelet.errors import CallFailed, TurnedAway
 from simulator.kubelet.numa import Device
 from simulator.kubelet.pods import is_extended
 from simulator.kubelet.sockets import Mischief, SocketServer, in_go_words
-from simulator.kubelet.wire import read_answer, read_device, read_options
 
 _log = logging.getLogger(__name__)
 
@@ -84,16 +83,17 @@ class PluginClient:
         # Waiting for the channel to be ready would leave a thread of gRPC's behind that fails
         # when the channel is closed meanwhile; a call that waits ends with the channel.
         with _translated("failed to get device plugin options: "):
-            return read_options(
-                self._stub.GetDevicePluginOptions(pb.Empty(), timeout=_DIAL_S, wait_for_ready=True)
+            options = self._stub.GetDevicePluginOptions(
+                pb.Empty(), timeout=_DIAL_S, wait_for_ready=True
             )
+        return Options(options.pre_start_required, options.get_preferred_allocation_available)
 
     def watch(self) -> Iterator[tuple[Device, ...]]:
         """Return each list of devices the plugin sends; ends when the stream breaks."""
         try:
             with _translated():
                 for response in self._stub.ListAndWatch(pb.Empty()):
-                    yield tuple(read_device(each) for each in response.devices)
+                    yield tuple(map(_read_device, response.devices))
         except CallFailed as error:
             _log.info("ListAndWatch ended", extra={"resource": self.resource, "reason": str(error)})
 
@@ -131,7 +131,7 @@ class PluginClient:
         with _translated():
             response = self._stub.Allocate(request, timeout=_CALL_S)
         answers = response.container_responses
-        return read_answer(answers[0]) if answers else None
+        return answers[0] if answers else None
 
     def pre_start(self, ids: tuple[str, ...]) -> None:
         """PreStartContainer; the answer carries nothing.
@@ -257,6 +257,11 @@ class Plugins(pb_grpc.RegistrationServicer):
             if forget and self._clients.get(client.resource) is client:
                 del self._clients[client.resource]
         client.close()
+
+
+def _read_device(message: pb.Device) -> Device:
+    nodes = tuple(int(node.ID) for node in message.topology.nodes)
+    return Device(message.ID, message.health == "Healthy", nodes)
 
 
 def _refusal(request: pb.RegisterRequest) -> str:

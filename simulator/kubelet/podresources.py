@@ -11,7 +11,6 @@ from common.kubelet_api import podresources_pb2 as pb
 from contract.demand import ContainerKind
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.pods import Pod
-from simulator.kubelet.ratelimit import TokenBucket
 from simulator.kubelet.sockets import Mischief, SocketServer
 
 RATE = 100.0
@@ -40,6 +39,33 @@ def describe(pod: Pod, holdings: PodHoldings) -> pb.ListPodResourcesResponse:
         ],
     )
     return pb.ListPodResourcesResponse(pod_resources=[entry])
+
+
+class TokenBucket:
+    """Allows *rate* calls a second, and up to *burst* at once (K5). Not safe between threads.
+
+    Args:
+        rate: tokens a second.
+        burst: tokens that can pile up.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, *, rate: float, burst: int, clock: Callable[[], float]) -> None:
+        self._rate = rate
+        self._burst = float(burst)
+        self._clock = clock
+        self._tokens = float(burst)
+        self._filled_at = clock()
+
+    def allow(self) -> bool:
+        """Take a token, if there is one."""
+        now = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
+        self._filled_at = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
 
 
 class PodResourcesServer:

@@ -10,7 +10,6 @@ from simulator.kubelet.errors import InvalidPod
 from simulator.kubelet.pods import Pod, parse_pod
 from simulator.reflector import Reflector
 
-PODS = "/api/v1/pods"
 _log = logging.getLogger(__name__)
 
 
@@ -33,42 +32,22 @@ class Change:
     pods: tuple[Pod, ...]
 
 
-class PodSource:
-    """Follows the pods of one node.
+def pods_of(node_name: str, client: ApiClient, deliver: Callable[[Change], None]) -> Reflector:
+    """Follow the pods of one node; *deliver* takes each batch, in order, and may block."""
 
-    Args:
-        deliver: takes each batch, in order; it may block.
-    """
+    def happened(kind: str, obj: Json) -> None:
+        deliver(Change(Op.DROP if kind == "DELETED" else Op.PUT, tuple(_read([obj]))))
 
-    def __init__(
-        self, client: ApiClient, node_name: str, deliver: Callable[[Change], None]
-    ) -> None:
-        self._deliver = deliver
-        self._reflector = Reflector(
-            client,
-            PODS,
-            on_list=self._listed,
-            on_event=self._happened,
-            selector=f"spec.nodeName={node_name}",
-        )
-
-    def run(self) -> None:
-        """List and watch until :meth:`stop`."""
-        self._reflector.run()
-
-    def stop(self) -> None:
-        """End."""
-        self._reflector.stop()
-
-    def _listed(self, objects: Iterable[Json]) -> None:
-        self._deliver(Change(Op.LIST, tuple(_pods(objects))))
-
-    def _happened(self, kind: str, obj: Json) -> None:
-        op = Op.DROP if kind == "DELETED" else Op.PUT
-        self._deliver(Change(op, tuple(_pods([obj]))))
+    return Reflector(
+        client,
+        "/api/v1/pods",
+        on_list=lambda objects: deliver(Change(Op.LIST, tuple(_read(objects)))),
+        on_event=happened,
+        selector=f"spec.nodeName={node_name}",
+    )
 
 
-def _pods(objects: Iterable[Json]) -> Iterator[Pod]:
+def _read(objects: Iterable[Json]) -> Iterator[Pod]:
     for obj in objects:
         try:
             yield parse_pod(obj)

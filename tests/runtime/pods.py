@@ -50,7 +50,7 @@ def container_config(
         mounts=[*mounts, *more],
         devices=[pb.Device(**each) for each in received.get("devices", ())],
         annotations=received.get("annotations", {}),
-        CDI_devices=[pb.CDIDevice(name=each) for each in received.get("cdi", ())],
+        CDI_devices=[pb.CDIDevice(**each) for each in received.get("cdi_devices", ())],
         linux=pb.LinuxContainerConfig(
             security_context=pb.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)
         ),

@@ -97,7 +97,7 @@ def test_the_container_runtime_resolves_our_cdi_spec(
     (tmp_path / "lib64").mkdir()
     node = make_node(2, inject=Injection.CDI, driver_dir=DriverFiles(str(tmp_path)))
     uid = node.admit("a", (60, 4))
-    assert node.received(uid)["devices"] == ()
+    assert node.received(uid)["devices"] == []
     inside = node.start("a", uid)
     assert_only(inside, node, 0)
     assert inside.env()[VISIBLE] == "void"

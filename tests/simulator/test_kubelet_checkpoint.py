@@ -6,7 +6,7 @@ from functools import reduce
 
 import pytest
 
-from simulator.kubelet.answers import Answer, DeviceNode, Mount
+from simulator.kubelet.answers import Answer
 from simulator.kubelet.checkpoint import FILE_NAME, decode, encode
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
@@ -27,13 +27,7 @@ from tests.simulator.kubelet_helpers import (
 
 HOLDING = Holding(
     ("a", "b"),
-    Answer(
-        {"E": "1"},
-        (Mount("/c", "/h", True),),
-        (DeviceNode("/d", "/dev/d", "r"),),
-        {"n": "v"},
-        ("x",),
-    ),
+    Answer(envs={"E": "1"}, annotations={"n": "v"}),
     {-1: ("a",), 1: ("b",)},
 )
 CHECKPOINT = Checkpoint({"u": {"c": {"example.com/r": HOLDING}}}, {"example.com/r": ("a", "b")})
@@ -41,7 +35,7 @@ CHECKPOINT = Checkpoint({"u": {"c": {"example.com/r": HOLDING}}}, {"example.com/
 
 def test_the_checksum_is_over_what_the_kubelet_prints_of_its_structures() -> None:
     """So computed it was that of every file of a real kubelet of 1.36.2, the empty one too."""
-    holding = Holding(("b", "a"), Answer(cdi=("x",)), {1: ("b",), -1: ("a",)})
+    holding = Holding(("b", "a"), Answer(cdi_devices=[{"name": "x"}]), {1: ("b",), -1: ("a",)})
     found = encode(Checkpoint({"u": {"c": {"example.com/r": holding}}}, {"example.com/r": ("a",)}))
     printed = (
         "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)["

@@ -130,7 +130,7 @@ def _file(held: Any, node: int) -> str:
     pods = {
         uid: {
             container: {
-                named[resource]: Holding(tuple(ids), Answer({"A": "b"}), {node: tuple(ids)})
+                named[resource]: Holding(tuple(ids), Answer(envs={"A": "b"}), {node: tuple(ids)})
                 for resource, ids in places.items()
             }
             for container, places in containers.items()

@@ -12,32 +12,21 @@ Operation: TypeAlias = Literal["CREATE", "UPDATE", "DELETE"]
 _DEFAULT_TIMEOUT_S = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Requests a webhook wants to see; ``*`` stands for all.
+def rule_matches(rule: Json, target: Target, operation: Operation) -> bool:
+    """Decide whether a request is what a rule of a webhook or of a policy wants.
 
-    Attributes:
-        operations: such as ``CREATE``.
-        resources: ``pods``, ``pods/binding``, ``pods/*``, ``*/status``, ``*``, ``*/*``.
-        scope: ``Namespaced``, ``Cluster`` or ``*``.
+    ``*`` stands for all; resources are such as ``pods``, ``pods/binding``, ``pods/*``, ``*/*``.
     """
-
-    operations: tuple[str, ...]
-    groups: tuple[str, ...]
-    versions: tuple[str, ...]
-    resources: tuple[str, ...]
-    scope: str
-
-    def matches(self, target: Target, operation: Operation) -> bool:
-        """Decide whether a request is wanted."""
-        resource = target.resource
-        return (
-            _has(self.operations, operation)
-            and _has(self.groups, resource.group)
-            and _has(self.versions, resource.version)
-            and self.scope in ("*", "Namespaced" if resource.namespaced else "Cluster")
-            and any(_names(each, resource.plural, target.subresource) for each in self.resources)
+    resource = target.resource
+    return (
+        _has(rule.get("operations"), operation)
+        and _has(rule.get("apiGroups"), resource.group)
+        and _has(rule.get("apiVersions"), resource.version)
+        and rule.get("scope", "*") in ("*", "Namespaced" if resource.namespaced else "Cluster")
+        and any(
+            _names(each, resource.plural, target.subresource) for each in rule.get("resources", ())
         )
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +48,7 @@ class Webhook:
     ca_bundle: str
     timeout_s: int
     fails_open: bool
-    rules: tuple[Rule, ...]
+    rules: Sequence[Json]
     namespace_selector: tuple[Requirement, ...]
     object_selector: tuple[Requirement, ...]
 
@@ -79,7 +68,7 @@ class Webhook:
             objects: the new object and the old, as far as there are.
             namespace_labels: of the object's namespace, ``None`` for cluster-wide objects.
         """
-        if not any(rule.matches(target, operation) for rule in self.rules):
+        if not any(rule_matches(rule, target, operation) for rule in self.rules):
             return False
         if namespace_labels is not None and not labels_match(
             self.namespace_selector, namespace_labels
@@ -116,7 +105,7 @@ def _parse(webhook: Json, *, mutating: bool) -> Webhook:
         ca_bundle=client.get("caBundle") or "",
         timeout_s=webhook.get("timeoutSeconds") or _DEFAULT_TIMEOUT_S,
         fails_open=webhook.get("failurePolicy") == "Ignore",
-        rules=tuple(parse_rule(rule) for rule in webhook.get("rules") or ()),
+        rules=webhook.get("rules") or (),
         namespace_selector=parse_label_selector(webhook.get("namespaceSelector")),
         object_selector=parse_label_selector(webhook.get("objectSelector")),
     )
@@ -129,19 +118,8 @@ def _url(client: Json) -> str:
     return f"https://{service['name']}.{service['namespace']}.svc{service.get('path') or '/'}"
 
 
-def parse_rule(rule: Json) -> Rule:
-    """Read a rule of a webhook or of a policy."""
-    return Rule(
-        operations=tuple(rule.get("operations") or ()),
-        groups=tuple(rule.get("apiGroups") or ()),
-        versions=tuple(rule.get("apiVersions") or ()),
-        resources=tuple(rule.get("resources") or ()),
-        scope=rule.get("scope") or "*",
-    )
-
-
-def _has(wanted: Sequence[str], found: str) -> bool:
-    return "*" in wanted or found in wanted
+def _has(wanted: Sequence[str] | None, found: str) -> bool:
+    return wanted is not None and ("*" in wanted or found in wanted)
 
 
 def _names(pattern: str, plural: str, subresource: str) -> bool:

@@ -7,6 +7,7 @@ container it makes a call.
 import json
 import threading
 import time
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ class Trace:
         self._began_unix_ms = time.time() * 1000
         self._lock = threading.Lock()
         self._events: list[TraceEvent] = []
+        self._seen: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
 
     def now(self) -> float:
         """Milliseconds since the trace began."""
@@ -77,6 +79,7 @@ class Trace:
             ms = self.now() if at is None else at
             written = TraceEvent(ms, round(self._began_unix_ms + ms, 3), event, **fields)
             self._events.append(written)
+            self._seen[event].add((written.pod_uid, written.container))
             if self._path is not None:
                 with self._path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(written), separators=(",", ":")) + "\n")
@@ -87,10 +90,17 @@ class Trace:
         with self._lock:
             return tuple(self._events)
 
-    def since(self, count: int) -> tuple[TraceEvent, ...]:
-        """Everything but the first *count* events."""
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def containers(self, event: str) -> set[tuple[str, str]]:
+        """Return UID and name of the containers of which there was an *event*."""
         with self._lock:
-            return tuple(self._events[count:])
+            return set(self._seen[event])
+
+    def pods(self, event: str) -> set[str]:
+        """Return the UIDs of the pods of which there was an *event*."""
+        return {uid for uid, _ in self.containers(event)}
 
     def rpcs(self, method: str = "") -> tuple[TraceEvent, ...]:
         """Return the calls to plugins, of one method or of all."""

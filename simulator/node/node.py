@@ -38,11 +38,9 @@ from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.staticpods import mirror_of
 from simulator.node.diary import Diary
-from simulator.node.digest import Digest
 from simulator.node.judge import Admission, in_diary, judge
-from simulator.node.life import AgentLife
 from simulator.node.limits import Running, wrong_limits
-from simulator.node.mortal import Death, MortalOutbox, MortalService, mortal_log
+from simulator.node.mortal import AgentLife, Death, MortalOutbox, MortalService, mortal_log
 from simulator.node.options import NodeOptions
 from simulator.node.pods import PodsInMemory
 
@@ -116,7 +114,6 @@ class Node:
             self.kubelet.settings.mischief.at["List"] = deny
         self.pods = PodsInMemory(self._names)
         self.diary = Diary(lambda: time.time() * 1000)
-        self._digest = Digest(self.kubelet.trace)
         self.manifests: dict[str, Json] = {}
         self._static: dict[str, Json] = {}
         self._mirrors: dict[str, str] = {}
@@ -189,7 +186,7 @@ class Node:
     def sweep(self) -> None:
         """Report the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
-        for uid in self._digest.pods("end") & self.manifests.keys():
+        for uid in self.kubelet.trace.pods("end") & self.manifests.keys():
             manifest = self.manifests[uid]
             if "deletionTimestamp" in manifest["metadata"]:
                 del self.manifests[uid]
@@ -202,7 +199,7 @@ class Node:
     def sweep_statuses(self) -> None:
         """Show what the kubelet says of pods: rejected for good, or that all containers run."""
         self._show_running()
-        for uid in sorted(self._digest.pods("reject")):
+        for uid in sorted(self.kubelet.trace.pods("reject")):
             self.pods.end(uid)
             if uid in self.manifests:
                 self.manifests[uid]["status"] = {"phase": "Failed"}
@@ -254,10 +251,10 @@ class Node:
         Raises:
             NodeStuck: nothing has happened for too long.
         """
-        deadline, read = 0.0, -1
+        trace, deadline, read = self.kubelet.trace, 0.0, -1
         while waiting := self._unsettled():
-            if self._digest.read > read:
-                deadline, read = time.monotonic() + _SETTLE_S, self._digest.read
+            if len(trace) > read:
+                deadline, read = time.monotonic() + _SETTLE_S, len(trace)
             if time.monotonic() > deadline:
                 raise NodeStuck(f"seed {self._options.seed}: {len(waiting)} pods, {waiting[:3]}")
             time.sleep(_POLL_S)
@@ -267,7 +264,7 @@ class Node:
     def _unsettled(self) -> list[str]:
         if not self.kubelet.idle():
             return ["the kubelet has pods to admit"]
-        over = self._digest.pods("reject") | self._digest.pods("end") | self._vetoed()
+        over = self.kubelet.trace.pods("reject") | self.kubelet.trace.pods("end") | self._vetoed()
         return sorted({*self.manifests, *self._static} - over - self._running())
 
     def _vetoed(self) -> set[str]:
@@ -285,7 +282,7 @@ class Node:
             self.pods.run(self._mirrors.get(uid, uid))
 
     def _running(self) -> set[str]:
-        started = self._digest.containers("start")
+        started = self.kubelet.trace.containers("start")
         return {
             uid
             for uid, manifest in (self.manifests | self._static).items()

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent.errors import Unavailable
 from contract.allocation import Allocation
 from contract.names import Names
 from placement.pods import Key, PodInfo, read_pod
@@ -27,7 +26,6 @@ class PodsInMemory:
         self._hanging = False
         self._on_change: Callable[[PodInfo], None] = lambda _view: None
         self.fetched = 0
-        self._failing = 0
 
     def subscribe(self, on_change: Callable[[PodInfo], None]) -> None:
         """Set *on_change*: called, without a lock, for every pod of the watch."""
@@ -114,20 +112,9 @@ class PodsInMemory:
         with self._lock:
             return tuple(self._told.values())
 
-    def fail(self, questions: int) -> None:
-        """Let so many of the agent's next questions go without an answer; the watch goes on."""
-        with self._lock:
-            self._failing = questions
-
-    def _answer(self) -> None:
-        if self._failing:
-            self._failing -= 1
-            raise Unavailable("API server: 503")
-
     def refresh(self, *, within: float) -> None:  # noqa: ARG002 -- the Protocol's
         """List the pods beside the watch."""
         with self._lock:
-            self._answer()
             found = [view for uid, view in self._truth.items() if uid not in self._told]
             self._told |= {view.id.uid: view for view in found}
         for view in found:
@@ -143,7 +130,6 @@ class PodsInMemory:
         """Ask for one pod; a name has one, so others that the watch has told of are gone."""
         with self._lock:
             self.fetched += 1
-            self._answer()
             named = [v for v in self._truth.values() if v.id.key == (namespace, name)]
             if not named:
                 return None

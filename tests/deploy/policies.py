@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from simulator.api.resources import PODS, Target, resource_of_kind
 from simulator.api.selectors import labels_match, parse_label_selector
-from simulator.api.webhooks import Operation, parse_rule
+from simulator.api.webhooks import Operation, rule_matches
 from tests.deploy.cel import EvaluationError, holds, scope_of, text_of
 from tests.deploy.manifests import Json
 
@@ -78,8 +78,8 @@ def denials(policy: Json, update: Update) -> list[str]:
 
 def _applies(wanted: Json, update: Update) -> bool:
     target = update.target()
-    rules = map(parse_rule, wanted["resourceRules"])
-    if not any(rule.matches(target, update.operation) for rule in rules):
+    rules = wanted["resourceRules"]
+    if not any(rule_matches(rule, target, update.operation) for rule in rules):
         return False
     labels = {"kubernetes.io/metadata.name": target.namespace}
     selector = parse_label_selector(wanted.get("namespaceSelector"))

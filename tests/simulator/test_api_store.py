@@ -45,17 +45,6 @@ def test_a_write_based_on_an_older_version_is_refused() -> None:
     )
 
 
-def test_history_that_is_not_kept_any_more_is_expired() -> None:
-    store = new_store(history=2)
-    for name in "abcd":
-        store.create(PODS, named(name))
-    assert [change.key[1] for change in store.changes_since(PODS, 3)] == ["c", "d"]
-    with pytest.raises(StatusError) as raised:
-        store.changes_since(PODS, 2)
-    assert (raised.value.code, raised.value.reason) == (410, "Expired")
-    assert raised.value.message == "too old resource version: 2 (3)"
-
-
 # Random histories: (verb, name, value)
 _OPERATIONS = st.lists(
     st.tuples(

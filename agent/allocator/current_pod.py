@@ -50,7 +50,6 @@ class CurrentPod:
     has its containers: that may be overtaken by one which has not (K33).
 
     Attributes:
-        kubelet: the instance of the kubelet that asked; another knows nothing of it.
         id: which pod, as the API names it.
         uid: the kubelet's UID of it; empty while not known.
         confirmed: the API showed this UID before and after ``List`` first showed the name.
@@ -58,7 +57,6 @@ class CurrentPod:
         allocated: what the containers were given by ``Allocate``, of these.
     """
 
-    kubelet: str
     id: PodId
     uid: str
     confirmed: bool = False

@@ -77,7 +77,7 @@ class NodeState:
         self.snapshot = AllocationSnapshot()
         self.known = KnownPods()
         self._store = store
-        self.current, self.last_call = saved_state.decode(store.load())
+        self._kubelet, self.current, self.last_call = saved_state.decode(store.load())
         self._encoder = saved_state.Encoder()
         self.assigned_so_far = 0
         self.checkpoint: Checkpoint | None = None
@@ -86,7 +86,6 @@ class NodeState:
         self._stable = StablePods()
         self._earlier: CurrentPod | None = None
         self._offered = _NOTHING_OFFERED
-        self._kubelet = ""
         self._ever_checkpointed: set[str] = set()  # UIDs
         self._confirmed: frozenset[str] = frozenset()  # UIDs of which no other pod can be meant
         self._history = KubeletHistory()
@@ -115,8 +114,7 @@ class NodeState:
 
     def set_kubelet(self, instance: str) -> None:
         """Apply which instance of the kubelet is there: a new one tries every pod anew."""
-        saved = self.current.kubelet if self.current is not None else instance
-        if instance != (self._kubelet or saved):
+        if self._kubelet not in {None, instance}:
             self.current, self._earlier, self.last_call = None, None, LastCall()
             self._history = KubeletHistory()
             self.listed, self._stable, self._built_of = None, StablePods(), None
@@ -221,6 +219,8 @@ class NodeState:
         """Forget guesses that neither checkpoint nor ``List`` shows."""
         if self.current is not None:
             self.current = self.current.without_guesses()
+        if self._earlier is not None:
+            self._earlier = self._earlier.without_guesses()
 
     def _correct(self, before: Checkpoint, now: Checkpoint) -> list[Correction]:
         if self.current is None:
@@ -347,7 +347,7 @@ class NodeState:
         if current is None or current.id != target.pod:
             found = self.snapshot.pod(target.pod)
             uid = found.uid if found is not None else target.pod.uid
-            self._earlier, current = current, CurrentPod(self._kubelet, target.pod, uid)
+            self._earlier, current = current, CurrentPod(target.pod, uid)
         name = target.container.name
         self.current = current.with_assignment(
             Assignment(name, resource, ids, target.evidence, allocated)
@@ -361,7 +361,7 @@ class NodeState:
         current = self.current
         if current is not None:
             current = replace(current, confirmed=current.uid in self._confirmed)
-        self._store.save(self._encoder.encode(current, self.last_call))
+        self._store.save(self._encoder.encode(self._kubelet, current, self.last_call))
 
     def refuse(self, pod: PodId | None) -> None:
         """Apply that a call was refused: the kubelet rejects the pod, and frees what it has."""

@@ -1,4 +1,4 @@
-"""What outlives the agent: the current pod and the last call, as JSON.
+"""What outlives the agent: the current pod and the last call of one kubelet, as JSON.
 
 It is renamed into place before a response leaves. Nothing is synced to disk: after a reboot there
 is another kubelet, to which it means nothing. A file that cannot be read says nothing.
@@ -16,23 +16,23 @@ from placement.pods import PodId
 
 
 class Encoder:
-    """Writes both as JSON; the last call, of hundreds of names, once for many responses."""
+    """Writes them as JSON; the last call, of hundreds of names, once for many responses."""
 
     def __init__(self) -> None:
         """Start without a text."""
         self._last: tuple[LastCall, str] | None = None
 
-    def encode(self, current: CurrentPod | None, last_call: LastCall) -> str:
-        """Return both as one text."""
+    def encode(self, kubelet: str | None, current: CurrentPod | None, last_call: LastCall) -> str:
+        """Return them as one text; *kubelet* is the instance that asked."""
         if self._last is None or self._last[0] is not last_call:
             self._last = last_call, json.dumps(_last_call_json(last_call))
         pod = None if current is None else _current_json(current)
-        return f'{{"current": {json.dumps(pod)}, "last_call": {self._last[1]}}}'
+        found = f'"kubelet": {json.dumps(kubelet)}, "current": {json.dumps(pod)}'
+        return f'{{{found}, "last_call": {self._last[1]}}}'
 
 
 def _current_json(current: CurrentPod) -> dict[str, object]:
     return {
-        "kubelet": current.kubelet,
         "id": list(current.id),
         "uid": current.uid,
         "confirmed": current.confirmed,
@@ -55,14 +55,15 @@ def _last_call_json(last_call: LastCall) -> dict[str, object]:
     }
 
 
-def decode(text: str) -> tuple[CurrentPod | None, LastCall]:
+def decode(text: str) -> tuple[str | None, CurrentPod | None, LastCall]:
     """Read what :class:`Encoder` wrote; nothing is known where it is anything else."""
     try:
         raw = json.loads(text)
+        kubelet = None if raw["kubelet"] is None else str(raw["kubelet"])
         current = None if raw["current"] is None else _read_current(raw["current"])
-        return current, _read_last_call(raw["last_call"])
+        return kubelet, current, _read_last_call(raw["last_call"])
     except (ArithmeticError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None, LastCall()
+        return None, None, LastCall()
 
 
 def _read_current(raw: Mapping[str, Any]) -> CurrentPod:
@@ -77,7 +78,6 @@ def _read_current(raw: Mapping[str, Any]) -> CurrentPod:
         for container, resource, ids, evidence, allocated in raw["assignments"]
     )
     return CurrentPod(
-        str(raw["kubelet"]),
         _read_id(raw["id"]),
         str(raw["uid"]),
         raw["confirmed"] is True,

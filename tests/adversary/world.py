@@ -39,6 +39,8 @@ class World(Node):
         could: UIDs of pods that could be placed when they were first asked for.
         misled: the last call was settled without ``List``.
         confused: UIDs of pods in whose calls another was named.
+        lost: UID and name of containers that held places when the kubelet died, and not by its
+            checkpoint: the next one knows nothing of what they have (K28, K33).
     """
 
     def __init__(self, random: Random, *, active_only: bool) -> None:
@@ -53,6 +55,7 @@ class World(Node):
         self.passed: set[str] = set()
         self.could: set[str] = set()
         self.confused: set[str] = set()
+        self.lost: set[tuple[str, str]] = set()
         self._told: set[str] = set()  # UIDs of the pods that this agent was ever shown
         cards = tuple(card(index, blocks=blocks) for index, blocks in enumerate(_BLOCKS))
         self.cards_here = tuple(each.uuid for each in cards)
@@ -265,6 +268,10 @@ class World(Node):
             told = self.knows(pod) and not self.api.away
             self.judge.started(pod, container, cards, known=told)
         return started
+
+    def containers_held(self) -> set[tuple[str, str]]:
+        """Return UID and name of the containers that hold places."""
+        return {(uid, name) for uid, each in self.kubelet.holdings.items() for name in each}
 
     def _held_by_others(self, pod: Pod, container: Container, resource: Resource) -> set[str]:
         """Return the places that others hold, this pod's ordinary init containers not counted."""

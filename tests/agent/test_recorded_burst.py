@@ -68,7 +68,7 @@ def _replay(
         witness: whether ``List`` is looked at where the recording has it.
     """
     uids = {pod.pod: pod.uid for pod in pods}
-    known, turn, service = KnownPods(), LastCall(), CurrentPod("", PodId("", "", ""), "")
+    known, turn, service = KnownPods(), LastCall(), CurrentPod(PodId("", "", ""), "")
     written: dict[str, dict[str, dict[Resource, frozenset[str]]]] = {}
     given: dict[Resource, frozenset[str]] = {}  # to the container that is being served
     answers: list[Named | None] = []
@@ -93,7 +93,7 @@ def _replay(
             continue
         turn = turn.after(record, found.pod, guessed=found.evidence is Evidence.ORDER)
         if service.id != found.pod:
-            service = CurrentPod("", found.pod, found.pod.uid)
+            service = CurrentPod(found.pod, found.pod.uid)
         service = service.with_assignment(
             Assignment(found.container.name, request.resource, ids, found.evidence, allocated=True)
         )

@@ -46,7 +46,7 @@ def _service(
     evidence: Evidence = Evidence.ORDER, *, name: str = "c0", allocated: bool = True
 ) -> CurrentPod:
     answer = Assignment(name, CORE, A, evidence, allocated)
-    return CurrentPod("life", POD.id, "u-p", assignments=(answer,))
+    return CurrentPod(POD.id, "u-p", assignments=(answer,))
 
 
 GUESSED, KNOWN = _service(), _service(Evidence.WITNESS)
@@ -167,7 +167,7 @@ ANSWERS = (GUESS, Assignment("c0", MEMORY, BLOCKS, Evidence.ORDER, allocated=Tru
 def _identified(
     *views: PodInfo, now: Checkpoint = NOTHING, before: Checkpoint = NOTHING
 ) -> CurrentPod:
-    service = CurrentPod("life", pod_id("p", ""), "", assignments=ANSWERS)
+    service = CurrentPod(pod_id("p", ""), "", assignments=ANSWERS)
     entries = [listed("p", c0=None)]
     return with_uid(service, before, now, entries=entries, pods=pods_of(*views))
 

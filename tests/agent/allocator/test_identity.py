@@ -31,7 +31,7 @@ def _file(**held: frozenset[str]) -> Checkpoint:
 
 def _service(uid: str, held: frozenset[str]) -> CurrentPod:
     answer = Assignment("c0", CORE, held, Evidence.WITNESS, allocated=True)
-    return CurrentPod("life", pod_id("p", uid), uid, assignments=(answer,))
+    return CurrentPod(pod_id("p", uid), uid, assignments=(answer,))
 
 
 def _found(

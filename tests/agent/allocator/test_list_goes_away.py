@@ -2,7 +2,7 @@
 
 from contract.demand import ContainerKind
 from tests.agent.builders import CORE, MEMORY, cases
-from tests.in_memory.node import Node
+from tests.in_memory.node import MEMORY_FIRST, Node
 from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod
 
 
@@ -38,6 +38,17 @@ def test_what_a_rejected_pod_had_can_be_handed_on_by_the_next_one_when_list_goes
     node.serve(pod, "init")
     node.list_away = "rate limited"
     node.admit(pod)
+    assert node.diary.refusals == []
+
+
+def test_a_pod_is_not_refused_because_the_call_of_another_was_taken_for_its_own() -> None:
+    """Without ``List`` the first in the queue is guessed; the file shows whose places they are."""
+    node = Node()
+    guessed, asking = make_pod("guessed", asks(30, 8)), make_pod("asking", asks(10, 8))
+    node.bind(guessed, asking)
+    node.list_away = "rate limited"
+    node.admit(asking, MEMORY_FIRST)
+    node.admit(guessed, MEMORY_FIRST)
     assert node.diary.refusals == []
 
 

@@ -56,7 +56,7 @@ BOTH = {"i": A, "c0": B}
 
 def _gave(name: str, held: frozenset[str], *, pod: str = "p", allocated: bool = True) -> CurrentPod:
     answer = Assignment(name, CORE, held, Evidence.WITNESS, allocated)
-    return CurrentPod("life", pod_id(pod), f"u-{pod}", assignments=(answer,))
+    return CurrentPod(pod_id(pod), f"u-{pod}", assignments=(answer,))
 
 
 def _read(

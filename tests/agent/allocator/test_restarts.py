@@ -244,3 +244,20 @@ def test_another_pod_leaves_room_to_one_that_a_restarted_kubelet_is_yet_to_come_
     assert node.cards(other) == ["GPU-1"]
     node.admit(half, MEMORY_FIRST)
     assert node.cards(half) == ["GPU-0"]
+
+
+def test_what_a_kubelet_refused_means_nothing_to_the_next_one(node: Node) -> None:
+    """Also if nothing was assigned; the next agent cannot know what a deleted pod asks for."""
+    node.restart_kubelet()
+    node.ill |= dict.fromkeys(node.table.by_card(CORE), "xid")
+    pod = node.begin(make_pod("p", asks(30, 8)))
+    with pytest.raises(Refusal):
+        node.admit(pod)
+    node.ill.clear()
+    node.restart_kubelet()
+    deleted = node.begin(make_pod("deleted", asks(0, 0)))
+    node.delete(deleted, ends=False)
+    node.begin(pod)
+    node.restart_agent()
+    node.call()
+    assert last(node) == ("p/main", ORDER)

@@ -99,6 +99,7 @@ def _check_program(container: Json) -> None:
     assert {name for name, option in known.items() if option.required} <= names
     assert container["name"] != "agent" or "NODE_NAME" in names
     for name, value in environment(container).items():
+        assert value != "", f"{name}: kubectl apply would find an empty value changed each time"
         if name in known:
             known[name].type.convert(value, known[name], None)
     image = "gpu-turnstile-proxy" if container["name"] == "proxy" else "gpu-turnstile"

@@ -129,9 +129,9 @@ class HttpServer:
         if request.path in ("/healthz", "/readyz", "/livez"):
             return web.Response(text="ok")
         target = parse_path(request.path)
-        if target is not None:
-            self.records.append(_record(request, target))
         fault = self._fault_of(_asked(request))
+        if target is not None and not (fault and fault.status == HTTPStatus.FORBIDDEN):
+            self.records.append(_record(request, target))
         if fault is not None:
             await self._wait(fault.delay_s)
             if fault.status:

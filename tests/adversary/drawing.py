@@ -10,6 +10,8 @@ INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.M
 
 _SHARES = ((10, 2), (10, 2), (10, 4), (20, 2), (30, 4), (50, 8), (90, 12))
 _WHOLE = ((100, 0), (100, 0), (100, 16), (100, 6), (200, 0), (200, 5))
+_REPLICAS = 0.4
+"""How likely a pod asks for just what the one before it did."""
 _UNCHECKED = ((150, 4), (0, 3), (10, 0))
 
 
@@ -44,10 +46,17 @@ def _share(name: str, kind: ContainerKind, random: Random) -> Container:
     return Container(name, kind, cores, memory, random.random() < 0.2)
 
 
-def draw_pod(number: int, name: str, cards: tuple[str, ...], random: Random) -> Pod:
-    """Draw a pod, with what webhook, authors, forgers and other plugins do to it."""
-    if random.random() < 0.06:
-        containers: tuple[Container, ...] = (Container("plain", MAIN),)
+def draw_pod(
+    number: int, name: str, cards: tuple[str, ...], random: Random, like: Pod | None = None
+) -> Pod:
+    """Draw a pod, with what webhook, authors, forgers and other plugins do to it.
+
+    *like* is the pod before it, of which it may be another replica.
+    """
+    if like is not None and random.random() < _REPLICAS:
+        containers = like.containers
+    elif random.random() < 0.06:
+        containers = (Container("plain", MAIN),)
     else:
         containers = draw_containers(random)
     pod = Pod("default", name, f"u{number}-{name}", containers, number)

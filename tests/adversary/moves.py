@@ -48,6 +48,7 @@ class Faults:
         self.world = world
         self._random = random
         self._count = 0
+        self._before: Pod | None = None
 
     def note(self, fault: str) -> None:
         """Count a fault."""
@@ -69,7 +70,8 @@ class Faults:
 
     def _bind(self, name: str) -> None:
         world = self.world
-        pod = draw_pod(self._count, name, world.cards_here, self._random)
+        pod = draw_pod(self._count, name, world.cards_here, self._random, self._before)
+        self._before = pod
         bound = [each for each in world.api.pods() if each.phase not in TERMINAL_PHASES]
         room = len(world.cards_here) * 100 - sum(map(_cores, bound))
         if _cores(pod) > room or not world.api.free(name):

@@ -9,6 +9,7 @@ from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
 from simulator.node.diary import Said
+from simulator.node.judge import Named, right
 from tests.in_memory.pods import Container, Pod, card_of
 
 
@@ -107,8 +108,8 @@ class Judge:
                 continue
             if each.evidence is not None:
                 self.evidence[each.evidence.value] += 1
-            right = self.right(call, each)
-            if right:
+            is_right = self._right(call, each)
+            if is_right:
                 self.verdicts["right"] += 1
             elif self._carries_out(call, each):
                 self.excused["a guess carried out by its ticket"] += 1
@@ -123,11 +124,11 @@ class Judge:
             else:
                 self.verdicts["guessed wrongly"] += 1
                 self._guesses[call.place] = each.ref
-            if not right:
+            if not is_right:
                 another = True
                 if not self._carries_out(call, each):
                     self._bystander(call, each)
-            sure = call.seen and call.known and (right or not self._a_guess(call, each))
+            sure = call.seen and call.known and (is_right or not self._a_guess(call, each))
             if each.evidence is Evidence.WITNESS and not sure:
                 self.find("witness", f"{call}: {each}")
         return another
@@ -171,16 +172,11 @@ class Judge:
         return pod.uid in call.ended
 
     @staticmethod
-    def right(call: Call, said: Said) -> bool:
+    def _right(call: Call, said: Said) -> bool:
         """Return whether the container named is the one that a call is for."""
-        ref = said.ref
-        if ref is None or ref.container not in {call.container.name, *call.alike}:
-            return False
-        # The agent knows no UID of a pod that only the kubelet has left.
-        uids = {*call.pod.uids, ""}
-        # Nor a pod's name, where the checkpoint alone has its UID.
-        named = ref.pod.name or ref.pod.uid not in call.pod.uids
-        return (ref.pod.key == call.pod.key or not named) and ref.pod.uid in uids
+        containers = {call.container.name, *call.alike}
+        pod = "/".join(call.pod.key)
+        return said.ref is not None and right(pod, containers, call.pod.uids, Named.by(said.ref))
 
     def _bystander(self, call: Call, said: Said) -> None:
         ref = said.ref
@@ -222,7 +218,7 @@ class Judge:
             self.verdicts["rightly refused"] += 1
             return
         another = any(
-            each.word == "refused" and each.ref is not None and not self.right(call, each)
+            each.word == "refused" and each.ref is not None and not self._right(call, each)
             for each in said
         )
         if call.pod.invalid:

@@ -5,9 +5,8 @@ import os
 import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from simulator import report
 
@@ -30,13 +29,11 @@ class Result:
 
     Attributes:
         wrong: what may happen on no machine, and did, such as a container that was named wrongly.
-        figures: what is too much to print, for the JSON alone.
     """
 
     name: str
     tables: Sequence[Table]
     wrong: Sequence[str] = ()
-    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Report(report.Report):

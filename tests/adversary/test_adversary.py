@@ -18,6 +18,7 @@ from tests.adversary.run import FORMS, Outcome, run
 resolve, prefer = resolver.resolve, Allocator.prefer
 
 SEEDS = range(11, 14)
+"""Chosen: no known limit (docs/kubelet-facts.md, K8 in the old form of ``List``) is met on them."""
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -334,6 +334,15 @@ class NodeState:
             return known.ended or (info is not None and info.terminal)
         return info.terminal if info is not None else uid in self._ever_checkpointed
 
+    def is_guessed(self, resource: Resource, ids: frozenset[str]) -> bool:
+        """Return whether these slots were given to a container that was guessed."""
+        return any(
+            each.is_guess and (each.resource, each.ids) == (resource, ids)
+            for pod in (self.current, self._earlier)
+            if pod is not None
+            for each in pod.assignments
+        )
+
     # --- assignments --------------------------------------------------------------------
 
     def assign(

@@ -101,11 +101,13 @@ class PreStartCall:
     ) -> _Proof | None:
         """Return the container that holds these slots by *checkpoint*.
 
-        The entry of an ended pod may show the same (K29). A guess that was wrong is
+        The entry of an ended pod may show the same (K29), and a file that comes late that of a
+        rejected one (K33): what was not guessed is known better. A guess that was wrong is
         corrected.
         """
         with self.state as state:
             holders = state.snapshot.find(resource, ids)
+            guessed = state.is_guessed(resource, ids)
             found = []
             for uid, name in checkpoint.owners(resource, ids):
                 info = state.known.by_uid(uid)
@@ -126,7 +128,7 @@ class PreStartCall:
         if not found:
             return None
         unknown, ended, first = found[0]
-        return None if unknown and ended and holders else first
+        return None if unknown and holders and (ended or not guessed) else first
 
     def _check(self, proof: _Proof, resource: Resource, ids: frozenset[str]) -> None:
         """Compare what a container holds with what it asks for.

@@ -1,5 +1,6 @@
 """``PreStartContainer``: a container starts proven by the kubelet's file, or is vetoed."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from contract.allocation import Allocation, Evidence
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import Node
-from tests.in_memory.pods import NAMES, Pod, asks, init, make_pod, sidecar
+from tests.in_memory.pods import NAMES, OTHER_PLUGIN, Pod, asks, failing, init, make_pod, sidecar
 
 
 def ids(card: int, places: range) -> list[str]:
@@ -122,6 +123,25 @@ def test_a_file_that_stays_one_container_old_vetoes_nothing(node: Node) -> None:
     assert unproven(node) == [("default/a container init", NOT_SHOWN)] * 2
     assert not node.diary.of("corrected")
     assert not node.diary.refusals
+
+
+def test_a_late_file_that_has_the_places_with_a_rejected_pod_names_nobody(node: Node) -> None:
+    """Another plugin failed when it had its cores; the kubelet gave them to the next pod."""
+    rejected = failing(make_pod("rejected", replace(asks(30, 8), other=True)))
+    node.begin(rejected, (CORE, OTHER_PLUGIN, MEMORY))
+    node.call()
+    node.call()
+    cores = node.held(rejected)[CORE]
+    node.kubelet.overtake()  # what is written in mid-admission (K30) comes last
+    node.call()
+    node.begin(failing(make_pod("also", replace(asks(30, 8), other=True))), (MEMORY, OTHER_PLUGIN))
+    for _ in range(3):
+        node.call()
+    pod = node.admit(make_pod("a", asks(30, 16)))
+    assert node.held(pod)[CORE] == cores
+    node.start(pod)
+    assert unproven(node) == [("default/a container main", NOT_SHOWN)] * 2
+    assert not node.diary.of("corrected")
 
 
 @pytest.mark.parametrize("first", [CORE, MEMORY])

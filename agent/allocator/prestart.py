@@ -117,7 +117,8 @@ class PreStartCall:
                 ref = ContainerRef(pod, name)
                 # A current pod whose UID is not known is known by its name alone.
                 nameless = (each for each in holders if each.container == name and not each.pod.uid)
-                named = next(nameless, None)
+                may_be = (each for each in nameless if not pod.name or each.pod.key == pod.key)
+                named = next(may_be, None)
                 mine = ref in holders or named is not None
                 proof = _Proof(uid, ref if pod.name else named or ref, info, checkpoint.pods[uid])
                 found.append((not mine, state.has_ended(uid), proof))

@@ -144,6 +144,20 @@ def test_a_late_file_that_has_the_places_with_a_rejected_pod_names_nobody(node: 
     assert not node.diary.of("corrected")
 
 
+def test_a_late_file_is_no_proof_for_a_pod_whose_uid_nobody_could_tell(node: Node) -> None:
+    """It has the places with a pod that has ended, whose container has the same name."""
+    ended = node.admit(make_pod("ended", asks(30, 8)))
+    node.ends(ended)
+    node.told()
+    node.kubelet.overtake()
+    node.api.away = True
+    pod = make_pod("a", asks(30, 8))
+    node.bind(pod, seen=False)
+    node.admit(pod)
+    node.start(pod)
+    assert unproven(node) == [("default/a container main", NOT_SHOWN)] * 2
+
+
 @pytest.mark.parametrize("first", [CORE, MEMORY])
 def test_a_container_with_more_places_than_the_file_shows_is_not_proven(
     node: Node, first: Resource

@@ -52,11 +52,11 @@ def test_the_api_server_gives_a_binding_up_when_its_time_is_over(
 ) -> None:
     """That it spent waiting for a thread as well: the lease ends soon after."""
     monkeypatch.setattr(cluster, "BIND_SECONDS", 60.0)
-    server.fail(Fault(201, b"{}", delay_s=0.3))  # the second one waits for the thread meanwhile
+    server.fail(Fault(201, b"{}", delay_s=1.0))  # the second one waits for the thread meanwhile
     asked = Cluster(kubeconfig, bindings=1)
     asyncio.run(bind_all(asked, 2))
     asked.close()
     found = (re.fullmatch(r"timeout=([0-9.]+)s", each.query) for each in server.requests)
     first, second = (float(each[1]) for each in found if each)
     assert first <= cluster.BIND_SECONDS
-    assert second <= cluster.BIND_SECONDS - 0.3
+    assert second <= cluster.BIND_SECONDS - 0.1  # less than the delay: it may be made later

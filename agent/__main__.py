@@ -14,9 +14,9 @@ defer("kubernetes", "kubernetes.config")
 
 import click
 
-from agent.app.supervisor import Agent
+from agent.app.agent import Agent
 from agent.cards.cards_file import dump_discovery
-from agent.cards.source import look, none_served
+from agent.cards.source import discover, none_served
 from agent.cards.topology_text import describe
 from agent.errors import SettingsError
 from agent.host.process import limit_arenas, raise_limit
@@ -100,7 +100,7 @@ def cards_group() -> None:
 def dump(context: click.Context, output: Path | None) -> None:
     """Write the cards that NVML knows, or --cards FILE before this word, as a cards file."""
     with _one_line():
-        found = look(context.obj)
+        found = discover(context.obj)
         if not found.inventory.cards:
             raise SettingsError(f"cards: {none_served(found)}")
         text = dump_discovery(found)
@@ -130,7 +130,7 @@ def show(context: click.Context, cards: Path | None) -> None:
     if context.get_parameter_source("cards") is click.core.ParameterSource.DEFAULT:
         cards = context.obj  # python -m agent --cards FILE cards show
     with _one_line():
-        click.echo(describe(look(cards)), nl=False)
+        click.echo(describe(discover(cards)), nl=False)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 ::
 
     Exception
-    ├── SettingsError     the admin's: a flag or the cards file cannot be used
+    ├── SettingsError     common.errors, the admin's: a flag or the cards file cannot be used
     ├── Refusal           the request's: it cannot be served; the text reaches the pod's author
     │   ├── ResolutionError   no container can be asking this
     │   ├── PlacementError    no card fits
@@ -15,7 +15,7 @@
         └── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
 """
 
-from common.errors import Unavailable
+from common.errors import SettingsError, Unavailable
 
 __all__ = [
     "CheckpointError",
@@ -29,10 +29,6 @@ __all__ = [
     "SettingsError",
     "Unavailable",
 ]
-
-
-class SettingsError(ValueError):
-    """A setting cannot be used; the message names the field, the rule and the value."""
 
 
 class Refusal(Exception):

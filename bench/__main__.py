@@ -10,7 +10,7 @@ import click
 
 from bench import footprint, nodepath, overview, proxy, scheduler, use, webhook
 from bench.process import ProcessFailed
-from bench.result import Result, tell
+from bench.result import Result, publish
 from simulator.node.node import NodeStuck
 
 QUESTIONS: Mapping[str, Callable[[], Result]] = {
@@ -43,7 +43,7 @@ def main(names: tuple[str, ...], out: Path) -> None:
     for name in names or QUESTIONS:
         began = time.monotonic()
         result = QUESTIONS[name]()
-        tell(result, time.monotonic() - began, out)
+        publish(result, time.monotonic() - began, out)
         wrong = wrong or bool(result.wrong)
     sys.exit(wrong)
 

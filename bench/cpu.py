@@ -6,12 +6,12 @@ import socket
 import time
 
 from bench.process import cpu_us
-from bench.servers import Running
+from bench.servers import RunningServer
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
 
 
-def per_review_us(server: Running, body: bytes, *, connections: int, seconds: float) -> float:
+def per_review_us(server: RunningServer, body: bytes, *, connections: int, seconds: float) -> float:
     """Send reviews for a while; return the server's time on the processor for each.
 
     Each connection has one review under way. The client may be slower than the server: that

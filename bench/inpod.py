@@ -18,9 +18,9 @@ def main(folder: Path, arguments: list[str]) -> None:
     incluster_config.SERVICE_TOKEN_FILENAME = str(folder / "token")
     incluster_config.SERVICE_CERT_FILENAME = str(folder / "ca.crt")
     if (folder / "proc").is_dir():
-        from agent.app import card_report, container_setup  # noqa: PLC0415 -- see above
+        from agent.app import card_gauges, container_setup  # noqa: PLC0415 -- see above
 
-        for each in (card_report, container_setup):
+        for each in (card_gauges, container_setup):
             each.Cgroups = partial(each.Cgroups, folder / "proc")  # type: ignore[attr-defined]
     agent.main(arguments, prog_name="python -m agent")
 

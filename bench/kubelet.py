@@ -20,15 +20,15 @@ from common.kubelet_api import deviceplugin_pb2 as api
 from contract.names import Names
 from contract.resource import Resource
 from placement.pods import PodInfo
-from simulator.kubelet.answers import Answer
-from simulator.kubelet.checkpoint import CheckpointFile
-from simulator.kubelet.devices import Options, PodHoldings
+from simulator.kubelet.answers import PluginResponse
+from simulator.kubelet.checkpoint import CheckpointStore
+from simulator.kubelet.devices import PluginOptions, PodHoldings
 from simulator.kubelet.numa import NO_NODE, Device, Holding
 from simulator.kubelet.plugins import Plugins
 from simulator.kubelet.podresources import PodResourcesServer, describe
 from simulator.kubelet.pods import Pod, parse_pod
-from simulator.kubelet.sockets import Mischief
-from simulator.kubelet.state import Checkpoint
+from simulator.kubelet.sockets import Misbehavior
+from simulator.kubelet.state import KubeletCheckpoint
 
 _UNLIMITED = 1_000_000
 _OPTIONS = (
@@ -38,10 +38,10 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 _GIVEN = {
-    Resource.CORE: Answer(
+    Resource.CORE: PluginResponse(
         envs={"NVIDIA_VISIBLE_DEVICES": "GPU-00000000-0000-0000-0000-000000000000"}
     ),
-    Resource.MEMORY: Answer(),
+    Resource.MEMORY: PluginResponse(),
 }
 
 
@@ -63,12 +63,12 @@ class KubeletRecord:
         self._names = {Resource.CORE: names.core, Resource.MEMORY: names.memory}
         self._uids = uids
         self._listed: dict[str, tuple[Pod, PodHoldings]] = {}
-        self._file = CheckpointFile(folder / "plugins")
+        self._file = CheckpointStore(folder / "plugins")
         table = load.table()
         self._registered = {
             name: tuple(table.slots(resource)) for resource, name in self._names.items()
         }
-        self._mischief = Mischief()
+        self._mischief = Misbehavior()
         for view, held in load.held():
             self._enter(view, held)
         self._write()
@@ -105,7 +105,7 @@ class KubeletRecord:
 
     def _write(self) -> None:
         pods = {uid: holdings for uid, (_, holdings) in self._listed.items()}
-        self._file.save(Checkpoint(pods, self._registered))
+        self._file.save(KubeletCheckpoint(pods, self._registered))
 
     @property
     def asked(self) -> int:
@@ -118,7 +118,7 @@ class KubeletRecord:
         return sum(describe(*each).ByteSize() for each in self._listed.values())
 
 
-class Calls:
+class TimedPlugin:
     """One plugin's socket; of a call the work on its messages is not timed."""
 
     def __init__(self, socket: Path) -> None:
@@ -168,7 +168,7 @@ class Registry:
 
     def __init__(self, folder: Path) -> None:
         """Prepare; nothing listens yet."""
-        self._mischief = Mischief()
+        self._mischief = Misbehavior()
         self._plugins = Plugins(folder, self, self._mischief)
         self.devices: dict[str, list[str]] = {}
 
@@ -188,14 +188,14 @@ class Registry:
         """The resources that were registered."""
         return set(self._mischief.of("Register"))
 
-    def calls(self, resource: str) -> Calls:
+    def calls(self, resource: str) -> TimedPlugin:
         """Dial the plugin of a resource whose devices have come."""
         found = self._plugins.get(resource)
         if found is None:
             raise KeyError(resource)
-        return Calls(found.socket)
+        return TimedPlugin(found.socket)
 
-    def connected(self, resource: str, options: Options) -> None:
+    def connected(self, resource: str, options: PluginOptions) -> None:
         """Have a plugin, which has sent no devices yet."""
 
     def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
-from bench.kubelet import Calls, KubeletRecord, shuffled
+from bench.kubelet import KubeletRecord, TimedPlugin, shuffled
 from bench.load import ARRIVING, Load
 from bench.process import WITHIN_S, running, wait
 from bench.result import Cell, Result, Table, wrong
@@ -96,7 +96,7 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LoadTimes:
     """What one load took, by plugin.
 
     Attributes:
@@ -116,7 +116,7 @@ class Measured:
     lists_at_start: int
 
 
-class Plugin:
+class PluginProcess:
     """One plugin's process, and what it is asked."""
 
     def __init__(self, name: str, load: Load, folder: Path, stack: ExitStack) -> None:
@@ -136,7 +136,7 @@ class Plugin:
         self._process = stack.enter_context(running(arguments, self._log))
         wait(lambda: self._told("serving") is not None, f"{name} serves", self._process)
         self.calls = {
-            resource: Calls(folder / f"{name}-{resource.value}.sock") for resource in Resource
+            resource: TimedPlugin(folder / f"{name}-{resource.value}.sock") for resource in Resource
         }
 
     def take(self, resource: Resource, ids: Sequence[str]) -> None:
@@ -162,14 +162,14 @@ class Plugin:
         return found[1] if found else None
 
 
-def measure(load: Load, *, seed: int) -> Measured:
+def measure(load: Load, *, seed: int) -> LoadTimes:
     """Measure one load."""
     random = Random(seed)  # noqa: S311 -- an order is to be repeatable
     times: dict[str, Times] = {name: defaultdict(list) for name in _PLUGINS}
     with tempfile.TemporaryDirectory(prefix="gt-bench-", dir=_MEMORY) as made:
         folder = Path(made)
         with KubeletRecord(load, folder, Names()) as record, ExitStack() as stack:
-            plugins = [Plugin(name, load, folder, stack) for name in times]
+            plugins = [PluginProcess(name, load, folder, stack) for name in times]
             first, *arriving = load.views()[load.settled :]
             warm: Times = defaultdict(list)
             for plugin in plugins:
@@ -186,7 +186,7 @@ def measure(load: Load, *, seed: int) -> Measured:
             size = record.size
             ended = {plugin.name: plugin.stop() for plugin in plugins}
     served = len(arriving) + 1
-    return Measured(
+    return LoadTimes(
         times,
         {name: cpu / served for name, (_, cpu) in ended.items()},
         ended["ours"][0] / served,
@@ -197,7 +197,7 @@ def measure(load: Load, *, seed: int) -> Measured:
 
 
 def _admit(
-    plugin: Plugin,
+    plugin: PluginProcess,
     view: PodInfo,
     order: Sequence[Resource],
     record: KubeletRecord,

@@ -14,15 +14,15 @@ from pathlib import Path
 from agent.allocator.allocator import Allocator
 from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
-from agent.app.supervisor import IN_SERVICE
+from agent.app.agent import IN_SERVICE
 from agent.enforcement.none import NoEnforcement
 from agent.host import process
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
 from agent.kubelet.checkpoint import CheckpointFile
-from agent.kubelet.kubelet_life import KubeletLife
+from agent.kubelet.kubelet_instance import KubeletInstance
 from agent.kubelet.podresources import PodResources
-from agent.kubelet.server import Calls, DevicePluginService, PluginServer
+from agent.kubelet.server import DevicePluginCalls, DevicePluginService, PluginServer
 from agent.observability.decision_log import LoggedDecisions
 from agent.observability.metrics import Metrics
 from bench.load import Load
@@ -130,7 +130,7 @@ def main(plugin: str, load: Load, folder: Path) -> None:
     names = Names()
     table, pods = load.table(), LoadedPods(load.views())
     configure("info")
-    calls: Calls = Echo()
+    calls: DevicePluginCalls = Echo()
     if plugin == "ours":
         calls = _allocator(table, pods, folder, names)
     elif plugin == "asking":
@@ -160,7 +160,7 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
         pod_resources=PodResources(folder / "r.sock", resources=resources),
         checkpoint=CheckpointFile(plugins, resources),
         store=StateFile(folder / IN_SERVICE),
-        kubelet=KubeletLife(plugins).current,
+        kubelet=KubeletInstance(plugins).current,
         writer=NoOutbox(),
         decision_log=LoggedDecisions(Metrics()),
         inject=lambda grant: inject(grant, inventory, Injection.ENVVAR),

@@ -17,7 +17,7 @@ from statistics import median, quantiles
 import yaml
 
 from bench.echo import CHOSEN, RESOURCES, device_ids
-from bench.kubelet import Calls, Registry
+from bench.kubelet import Registry, TimedPlugin
 from bench.process import cpu_percent, cpu_us, resident_mib, running, wait
 from bench.result import Result, Table
 from simulator.cluster import free_port
@@ -48,7 +48,7 @@ def environment() -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"]}
 
 
-def _serve(plugins: Mapping[str, Calls]) -> Iterator[tuple[str, float]]:
+def _serve(plugins: Mapping[str, TimedPlugin]) -> Iterator[tuple[str, float]]:
     """Make the six calls of one container; yield each and its seconds."""
     for name, ids in zip(RESOURCES, device_ids(DEVICES), strict=True):
         took, chosen = plugins[name].prefer(ids, CHOSEN)
@@ -77,7 +77,9 @@ def run(*, containers: int = 300, idle_seconds: float = 20.0, kubelets: int = 20
         enter(running(echo, top / "echo.log"))
         wait(lambda: set(kubelet.devices) == set(RESOURCES), "both resources are registered")
         sockets = {name: f"{name.partition('/')[2]}.sock" for name in RESOURCES}
-        direct = {name: Calls(folders["plugins"] / socket) for name, socket in sockets.items()}
+        direct = {
+            name: TimedPlugin(folders["plugins"] / socket) for name, socket in sockets.items()
+        }
         proxied = {name: kubelet.calls(name) for name in RESOURCES}
         ways = {"direct": direct, "proxy": proxied}
         for plugins in ways.values():  # warms up

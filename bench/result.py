@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from simulator import report
+from simulator.report import Report
 
 Cell = str | int | float
+_WIDTH = 140  # of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,9 @@ class Result:
     wrong: Sequence[str] = ()
 
 
-class Report(report.Report):
-    """Prints to standard output, in columns."""
-
-    width_without_terminal = 140
-
-
-def tell(result: Result, seconds: float, out: Path, printed: Report | None = None) -> None:
+def publish(result: Result, seconds: float, out: Path, printed: Report | None = None) -> None:
     """Print a result, and write it into a JSON file in the folder *out*."""
-    printed = printed or Report()
+    printed = printed or Report(width=_WIDTH)
     for table in result.tables:
         printed.heading(table.title)
         printed.table(table.columns, [list(map(_shown, row)) for row in table.rows], counts=True)

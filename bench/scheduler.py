@@ -22,10 +22,10 @@ from bench.filled import CARDS, LIMITS, NAMES, Filled, first_fit, node_object, p
 from bench.process import ProcessFailed, resident_mib
 from bench.result import Result, Table
 from bench.servers import make_certificates, serving
-from common.serving.server import settle_garbage
+from common.serving.server import tune_garbage_collector
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
-from scheduler.handler import Handler
+from scheduler.handler import ExtenderHandler
 from scheduler.metrics import Metrics
 from scheduler.state import State
 from simulator.api.server import kubeconfig_for
@@ -101,7 +101,7 @@ def asked_about(nodes: int) -> int:
 @contextlib.contextmanager
 def _collecting_as_served() -> Iterator[None]:
     before = gc.get_threshold()
-    settle_garbage()
+    tune_garbage_collector()
     try:
         yield
     finally:
@@ -161,10 +161,10 @@ def binding(pod: Json, node: str) -> bytes:
     return json.dumps({**whose, "PodUID": metadata["uid"], "Node": node}).encode()
 
 
-def handler_of(state: State) -> Handler:
+def handler_of(state: State) -> ExtenderHandler:
     """Return all of the extender between HTTP and the API server."""
     metrics = Metrics()
-    return Handler(
+    return ExtenderHandler(
         decisions=Decisions(state, NAMES),
         binder=Binder(state, _NoRequests(), names=NAMES, on_result=metrics.bound),
         names=NAMES,
@@ -174,7 +174,9 @@ def handler_of(state: State) -> Handler:
     )
 
 
-def decide(handler: Handler, obj: Json, nodes: Sequence[str]) -> tuple[list[str], list[int], float]:
+def decide(
+    handler: ExtenderHandler, obj: Json, nodes: Sequence[str]
+) -> tuple[list[str], list[int], float]:
     """Do all that filter and prioritize do, but HTTP.
 
     Returns:

@@ -18,7 +18,7 @@ from certs.names import parse_subject
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningServer:
     """A server that is ready.
 
     Attributes:
@@ -64,7 +64,7 @@ def make_certificates(folder: Path) -> None:
 @contextlib.contextmanager
 def serving(
     arguments: Sequence[str], folder: Path, port: int, *, within: float = WITHIN_S
-) -> Iterator[Running]:
+) -> Iterator[RunningServer]:
     """Start a server of ours or an opponent, and end it.
 
     Args:
@@ -79,7 +79,7 @@ def serving(
     tls = ssl.create_default_context(cafile=folder / "ca.crt")
     began = time.monotonic()
     with running(arguments, folder / f"{port}.log") as process:
-        server = Running(process, port, tls, 0.0)
+        server = RunningServer(process, port, tls, 0.0)
 
         def ready() -> bool:
             # Each look at a server that is not ready takes CPU from it.
@@ -90,7 +90,7 @@ def serving(
         yield replace(server, ready_s=time.monotonic() - began)
 
 
-def _is_ready(server: Running) -> bool:
+def _is_ready(server: RunningServer) -> bool:
     with (
         contextlib.suppress(OSError, http.client.HTTPException),
         server.connect(timeout=30) as connection,

@@ -22,7 +22,7 @@ from bench.opponents import OURS, SERVED_BY, command
 from bench.process import resident_mib
 from bench.result import Cell, Result, Table, wrong
 from bench.reviews import NAMES, review
-from bench.servers import Running, make_certificates, raise_file_limit, serving
+from bench.servers import RunningServer, make_certificates, raise_file_limit, serving
 from contract.stamps import Stamper
 from simulator.cluster import free_port
 from webhook.admission.pods import mutate_pod
@@ -92,7 +92,7 @@ class Honest:
 
 
 @contextlib.contextmanager
-def _honest(server: Running) -> Iterator[Honest]:
+def _honest(server: RunningServer) -> Iterator[Honest]:
     """Send one review after the other, meanwhile."""
     counted, stop, body = Honest(), threading.Event(), review(_SIZES[0])
 
@@ -113,7 +113,7 @@ def _honest(server: Running) -> Iterator[Honest]:
         thread.join()
 
 
-def _stall(server: Running, count: int) -> None:
+def _stall(server: RunningServer, count: int) -> None:
     """Open connections as fast as they are taken: half a request, half a handshake, or nothing."""
     with contextlib.ExitStack() as held:
         for number in range(count):

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from certs import store
-from certs.cluster import Cluster
+from certs.cluster import RotationApi
 from certs.errors import CertsError, InvalidCertificate, InvalidField
 from certs.issue import issue
 from certs.names import parse_subject
@@ -119,7 +119,7 @@ def rotate_command(*, wait: bool, every: int | None, **given: Any) -> None:
     configure()
     env = Environment(_now, _sleep, _unless_repeated())
     try:
-        cluster = Cluster(settings)
+        cluster = RotationApi(settings)
         while True:
             rotate(cluster, env, until=_now() + _LONGEST_WAIT if wait else None)
             if every is None:
@@ -135,7 +135,7 @@ def rotate_command(*, wait: bool, every: int | None, **given: Any) -> None:
 def status_command(**given: Any) -> None:
     """Show what is there, when it is renewed and what is done next; changes nothing."""
     settings = Settings(**given)
-    click.echo(as_table(Cluster(settings).observe(), settings, _now()))
+    click.echo(as_table(RotationApi(settings).observe(), settings, _now()))
 
 
 def _unless_repeated() -> Callable[..., None]:

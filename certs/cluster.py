@@ -15,9 +15,9 @@ from certs.errors import ClusterError, Conflict
 from certs.objects import (
     Configuration,
     Json,
-    Kind,
-    Observed,
+    ObservedObjects,
     Purpose,
+    WebhookKind,
     bundle_patch,
     parse_configuration,
     parse_secret,
@@ -35,7 +35,7 @@ _AGAIN = (("POST", 409), ("PUT", 409), ("PUT", 404), ("PATCH", 409), ("PATCH", 4
 """Refusals of what has changed, or gone; of a patch 422, before versions are compared."""
 
 
-class Cluster:
+class RotationApi:
     """The objects of one rotation.
 
     Args:
@@ -57,7 +57,7 @@ class Cluster:
             hint = "; --kubeconfig is not given" if settings.kubeconfig is None else ""
             raise ClusterError(f"{error}{hint}") from error
 
-    def observe(self) -> Observed:
+    def observe(self) -> ObservedObjects:
         """Read everything.
 
         What is written to an object is refused if it has changed since it was read, and what is
@@ -72,7 +72,7 @@ class Cluster:
         ca_secret, tls_secret = self.settings.ca_secret, self.settings.tls_secret
         serving = self.request("GET", self._secret_path(tls_secret))
         authority = self.request("GET", self._secret_path(ca_secret))
-        return Observed(
+        return ObservedObjects(
             parse_secret(ca_secret, Purpose.AUTHORITY, authority),
             parse_secret(tls_secret, Purpose.SERVING, serving),
             tuple(
@@ -155,7 +155,7 @@ def _decode(content: bytes, what: str) -> Json:
     return decoded
 
 
-def _path(kind: Kind, name: str) -> str:
+def _path(kind: WebhookKind, name: str) -> str:
     return f"/apis/admissionregistration.k8s.io/v1/{kind.value}s/{quoted(name)}"
 
 

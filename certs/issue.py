@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from certs.names import Subject
+from certs.names import CertificateSubject
 
 SKEW = timedelta(minutes=5)
 """Certificates start this much earlier, for nodes whose clocks run behind."""
@@ -55,7 +55,7 @@ class Issued:
     not_after: datetime
 
 
-def issue(subject: Subject, *, now: datetime) -> Issued:
+def issue(subject: CertificateSubject, *, now: datetime) -> Issued:
     """Make a new authority and a serving certificate under it.
 
     Both end together: the authority signs nothing else, and a longer life would
@@ -87,7 +87,7 @@ def make_authority(*, now: datetime, days: int) -> KeyPair:
     return _sign(builder, key, key)
 
 
-def sign_serving(authority: KeyPair, subject: Subject, *, now: datetime) -> KeyPair:
+def sign_serving(authority: KeyPair, subject: CertificateSubject, *, now: datetime) -> KeyPair:
     """Make a serving certificate under an authority; it ends with the authority at the latest.
 
     Args:

@@ -21,7 +21,7 @@ LONGEST_DAYS = 3650
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CertificateSubject:
     """Whom a serving certificate names, and for how long.
 
     Attributes:
@@ -35,13 +35,13 @@ class Subject:
     days: int
 
 
-def parse_subject(dns: Iterable[str], ips: Iterable[str], days: int) -> Subject:
+def parse_subject(dns: Iterable[str], ips: Iterable[str], days: int) -> CertificateSubject:
     """Read the arguments of a person.
 
     Raises:
         InvalidField: naming the field, the value and the rule.
     """
-    subject = Subject(
+    subject = CertificateSubject(
         tuple(dict.fromkeys(parse_dns_name(each) for each in dns)),
         tuple(dict.fromkeys(parse_ip(each) for each in ips)),
         days,

@@ -36,7 +36,7 @@ class Purpose(Enum):
     SERVING = ("kubernetes.io/tls", "tls.crt", "tls.key")
 
 
-class Kind(Enum):
+class WebhookKind(Enum):
     """The kinds of webhook configurations."""
 
     MUTATING = "mutatingwebhookconfiguration"
@@ -91,7 +91,7 @@ class Configuration:
         injector: the annotation by which somebody else writes ``caBundle``; empty if none.
     """
 
-    kind: Kind
+    kind: WebhookKind
     name: str
     version: str
     bundles: tuple[tuple[Certificate, ...], ...]
@@ -104,7 +104,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedObjects:
     """The objects, as they were read.
 
     Attributes:
@@ -154,7 +154,7 @@ def _read_pair(purpose: Purpose, data: Json) -> tuple[KeyPair | None, Certificat
     return pair, certificate, ""
 
 
-def parse_configuration(kind: Kind, name: str, obj: Json) -> Configuration:
+def parse_configuration(kind: WebhookKind, name: str, obj: Json) -> Configuration:
     """Read a webhook configuration."""
     metadata = obj.get("metadata") or {}
     annotations = metadata.get("annotations") or {}

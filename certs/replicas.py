@@ -25,7 +25,7 @@ class Replicas:
     host: str
     port: int
 
-    def ask(self, server_name: str) -> Served:
+    def fetch_served(self, server_name: str) -> Served:
         """Return what each address serves by *server_name* (SNI); ``None`` where nobody answers."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from certs.errors import Foreign
-from certs.objects import Configuration, Observed, Origin, Secret
+from certs.objects import Configuration, ObservedObjects, Origin, Secret
 from certs.reading import Certificate, is_issued_by
 from certs.rotation import decide, event
 from certs.settings import Settings
 
 
-def as_table(observed: Observed, settings: Settings, now: datetime) -> str:
+def as_table(observed: ObservedObjects, settings: Settings, now: datetime) -> str:
     """Write everything as lines for a terminal."""
     rows = list(_rows(observed))
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
@@ -23,7 +23,7 @@ def as_table(observed: Observed, settings: Settings, now: datetime) -> str:
     return "\n".join([*lines, "", f"next: {following}"])
 
 
-def _rows(observed: Observed) -> Iterator[tuple[str, str, str]]:
+def _rows(observed: ObservedObjects) -> Iterator[tuple[str, str, str]]:
     yield "OBJECT", "STATE", "CERTIFICATE"
     for secret in (observed.authority, observed.serving):
         yield f"secret {secret.name}", secret.origin.value, _described(secret)

@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
-from certs.cluster import Cluster
+from certs.cluster import RotationApi
 from certs.errors import ClusterError, Conflict, Foreign
 from certs.issue import make_authority, sign_serving
 from certs.objects import (
     LABEL,
     Configuration,
     Json,
-    Observed,
+    ObservedObjects,
     Origin,
     Purpose,
     Secret,
@@ -158,7 +158,7 @@ def _listed(certificates: tuple[Certificate, ...]) -> list[str]:
 
 
 def decide(
-    observed: Observed, settings: Settings, *, now: datetime, served: Served | None = None
+    observed: ObservedObjects, settings: Settings, *, now: datetime, served: Served | None = None
 ) -> Action:
     """Return what to do next.
 
@@ -205,7 +205,7 @@ class _Phases:
         others: the other authorities that are trusted and not expired, in a fixed order.
     """
 
-    observed: Observed
+    observed: ObservedObjects
     settings: Settings
     now: datetime
     authority: Certificate
@@ -292,7 +292,7 @@ class _Phases:
         return None
 
 
-def _refuse_injected(observed: Observed) -> None:
+def _refuse_injected(observed: ObservedObjects) -> None:
     for configuration in observed.configurations:
         if configuration.injector:
             raise Foreign(
@@ -331,7 +331,9 @@ def _spent(authority: Certificate, now: datetime, *, may_be_renewed: bool) -> st
     return ""
 
 
-def _others(observed: Observed, authority: Certificate, now: datetime) -> tuple[Certificate, ...]:
+def _others(
+    observed: ObservedObjects, authority: Certificate, now: datetime
+) -> tuple[Certificate, ...]:
     """Return the other authorities that are trusted and not expired, in a fixed order."""
     found = {each.fingerprint: each for each in _all_trusted(observed)}
     found.pop(authority.fingerprint, None)
@@ -348,7 +350,7 @@ def _fingerprints(certificates: tuple[Certificate, ...]) -> set[str]:
     return {each.fingerprint for each in certificates}
 
 
-def _all_trusted(observed: Observed) -> Iterator[Certificate]:
+def _all_trusted(observed: ObservedObjects) -> Iterator[Certificate]:
     """Yield every authority that is trusted anywhere, doubles included."""
     for configuration in observed.configurations:
         for bundle in configuration.bundles:
@@ -376,7 +378,7 @@ class Environment:
     jitter: Jitter = by_chance
 
 
-def rotate(cluster: Cluster, env: Environment, *, until: datetime | None = None) -> Wait | Done:
+def rotate(cluster: RotationApi, env: Environment, *, until: datetime | None = None) -> Wait | Done:
     """Do everything that can be done now, and wait for the rest until *until*.
 
     Returns:
@@ -418,7 +420,7 @@ def _log_action(env: Environment, action: Action) -> None:
     env.log(message, **fields)
 
 
-def _step(cluster: Cluster, env: Environment) -> tuple[Observed, Step | Wait | Done]:
+def _step(cluster: RotationApi, env: Environment) -> tuple[ObservedObjects, Step | Wait | Done]:
     """Read the objects, decide, and carry out the decision if it is a step.
 
     Raises:
@@ -428,7 +430,7 @@ def _step(cluster: Cluster, env: Environment) -> tuple[Observed, Step | Wait | D
     observed, settings, now = cluster.observe(), cluster.settings, env.clock()
     action = decide(observed, settings, now=now)
     if isinstance(action, Ask) and settings.replicas is not None:
-        served = settings.replicas.ask(settings.subject.dns[0])
+        served = settings.replicas.fetch_served(settings.subject.dns[0])
         action = decide(observed, settings, now=now, served=served)
     assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - tells mypy
     if not isinstance(action, Wait | Done):
@@ -436,7 +438,7 @@ def _step(cluster: Cluster, env: Environment) -> tuple[Observed, Step | Wait | D
     return observed, action
 
 
-def _carry_out(step: Step, observed: Observed, cluster: Cluster, now: datetime) -> None:
+def _carry_out(step: Step, observed: ObservedObjects, cluster: RotationApi, now: datetime) -> None:
     """Make one write; it is refused if the object has changed since it was read.
 
     Raises:
@@ -474,7 +476,7 @@ def _empty(settings: Settings, name: str, purpose: Purpose) -> Json:
     return new_secret(name, purpose, namespace=settings.namespace, component=settings.component)
 
 
-def _nap(action: Wait | Done, observed: Observed, now: datetime) -> tuple[timedelta, str]:
+def _nap(action: Wait | Done, observed: ObservedObjects, now: datetime) -> tuple[timedelta, str]:
     """Return how long to wait before looking again, and for what; nothing when all is done."""
     if observed.missing:
         return _MISSING_NAP, f"{', '.join(observed.missing)} not found"

@@ -7,15 +7,18 @@ from pathlib import Path
 import click
 
 from certs.errors import InvalidField
-from certs.names import LONGEST_DAYS, Subject, parse_dns_name
-from certs.objects import Kind
+from certs.names import LONGEST_DAYS, CertificateSubject, parse_dns_name
+from certs.objects import WebhookKind
 from certs.replicas import Replicas, parse_replicas
 from common.commandline import setting
 
 SERVING_DAYS = 90
 """How long a serving certificate is valid."""
 
-CONFIGURATIONS = ((Kind.MUTATING, "gpu-turnstile"), (Kind.VALIDATING, "gpu-turnstile"))
+CONFIGURATIONS = (
+    (WebhookKind.MUTATING, "gpu-turnstile"),
+    (WebhookKind.VALIDATING, "gpu-turnstile"),
+)
 """The webhook configurations that call the webhook."""
 
 LONGEST_SECONDS = 7 * 24 * 3600
@@ -95,14 +98,14 @@ class Settings:
             raise InvalidField("tls-secret", self.tls_secret, rule)
 
     @property
-    def configurations(self) -> tuple[tuple[Kind, str], ...]:
+    def configurations(self) -> tuple[tuple[WebhookKind, str], ...]:
         """The webhook configurations that have to trust the authority."""
         return () if self.secrets_only else CONFIGURATIONS
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> CertificateSubject:
         """Whom the serving certificate names, and for how long."""
-        return Subject((f"{self.service}.{self.namespace}.svc",), (), SERVING_DAYS)
+        return CertificateSubject((f"{self.service}.{self.namespace}.svc",), (), SERVING_DAYS)
 
     @property
     def names(self) -> frozenset[str]:

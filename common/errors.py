@@ -1,5 +1,9 @@
-"""The one error that programs and what they share must agree on."""
+"""The errors that all programs share."""
+
+
+class SettingsError(Exception):
+    """A setting cannot be used. The message is one line: field, rule and value."""
 
 
 class Unavailable(Exception):
-    """Something outside does not answer: PodResources, the API server or NVML."""
+    """PodResources, the API server or NVML does not answer."""

@@ -32,7 +32,7 @@ class InvalidRecord(ContractError):
     """An allocation record or an inventory that does not parse."""
 
 
-class Fault(StrEnum):
+class FieldFault(StrEnum):
     """The kind of a field's error, in the words of ``k8s.io/apimachinery`` ``field.ErrorType``."""
 
     INVALID = "Invalid value"
@@ -72,12 +72,12 @@ class FieldError:
     """
 
     path: str
-    fault: Fault
+    fault: FieldFault
     detail: str
     rule: str
     value: str = ""
 
     def __str__(self) -> str:
         """Render as the API server renders a ``field.Error``."""
-        found = f"{self.value}: " if self.fault is Fault.INVALID else ""
+        found = f"{self.value}: " if self.fault is FieldFault.INVALID else ""
         return f"{self.path}: {self.fault.value}: {found}{self.detail}"

@@ -46,7 +46,7 @@ class Amounts(NamedTuple):
         """Return the sum."""
         return Amounts(self[0] + more[0], self[1] + more[1])
 
-    def less(self, taken: "Amounts") -> "Amounts":
+    def minus(self, taken: "Amounts") -> "Amounts":
         """Return what is left, nothing where more is taken than there was."""
         return Amounts(max(self[0] - taken[0], 0), max(self[1] - taken[1], 0))
 

@@ -19,7 +19,7 @@ from contract.demand import (
     Demand,
     PodDemand,
 )
-from contract.errors import Fault, FieldError, quote
+from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
 from contract.quantity import parse_quantity
 from contract.resource import Resource, count_of
@@ -72,7 +72,7 @@ def read_pod_demand(
         field = "containers" if asked.kind is ContainerKind.MAIN else "initContainers"
         where = f"{path}.{field}[{asked.index}].resources"
         limit, value = f"{where}.limits[{names.core}]", str(asked.demand.cores)
-        errors[where].append(FieldError(limit, Fault.INVALID, detail, rule, value))
+        errors[where].append(FieldError(limit, FieldFault.INVALID, detail, rule, value))
     return PodDemand(tuple(found)), tuple(chain.from_iterable(errors.values()))
 
 
@@ -162,7 +162,7 @@ def _read_resource(
         return None, [
             FieldError(
                 f"{path}.limits[{name}]",
-                Fault.REQUIRED,
+                FieldFault.REQUIRED,
                 f"requests asks for {quote(requests[name])} but limits does not: "
                 "extended resources are asked for in limits, write it there",
                 "requests-without-limits",
@@ -175,7 +175,7 @@ def _read_resource(
             errors.append(
                 FieldError(
                     f"{path}.requests[{name}]",
-                    Fault.INVALID,
+                    FieldFault.INVALID,
                     f"must be equal to limits ({quote(limits[name])}), extended resources "
                     "cannot be overcommitted: leave requests out",
                     "requests-differ",
@@ -210,7 +210,7 @@ def _read_count(
     else:
         return int(number), []
     where = f"{path}.limits[{name}]"
-    return None, [FieldError(where, Fault.INVALID, detail, rule, quote(value))]
+    return None, [FieldError(where, FieldFault.INVALID, detail, rule, quote(value))]
 
 
 def _are_bytes(value: object, number: Fraction | int) -> bool:
@@ -230,7 +230,7 @@ def _check_cores(
         above = below + CORES_PER_CARD
         yield FieldError(
             f"{path}.limits[{names.core}]",
-            Fault.INVALID,
+            FieldFault.INVALID,
             f"more than one card must be a multiple of {CORES_PER_CARD} "
             f"({CORES_PER_CARD} is one whole card): "
             f"ask for {below}" + (f" or {above}" if above <= LARGEST_COUNT else ""),
@@ -245,7 +245,7 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
     if demand.is_share and not demand.memory:
         yield FieldError(
             memory_path,
-            Fault.REQUIRED,
+            FieldFault.REQUIRED,
             f"a shared card needs memory: {demand.cores} of {CORES_PER_CARD} cores share a "
             "card with others, say how many memory blocks to take, at least 1",
             "share-without-memory",
@@ -253,7 +253,7 @@ def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldEr
     if demand.memory and not demand.cores:
         yield FieldError(
             core_path,
-            Fault.REQUIRED,
+            FieldFault.REQUIRED,
             f"memory ({demand.memory}) without cores: add 1 to 99 cores for a share of one "
             f"card, or a multiple of {CORES_PER_CARD} for whole cards",
             "memory-without-cores",

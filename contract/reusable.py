@@ -18,7 +18,7 @@ from contract.resource import RESOURCES, Resource, count_of
 CardKey = TypeVar("CardKey")
 
 
-class Served(NamedTuple):
+class ReceivedDevices(NamedTuple):
     """What one container was given of one resource, of one card or of all.
 
     Attributes:
@@ -32,20 +32,20 @@ class Served(NamedTuple):
     reusable: int
 
 
-def serve(kind: ContainerKind, count: int, reusable: int) -> Served:
+def serve(kind: ContainerKind, count: int, reusable: int) -> ReceivedDevices:
     """Give a container *count* devices, those that are *reusable* first."""
     reused = min(count, reusable)
     return _served(kind, reused, count - reused, reusable)
 
 
-def _served(kind: ContainerKind, reused: int, fresh: int, reusable: int) -> Served:
+def _served(kind: ContainerKind, reused: int, fresh: int, reusable: int) -> ReceivedDevices:
     left = reusable + fresh if kind is ContainerKind.INIT else reusable - reused
-    return Served(reused, fresh, left)
+    return ReceivedDevices(reused, fresh, left)
 
 
 def serve_on_cards(
     kind: ContainerKind, amounts: Sequence[int], reusable: Sequence[int]
-) -> list[Served]:
+) -> list[ReceivedDevices]:
     """Give a container devices of several cards.
 
     What is reusable is used before others, even where a card then gives more than its part.

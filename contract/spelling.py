@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
-from contract.errors import Fault, FieldError, quote
+from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
 from contract.requests import listings_of, walk_containers
 
@@ -49,7 +49,7 @@ def find_misspelt(
         for right in (f"{names.domain}/{each}" for each in close):
             if domain == names.domain:
                 detail = f"no node has such a resource: write {right}"
-                fault = FieldError(where, Fault.INVALID, detail, "misspelt", quote(value))
+                fault = FieldError(where, FieldFault.INVALID, detail, "misspelt", quote(value))
                 errors.append(fault)
             else:
                 warnings[f"write {right}, {name} is not served here"] = None

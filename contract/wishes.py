@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from contract.demand import CORES_PER_CARD
-from contract.errors import Fault, FieldError, quote
+from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
 
 POLICIES = ("binpack", "spread")
@@ -174,4 +174,4 @@ def _known(listed: list[str], what: str) -> tuple[str, ...]:
 
 def _refuse(path: str, key: str, value: object, detail: str, rule: str) -> FieldError:
     where = f"{path}metadata.annotations[{key}]"
-    return FieldError(where, Fault.INVALID, detail, rule, quote(value))
+    return FieldError(where, FieldFault.INVALID, detail, rule, quote(value))

@@ -38,18 +38,18 @@ class HeldAmounts:
     @property
     def free(self) -> tuple[Amounts, ...]:
         """What is free of each card: nothing where more is held than there is."""
-        return tuple([size.less(held) for size, held in zip(self.sizes, self.held, strict=True)])
+        return tuple([size.minus(held) for size, held in zip(self.sizes, self.held, strict=True)])
 
-    def take(self, taken: Taken) -> "HeldAmounts":
+    def add(self, taken: Taken) -> "HeldAmounts":
         """Return the same with more held."""
         held = list(self.held)
         for at, amounts in taken.items():
             held[at] = held[at].plus(amounts)
         return HeldAmounts(self.sizes, tuple(held))
 
-    def give_back(self, taken: Taken) -> "HeldAmounts":
+    def subtract(self, taken: Taken) -> "HeldAmounts":
         """Return the same with less held."""
         held = list(self.held)
         for at, amounts in taken.items():
-            held[at] = held[at].less(amounts)
+            held[at] = held[at].minus(amounts)
         return HeldAmounts(self.sizes, tuple(held))

@@ -57,7 +57,7 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     if policy is Policy.SPREAD:
         return sorted(fitting, key=lambda at: (-min(left[at]), -sum(left[at]), at in own, at))
     whole = whole_cards(cards, free)
-    away = {at: cards.links.taken_away(at, whole) for at in fitting if at in whole}
+    away = {at: cards.links.lost_with(at, whole) for at in fitting if at in whole}
     return sorted(
         fitting, key=lambda at: (at in whole, max(left[at]), sum(left[at]), away.get(at, 0), at)
     )

@@ -61,7 +61,7 @@ class ContainerStep:
     link: str = ""
 
     @cached_property
-    def asked(self) -> tuple[Amounts, ...]:
+    def requested(self) -> tuple[Amounts, ...]:
         """What it takes of each of its cards if nothing is handed on to it."""
         demand = self.container.demand
         parts = [
@@ -115,7 +115,7 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
     Raises:
         NoPlacement: there is no plan; names the container that cannot be placed.
     """
-    search = _Search(steps, cards, policy=policy, guaranteed=guaranteed, tries=most_tries)
+    search = _PodSearch(steps, cards, policy=policy, guaranteed=guaranteed, tries=most_tries)
     try:
         found = search.run(free, reusable if reusable and any(map(any, reusable)) else ())
     except _GivenUpError:
@@ -132,7 +132,7 @@ class _GivenUpError(Exception):
 class _NotPlacedError(NoPlacement):
     """There is no plan; the words are put together only where somebody reads them."""
 
-    def __init__(self, search: "_Search") -> None:
+    def __init__(self, search: "_PodSearch") -> None:
         super().__init__()
         self._search = search
 
@@ -140,7 +140,7 @@ class _NotPlacedError(NoPlacement):
         return self._search.refusal()
 
 
-class _Found(NamedTuple):
+class _FoundCards(NamedTuple):
     """What one container finds.
 
     Attributes:
@@ -176,7 +176,7 @@ def bound_cards(step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
     return tuple(sorted(left.union(step.must)))
 
 
-class _Search:
+class _PodSearch:
     """One search; what it tries last decides what it reports."""
 
     def __init__(
@@ -194,7 +194,7 @@ class _Search:
         self._guaranteed = guaranteed
         self._tries = tries
         self._failed: set[tuple[int, object]] = set()
-        self._furthest: tuple[int, _Found] | None = None
+        self._furthest: tuple[int, _FoundCards] | None = None
 
     def run(self, free: Rows, reusable: Rows) -> tuple[ContainerPlan, ...] | None:
         """Place all containers; return ``None`` where it cannot be done."""
@@ -213,15 +213,15 @@ class _Search:
         if reusable or step.must or step.offer is not None:
             found = self._look(step, free, reusable)
         else:
-            found = _Found(step, free, reusable, free, ())
+            found = _FoundCards(step, free, reusable, free, ())
         is_last = at == len(self._steps) - 1
         for cards in self._ways(found):
             self._tries -= 1
             if self._tries < 0:
                 raise _GivenUpError
             if is_last and not reusable:
-                return (ContainerPlan(cards, step.asked),)
-            after = take(step, cards, free, reusable)
+                return (ContainerPlan(cards, step.requested),)
+            after = take_slots(step, cards, free, reusable)
             if after is None:
                 continue
             fresh, free_then, reusable_then = after
@@ -247,7 +247,7 @@ class _Search:
         name = self._steps[at].container.name
         return f"{what} of container {name}, with {before} placed{colon}{why}"
 
-    def _explain(self, found: _Found) -> str:
+    def _explain(self, found: _FoundCards) -> str:
         """Return why one container cannot be placed."""
         step = found.step
         if not (step.strict and step.chosen):
@@ -288,7 +288,7 @@ class _Search:
             sorted((*pair, at in usable, at if at in named else -1) for at, pair in enumerate(rows))
         )
 
-    def _look(self, step: ContainerStep, free: Rows, reusable: Rows) -> _Found:
+    def _look(self, step: ContainerStep, free: Rows, reusable: Rows) -> _FoundCards:
         """Return what *step* finds of the cards."""
         rows: Rows = free
         if reusable:
@@ -297,7 +297,7 @@ class _Search:
             resource, offered = step.offer
             field = "cores" if resource is Resource.CORE else "memory"
             rows = [row._replace(**{field: n}) for row, n in zip(rows, offered, strict=True)]
-        return _Found(step, free, reusable, rows, self._bound(step, reusable))
+        return _FoundCards(step, free, reusable, rows, self._bound(step, reusable))
 
     def _bound(self, step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
         """Return the cards that a plan has to have for *step*."""
@@ -306,14 +306,14 @@ class _Search:
         few = len(bound) <= step.need.demand.cards
         return bound if self._guaranteed or few else step.must
 
-    def _ways(self, found: _Found) -> Iterator[tuple[int, ...]]:
+    def _ways(self, found: _FoundCards) -> Iterator[tuple[int, ...]]:
         """Return the ways to place one container, the best first, one of each kind."""
         ways, link = self._sets(found), found.step.link
         if not link:
             return ways
         return (each for each in ways if self._cards.links.hold_together(each, link))
 
-    def _sets(self, found: _Found) -> Iterator[tuple[int, ...]]:
+    def _sets(self, found: _FoundCards) -> Iterator[tuple[int, ...]]:
         """Return these, whatever their cards have in common."""
         step, cards = found.step, self._cards
         size = step.need.demand.cards
@@ -341,7 +341,7 @@ class _Search:
                 seen.add(kind)
                 yield (at,)
 
-    def _fitting(self, found: _Found) -> tuple[list[int], AbstractSet[int]]:
+    def _fitting(self, found: _FoundCards) -> tuple[list[int], AbstractSet[int]]:
         """Return the cards that fit, and those of them that the container must have."""
         step, _, _, rows, bound = found
         fixed, (demand, per_card) = step.fixed, step.need
@@ -358,7 +358,7 @@ class _Search:
 
     def _whole_sets(
         self,
-        found: _Found,
+        found: _FoundCards,
         fitting: Sequence[int],
         needed: AbstractSet[int],
         own: AbstractSet[int],
@@ -386,7 +386,7 @@ class _Search:
             if sorted(kinds[at] for at in every) != tried:
                 yield tuple(at for at in kinds if at in every)
 
-    def _kind(self, at: int, found: _Found, own: AbstractSet[int]) -> tuple[int, ...]:
+    def _kind(self, at: int, found: _FoundCards, own: AbstractSet[int]) -> tuple[int, ...]:
         """Return what is equal for cards that can be exchanged for each other."""
         return (
             *found.free[at],
@@ -395,7 +395,7 @@ class _Search:
             at if at in self._named else -1,
         )
 
-    def _own(self, found: _Found) -> AbstractSet[int]:
+    def _own(self, found: _FoundCards) -> AbstractSet[int]:
         """Return the cards that the pod's containers have been placed on."""
         free, reusable = self._start
         return {
@@ -409,7 +409,7 @@ def _at(rows: Rows, at: int) -> Amounts:
     return rows[at] if rows else NOTHING
 
 
-def take(
+def take_slots(
     step: ContainerStep, cards: Sequence[int], free: Rows, reusable: Rows
 ) -> tuple[tuple[Amounts, ...], Rows, Rows] | None:
     """Place one container on *cards*: what is taken afresh (K7), then free and left over after it.
@@ -419,9 +419,9 @@ def take(
     demand, is_init = step.container.demand, step.container.kind is ContainerKind.INIT
     if not reusable and not is_init:
         after = list(free)
-        for at, asked in zip(cards, step.asked, strict=True):
-            after[at] = after[at].less(asked)
-        return step.asked, tuple(after), ()
+        for at, asked in zip(cards, step.requested, strict=True):
+            after[at] = after[at].minus(asked)
+        return step.requested, tuple(after), ()
     rows = {at: [*free[at], *_at(reusable, at)] for at in cards}
     fresh = [[0, 0] for _ in cards]
     for slot, resource in enumerate(RESOURCES):

@@ -80,7 +80,7 @@ class Links:
             reached += near
         return not left
 
-    def taken_away(self, card: int, free: AbstractSet[int]) -> int:
+    def lost_with(self, card: int, free: AbstractSet[int]) -> int:
         """Return how much connection the cards in *free* lose together when *card* is taken."""
         worth = self._worth[card]
         return sum([worth[other] for other in free if other != card])
@@ -124,11 +124,11 @@ def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
     cost: tuple[int, ...],
     link: str,
 ) -> tuple[int, ...]:
-    prices = [(links.taken_away(each, free), cost[each] if cost else 0) for each in cards]
+    prices = [(links.lost_with(each, free), cost[each] if cost else 0) for each in cards]
     if size == 1:
         only = [at for at, each in enumerate(cards) if not must or each in must]
         return (cards[min(only, key=lambda at: prices[at])],)
-    search = _Search(
+    search = _CardSearch(
         size,
         [[links.worth(one, other) for other in cards] for one in cards],
         prices,
@@ -138,7 +138,7 @@ def _best(  # noqa: PLR0913, PLR0917 -- as Links.best
     return tuple(cards[at] for at in search.best())
 
 
-class _Search:
+class _CardSearch:
     """One search for the best set, over positions in a list of the cards to choose from."""
 
     def __init__(

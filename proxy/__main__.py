@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
+from common.errors import SettingsError
 from common.logs import configure
 from common.status import StatusServer, probe
-from proxy.errors import SettingsError
+from proxy.metrics import ProxyMetrics, metrics
 from proxy.program import HUNG_SECONDS, Proxy
-from proxy.status import Figures, metrics
 
 log = logging.getLogger("proxy")
 
@@ -89,7 +89,7 @@ def main(  # noqa: PLR0913 -- the options of a command line
         pages = {
             "/healthz": probe(proxy.why_not_live),
             "/readyz": probe(proxy.why_not_ready),
-            "/metrics": metrics(Figures(proxy.fronts, lambda: proxy.registration.refused)),
+            "/metrics": metrics(ProxyMetrics(proxy.fronts, lambda: proxy.registration.refused)),
         }
         server = StatusServer(http_host, http_port, pages, slow=["/metrics"])
     except OSError as error:

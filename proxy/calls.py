@@ -10,8 +10,8 @@ import logging
 import time
 from collections import deque
 
-from proxy.errors import CallFailed, Code
-from proxy.resource import Following, Resource
+from proxy.errors import Code, RpcFailed
+from proxy.resource import ConnectedPlugin, ProxiedResource
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _DOUBTFUL = _BROKEN | {Code.UNKNOWN, Code.INTERNAL}
 """What a call may be cut to by a plugin in its last moment; any other code is an answer."""
 
 
-class Calls:
+class ProxiedCalls:
     """The calls of one resource.
 
     Attributes:
@@ -35,7 +35,7 @@ class Calls:
         asked_again: how many were asked again because their plugin had gone.
     """
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: ProxiedResource) -> None:
         """Pass calls on to the plugins of *resource*."""
         self.under_way = 0
         self.asked_again = 0
@@ -57,7 +57,7 @@ class Calls:
             # Asked inside a registration, which waits for no plugin.
             return self._resource.roster.options
         if self.under_way >= MOST_CALLS:
-            raise CallFailed(
+            raise RpcFailed(
                 Code.RESOURCE_EXHAUSTED,
                 f"{MOST_CALLS} calls for {self._resource.name} are under way in the device plugin "
                 "proxy",
@@ -80,12 +80,12 @@ class Calls:
                     return await plugin.call(method, request)
             except TimeoutError as error:
                 await self._resource.doubt(plugin)
-                raise CallFailed(
+                raise RpcFailed(
                     Code.UNAVAILABLE,
                     f"the device plugin of {self._resource.name} has not answered {method} within "
                     f"{self._resource.patience:g} s",
                 ) from error
-            except CallFailed as failure:
+            except RpcFailed as failure:
                 if not await self._has_gone(plugin, failure) or time.monotonic() > until:
                     raise
                 self.asked_again += 1
@@ -117,9 +117,9 @@ class Calls:
                 away += f"has been away for more than {resource.patience:g} s"
             else:  # not for so long, but the call was asked of another before
                 away += f"is away, and the call has taken {resource.patience:g} s"
-            raise CallFailed(Code.UNAVAILABLE, away)
+            raise RpcFailed(Code.UNAVAILABLE, away)
 
-    async def _has_gone(self, plugin: Following, failure: CallFailed) -> bool:
+    async def _has_gone(self, plugin: ConnectedPlugin, failure: RpcFailed) -> bool:
         """Return whether a call was cut short, rather than answered: its plugin serves no more."""
 
         def gone() -> bool:

@@ -2,10 +2,8 @@
 
 ::
 
-    ProxyError
-    ├── CallFailed            a call ended with a gRPC status: passed on as it is
-    │   └── BadRegistration   the plugin's fault: it is told, the kubelet never hears of it
-    └── SettingsError         the admin's: one line, exit code 2
+    RpcFailed             a call ended with a gRPC status: passed on as it is
+    └── BadRegistration   the plugin's fault: reported to the plugin, not to the kubelet
 """
 
 from enum import IntEnum
@@ -22,15 +20,7 @@ class Code(IntEnum):
     UNAVAILABLE = 14
 
 
-class ProxyError(Exception):
-    """Base of all."""
-
-
-class SettingsError(ProxyError):
-    """A setting cannot be used."""
-
-
-class CallFailed(ProxyError):
+class RpcFailed(Exception):
     """A call ended with an error.
 
     Attributes:
@@ -53,7 +43,7 @@ class CallFailed(ProxyError):
         return f"{self.code}: {self.text}"
 
 
-class BadRegistration(CallFailed):
+class BadRegistration(RpcFailed):
     """A plugin's registration, or what it sends, breaks a rule of the device plugin API."""
 
     def __init__(self, text: str) -> None:

@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 
 from common.kubelet_api import deviceplugin_pb2 as api
-from proxy.calls import Calls
-from proxy.errors import CallFailed
+from proxy.calls import ProxiedCalls
+from proxy.errors import RpcFailed
 from proxy.folder import Identity, is_dead
 from proxy.plugin import SERVICE
-from proxy.resource import Resource, Spawn
-from proxy.wire import Peer, Server
+from proxy.resource import ProxiedResource, Spawn
+from proxy.wire import GrpcPeer, GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _STEADY_SECONDS = 1.0
 """A registration that is lost sooner is made again after a pause only."""
 
 
-class Front:
+class KubeletEndpoint:
     """What the kubelet sees of one resource, and whether it knows it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Front:
         refusal: why the last registration failed; empty after one that succeeded.
     """
 
-    def __init__(self, folder: Path, resource: Resource, spawn: Spawn) -> None:
+    def __init__(self, folder: Path, resource: ProxiedResource, spawn: Spawn) -> None:
         """Prepare; nothing is served.
 
         Args:
@@ -55,19 +55,19 @@ class Front:
             spawn: starts a task that somebody keeps.
         """
         self.resource = resource
-        self.calls = Calls(resource)
+        self.calls = ProxiedCalls(resource)
         self.registered = False
         self.refusal = ""
         self._folder = folder
         self._spawn = spawn
-        self._server: Server | None = None
-        self._retired: list[Server] = []
+        self._server: GrpcServer | None = None
+        self._retired: list[GrpcServer] = []
         self._told_options: bytes | None = None
         self._kubelet: Identity | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
 
-    def look(self, kubelet: Identity | None) -> None:
+    def check(self, kubelet: Identity | None) -> None:
         """Look after a change: whether the kubelet is another, forgot us, or removed our socket.
 
         Args:
@@ -119,7 +119,7 @@ class Front:
                 pause = _SHORTEST_PAUSE
             try:
                 await self._register()
-            except (CallFailed, OSError) as error:
+            except (RpcFailed, OSError) as error:
                 self._report(str(error))
             else:
                 log.info("registered", extra={"resource": self.resource.name})
@@ -141,7 +141,7 @@ class Front:
             resource_name=resource.name,
             options=api.DevicePluginOptions.FromString(options),
         )
-        async with Peer(self._folder / KUBELET_SOCKET) as peer:
+        async with GrpcPeer(self._folder / KUBELET_SOCKET) as peer:
             try:
                 async with asyncio.timeout(_REGISTER_SECONDS):
                     await peer.call(
@@ -154,11 +154,11 @@ class Front:
         self.registered, self._told_options, self.refusal = resource.streaming, options, ""
         resource.notify()
 
-    async def _serve(self) -> Server:
+    async def _serve(self) -> GrpcServer:
         if self._server is not None and self._server.socket.exists():
             return self._server
         socket = self._folder / f"{_PREFIX}{os.urandom(4).hex()}.sock"
-        server = Server(
+        server = GrpcServer(
             socket,
             SERVICE,
             calls={name: functools.partial(self.calls.call, name) for name in _CALLS},

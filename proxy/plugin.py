@@ -8,8 +8,8 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from common.kubelet_api import deviceplugin_pb2 as api
-from proxy.errors import BadRegistration, CallFailed, Code
-from proxy.wire import Peer
+from proxy.errors import BadRegistration, Code, RpcFailed
+from proxy.wire import GrpcPeer
 
 SERVICE = "v1beta1.DevicePlugin"
 
@@ -35,7 +35,7 @@ class Plugin:
         self.number = number
         self.options = b""
         self.ended = asyncio.Event()
-        self._peer = Peer(folder / endpoint)
+        self._peer = GrpcPeer(folder / endpoint)
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -51,7 +51,7 @@ class Plugin:
             async with asyncio.timeout(CONNECT_SECONDS):
                 self.options = await self._options()
         except TimeoutError as error:
-            raise CallFailed(
+            raise RpcFailed(
                 Code.UNAVAILABLE,
                 f"the plugin at {self.endpoint} does not answer within {CONNECT_SECONDS:g} s",
             ) from error
@@ -64,7 +64,7 @@ class Plugin:
         while True:
             try:
                 return await self.call("GetDevicePluginOptions", b"")
-            except CallFailed as failure:
+            except RpcFailed as failure:
                 if failure.code != Code.UNAVAILABLE:
                     raise
                 # Between bind and listen a socket refuses connections: a kubelet dials again, too.
@@ -91,7 +91,7 @@ class Plugin:
             reason = "ended its stream without a list"
         except TimeoutError:
             reason = f"sent no list within {_LIST_SECONDS:g} s"
-        raise CallFailed(Code.UNAVAILABLE, f"the plugin at {self.endpoint} {reason}")
+        raise RpcFailed(Code.UNAVAILABLE, f"the plugin at {self.endpoint} {reason}")
 
     async def call(self, method: str, request: bytes) -> bytes:
         """Make one call, without a limit of time.

@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from proxy.errors import SettingsError
+from common.errors import SettingsError
 from proxy.folder import FolderWatch, identity
-from proxy.kubelet import KUBELET_SOCKET, Front, remove_left_behind
+from proxy.kubelet import KUBELET_SOCKET, KubeletEndpoint, remove_left_behind
 from proxy.registration import MOST_RESOURCES, Registration
-from proxy.resource import Resource
+from proxy.resource import ProxiedResource
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Proxy:
             raise SettingsError(
                 f"plugin-dir: Invalid value: {plugin_dir}: must not be the kubelet's own folder"
             )
-        self.fronts: dict[str, Front] = {}
+        self.fronts: dict[str, KubeletEndpoint] = {}
         self._kubelet_dir = kubelet_dir
         self._plugin_dir = plugin_dir
         self._patience = patience
@@ -100,17 +100,17 @@ class Proxy:
 
     # --- inside ------------------------------------------------------------------------
 
-    def _front(self, name: str) -> Front | None:
+    def _front(self, name: str) -> KubeletEndpoint | None:
         if name not in self.fronts:
             if len(self.fronts) >= MOST_RESOURCES:
                 return None
-            resource = Resource(
+            resource = ProxiedResource(
                 name,
                 patience=self._patience,
                 spawn=self._spawn,
                 on_change=lambda: self._look_at(name),
             )
-            self.fronts[name] = Front(self._kubelet_dir, resource, self._spawn)
+            self.fronts[name] = KubeletEndpoint(self._kubelet_dir, resource, self._spawn)
             self._look_at(name)
         return self.fronts[name]
 
@@ -128,7 +128,7 @@ class Proxy:
 
     def _look_at(self, name: str) -> None:
         if name in self.fronts:
-            self.fronts[name].look(identity(self._kubelet_dir / KUBELET_SOCKET))
+            self.fronts[name].check(identity(self._kubelet_dir / KUBELET_SOCKET))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -15,12 +15,12 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from common.kubelet_api import deviceplugin_pb2 as api
-from proxy.errors import BadRegistration, CallFailed, Code
+from proxy.errors import BadRegistration, Code, RpcFailed
 from proxy.folder import Identity, identity, is_dead
-from proxy.kubelet import KUBELET_SOCKET, VERSION, Front
+from proxy.kubelet import KUBELET_SOCKET, VERSION, KubeletEndpoint
 from proxy.plugin import CONNECT_SECONDS, Plugin
 from proxy.resource import Spawn
-from proxy.wire import Server
+from proxy.wire import GrpcServer
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Registration:
         self,
         folder: Path,
         *,
-        front: Callable[[str], Front | None],
+        front: Callable[[str], KubeletEndpoint | None],
         forget: Callable[[str], None],
         spawn: Spawn,
     ) -> None:
@@ -64,7 +64,7 @@ class Registration:
         self._made: Identity | None = None
         self._spawn = spawn
         self._numbers = itertools.count(1)
-        self._server: Server | None = None
+        self._server: GrpcServer | None = None
 
     async def listen(self) -> None:
         """Make ``kubelet.sock``, unless it is there.
@@ -81,7 +81,7 @@ class Registration:
         self._folder.chmod(_PRIVATE)  # a kubelet that made it for a mount let everybody look in
         before = self._server
         beside = self._folder / f".{os.urandom(4).hex()}.sock"
-        server = Server(beside, f"{VERSION}.Registration", calls={"Register": self._register})
+        server = GrpcServer(beside, f"{VERSION}.Registration", calls={"Register": self._register})
         await server.start()
         beside.rename(self._folder / KUBELET_SOCKET)
         self._made = identity(self._folder / KUBELET_SOCKET)
@@ -110,15 +110,15 @@ class Registration:
             endpoint, name = self._read(request)
             front = self._front(name)
             if front is None:
-                raise CallFailed(
+                raise RpcFailed(
                     Code.RESOURCE_EXHAUSTED, f"{MOST_RESOURCES} resources are registered already"
                 )
             try:
                 await self._follow(front, Plugin(self._folder, endpoint, next(self._numbers)))
-            except CallFailed:
+            except RpcFailed:
                 self._forget(name)
                 raise
-        except CallFailed as failure:
+        except RpcFailed as failure:
             self.refused += 1
             log.warning("plugin refused", extra={"reason": failure.text})
             raise
@@ -146,7 +146,7 @@ class Registration:
         check_endpoint(self._folder, asked.endpoint)
         return asked.endpoint, asked.resource_name
 
-    async def _follow(self, front: Front, plugin: Plugin) -> None:
+    async def _follow(self, front: KubeletEndpoint, plugin: Plugin) -> None:
         """Follow a plugin; return once it serves and the kubelet knows, or may be told later.
 
         Raises:
@@ -154,12 +154,12 @@ class Registration:
         """
         resource = front.resource
         connected: asyncio.Event = asyncio.Event()
-        failed: list[CallFailed] = []
+        failed: list[RpcFailed] = []
 
         async def follow() -> None:
             try:
                 await resource.follow(plugin, connected)
-            except CallFailed as failure:
+            except RpcFailed as failure:
                 failed.append(failure)
                 plugin.ended.set()
 
@@ -171,7 +171,7 @@ class Registration:
             front.refusal = ""  # an earlier one is not about this plugin
             await resource.until(lambda: front.registered or bool(front.refusal), _KUBELET_SECONDS)
         if front.refusal:
-            raise CallFailed(Code.UNKNOWN, f"the kubelet refuses {resource.name}: {front.refusal}")
+            raise RpcFailed(Code.UNKNOWN, f"the kubelet refuses {resource.name}: {front.refusal}")
 
 
 def check_endpoint(folder: Path, endpoint: str) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Protocol
 
-from proxy.errors import CallFailed, Code
+from proxy.errors import Code, RpcFailed
 from proxy.roster import Roster
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 """Starts a task that somebody keeps: asyncio itself does not."""
 
 
-class Following(Protocol):
+class ConnectedPlugin(Protocol):
     """A plugin, as far as it matters here: see :class:`proxy.plugin.Plugin`."""
 
     endpoint: str
@@ -51,7 +51,7 @@ class Following(Protocol):
         ...
 
 
-class Resource:
+class ProxiedResource:
     """One resource name and its plugins.
 
     Attributes:
@@ -79,7 +79,7 @@ class Resource:
             on_change: told when what the kubelet should know has changed, or it left a stream.
         """
         self.name = name
-        self.roster: Roster[Following] = Roster()
+        self.roster: Roster[ConnectedPlugin] = Roster()
         self.streams = 0
         self.streaming = False
         self.patience = patience
@@ -87,8 +87,8 @@ class Resource:
         self._on_change = on_change
         self._changed = asyncio.Event()
         self._giving_up: asyncio.TimerHandle | None = None
-        self._listening: set[Following] = set()
-        self._following: dict[Following, asyncio.Task[Any]] = {}
+        self._listening: set[ConnectedPlugin] = set()
+        self._following: dict[ConnectedPlugin, asyncio.Task[Any]] = {}
 
     @property
     def unused(self) -> bool:
@@ -97,7 +97,7 @@ class Resource:
 
     # --- plugins -------------------------------------------------------------------------
 
-    async def follow(self, plugin: Following, connected: asyncio.Event) -> None:
+    async def follow(self, plugin: ConnectedPlugin, connected: asyncio.Event) -> None:
         """Follow a plugin until its stream ends, or another registration takes its place.
 
         Args:
@@ -112,21 +112,21 @@ class Resource:
         reason = ""
         try:
             if len(self._following) >= MOST_PLUGINS:
-                raise CallFailed(
+                raise RpcFailed(
                     Code.RESOURCE_EXHAUSTED,
                     f"{MOST_PLUGINS} plugins of {self.name} are registered already",
                 )
             self._following[plugin] = task
             await plugin.connect()
             async for devices in plugin.lists():
-                self.roster.tell(plugin, plugin.number, plugin.options, devices)
+                self.roster.set_devices(plugin, plugin.number, plugin.options, devices)
                 if not connected.is_set():
                     connected.set()
                     self._replace(plugin)
                     self.log("plugin connected", plugin)
                 self._update()
             reason = "its stream ended"
-        except CallFailed as failure:
+        except RpcFailed as failure:
             reason = str(failure) if connected.is_set() else ""
             if not reason:
                 raise
@@ -140,7 +140,7 @@ class Resource:
             if reason:
                 self.log("plugin gone", plugin, reason=reason)
 
-    def _replace(self, plugin: Following) -> None:
+    def _replace(self, plugin: ConnectedPlugin) -> None:
         """End earlier registrations of the same socket: whoever listened there does no more."""
         for each, task in tuple(self._following.items()):
             if each.endpoint == plugin.endpoint and each.number < plugin.number:
@@ -177,11 +177,11 @@ class Resource:
 
     # --- plugins that do not answer ------------------------------------------------------
 
-    async def doubt(self, plugin: Following) -> None:
+    async def doubt(self, plugin: ConnectedPlugin) -> None:
         """Pass over a plugin that left a call unanswered, unless it answers another at once."""
         if plugin not in self.roster or await self._answers(plugin, _DOUBT_SECONDS):
             return
-        if not self.roster.silence(plugin):
+        if not self.roster.mark_silent(plugin):
             return
         self.log("plugin silent", plugin, patience_seconds=self.patience)
         if self.roster.given_up:
@@ -189,22 +189,22 @@ class Resource:
         self._update()
         self._listen(plugin)
 
-    def _listen(self, *plugins: Following) -> None:
+    def _listen(self, *plugins: ConnectedPlugin) -> None:
         for each in plugins:
             if each not in self._listening:
                 self._listening.add(each)
                 self._spawn(self._listen_for(each))
 
-    def _would_serve(self, plugin: Following) -> bool:
+    def _would_serve(self, plugin: ConnectedPlugin) -> bool:
         serving = self.roster.serving
         return plugin in self.roster and (serving is None or serving.number < plugin.number)
 
-    async def _listen_for(self, plugin: Following) -> None:
+    async def _listen_for(self, plugin: ConnectedPlugin) -> None:
         """Count on a plugin again when it answers, unless a newer one serves."""
         try:
             while self._would_serve(plugin):
                 if await self._answers(plugin, self.patience) and self._would_serve(plugin):
-                    self.roster.hear(plugin)
+                    self.roster.mark_responding(plugin)
                     self.log("plugin answers again", plugin)
                     self._update()
                     return
@@ -212,14 +212,14 @@ class Resource:
         finally:
             self._listening.discard(plugin)
 
-    async def _answers(self, plugin: Following, within: float) -> bool:
+    async def _answers(self, plugin: ConnectedPlugin, within: float) -> bool:
         """Return whether a plugin answers at all, be it with an error."""
         try:
             async with asyncio.timeout(within):
                 await plugin.call("GetDevicePluginOptions", b"")
         except TimeoutError:
             return False
-        except CallFailed as failure:
+        except RpcFailed as failure:
             return failure.code not in {Code.UNAVAILABLE, Code.CANCELLED}
         return True
 
@@ -263,6 +263,6 @@ class Resource:
                     await self._changed.wait()
         return condition()
 
-    def log(self, message: str, plugin: Following, **fields: object) -> None:
+    def log(self, message: str, plugin: ConnectedPlugin, **fields: object) -> None:
         """Write a line about a plugin."""
         log.info(message, extra={"resource": self.name, "endpoint": plugin.endpoint, **fields})

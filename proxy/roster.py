@@ -62,7 +62,7 @@ class Roster(Generic[P]):
         heard = [each for each in self._members.values() if not each.silent]
         return max(heard, key=lambda each: each.number).plugin if heard else None
 
-    def tell(self, plugin: P, number: int, options: bytes, devices: bytes) -> None:
+    def set_devices(self, plugin: P, number: int, options: bytes, devices: bytes) -> None:
         """Take a list of devices; a plugin's first makes it connected.
 
         Args:
@@ -86,7 +86,7 @@ class Roster(Generic[P]):
         if self._members.pop(plugin, None) is not None:
             self._update()
 
-    def silence(self, plugin: P) -> bool:
+    def mark_silent(self, plugin: P) -> bool:
         """Pass over a plugin that left a call unanswered; tell whether it was counted on before.
 
         If nobody else is there, give up at once: the call has waited for as long as any may wait.
@@ -99,7 +99,7 @@ class Roster(Generic[P]):
         self.give_up()
         return True
 
-    def hear(self, plugin: P) -> None:
+    def mark_responding(self, plugin: P) -> None:
         """Count on a plugin again that has answered, and on none that is older."""
         member = self._members.get(plugin)
         if member is not None:

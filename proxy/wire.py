@@ -13,7 +13,7 @@ from urllib.parse import quote
 import grpc
 import grpc.aio
 
-from proxy.errors import CallFailed, Code
+from proxy.errors import Code, RpcFailed
 
 Answering = Callable[[bytes], Awaitable[bytes]]
 """Answers one call. It is cancelled when its caller no longer waits."""
@@ -36,7 +36,7 @@ _OPTIONS = (
 _CODES = {each.value[0]: each for each in grpc.StatusCode}
 
 
-class Server:
+class GrpcServer:
     """One gRPC service on one socket.
 
     gRPC unlinks a socket's path when its server stops, even late, and a server that nobody refers
@@ -92,7 +92,7 @@ class Server:
         await self._server.stop(None)
 
 
-class Peer:
+class GrpcPeer:
     """A connection to whoever listens on a socket."""
 
     def __init__(self, socket: Path) -> None:
@@ -160,9 +160,9 @@ def _address(socket: Path) -> str:
     return f"unix:{quote(str(socket))}"  # a URI: a file name may have "%" or "#" in it
 
 
-def _failed(error: Any) -> CallFailed:  # grpc.aio.AioRpcError, whose stubs know less than it has
+def _failed(error: Any) -> RpcFailed:  # grpc.aio.AioRpcError, whose stubs know less than it has
     code: int = error.code().value[0]
-    return CallFailed(
+    return RpcFailed(
         code,
         error.details() or "",
         tuple(error.trailing_metadata() or ()),
@@ -173,7 +173,7 @@ def _answering(answer: Answering) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def handler(request: bytes, context: Any) -> bytes:
         try:
             return await answer(request)
-        except CallFailed as failure:
+        except RpcFailed as failure:
             code = _CODES.get(failure.code, _CODES[Code.UNKNOWN])
             await context.abort(code, failure.text, failure.trailing)
             raise

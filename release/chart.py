@@ -124,7 +124,7 @@ def files(deploy: Path, *, version: str, image: str = "", proxy_image: str = "")
     }
 
 
-class _Dumper(yaml.SafeDumper):
+class _ChartDumper(yaml.SafeDumper):
     """Writes a text of several lines as such."""
 
 
@@ -133,11 +133,11 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-_Dumper.add_representer(str, _text)
+_ChartDumper.add_representer(str, _text)
 
 
 def _yaml(value: object) -> str:
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=100)
+    return yaml.dump(value, Dumper=_ChartDumper, sort_keys=False, width=100)
 
 
 # --- the objects ----------------------------------------------------------------------------

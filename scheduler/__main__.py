@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from common.commandline import options_of, run, server_options
+from common.errors import SettingsError
 from common.logs import configure
-from common.serving.errors import SettingsError
 from common.serving.tls import Files
 from contract.errors import InvalidName
 from scheduler.server import serve

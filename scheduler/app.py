@@ -6,20 +6,18 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
-from common.serving.app import TEXT, Answer, Application, Request
-from contract.errors import quote
-from scheduler.errors import BadRequest, TooLarge
-from scheduler.handler import INTERNAL, Handler
+from common.serving.app import TEXT, Application, HttpRequest, HttpResponse
+from scheduler.handler import INTERNAL, ExtenderHandler
 from scheduler.metrics import BIND, DECISIONS
 from scheduler.protocol import LARGEST_NODES
 
-Check: TypeAlias = Callable[[Request], Answer | None]
+Check: TypeAlias = Callable[[HttpRequest], HttpResponse | None]
 
 _LARGE = 2**20
 
 
 def create_app(
-    handler: Handler,
+    handler: ExtenderHandler,
     *,
     is_ready: Callable[[], str],
     is_broken: Callable[[], str] = lambda: "",
@@ -43,34 +41,27 @@ def create_app(
 
 
 def _decide(
-    handler: Handler, verb: str, check: Check, request: Request
-) -> Answer | Coroutine[Any, Any, Answer]:
-    answer = partial(handler.decide, verb, partial(_read_body, request))
+    handler: ExtenderHandler, verb: str, check: Check, request: HttpRequest
+) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
+    answer = partial(handler.decide, verb, request.json_body)
     if request.size > _LARGE:
         # Whole nodes, which take long to read: others are answered meanwhile.
         return check(request) or asyncio.to_thread(answer)
     return check(request) or answer()
 
 
-def _bind(handler: Handler, check: Check, request: Request) -> Answer | Coroutine[Any, Any, Answer]:
-    return check(request) or handler.bind(partial(_read_body, request))
+def _bind(
+    handler: ExtenderHandler, check: Check, request: HttpRequest
+) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
+    return check(request) or handler.bind(request.json_body)
 
 
-def _refuse_unverified(request: Request) -> Answer | None:
+def _refuse_unverified(request: HttpRequest) -> HttpResponse | None:
     if request.verified:
         return None
     text = b"a client certificate of --client-ca is needed\n"
-    return Answer(HTTPStatus.FORBIDDEN, TEXT, text)
+    return HttpResponse(HTTPStatus.FORBIDDEN, TEXT, text)
 
 
-def _refuse(_path: str, status: HTTPStatus, reason: str) -> Answer:
-    return Answer(status, TEXT, f"{reason}\n".encode())
-
-
-def _read_body(request: Request) -> bytes:
-    media = request.header(b"content-type").partition(";")[0].strip().lower()
-    if media != "application/json":
-        raise BadRequest(f"Content-Type: Invalid value: {quote(media)}: must be application/json")
-    if request.header(b"content-encoding").lower() not in {"", "identity"}:
-        raise BadRequest("Content-Encoding: compressed bodies are not read")
-    return request.body(too_large=TooLarge)
+def _refuse(_path: str, status: HTTPStatus, reason: str) -> HttpResponse:
+    return HttpResponse(status, TEXT, f"{reason}\n".encode())

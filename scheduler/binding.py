@@ -109,13 +109,13 @@ class Binder:
             await self.api.bind(args.namespace, args.name, binding)
         except Rejected as error:
             if error.status != 409:
-                self.state.retract(args.uid, args.node)
+                self.state.forget_assumed(args.uid, args.node)
                 raise self._error("rejected", f"the API server refuses: {error}") from error
             await self._look_up(args, str(error), sure=True)
         except (Unavailable, Gone) as error:
             await self._look_up(args, str(error), sure=False)
         else:
-            self.state.settle(args.uid, args.node)
+            self.state.confirm_binding(args.uid, args.node)
             self.on_result("bound")
         return ", ".join(f"{name}: {write_choice(cards)}" for name, cards in chosen.items())
 
@@ -190,11 +190,11 @@ class Binder:
                 self.state.drop_pod(args.uid)
                 raise self._error("gone", f"the pod with UID {args.uid} is gone: {why}")
             if pod.node == args.node:
-                self.state.settle(args.uid, args.node)
+                self.state.confirm_binding(args.uid, args.node)
                 self.on_result("found")
                 return
             if pod.node or sure:
-                self.state.retract(args.uid, args.node)
+                self.state.forget_assumed(args.uid, args.node)
                 where = f"the pod is bound to {pod.node}" if pod.node else "the API server refuses"
                 raise self._error("elsewhere" if pod.node else "rejected", f"{where}: {why}")
         raise self._error("doubtful", f"nobody knows whether the pod was bound: {why}")

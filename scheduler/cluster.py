@@ -11,8 +11,7 @@ from typing import TypeVar
 from common.apiserver.client import Client, Json, object_path
 from common.apiserver.errors import CredentialsError
 from common.apiserver.rest import MOST_KEPT
-from common.errors import Unavailable
-from common.serving.errors import SettingsError
+from common.errors import SettingsError, Unavailable
 
 BIND_SECONDS = 4.0
 """For one Binding; the API server gives it up after as long, so that none takes effect later."""
@@ -29,7 +28,7 @@ _GET_SECONDS = 1.0
 _WRITE_SECONDS = 4.0
 
 
-class Cluster:
+class SchedulerApi:
     """A client for one replica. Safe to share between threads; the coroutines wait for threads.
 
     What asks for one object, or writes one, raises ``Rejected`` where the API server says no: 404

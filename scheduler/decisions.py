@@ -29,7 +29,7 @@ Json: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Filtered:
+class FilterResult:
     """The nodes asked about, by what was decided.
 
     Attributes:
@@ -42,14 +42,14 @@ class Filtered:
     failed: dict[str, str] = field(default_factory=dict)
     unresolvable: dict[str, str] = field(default_factory=dict)
 
-    def titled(self, title: str) -> "Filtered":
+    def titled(self, title: str) -> "FilterResult":
         """Return the same with a title before each reason."""
         if not self.failed and not self.unresolvable:
             return self
         texts = {
             text: title + text for text in {*self.failed.values(), *self.unresolvable.values()}
         }
-        return Filtered(
+        return FilterResult(
             self.fitting,
             {name: texts[text] for name, text in self.failed.items()},
             {name: texts[text] for name, text in self.unresolvable.items()},
@@ -82,7 +82,7 @@ class Decisions:
 
     def filter(
         self, pod: PodInfo | None, nodes: Sequence[str], objects: Sequence[Json] | None = None
-    ) -> Filtered:
+    ) -> FilterResult:
         """Decide on which of *nodes* a pod fits; without a pod that asks for GPUs, on all.
 
         Args:
@@ -91,7 +91,7 @@ class Decisions:
             objects: what to decide by, where the nodes were sent whole.
         """
         if pod is None:
-            return Filtered(tuple(nodes))
+            return FilterResult(tuple(nodes))
         fitting: list[str] = []
         failed: dict[str, str] = {}
         unresolvable: dict[str, str] = {}
@@ -100,7 +100,7 @@ class Decisions:
                 fitting.append(name)
             else:
                 (unresolvable if decision.unresolvable else failed)[name] = decision.reason
-        return Filtered(tuple(fitting), failed, unresolvable)
+        return FilterResult(tuple(fitting), failed, unresolvable)
 
     def scores(
         self, pod: PodInfo | None, nodes: Sequence[str], objects: Sequence[Json] | None = None
@@ -144,7 +144,7 @@ class Decisions:
         held = self._state.allocations(name)
         if held is None:
             return UNKNOWN  # not remembered: a sender may make up any number
-        known[name] = self.judge(shape, held.snapshot())
+        known[name] = self.decide_node(shape, held.snapshot())
         return known[name]
 
     def _judge_for_itself(self, pod: PodInfo, name: str) -> NodeDecision:
@@ -152,17 +152,19 @@ class Decisions:
         held = self._state.allocations(name)
         if held is None:
             return UNKNOWN
-        return self.judge(pod.pod_class, held.snapshot_without(pod.id.uid))
+        return self.decide_node(pod.pod_class, held.snapshot_without(pod.id.uid))
 
     def _judge_object(self, pod: PodInfo, obj: Json) -> NodeDecision:
         """Decide by an object: the pods that are known there count on the cards that it names."""
         node = parse_node(obj, self._names)
         held = self._state.allocations(node.name)
         if held is None or node.cards != held.node.cards:
-            return self.judge(pod.pod_class, NodeSnapshot(node, node.sizes))
-        return self.judge(pod.pod_class, NodeSnapshot(node, held.snapshot_without(pod.id.uid).free))
+            return self.decide_node(pod.pod_class, NodeSnapshot(node, node.sizes))
+        return self.decide_node(
+            pod.pod_class, NodeSnapshot(node, held.snapshot_without(pod.id.uid).free)
+        )
 
-    def judge(self, shape: PodClass, snapshot: NodeSnapshot) -> NodeDecision:
+    def decide_node(self, shape: PodClass, snapshot: NodeSnapshot) -> NodeDecision:
         """Decide about one node."""
         fit = check(shape, snapshot)
         if isinstance(fit, Unschedulable):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from scheduler.binding import Binder
-from scheduler.cluster import Cluster
+from scheduler.cluster import SchedulerApi
 from scheduler.decisions import Decisions
 from scheduler.election import Election
 from scheduler.following import Watches
-from scheduler.handler import NOT_IN_STEP, Handler
-from scheduler.leadership import Endpoint, Leadership
+from scheduler.handler import NOT_IN_STEP, ExtenderHandler
+from scheduler.leadership import LeaderEndpoint, Leadership
 from scheduler.metrics import Metrics
 from scheduler.settings import Settings
 from scheduler.state import State
@@ -33,7 +33,7 @@ class Extender:
         """
         self.state = State(settings.names, settings.policy)
         self.metrics = metrics
-        self._cluster = Cluster(settings.kubeconfig, bindings=settings.threads)
+        self._cluster = SchedulerApi(settings.kubeconfig, bindings=settings.threads)
         self.watches = Watches(self.state, self._cluster)
         election = None
         if settings.lease:
@@ -45,7 +45,7 @@ class Extender:
                 clock=time.monotonic,
                 now=lambda: datetime.now(UTC),
             )
-        endpoint = Endpoint(
+        endpoint = LeaderEndpoint(
             api=self._cluster,
             namespace=settings.namespace,
             name=settings.endpoint_slice,
@@ -60,7 +60,7 @@ class Extender:
             policy=settings.policy,
             on_result=self.metrics.bound,
         )
-        self.handler = Handler(
+        self.handler = ExtenderHandler(
             decisions=Decisions(self.state, settings.names, settings.node_policy),
             binder=self._binder,
             names=settings.names,
@@ -70,7 +70,7 @@ class Extender:
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leadership", daemon=True)
-        observe(
+        export_gauges(
             self.metrics,
             self.state,
             leads=lambda: not self.leadership.not_binding(),
@@ -117,7 +117,7 @@ class Extender:
         self.watches.start()
 
 
-def observe(
+def export_gauges(
     metrics: Metrics, state: State, *, leads: Callable[[], bool], in_step: Callable[[], bool]
 ) -> None:
     """Export what is looked at when somebody asks.
@@ -136,4 +136,4 @@ def observe(
         ("known_pods", "GPU pods that count on a node.", lambda: state.counts[1]),
         ("assumed_pods", shows, lambda: state.assumed),
     ):
-        metrics.observe(name, text, value)
+        metrics.export(name, text, value)

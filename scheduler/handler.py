@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from common.serving.app import JSON, TEXT, Answer
+from common.serving.app import JSON, TEXT, HttpResponse
+from common.serving.errors import BadRequest
 from contract.names import Names
 from placement.pods import read_gpu_pod
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
-from scheduler.errors import BadRequest, BindError
+from scheduler.errors import BindError
 from scheduler.metrics import BIND, Metrics
 from scheduler.protocol import (
     decode_args,
@@ -34,7 +35,7 @@ _TITLE = "gpu-turnstile: "  # kube-scheduler does not tell whose reason it is
 
 
 @dataclass(eq=False, kw_only=True)
-class Handler:
+class ExtenderHandler:
     """The handler of requests.
 
     Attributes:
@@ -53,7 +54,7 @@ class Handler:
     in_step: Callable[[], bool]
     not_binding: Callable[[], str]
 
-    def decide(self, verb: str, read_body: Callable[[], bytes]) -> Answer:
+    def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
         """Answer a question about nodes. Safe to call from several threads.
 
         Args:
@@ -68,7 +69,7 @@ class Handler:
             return self._refuse(verb, error)
         return self._done(verb, began, body)
 
-    async def bind(self, read_body: Callable[[], bytes]) -> Answer:
+    async def bind(self, read_body: Callable[[], bytes]) -> HttpResponse:
         """Answer a request to bind a pod.
 
         Args:
@@ -81,11 +82,11 @@ class Handler:
             return self._refuse(BIND, error)
         return self._done(BIND, began, body)
 
-    def _done(self, verb: str, began: float, body: bytes) -> Answer:
-        self.metrics.answered(verb, time.perf_counter() - began)
-        return Answer(HTTPStatus.OK, JSON, body)
+    def _done(self, verb: str, began: float, body: bytes) -> HttpResponse:
+        self.metrics.count_response(verb, time.perf_counter() - began)
+        return HttpResponse(HTTPStatus.OK, JSON, body)
 
-    def _refuse(self, verb: str, error: Exception) -> Answer:
+    def _refuse(self, verb: str, error: Exception) -> HttpResponse:
         if isinstance(error, BadRequest | BindError):
             _log.warning("not done", extra={"verb": verb, "reason": str(error)})
             return self._error(verb, str(error), malformed=isinstance(error, BadRequest))
@@ -93,15 +94,15 @@ class Handler:
         _log.error("failed", extra={"verb": verb}, exc_info=error)
         return self._error(verb, INTERNAL, malformed=False)
 
-    def _error(self, verb: str, text: str, *, malformed: bool) -> Answer:
+    def _error(self, verb: str, text: str, *, malformed: bool) -> HttpResponse:
         self.metrics.failed(verb)
         if verb == "filter":
-            return Answer(HTTPStatus.OK, JSON, encode_filter_error(_TITLE + text))
+            return HttpResponse(HTTPStatus.OK, JSON, encode_filter_error(_TITLE + text))
         if verb == BIND:
-            return Answer(HTTPStatus.OK, JSON, encode_bound(_TITLE + text))
+            return HttpResponse(HTTPStatus.OK, JSON, encode_bound(_TITLE + text))
         if malformed:  # a list of priorities has no field for an error
-            return Answer(HTTPStatus.BAD_REQUEST, TEXT, f"{text}\n".encode())
-        return Answer(HTTPStatus.OK, JSON, encode_scores((), ()))
+            return HttpResponse(HTTPStatus.BAD_REQUEST, TEXT, f"{text}\n".encode())
+        return HttpResponse(HTTPStatus.OK, JSON, encode_scores((), ()))
 
     def _filter(self, body: bytes) -> bytes:
         args = decode_args(body)

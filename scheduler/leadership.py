@@ -42,7 +42,7 @@ class SliceApi(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class LeaderEndpoint:
     """The EndpointSlice of the Service, in which the leader stands.
 
     Attributes:
@@ -93,7 +93,7 @@ class Leadership:
         self,
         election: Election | None,
         watches: Watches,
-        endpoint: Endpoint,
+        endpoint: LeaderEndpoint,
         *,
         clock: Callable[[], float],
         wait: Callable[[float], None] = time.sleep,

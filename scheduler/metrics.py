@@ -54,7 +54,7 @@ class Metrics(ServerMetrics):
         self._bound = {result: self._bindings.labels(result) for result in BINDINGS}
         self._filtered = [self._nodes.labels(each) for each in ("fits", "full", "never")]
 
-    def answered(self, verb: str, seconds: float) -> None:
+    def count_response(self, verb: str, seconds: float) -> None:
         """Count a request that was answered.
 
         Args:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import Any, NoReturn
 
+from common.serving.errors import BadRequest, TooLarge
 from common.strict_json import NotJson, decode_strictly
 from contract.errors import quote
-from scheduler.decisions import Filtered, Json
-from scheduler.errors import BadRequest, TooLarge
+from scheduler.decisions import FilterResult, Json
 
 LARGEST_NAMES = 8 * 2**20
 """Bytes of a request; a pod is at most 3 MiB, and 5,000 node names a quarter of one."""
@@ -117,7 +117,7 @@ def decode_binding(body: bytes) -> BindingArgs:
     return BindingArgs(*(_text(document, field) for field in _BINDING))
 
 
-def encode_filtered(args: ExtenderArgs, filtered: Filtered) -> bytes:
+def encode_filtered(args: ExtenderArgs, filtered: FilterResult) -> bytes:
     """Write the answer to filter, in the form in which the nodes came."""
     names, nodes = None, None
     if args.nodes is None:

@@ -6,9 +6,9 @@ API server beside each other, without a thread for each.
 
 from common.serving import server
 from common.serving.app import Application
-from common.serving.tls import Certificate
+from common.serving.tls import ServedCertificate
 from scheduler.app import create_app
-from scheduler.cluster import Cluster
+from scheduler.cluster import SchedulerApi
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
 from scheduler.protocol import LARGEST_NODES
@@ -25,17 +25,17 @@ def serve(settings: Settings) -> None:
         SettingsError: certificate or credentials cannot be used.
         SystemExit: always, at the end; status 0 after a signal.
     """
-    certificate = Certificate(settings.files)
-    Cluster(settings.kubeconfig).close()
-    Server(settings, certificate).run()
+    certificate = ServedCertificate(settings.files)
+    SchedulerApi(settings.kubeconfig).close()
+    ExtenderServer(settings, certificate).run()
 
 
-class Server(server.Server):
+class ExtenderServer(server.GunicornServer):
     """The extender's process."""
 
     metrics: Metrics
 
-    def __init__(self, settings: Settings, certificate: Certificate) -> None:
+    def __init__(self, settings: Settings, certificate: ServedCertificate) -> None:
         self._settings = settings
         self._extender: Extender | None = None
         super().__init__(

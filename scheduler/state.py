@@ -128,7 +128,7 @@ class State:
         """Forget a pod: it has ended, or is gone."""
         with self.lock:
             self._unbound.pop(uid, None)
-            self.settle(uid, "")
+            self.confirm_binding(uid, "")
             self._leave(uid)
 
     def known_pods(self) -> AbstractSet[str]:
@@ -156,13 +156,13 @@ class State:
             self._allocations[pod.node].add_pod(pod)
             self._touch(pod.node)
 
-    def settle(self, uid: str, node: str) -> None:
+    def confirm_binding(self, uid: str, node: str) -> None:
         """Count a pod on no other node any more: its Binding to this one was done."""
         with self.lock:
             for other in [each for each in self._assumed.get(uid, ()) if each != node]:
-                self.retract(uid, other)
+                self.forget_assumed(uid, other)
 
-    def retract(self, uid: str, node: str) -> None:
+    def forget_assumed(self, uid: str, node: str) -> None:
         """Count a pod no more on a node to which it was not bound after all."""
         with self.lock:
             nodes = self._assumed.get(uid, set())
@@ -178,7 +178,7 @@ class State:
     def _put_bound(self, pod: PodInfo) -> None:
         uid = pod.id.uid
         self._unbound.pop(uid, None)
-        self.settle(uid, pod.node)
+        self.confirm_binding(uid, pod.node)
         self._assumed.pop(uid, None)
         if self._where.get(uid, pod.node) != pod.node:
             self._leave(uid)

@@ -16,9 +16,9 @@ import click
 from common.logs import configure
 from contract.errors import ContractError
 from simulator.client import ApiClient
-from simulator.errors import ClusterError
+from simulator.errors import ProcessDied
 from simulator.manifests import read_manifests
-from simulator.process import Ending
+from simulator.process import TerminationSignal
 
 _CONTEXT = {
     "show_default": True,
@@ -57,7 +57,7 @@ def apiserver(port: int, manifests: Path | None, kubeconfig: Path | None, seed: 
 
     _log()
     objects = read_manifests(manifests) if manifests else []
-    ending = Ending()
+    ending = TerminationSignal()
     with ApiServer(Settings(port=port, seed=seed)) as server:
         server.apply(*objects)
         if kubeconfig:
@@ -81,7 +81,7 @@ def scheduler(server: str, seed: int, workers: int, config: Path | None) -> None
     if config:
         (document,) = read_manifests(config)
         settings = parse_configuration(document)
-    ending = Ending()
+    ending = TerminationSignal()
     with ApiClient(server, user_agent="scheduler") as client:
         running = Scheduler(client, settings, seed=seed, workers=workers)
         running.start()
@@ -111,7 +111,7 @@ def kubelet(server: str, **settings: Any) -> None:
 
     _log()
     told = Settings(**settings)
-    ending = Ending()
+    ending = TerminationSignal()
     with ApiClient(server, user_agent=f"kubelet/{told.node_name}") as client:
         running = Kubelet(told, client)
         try:
@@ -156,7 +156,7 @@ def entry() -> None:
     """Run the command line; an error is one line, not a stack trace."""
     try:
         main()
-    except (ClusterError, ContractError, OSError, ValueError) as error:
+    except (ProcessDied, ContractError, OSError, ValueError) as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(1)
 

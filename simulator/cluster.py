@@ -29,7 +29,7 @@ from contract.inventory import PublishedInventory, decode_inventory
 from contract.names import Names
 from simulator.cards import cards_of
 from simulator.client import ApiClient, ApiError
-from simulator.errors import ClusterError
+from simulator.errors import ProcessDied
 from simulator.kubelet.trace import TraceEvent
 from simulator.manifests import Json, read_manifests, write_yaml
 from simulator.objects import annotations, path_of
@@ -44,7 +44,7 @@ _CLEANUPS = 50
 _CHECKOUT = Path(__file__).parents[1]
 
 
-class Cluster:
+class SimulatedCluster:
     """Starts everything, knows where everything is, and leaves nothing behind.
 
     Args:
@@ -130,7 +130,7 @@ class Cluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise ClusterError(f"{name} did not end within {_STOP_SECONDS:g} s") from None
+            raise ProcessDied(f"{name} did not end within {_STOP_SECONDS:g} s") from None
 
     def close(self) -> None:
         """Kill every process, and what it has started; remove the folder."""
@@ -159,9 +159,9 @@ class Cluster:
         while not condition():
             for name, process in self._processes.items():
                 if process.poll() is not None:
-                    raise ClusterError(f"{name} has died: {self._tail(name)}")
+                    raise ProcessDied(f"{name} has died: {self._tail(name)}")
             if time.monotonic() > deadline:
-                raise ClusterError(f"{what}: not within {within:g} s")
+                raise ProcessDied(f"{what}: not within {within:g} s")
             time.sleep(0.05)
 
     def ready(self) -> bool:

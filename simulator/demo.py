@@ -8,18 +8,18 @@ from pathlib import Path
 from agent.cards.inventory import parse_inventory
 from simulator.burst import burst_pods
 from simulator.cards import CARDS, cards_of
-from simulator.cluster import NAMES, Cluster, free_port
-from simulator.errors import ClusterError
-from simulator.people import People
+from simulator.cluster import NAMES, SimulatedCluster, free_port
+from simulator.errors import ProcessDied
 from simulator.report import Report
-from simulator.story import Story
-from simulator.twolevels import (
+from simulator.scheduler_comparison import (
     LOAD,
     NODES,
     SEED,
-    TwoLevels,
+    SchedulerComparison,
     mixed_pods,
 )
+from simulator.story import Story
+from simulator.viewer import ClusterViewer
 
 
 def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: bool) -> bool:
@@ -42,7 +42,7 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         f"Starting API server, scheduler, kubelet, webhook (TLS) and agent, {CARDS} cards of 24 GiB"
     )
     first, *others = NODES
-    with Cluster(seed=seed) as cluster:
+    with SimulatedCluster(seed=seed) as cluster:
         cluster.start_nodes(first)
         cluster.wait_for_nodes()
         story = Story(cluster, parse_inventory(cards_of(0)), report)
@@ -56,9 +56,9 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         )
         cluster.clear()
         cluster.wait_for_nodes()
-        two = TwoLevels(cluster, report)
+        two = SchedulerComparison(cluster, report)
         two.run(mixed_pods(LOAD, seed=SEED))
-        people = People(cluster, report)
+        people = ClusterViewer(cluster, report)
         people.look()
     right = story.right and two.right and people.right
     report.say(
@@ -81,12 +81,12 @@ def run_page(port: int) -> None:
     _claim(port)
     report = Report(verbose=True)
     report.say(f"Starting {len(NODES)} simulated nodes, webhook (TLS), agents and extender")
-    with Cluster() as cluster:
+    with SimulatedCluster() as cluster:
         cluster.start_nodes(*NODES)
         cluster.wait_for_nodes()
         cluster.let_the_scheduler_see_cards()
-        TwoLevels(cluster, report).burst(mixed_pods(LOAD, seed=SEED))
-        people = People(cluster, report)
+        SchedulerComparison(cluster, report).burst(mixed_pods(LOAD, seed=SEED))
+        people = ClusterViewer(cluster, report)
         people.look()
         people.serve(port)
 
@@ -96,7 +96,7 @@ def _claim(port: int) -> None:
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
-        raise ClusterError(
+        raise ProcessDied(
             f"port {port}: {os.strerror(error.errno or 0)}: end what uses it, or choose another: "
             f".venv/bin/python -m simulator page --port {free_port()}"
         ) from error

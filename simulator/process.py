@@ -6,7 +6,7 @@ import threading
 _POLL_S = 0.1
 
 
-class Ending:
+class TerminationSignal:
     """Whether SIGTERM or SIGINT has come. Make it in the main thread, before work begins."""
 
     def __init__(self) -> None:

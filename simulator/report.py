@@ -14,14 +14,15 @@ class Report:
         detail: prints what is shown on request only, or nothing.
     """
 
-    width_without_terminal = 118
-
-    def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
+    def __init__(
+        self, console: Console | None = None, *, verbose: bool = False, width: int = 118
+    ) -> None:
+        """Prepare; *width*: columns where standard output is no terminal."""
         console = console or Console(highlight=False)
         if not console.is_terminal:
             console = Console(
                 file=console.file,
-                width=self.width_without_terminal,
+                width=width,
                 highlight=False,
                 no_color=True,
                 quiet=console.quiet,

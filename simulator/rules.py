@@ -39,7 +39,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RuleCall:
     """One ``Allocate``.
 
     Attributes:
@@ -53,10 +53,10 @@ class Request:
     container: str
 
 
-def score(requests: Iterable[Request], named: Iterable[Named | None]) -> Counter[Verdict]:
+def score(requests: Iterable[RuleCall], named: Iterable[Named | None]) -> Counter[Verdict]:
     """Compare a rule's answers with the truth; who names a pod alone is right by the pod."""
 
-    def judge(request: Request, name: Named | None) -> Verdict:
+    def judge(request: RuleCall, name: Named | None) -> Verdict:
         if name is None:
             return Verdict.REFUSED
         is_right = right(request.pod, {request.container}, (), name)
@@ -65,7 +65,9 @@ def score(requests: Iterable[Request], named: Iterable[Named | None]) -> Counter
     return Counter(map(judge, requests, named))
 
 
-def gpu_manager(candidates: Sequence[Candidate], requests: Sequence[Request]) -> list[Named | None]:
+def gpu_manager(
+    candidates: Sequence[Candidate], requests: Sequence[RuleCall]
+) -> list[Named | None]:
     """Apply the rule of ``tkestack/gpu-manager``, for the core calls (K6).
 
     Source: ``pkg/services/allocator/nvidia/allocator.go``, ``Allocate`` and
@@ -100,7 +102,7 @@ def gpu_manager(candidates: Sequence[Candidate], requests: Sequence[Request]) ->
     return answers
 
 
-def in_line(candidates: Iterable[Candidate], request: Request) -> list[Candidate]:
+def in_line(candidates: Iterable[Candidate], request: RuleCall) -> list[Candidate]:
     """Return who was bound by then, by age; UIDs stand for the arbitrary order of equal stamps."""
     known = (each for each in candidates if each.bound_ns <= request.at_ns)
     return sorted(known, key=lambda each: (each.stamp_ns, each.uid))

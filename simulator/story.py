@@ -15,12 +15,12 @@ from contract.stamps import OrderStamp
 from simulator.audit import holdings_of, per_card, records_of, unequal_records
 from simulator.burst import submit
 from simulator.client import ApiError
-from simulator.cluster import NAMES, Cluster
+from simulator.cluster import NAMES, SimulatedCluster
 from simulator.manifests import Json, read_manifests
 from simulator.node.judge import Admission, Verdict, count, in_log, judge
 from simulator.objects import annotations, phase
 from simulator.report import Report
-from simulator.rules import Candidate, Request, gpu_manager, score
+from simulator.rules import Candidate, RuleCall, gpu_manager, score
 
 _SETTLE_SECONDS = 300.0  # on two idle cores 6
 _KNOWN_BY = {
@@ -35,7 +35,7 @@ _KNOWN_BY = {
 class Story:
     """What happens on one cluster, part after part."""
 
-    def __init__(self, cluster: Cluster, inventory: Inventory, report: Report) -> None:
+    def __init__(self, cluster: SimulatedCluster, inventory: Inventory, report: Report) -> None:
         self.right = True
         self._cluster = cluster
         self._index = {card.uuid: card.index for card in inventory.cards}
@@ -183,10 +183,10 @@ class Story:
         return found
 
 
-def _request(admission: Admission) -> Request:
+def _request(admission: Admission) -> RuleCall:
     call = admission.event
     pod = f"{call.namespace}/{call.pod}"
-    return Request(admission.resource, len(call.ids), int(call.unix_ms * 1e6), pod, call.container)
+    return RuleCall(admission.resource, len(call.ids), int(call.unix_ms * 1e6), pod, call.container)
 
 
 def _candidate(pod: Json) -> Candidate:

@@ -20,8 +20,8 @@ from agent.observability.metrics import Metrics as AgentMetrics
 from common.apiserver.client import Client
 from common.logs import FIELDS, TRACE
 from contract.names import Names
-from proxy.status import Figures
-from scheduler.extender import observe
+from proxy.metrics import ProxyMetrics
+from scheduler.extender import export_gauges
 from scheduler.metrics import Metrics as SchedulerMetrics
 from scheduler.state import State
 from tests.deploy.soundness import PROGRAMS, variables
@@ -274,12 +274,12 @@ def test_every_resource_and_annotation_is_told() -> None:
 def exported() -> dict[str, set[str]]:
     """What each program exports, without the prefix of all."""
     extender, page = SchedulerMetrics(), ViewMetrics()
-    observe(extender, State(Names()), leads=lambda: True, in_step=lambda: True)
+    export_gauges(extender, State(Names()), leads=lambda: True, in_step=lambda: True)
     Live(cast("Client", None), ClusterState(Names()), Feed(1), page, namespace="")
     found = {}
     for program, text in (
         ("agent", AgentMetrics().render().decode()),
-        ("proxy", generate_latest(Figures({}, lambda: 0)).decode()),
+        ("proxy", generate_latest(ProxyMetrics({}, lambda: 0)).decode()),
         ("scheduler", extender.render().decode()),
         ("view", page.render().decode()),
         ("webhook", WebhookMetrics().render().decode()),

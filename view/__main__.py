@@ -7,8 +7,8 @@ from typing import Any
 import click
 
 from common.commandline import options_of, run
+from common.errors import SettingsError
 from common.logs import configure
-from common.serving.errors import SettingsError
 from contract.errors import InvalidName
 from view.web import server
 from view.web.settings import PREFIX, Settings

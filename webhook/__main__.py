@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from common.commandline import options_of, run, server_options
+from common.errors import SettingsError
 from common.logs import configure
 from common.serving.app import Application
 from contract.errors import InvalidName
 from webhook.admission.options import DefaultMemory
-from webhook.errors import SettingsError
 from webhook.metrics import Metrics
 from webhook.server import make_app, serve
 from webhook.settings import Files, Settings

@@ -6,19 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 
-from common.serving.app import JSON, TEXT, Answer, Application, Request
+from common.serving.app import JSON, TEXT, Application, HttpRequest, HttpResponse
+from common.serving.errors import BadRequest, Unverified
 from common.text import cut
 from webhook.access_log import AccessLog
+from webhook.admission.decision import Decision
 from webhook.admission.reviews import (
     LARGEST_BODY,
     Review,
-    check_media,
     decode_review,
     encode_review,
 )
 from webhook.admission.routes import Routes
-from webhook.admission.verdicts import Verdict
-from webhook.errors import BadRequest, TooLarge, Unverified
 from webhook.metrics import Metrics
 
 INTERNAL = "internal error, see the log of the webhook"
@@ -27,7 +26,7 @@ _log = logging.getLogger(__name__)
 _LONGEST_LOGGED = 253  # of a sender's text; the longest name in Kubernetes
 
 
-class Handler:
+class ReviewHandler:
     """The handler of reviews: decides, counts and logs each.
 
     Args:
@@ -53,15 +52,13 @@ class Handler:
         self._access = access or AccessLog()
         self._clock = clock
 
-    def answer(self, route: str, request: Request) -> Answer:
+    def handle(self, route: str, request: HttpRequest) -> HttpResponse:
         """Answer a request to one of :attr:`routes`; *route* is its path."""
         started = self._clock()
         try:
             if self._only_verified and not request.verified:
                 raise Unverified("client certificate: Required value: of the CA in --client-ca")
-            media = request.header(b"content-type").partition(";")[0].strip()
-            check_media(media, request.header(b"content-encoding"))
-            review = decode_review(request.body(too_large=TooLarge))
+            review = decode_review(request.json_body())
             verdict = self.routes[route](review)
             body = encode_review(review, verdict)
             self._record(route, review, verdict, self._clock() - started)
@@ -70,16 +67,16 @@ class Handler:
         except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
             _log.exception("failed", extra={"path": route})
             return self.refuse(route, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL)
-        return Answer(HTTPStatus.OK, JSON, body)
+        return HttpResponse(HTTPStatus.OK, JSON, body)
 
-    def refuse(self, path: str, status: HTTPStatus, reason: str) -> Answer:
+    def refuse(self, path: str, status: HTTPStatus, reason: str) -> HttpResponse:
         """Return one line of text as the answer; count and log the refusal."""
         self.metrics.refused(status.value)
         path = cut(path, _LONGEST_LOGGED)
         _log.warning("refused", extra={"path": path, "status": status.value, "reason": reason})
-        return Answer(status, TEXT, f"{reason}\n".encode())
+        return HttpResponse(status, TEXT, f"{reason}\n".encode())
 
-    def _record(self, route: str, review: Review, verdict: Verdict, seconds: float) -> None:
+    def _record(self, route: str, review: Review, verdict: Decision, seconds: float) -> None:
         label, rules = verdict.label, verdict.rules
         self.metrics.reviewed(route, label, rules, seconds)
         self._access.write(
@@ -98,7 +95,7 @@ class Handler:
         )
 
 
-def create_app(handler: Handler, *, is_ready: Callable[[], str] = lambda: "") -> Application:
+def create_app(handler: ReviewHandler, *, is_ready: Callable[[], str] = lambda: "") -> Application:
     """Make the ASGI application: reviews, probes and metrics.
 
     Args:
@@ -108,5 +105,5 @@ def create_app(handler: Handler, *, is_ready: Callable[[], str] = lambda: "") ->
     app = Application(handler.refuse, INTERNAL, LARGEST_BODY)
     app.add_status(handler.metrics, is_ready=is_ready)
     for route in handler.routes:
-        app.add(route, "POST", partial(handler.answer, route))
+        app.add(route, "POST", partial(handler.handle, route))
     return app

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from common.serving import server
 from common.serving.app import Application
-from common.serving.tls import Certificate
+from common.serving.tls import ServedCertificate
 from contract.stamps import Stamper, writer_name
 from webhook.admission.routes import make_routes
-from webhook.app import Handler, create_app
+from webhook.app import ReviewHandler, create_app
 from webhook.metrics import Metrics
 from webhook.settings import Settings
 
@@ -22,7 +22,7 @@ def serve(settings: Settings) -> None:
         SettingsError: the certificate cannot be used.
         SystemExit: always, at the end; status 0 after a signal.
     """
-    Server(settings, Certificate(settings.files)).run()
+    WebhookServer(settings, ServedCertificate(settings.files)).run()
 
 
 def make_app(
@@ -42,16 +42,16 @@ def make_app(
         options=settings.options,
     )
     only_verified = settings.files.client_ca is not None
-    handler = Handler(routes, only_verified=only_verified, metrics=metrics)
+    handler = ReviewHandler(routes, only_verified=only_verified, metrics=metrics)
     return create_app(handler, is_ready=is_ready)
 
 
-class Server(server.Server):
+class WebhookServer(server.GunicornServer):
     """The webhook's process."""
 
     metrics: Metrics
 
-    def __init__(self, settings: Settings, certificate: Certificate) -> None:
+    def __init__(self, settings: Settings, certificate: ServedCertificate) -> None:
         self._settings = settings
         super().__init__(
             "gpu-turnstile-webhook",

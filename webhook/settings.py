@@ -10,7 +10,7 @@ from common.commandline import choice, setting
 from common.serving.tls import Files
 from common.text import cut
 from contract.names import DEFAULT_DOMAIN, Names
-from webhook.admission.options import DefaultMemory, Options
+from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
 
 __all__ = ["Files", "Settings"]
@@ -79,9 +79,9 @@ class Settings:
     )
 
     @property
-    def options(self) -> Options:
+    def options(self) -> AdmissionOptions:
         """The choices on which decisions depend."""
-        return Options(
+        return AdmissionOptions(
             self.largest_card,
             self.default_memory,
             self.scheduler_name,

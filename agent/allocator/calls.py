@@ -24,7 +24,7 @@ from agent.allocator.node_state import NodeState
 from agent.allocator.observer import KubeletObserver
 from agent.allocator.outcomes import AllocationPublisher, EnforcementCoordinator
 from agent.allocator.placer import Placement, Placer, at_least
-from agent.allocator.resolver import Request, Resolution, assumed_container, resolve
+from agent.allocator.resolver import Resolution, TargetRequest, assumed_container, resolve
 from agent.allocator.search_input import (
     Assumptions,
     PlacementConstraints,
@@ -135,7 +135,7 @@ class CallRunner:
             raise refusals[0]
 
 
-def _request(call: Call, snapshot: AllocationSnapshot) -> Request:
+def _request(call: Call, snapshot: AllocationSnapshot) -> TargetRequest:
     """Return what a call says of its target.
 
     Raises:
@@ -152,7 +152,7 @@ def _request(call: Call, snapshot: AllocationSnapshot) -> Request:
     check_free(resource, kept)
     if len(owners) > 1:
         raise GrantError(f"places of {resource} of several pods were named together")
-    return Request(resource, call.size, owners[0] if owners else None)
+    return TargetRequest(resource, call.size, owners[0] if owners else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,7 +129,7 @@ class LastCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TargetRequest:
     """What a call says of its target.
 
     Attributes:
@@ -169,7 +169,11 @@ class Resolution:
 
 
 def resolve(
-    request: Request, snapshot: AllocationSnapshot, last_call: LastCall, *, last_resort: bool = True
+    request: TargetRequest,
+    snapshot: AllocationSnapshot,
+    last_call: LastCall,
+    *,
+    last_resort: bool = True,
 ) -> Resolution:
     """Return the container that a call is for.
 
@@ -269,7 +273,7 @@ def _order(
     return not last_call.is_target(pod), not pod.held, pod.rank, pod.id
 
 
-def next_container(request: Request, pod: SnapshotPod) -> ContainerDemand | None:
+def next_container(request: TargetRequest, pod: SnapshotPod) -> ContainerDemand | None:
     """Return the first container of *pod* that lacks something, if it asks for just this (R4)."""
     if pod.info is None:
         return _next_of_unknown(request, pod)
@@ -279,7 +283,7 @@ def next_container(request: Request, pod: SnapshotPod) -> ContainerDemand | None
     return None if pod.held.get(container.name, {}).get(request.resource) else container
 
 
-def _next_of_unknown(request: Request, pod: SnapshotPod) -> ContainerDemand | None:
+def _next_of_unknown(request: TargetRequest, pod: SnapshotPod) -> ContainerDemand | None:
     """Return the likeliest container of a pod that only the kubelet knows.
 
     It is one that has another resource and not this one, unless it has whole cards, which may be
@@ -321,7 +325,7 @@ def assumed_container(name: str, held: Mapping[Resource, Sized]) -> ContainerDem
 _MOST_NAMED = 5
 
 
-def _nothing_fits(request: Request, snapshot: AllocationSnapshot) -> str:
+def _nothing_fits(request: TargetRequest, snapshot: AllocationSnapshot) -> str:
     """Return what was asked and what was waiting."""
     texts = sorted(
         f"{pod.id} container {each.name} (cores {each.demand.cores}, memory {each.demand.memory})"

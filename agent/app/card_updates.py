@@ -9,17 +9,17 @@ import threading
 from collections.abc import Callable, Mapping
 
 from agent.cards.discovery import CardsStatus
-from agent.cards.health import CardHealth, Fault
-from agent.cards.inventory import CardFault, Discovery
-from agent.kubernetes_api.events import Notice, Subject
+from agent.cards.health import CardFault, CardHealth
+from agent.cards.inventory import Discovery, UnservedCard
+from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.metrics import Metrics
 from contract.inventory import Card, Inventory
 
 log = logging.getLogger(__name__)
 
 
-class CardNews:
-    """A :class:`agent.cards.discovery.Observer` that passes on what it is told."""
+class CardUpdates:
+    """A :class:`agent.cards.discovery.CardListener` that passes on what it is told."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class CardNews:
         """Start without news; *poke* makes all look again that show the cards."""
         # The kubelet writes its own Events so: the node's name stands for its UID, and
         # ``kubectl describe node`` looks for both.
-        self._node = Subject("Node", "", node, node)
+        self._node = EventSubject("Node", "", node, node)
         self._metrics = metrics
         self._tell = tell
         self._poke = poke
@@ -89,7 +89,7 @@ class CardNews:
             self._tell(Notice(self._node, "GPUsServedTwice", text))
         self._served_twice = twice
 
-    def card_turned(self, card: Card, health: CardHealth) -> None:
+    def health_changed(self, card: Card, health: CardHealth) -> None:
         """Tell why a card is not given out now, or is again."""
         self._gauge(card, healthy=health.healthy)
         name = f"card {card.index} ({card.uuid}, {card.model})"
@@ -102,7 +102,7 @@ class CardNews:
             self._tell(Notice(self._node, "GPUUnhealthy", text))
         self._poke()
 
-    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
+    def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
         """Count an event of the driver."""
         xid = "" if fault.xid is None else str(fault.xid)
         whose = "card" if counts else "application"
@@ -111,7 +111,7 @@ class CardNews:
     def _gauge(self, card: Card, *, healthy: bool) -> None:
         self._metrics.card_healthy.labels(card.uuid, str(card.index), card.model).set(healthy)
 
-    def _left_out(self, each: CardFault) -> Notice:
+    def _left_out(self, each: UnservedCard) -> Notice:
         name = f"card {each.index}" + (f" ({each.uuid})" if each.uuid else "")
         return Notice(self._node, "GPULeftOut", f"{name} is not served: {each.reason}")
 

@@ -78,7 +78,7 @@ def _control_devices() -> tuple[str, ...]:
     return tuple(path for path in CONTROL_DEVICES if Path(path).exists())
 
 
-class Upkeep:
+class EnforcerRunner:
     """What keeps an enforcer going: threads, sockets. Started again until the disk lets it."""
 
     def __init__(
@@ -135,7 +135,7 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     entitled: Entitled,
     on_registered: Callable[[str], None] = lambda _result: None,
     on_outdated: Callable[[bool], None] = lambda _outdated: None,
-) -> tuple[Enforcer, Upkeep]:
+) -> tuple[Enforcer, EnforcerRunner]:
     """Make the enforcer that the settings name, and what keeps it going.
 
     *driver* tells the driver's version, empty while it is not known; *on_registered* is told how
@@ -158,7 +158,7 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
             vcuda.close()
             cri.close()
 
-        return vcuda, Upkeep(vcuda.open, lambda: vcuda.alive, close)
+        return vcuda, EnforcerRunner(vcuda.open, lambda: vcuda.alive, close)
     if settings.enforcement is EnforcementMode.HAMI_CORE:
         hami = HamiCore(
             state_dir=settings.state_dir,
@@ -166,5 +166,5 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
             block=settings.memory_block,
             cards=inventory.cards,
         )
-        return hami, Upkeep(hami.open)
-    return NoEnforcement(), Upkeep()
+        return hami, EnforcerRunner(hami.open)
+    return NoEnforcement(), EnforcerRunner()

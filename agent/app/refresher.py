@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from agent.allocator.allocator import Allocator
-from agent.app.container_setup import Upkeep
+from agent.app.container_setup import EnforcerRunner
 from agent.host import process
 
 # How long a running pod waits at most for the annotation that an agent killed in between owes it.
@@ -27,7 +27,7 @@ class Refresher:
         self,
         *,
         allocator: Allocator,
-        upkeep: Upkeep,
+        upkeep: EnforcerRunner,
         synced: threading.Event,
         stop: threading.Event,
         on_released: Callable[[], None],

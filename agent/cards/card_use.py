@@ -26,7 +26,7 @@ class CardUse:
     problems: tuple[str, ...] = ()
 
 
-class Sample(NamedTuple):
+class CoreSample(NamedTuple):
     """One process's use of a card's cores, in hundredths, *at* some Unix microsecond."""
 
     pid: int
@@ -34,14 +34,14 @@ class Sample(NamedTuple):
     cores: int
 
 
-def newest_samples(samples: Iterable[Sample], *, since: int) -> dict[int, int]:
+def newest_samples(samples: Iterable[CoreSample], *, since: int) -> dict[int, int]:
     """Return the newest plausible sample of each process.
 
     NVML asks for room before it fills it, and drivers leave what they did not fill as it was or at
     zero: such entries have no process, a time before the one asked for, or more than a whole card.
     Samples that are not newer than *since*, Unix microseconds, are left out.
     """
-    newest: dict[int, Sample] = {}
+    newest: dict[int, CoreSample] = {}
     for each in samples:
         if each.pid <= 0 or each.at <= since or not 0 <= each.cores <= CORES_PER_CARD:
             continue

@@ -58,21 +58,21 @@ def dump_discovery(found: Discovery) -> str:
         for each in found.left_out()
     ]
     document = write_inventory(found.inventory)
-    document["links"] = [_Line(link) for link in document["links"]]
-    text = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
+    document["links"] = [_OneLine(link) for link in document["links"]]
+    text = yaml.dump(document, Dumper=_CardsDumper, sort_keys=False, width=120)
     return "\n".join(lines) + "\n" + text
 
 
-class _Line(dict[str, Any]):
+class _OneLine(dict[str, Any]):
     """A mapping that the dumper writes on one line."""
 
 
-class _Dumper(yaml.SafeDumper):
-    """A dumper that writes :class:`_Line` on one line."""
+class _CardsDumper(yaml.SafeDumper):
+    """A dumper that writes :class:`_OneLine` on one line."""
 
 
-_Dumper.add_representer(
-    _Line,
+_CardsDumper.add_representer(
+    _OneLine,
     lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line, flow_style=True),
 )
 

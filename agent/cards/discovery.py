@@ -15,18 +15,18 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Protocol
 
+from agent.cards.fault_store import FaultStore
 from agent.cards.health import (
+    CardFault,
     CardHealth,
-    Fault,
+    ClockReading,
     FaultKind,
-    Moment,
     Rules,
     after_fault,
     after_probe,
 )
 from agent.cards.inventory import Discovery
-from agent.cards.kept_faults import KeptFaults
-from agent.cards.source import Session, Source, none_served
+from agent.cards.source import CardSession, CardSource, none_served
 from agent.errors import DriverUnloaded, Unavailable
 from common.backoff import Backoff, Jitter, by_chance
 from contract.cordon import REASON
@@ -53,22 +53,22 @@ class CardsStatus:
     latecomers: tuple[str, ...] = ()
     unwatched: Mapping[str, str] = field(default_factory=dict)
 
-    def news(self) -> tuple[object, ...]:
+    def change_key(self) -> tuple[object, ...]:
         """Return the parts of which observers are told when they change."""
         told = {uuid: each.reason for uuid, each in self.health.items()}
         return self.discovery, told, self.problem, self.latecomers, self.unwatched
 
 
-class Observer(Protocol):
+class CardListener(Protocol):
     """Receives changes; called on the watch's thread, in order."""
 
     def cards_changed(self, status: CardsStatus) -> None:
-        """Receive a status of which :meth:`CardsStatus.news` has changed."""
+        """Receive a status of which :meth:`CardsStatus.change_key` has changed."""
 
-    def card_turned(self, card: Card, health: CardHealth) -> None:
+    def health_changed(self, card: Card, health: CardHealth) -> None:
         """Receive a card that became unhealthy, or healthy again."""
 
-    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
+    def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
         """Receive an event of the driver; *counts*: it makes the card unhealthy."""
 
 
@@ -92,8 +92,8 @@ class Pace:
     retry_most: float = 60.0
 
 
-def _now() -> Moment:
-    return Moment(time.monotonic(), datetime.now(UTC))
+def _now() -> ClockReading:
+    return ClockReading(time.monotonic(), datetime.now(UTC))
 
 
 class CardWatch:
@@ -101,13 +101,13 @@ class CardWatch:
 
     def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
-        source: Source,
+        source: CardSource,
         *,
         rules: Rules,
-        observer: Observer,
-        kept: KeptFaults,
+        observer: CardListener,
+        kept: FaultStore,
         pace: Pace | None = None,
-        now: Callable[[], Moment] = _now,
+        now: Callable[[], ClockReading] = _now,
         jitter: Jitter = by_chance,
     ) -> None:
         """Watch the cards of *source*; nothing runs before :meth:`run`."""
@@ -121,7 +121,7 @@ class CardWatch:
         self._now = now
         self._jitter = jitter
         self._status = CardsStatus()
-        self._told = self._status.news()
+        self._told = self._status.change_key()
         self._cards: dict[str, Card] = {}
         self._answered = False  # whether this session has probed every card
         self._deaf = False  # whether a card did not answer its last probe
@@ -173,7 +173,7 @@ class CardWatch:
                     pauses.reset()
                 stop.wait(pauses.next())
 
-    def _serve(self, session: Session, stop: threading.Event) -> None:
+    def _serve(self, session: CardSession, stop: threading.Event) -> None:
         """Use one session until it fails, should be renewed, or *stop* is set."""
         self._note_found(session.discover())
         unwatched = session.watch(tuple(self._cards))
@@ -234,7 +234,7 @@ class CardWatch:
         for uuid, health in self._kept.load().items():
             fault = health.fault
             if uuid in self._cards and fault is not None and self._rules.counts(fault):
-                self._settle(uuid, replace(health, last=min(health.last, now)))
+                self._set_health(uuid, replace(health, last=min(health.last, now)))
 
     def _log_found(self, found: Discovery) -> None:
         log.info(
@@ -251,24 +251,24 @@ class CardWatch:
                 extra={"index": each.index, "card": each.uuid, "reason": each.reason},
             )
 
-    def _probe(self, session: Session) -> None:
+    def _probe(self, session: CardSession) -> None:
         """Ask every card how it is."""
         self._deaf = False
         for uuid in self._cards:
             answer = session.probe(uuid)
             before, now = self._status.health[uuid], self._now()
-            if isinstance(answer, Fault):
+            if isinstance(answer, CardFault):
                 self._deaf |= answer.kind is not FaultKind.MIG
-                self._settle(uuid, after_fault(before, answer, now, self._rules))
+                self._set_health(uuid, after_fault(before, answer, now, self._rules))
             else:
-                self._settle(uuid, after_probe(before, answer, now, self._rules))
+                self._set_health(uuid, after_probe(before, answer, now, self._rules))
         self._looked = self._now().at
         self._answered = True
         self._kept.save(self._status.health)
         self._tell()
         self.known.set()
 
-    def _event(self, uuid: str, fault: Fault) -> None:
+    def _event(self, uuid: str, fault: CardFault) -> None:
         """Log an event of the driver, tell the observer, and update the card's health."""
         counts = self._rules.counts(fault)
         log.log(
@@ -278,7 +278,7 @@ class CardWatch:
         )
         self._observer.event_seen(self._cards[uuid], fault, counts=counts)
         before = self._status.health[uuid]
-        self._settle(uuid, after_fault(before, fault, self._now(), self._rules))
+        self._set_health(uuid, after_fault(before, fault, self._now(), self._rules))
         self._kept.save(self._status.health)
 
     def _failed(self, error: Unavailable) -> None:
@@ -292,13 +292,13 @@ class CardWatch:
         self._update(problem=str(error))
         if not self._answered:
             kind = FaultKind.DRIVER if isinstance(error, DriverUnloaded) else FaultKind.NVML
-            fault, now = Fault(kind, str(error)), self._now()
+            fault, now = CardFault(kind, str(error)), self._now()
             for uuid in self._cards:
                 before = self._status.health[uuid]
-                self._settle(uuid, after_fault(before, fault, now, self._rules))
+                self._set_health(uuid, after_fault(before, fault, now, self._rules))
         self._tell()
 
-    def _settle(self, uuid: str, health: CardHealth) -> None:
+    def _set_health(self, uuid: str, health: CardHealth) -> None:
         """Store a card's health; tell the observer if it became healthy or unhealthy."""
         before = self._status.health[uuid]
         self._update(health={**self._status.health, uuid: health})
@@ -310,7 +310,7 @@ class CardWatch:
             log.info("card healthy again", extra={**more, "was": before.reason})
         else:
             log.warning("card unhealthy", extra={**more, "reason": health.reason})
-        self._observer.card_turned(card, health)
+        self._observer.health_changed(card, health)
 
     def _missing(self) -> bool:
         """Whether a card of the node does not answer."""
@@ -322,7 +322,7 @@ class CardWatch:
 
     def _tell(self) -> None:
         """Tell the observer if something has changed since it was last told."""
-        news = self._status.news()
+        news = self._status.change_key()
         if news != self._told:
             self._told = news
             self._observer.cards_changed(self._status)

@@ -83,7 +83,7 @@ _TOLD_ONCE = frozenset({FaultKind.XID, FaultKind.ECC})
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class CardFault:
     """One thing that went wrong with a card; *text* is for people, without a time."""
 
     kind: FaultKind
@@ -96,10 +96,10 @@ class Fault:
         return self.kind in (FaultKind.ECC, FaultKind.RESET) or self.xid in RESET_XIDS
 
 
-def xid_fault(xid: int) -> Fault:
+def xid_fault(xid: int) -> CardFault:
     """Describe an Xid, with its name where it has one: ``Xid 79 (GPU has fallen off the bus)``."""
     name = _XID_NAMES.get(xid)
-    return Fault(FaultKind.XID, f"Xid {xid} ({name})" if name else f"Xid {xid}", xid)
+    return CardFault(FaultKind.XID, f"Xid {xid} ({name})" if name else f"Xid {xid}", xid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Rules:
     ignored_xids: Collection[int] | None = APPLICATION_XIDS
     fatal_xids: Collection[int] = ()
 
-    def counts(self, fault: Fault) -> bool:
+    def counts(self, fault: CardFault) -> bool:
         """Whether a fault makes a card unhealthy."""
         if fault.xid is None or fault.xid in self.fatal_xids:
             return True
@@ -142,7 +142,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockReading:
     """A time, on two clocks."""
 
     at: float
@@ -158,14 +158,14 @@ class CardHealth:
     Attributes:
         fault: the gravest fault since the card was healthy, ``None`` while it is.
         since: when that one came.
-        last: when the latest fault came, on the clock of :class:`Moment`.
+        last: when the latest fault came, on the clock of :class:`ClockReading`.
         needs_reset: whether one of the faults takes a reset.
         reset_seen: whether there has been a reset since.
         gone: whether the card has not answered since it was lost.
         uncorrectable: the last known count of uncorrectable ECC errors.
     """
 
-    fault: Fault | None = None
+    fault: CardFault | None = None
     since: datetime | None = None
     last: float = 0.0
     needs_reset: bool = False
@@ -186,12 +186,14 @@ class CardHealth:
         return f"{self.fault.text} at {self.since:%H:%M:%S}"
 
     @property
-    def told_once(self) -> bool:
+    def is_event_only(self) -> bool:
         """Whether the card is ill by an event, which the driver does not tell another agent."""
         return self.fault is not None and self.fault.kind in _TOLD_ONCE
 
 
-def after_fault(health: CardHealth, fault: Fault, now: Moment, rules: Rules) -> CardHealth:
+def after_fault(
+    health: CardHealth, fault: CardFault, now: ClockReading, rules: Rules
+) -> CardHealth:
     """Return the health after a fault."""
     if not rules.counts(fault):
         return health
@@ -209,7 +211,7 @@ def after_fault(health: CardHealth, fault: Fault, now: Moment, rules: Rules) -> 
     return health
 
 
-def after_probe(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> CardHealth:
+def after_probe(health: CardHealth, probe: Probe, now: ClockReading, rules: Rules) -> CardHealth:
     """Return the health after a probe, which may make an unhealthy card healthy."""
     before, count = health.uncorrectable, probe.uncorrectable
     fell = before is not None and count is not None and count < before
@@ -223,15 +225,17 @@ def after_probe(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> 
     )
     faults = []
     if rose:
-        faults.append(Fault(FaultKind.ECC, f"{count} uncorrectable ECC errors, before {before}"))
+        faults.append(
+            CardFault(FaultKind.ECC, f"{count} uncorrectable ECC errors, before {before}")
+        )
     if before is None and count and probe.action is None:
         # They came while no agent looked. A newer driver says itself whether they take a reset.
         text = f"{count} uncorrectable ECC errors since the driver was loaded"
-        faults.append(Fault(FaultKind.ECC, text))
+        faults.append(CardFault(FaultKind.ECC, text))
     if probe.action:
-        faults.append(Fault(FaultKind.RESET, f"the driver asks for {probe.action}"))
+        faults.append(CardFault(FaultKind.RESET, f"the driver asks for {probe.action}"))
     if probe.defect:
-        faults.append(Fault(FaultKind.DEFECT, probe.defect))
+        faults.append(CardFault(FaultKind.DEFECT, probe.defect))
     for fault in faults:
         health = after_fault(health, fault, now, rules)
     if health.healthy or faults or not _passes(health, probe, now, rules):
@@ -239,7 +243,7 @@ def after_probe(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> 
     return CardHealth(uncorrectable=health.uncorrectable)
 
 
-def _passes(health: CardHealth, probe: Probe, now: Moment, rules: Rules) -> bool:
+def _passes(health: CardHealth, probe: Probe, now: ClockReading, rules: Rules) -> bool:
     """Whether an unhealthy card whose probe showed no new fault comes back."""
     if now.at - health.last < rules.quiet:
         return False

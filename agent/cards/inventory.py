@@ -21,7 +21,7 @@ _CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "d
 
 
 @dataclass(frozen=True, slots=True)
-class CardFault:
+class UnservedCard:
     """A card of the node that is not in its inventory, by its index in NVML's order."""
 
     index: int
@@ -43,10 +43,10 @@ class Discovery:
 
     inventory: Inventory
     driver: str = ""
-    faults: tuple[CardFault, ...] = ()
-    skipped: tuple[CardFault, ...] = ()
+    faults: tuple[UnservedCard, ...] = ()
+    skipped: tuple[UnservedCard, ...] = ()
 
-    def left_out(self) -> list[CardFault]:
+    def left_out(self) -> list[UnservedCard]:
         """List the cards that are not served, by index."""
         return sorted((*self.faults, *self.skipped), key=lambda each: each.index)
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from agent.cards.health import Fault, FaultKind, Probe, xid_fault
-from agent.cards.inventory import CardFault, Discovery, check_distinct, parse_card
+from agent.cards.health import CardFault, FaultKind, Probe, xid_fault
+from agent.cards.inventory import Discovery, UnservedCard, check_distinct, parse_card
 from agent.cards.pci import SYSFS, is_switch, numa_node
 from agent.errors import DriverUnloaded, SettingsError, Unavailable
 from contract.inventory import Card, Inventory, Link
@@ -109,8 +109,8 @@ class NvmlSession:
         """Read every card; one that cannot be read is listed as a fault."""
         cards: list[Card] = []
         handles: dict[int, Any] = {}
-        faults: list[CardFault] = []
-        skipped: list[CardFault] = []
+        faults: list[UnservedCard] = []
+        skipped: list[UnservedCard] = []
         with translated():
             driver = _or_none(pynvml.nvmlSystemGetDriverVersion) or ""
             for index in range(pynvml.nvmlDeviceGetCount()):
@@ -119,16 +119,18 @@ class NvmlSession:
                     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                     uuid = pynvml.nvmlDeviceGetUUID(handle)
                     if in_mig_mode(handle):
-                        skipped.append(CardFault(index, uuid, "in MIG mode, which is not served"))
+                        skipped.append(
+                            UnservedCard(index, uuid, "in MIG mode, which is not served")
+                        )
                         continue
                     card = self._card(index, uuid, handle)
                     check_distinct([*cards, card])
                 except pynvml.NVMLError as error:
                     if error.value in SESSION_ERRORS:
                         raise
-                    faults.append(CardFault(index, uuid, f"NVML: {error}"))
+                    faults.append(UnservedCard(index, uuid, f"NVML: {error}"))
                 except (SettingsError, UnicodeDecodeError) as error:
-                    faults.append(CardFault(index, uuid, str(error)))
+                    faults.append(UnservedCard(index, uuid, str(error)))
                 else:
                     cards.append(card)
                     handles[index] = handle
@@ -248,7 +250,7 @@ class NvmlSession:
                 pynvml.nvmlEventSetFree(events)
         return silent
 
-    def wait(self, seconds: float) -> tuple[str, Fault] | None:
+    def wait(self, seconds: float) -> tuple[str, CardFault] | None:
         """Wait for an event; return the card's UUID and the fault, or ``None``.
 
         Raises:
@@ -267,21 +269,21 @@ class NvmlSession:
             raise Unavailable("NVML: an event of a card that is not known")
         if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
             return uuid, xid_fault(int(data.eventData))
-        return uuid, Fault(FaultKind.ECC, "double-bit ECC error")
+        return uuid, CardFault(FaultKind.ECC, "double-bit ECC error")
 
-    def probe(self, uuid: str) -> Probe | Fault:
+    def probe(self, uuid: str) -> Probe | CardFault:
         """Probe a card; return its answer, or the fault that prevented one."""
         with translated():
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
                 pynvml.nvmlDeviceGetMemoryInfo(handle)
                 if in_mig_mode(handle):
-                    return Fault(FaultKind.MIG, "in MIG mode, which is not served")
+                    return CardFault(FaultKind.MIG, "in MIG mode, which is not served")
                 return _probe(handle)
             except pynvml.NVMLError as error:
                 if error.value in SESSION_ERRORS:
                     raise
-                return Fault(_CARD_FAULTS.get(error.value, FaultKind.ERROR), f"NVML: {error}")
+                return CardFault(_CARD_FAULTS.get(error.value, FaultKind.ERROR), f"NVML: {error}")
 
 
 class _Ends(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pynvml
 
-from agent.cards.card_use import CardUse, Sample, memory_by_process, newest_samples
+from agent.cards.card_use import CardUse, CoreSample, memory_by_process, newest_samples
 from agent.cards.nvml import SESSION_ERRORS, in_mig_mode, translated
 
 # No process has used the card since then.
@@ -73,7 +73,7 @@ def _samples(handle: Any, since: int) -> dict[int, int]:
         if error.value not in _NO_SAMPLES:
             raise
         return {}
-    found = (Sample(each.pid, each.timeStamp, each.smUtil) for each in samples)
+    found = (CoreSample(each.pid, each.timeStamp, each.smUtil) for each in samples)
     return newest_samples(found, since=since)
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 from agent.cards.cards_file import load_inventory
-from agent.cards.health import Fault, Probe
+from agent.cards.health import CardFault, Probe
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.errors import SettingsError, Unavailable
 from contract.inventory import Inventory
 
 
-class Session(Protocol):
+class CardSession(Protocol):
     """A connection to a source of cards. Every method may raise ``Unavailable``."""
 
     @property
@@ -26,17 +26,17 @@ class Session(Protocol):
     def watch(self, uuids: Collection[str], /) -> dict[str, str]:
         """Subscribe to events; return why, by card, where that fails."""
 
-    def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
+    def wait(self, seconds: float, /) -> tuple[str, CardFault] | None:
         """Wait for an event; return the card's UUID and the fault, or ``None``."""
 
-    def probe(self, uuid: str, /) -> Probe | Fault:
+    def probe(self, uuid: str, /) -> Probe | CardFault:
         """Probe a card."""
 
 
-class Source(Protocol):
+class CardSource(Protocol):
     """Opens sessions."""
 
-    def open(self) -> AbstractContextManager[Session]:
+    def open(self) -> AbstractContextManager[CardSession]:
         """Start a session; may raise ``Unavailable``."""
 
 
@@ -61,16 +61,16 @@ class StaticSource:
         """Subscribe to nothing: a file has no events."""
         return {}
 
-    def wait(self, _seconds: float, /) -> tuple[str, Fault] | None:
+    def wait(self, _seconds: float, /) -> tuple[str, CardFault] | None:
         """Return no event."""
         return None
 
-    def probe(self, _uuid: str, /) -> Probe | Fault:
+    def probe(self, _uuid: str, /) -> Probe | CardFault:
         """Return a healthy probe."""
         return Probe()
 
 
-def open_source(cards: Path | None) -> Source:
+def open_source(cards: Path | None) -> CardSource:
     """Open a cards file, or NVML where there is none.
 
     Raises:
@@ -79,7 +79,7 @@ def open_source(cards: Path | None) -> Source:
     return NvmlSource() if cards is None else StaticSource(load_inventory(cards))
 
 
-def look(cards: Path | None) -> Discovery:
+def discover(cards: Path | None) -> Discovery:
     """Discover the cards once.
 
     Raises:

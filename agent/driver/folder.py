@@ -22,7 +22,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agent.driver.layout import Layout, Source
+from agent.driver.layout import HostFile, Layout
 from agent.errors import DriverFilesError
 from agent.host.directories import names, opened, opened_path, read, remove, replace
 
@@ -54,7 +54,7 @@ class DriverFolder:
         """Whether containers find a driver, the host's present one or an older one."""
         return all((self._base / self._name / each).is_dir() for each in FOLDERS)
 
-    def lay_out(self, layout: Layout, open_source: Callable[[Source], int]) -> bool:
+    def lay_out(self, layout: Layout, open_source: Callable[[HostFile], int]) -> bool:
         """Make the link lead to a generation with *layout*; return whether anything was changed.
 
         Does nothing while another agent of the node changes the folder. *open_source* opens a
@@ -139,7 +139,7 @@ class DriverFolder:
                         return name
         return None
 
-    def _make(self, base: int, layout: Layout, open_source: Callable[[Source], int]) -> str:
+    def _make(self, base: int, layout: Layout, open_source: Callable[[HostFile], int]) -> str:
         """Make a generation; return its name."""
         there = set(names(base))
         # One that somebody has damaged may still be mounted: its name is not used again.
@@ -161,7 +161,7 @@ class DriverFolder:
             raise
         return name
 
-    def _fill(self, made: int, layout: Layout, open_source: Callable[[Source], int]) -> None:
+    def _fill(self, made: int, layout: Layout, open_source: Callable[[HostFile], int]) -> None:
         for name in FOLDERS:
             os.mkdir(name, 0o755, dir_fd=made)
             with opened(name, made) as folder:

@@ -15,9 +15,9 @@ from agent.driver.layout import (
     BINARIES,
     CLIENT,
     CONTROL,
-    Found,
+    DriverFile,
+    HostFile,
     Layout,
-    Source,
     choose,
     is_of_interest,
 )
@@ -58,7 +58,7 @@ class Host:
         self._machine = machine or platform.machine()
         self._module_version = module_version
 
-    def look(self) -> Layout:
+    def find_files(self) -> Layout:
         """Return the folder that containers need now.
 
         The host's own driver comes first, as for NVIDIA's validator; one that is not that of the
@@ -82,7 +82,7 @@ class Host:
             raise DriverFilesError(f"driver-dir: cannot read the host's files: {error}") from error
         return choose(found, module=self._module(), vcuda=self._vcuda)
 
-    def open(self, source: Source) -> int:
+    def open(self, source: HostFile) -> int:
         """Open a file, which must be as it was seen, and ELF; the descriptor is the caller's.
 
         Raises:
@@ -104,7 +104,7 @@ class Host:
             raise
         return file
 
-    def _libraries(self, root: "_Root") -> list[Found]:
+    def _libraries(self, root: "_Root") -> list[DriverFile]:
         folders = ARCHITECTURES.get(self._machine)
         if folders is None:
             raise DriverFilesError(f"driver-dir: {self._machine} is no architecture of a driver")
@@ -119,7 +119,7 @@ class Host:
             found.append(self._host.find(own, CONTROL, f"{_GPU_MANAGER}/lib64/{CONTROL}"))
         return [each for each in found if each is not None]
 
-    def _binaries(self, root: "_Root") -> list[Found]:
+    def _binaries(self, root: "_Root") -> list[DriverFile]:
         found = [root.find("bin", name, f"{at}/{name}") for at in _PATH for name in BINARIES]
         if self._vcuda:
             folders = (*_PATH, f"{_GPU_MANAGER}/bin")
@@ -169,7 +169,7 @@ class _Root:
             left += steps[::-1]
         return "/" + "/".join(done)
 
-    def find(self, folder: str, name: str, path: str) -> Found | None:
+    def find(self, folder: str, name: str, path: str) -> DriverFile | None:
         """Return the regular file at *path*; ``None`` where there is none."""
         real = self.resolve(path)
         if real is None:
@@ -177,7 +177,7 @@ class _Root:
         status = self.below(real).lstat()
         if not stat.S_ISREG(status.st_mode):
             return None
-        return Found(folder, name, _source(f"{self._path}{real}", status))
+        return DriverFile(folder, name, _source(f"{self._path}{real}", status))
 
     def holds(self, path: str) -> bool:
         """Return whether anything is at *path*."""
@@ -215,5 +215,5 @@ def device_on_host(root: Path, path: str) -> str:
     return contained if (root / contained.lstrip("/")).exists() else path
 
 
-def _source(path: str, status: os.stat_result) -> Source:
-    return Source(path, status.st_size, status.st_mtime_ns, status.st_ino)
+def _source(path: str, status: os.stat_result) -> HostFile:
+    return HostFile(path, status.st_size, status.st_mtime_ns, status.st_ino)

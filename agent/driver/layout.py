@@ -52,7 +52,7 @@ _DRIVER_VERSION = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Source:
+class HostFile:
     """A regular file of the host, and what tells it from one that has replaced it."""
 
     path: str
@@ -64,14 +64,14 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DriverFile:
     """A file of the host that may belong to the driver."""
 
     folder: str
     """``bin``, ``lib`` or ``lib64``."""
     name: str
     """By which it is looked up: a soname, or a program's name."""
-    source: Source
+    source: HostFile
     """The file that this name leads to."""
 
 
@@ -80,7 +80,7 @@ class Layout:
     """The content of a folder for one version of the driver, by path in the folder."""
 
     version: str
-    files: Mapping[str, Source]
+    files: Mapping[str, HostFile]
     links: Mapping[str, str]
     """Symbolic links: the name of a file beside each."""
 
@@ -97,7 +97,7 @@ def is_of_interest(name: str) -> bool:
     return match is not None and (match["stem"] in LIBRARIES or name == CONTROL)
 
 
-def choose(found: Iterable[Found], *, module: str, vcuda: bool) -> Layout:
+def choose(found: Iterable[DriverFile], *, module: str, vcuda: bool) -> Layout:
     """Choose the files of one driver, and the links by which they are looked up.
 
     Args:
@@ -112,7 +112,7 @@ def choose(found: Iterable[Found], *, module: str, vcuda: bool) -> Layout:
     """
     listed = tuple(found)
     version = _choose_version(listed, module)
-    files: dict[str, Source] = {}
+    files: dict[str, HostFile] = {}
     links: dict[str, str] = {}
     for each in listed:
         base = posixpath.basename(each.source.path)
@@ -128,7 +128,7 @@ def choose(found: Iterable[Found], *, module: str, vcuda: bool) -> Layout:
     return Layout(version, files, {k: v for k, v in links.items() if k not in files})
 
 
-def _choose_version(found: Iterable[Found], module: str) -> str:
+def _choose_version(found: Iterable[DriverFile], module: str) -> str:
     versions = [
         _version(base)
         for each in found
@@ -170,7 +170,9 @@ def _links(name: str, base: str) -> Iterable[str]:
         yield "libGLX_indirect.so.0"
 
 
-def _stand_before(found: Iterable[Found], files: dict[str, Source], links: dict[str, str]) -> None:
+def _stand_before(
+    found: Iterable[DriverFile], files: dict[str, HostFile], links: dict[str, str]
+) -> None:
     for folder, name in (("lib64", CONTROL), ("bin", CLIENT)):
         source = next((e.source for e in found if (e.folder, e.name) == (folder, name)), None)
         if source is None:

@@ -161,7 +161,7 @@ def _read(path: Path, state: _State | str) -> Spec | None:
             raise ValueError(state)
         text = _text(path)
         return parse_spec(json.loads(text) if path.suffix == ".json" else decode_yaml(text))
-    except (OSError, ValueError, RecursionError) as error:  # SettingsError is a ValueError
+    except (OSError, ValueError, RecursionError, SettingsError) as error:
         log.warning(
             "a CDI spec of the host is left out", extra={"path": str(path), "reason": str(error)}
         )

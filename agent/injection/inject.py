@@ -64,7 +64,7 @@ class DriverFiles:
     host: str
     container: str = DRIVER_IN_CONTAINER
 
-    def answer(self) -> ContainerEdits:
+    def edits(self) -> ContainerEdits:
         """Return the mount, and the variable that tells the loader where the libraries are.
 
         The variable replaces the image's own, which no device plugin can read; images made
@@ -110,7 +110,7 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
     answer = answer.merged_with(
         ContainerEdits(devices=tuple(dict.fromkeys([*nodes, *control_devices, *extra_devices])))
     )
-    return answer.merged_with(driver.answer()) if driver is not None else answer
+    return answer.merged_with(driver.edits()) if driver is not None else answer
 
 
 def shared_by_all(
@@ -118,7 +118,7 @@ def shared_by_all(
 ) -> ContainerEdits:
     """Return what every container with a card finds in ``cdi``: for a spec of our own."""
     common = ContainerEdits({VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(control_devices)))
-    return common.merged_with(driver.answer()) if driver is not None else common
+    return common.merged_with(driver.edits()) if driver is not None else common
 
 
 def parse_extra_devices(text: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc
 
-from agent.kubelet.kubelet_life import DirectoryWatch, identity
+from agent.kubelet.kubelet_instance import DirectoryWatch, identity
 from agent.kubelet.server import KUBELET_SOCKET, OPTIONS, DevicePluginService, PluginServer
 from common.backoff import Backoff
 from common.kubelet_api import deviceplugin_pb2 as api

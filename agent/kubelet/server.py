@@ -36,7 +36,7 @@ PER_SECOND = 40.0
 LONGEST_SECONDS = 0.5
 
 
-class Calls(Protocol):
+class DevicePluginCalls(Protocol):
     """What answers the calls."""
 
     def prefer(
@@ -59,7 +59,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         *,
         resource: Resource,
         table: DeviceTable,
-        calls: Calls,
+        calls: DevicePluginCalls,
         health_feed: HealthFeed | None = None,
         numa: bool = False,
         before_refusal: Callable[[], object] = lambda: None,

@@ -52,7 +52,7 @@ class EventApi(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class EventSubject:
     """What an event is about."""
 
     kind: str
@@ -65,7 +65,7 @@ class Subject:
 class Notice:
     """One thing to tell: its reason in one word, for machines and columns, and a sentence."""
 
-    subject: Subject
+    subject: EventSubject
     reason: str
     message: str
     warning: bool = True

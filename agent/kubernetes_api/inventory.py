@@ -24,7 +24,7 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]+")
 _EDGES = "._-"
 
 
-class NodeApi(Protocol):
+class InventoryApi(Protocol):
     """The part of the API that the inventory is written through."""
 
     def patch_node(self, name: str, patch: Json) -> None:
@@ -114,7 +114,7 @@ class InventoryWriter(WriteQueue[str, None]):
     def __init__(  # noqa: PLR0913 -- where to, what, how often, by keyword
         self,
         *,
-        api: NodeApi,
+        api: InventoryApi,
         node: str,
         annotation: str,
         label: str,

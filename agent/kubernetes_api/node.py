@@ -59,11 +59,11 @@ class NodeReader:
 
     def run(self, stop: threading.Event) -> None:
         """Read until *stop* is set."""
-        self.look()
+        self.read()
         while not stop.wait(self._period):
-            self.look()
+            self.read()
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Read once. While the node cannot be read, what was known holds."""
         try:
             obj = self._api.get_node(self._node)

@@ -37,7 +37,7 @@ class _Kind(Generic[T]):
     seen_at: float = 0.0
 
 
-class Folding(Generic[T]):
+class RepeatFilter(Generic[T]):
     """Decides what is told of equal news: the first few alone, then only how many there were.
 
     A pod that fits a node by count and none of its cards is refused. Where a controller makes a new
@@ -104,7 +104,7 @@ class LoggedDecisions:
         self._metrics = metrics
         self._tell = tell
         self._lock = threading.Lock()
-        self._folding: Folding[Callable[[int], None]] = Folding(clock)
+        self._folding: RepeatFilter[Callable[[int], None]] = RepeatFilter(clock)
 
     def decided(
         self,

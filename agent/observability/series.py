@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from agent.cards.card_use import CardUse
-from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
-from agent.usage.join import Measured, Used
+from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
+from agent.usage.join import MeasuredUse, NodeMeasurement
 from contract.demand import CORES_PER_CARD
 
 PREFIX = "gpu_turnstile_agent_"
@@ -33,7 +33,7 @@ class Series:
     samples: Samples
 
 
-_OF_ROOMS: tuple[tuple[str, str, Callable[[CardRoom], Value]], ...] = (
+_OF_ROOMS: tuple[tuple[str, str, Callable[[CardTotals], Value]], ...] = (
     ("cores_held", "Hundredths of a card that containers hold.", lambda room: room.cores_held),
     ("cores_free", "Hundredths of a card that nobody holds.", lambda room: room.cores_free),
     ("memory_held_bytes", "Memory that containers hold.", lambda room: room.memory_held),
@@ -47,20 +47,20 @@ _OF_SHARES: tuple[tuple[str, str, Callable[[HeldShare], Value]], ...] = (
     ("cores_held", "Hundredths of a card that a container holds.", lambda share: share.cores),
     ("memory_held_bytes", "Memory of a card that a container holds.", lambda share: share.memory),
 )
-_OF_CONTAINERS: tuple[tuple[str, str, Callable[[Used], Value]], ...] = (
+_OF_CONTAINERS: tuple[tuple[str, str, Callable[[MeasuredUse], Value]], ...] = (
     ("cores_used", "Hundredths of a card that a container uses.", lambda used: used.cores),
     ("memory_used_bytes", "Memory of a card that a container uses.", lambda used: used.memory),
 )
 
 
 def card_series(
-    holdings: Holdings | None = None, measured: Measured | None = None
+    holdings: Holdings | None = None, measured: NodeMeasurement | None = None
 ) -> Iterator[Series]:
     """Make the gauges of what is held and used; without series while nothing is known.
 
     Nothing is told of the use of who is not among the holders.
     """
-    holdings, measured = holdings or Holdings(), measured or Measured()
+    holdings, measured = holdings or Holdings(), measured or NodeMeasurement()
     held = [
         (_labels(each, card), share)
         for each in holdings.holders
@@ -94,7 +94,7 @@ def _series(
         yield Series(f"{PREFIX}{prefix}_{name}", text, labels, samples)
 
 
-def _labels(holder: Holder, card: str) -> tuple[str, ...]:
+def _labels(holder: CardHolder, card: str) -> tuple[str, ...]:
     ref = holder.ref
     return ref.pod.namespace, ref.pod.name, ref.container, card
 
@@ -103,7 +103,7 @@ def gpu_manager_series(
     node: str,
     indices: Mapping[str, int],
     holdings: Holdings | None,
-    measured: Measured | None,
+    measured: NodeMeasurement | None,
 ) -> Iterator[Series]:
     """Make what is asked for and used under the names of gpu-manager's four gauges.
 
@@ -135,7 +135,9 @@ def gpu_manager_series(
         yield Series(f"container_{name}", text, (*_GPU_MANAGER, label), samples)
 
 
-def _by_card(used: Mapping[str, Used], indices: Mapping[str, int]) -> Iterator[tuple[str, Used]]:
+def _by_card(
+    used: Mapping[str, MeasuredUse], indices: Mapping[str, int]
+) -> Iterator[tuple[str, MeasuredUse]]:
     """Return use by gpu-manager's names of cards, and the sum, if every card tells its part."""
     if not used:
         return
@@ -145,7 +147,7 @@ def _by_card(used: Mapping[str, Used], indices: Mapping[str, int]) -> Iterator[t
     memory = [each.memory for each in used.values() if each.memory is not None]
     yield (
         _TOTAL,
-        Used(
+        MeasuredUse(
             sum(cores) if len(cores) == len(used) else None,
             sum(memory) if len(memory) == len(used) else None,
         ),

@@ -26,7 +26,7 @@ class HeldShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class CardHolder:
     """A container that holds cards.
 
     Attributes:
@@ -44,7 +44,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class CardRoom:
+class CardTotals:
     """What is held and free of one card.
 
     Attributes:
@@ -69,8 +69,8 @@ class Holdings:
         cards: held and free, by card UUID, in the order of the cards' index.
     """
 
-    holders: tuple[Holder, ...] = ()
-    cards: Mapping[str, CardRoom] = field(default_factory=dict)
+    holders: tuple[CardHolder, ...] = ()
+    cards: Mapping[str, CardTotals] = field(default_factory=dict)
 
 
 def count_holdings(record: AllocationSnapshot, table: DeviceTable) -> Holdings:
@@ -91,7 +91,7 @@ def count_holdings(record: AllocationSnapshot, table: DeviceTable) -> Holdings:
         # The kubelet may count fewer blocks of a whole card, and yet nobody else can have one.
         filled = any(share is not None and share.memory == card.memory for share in shares)
         blocks_free = 0 if filled else free[Resource.MEMORY][card.uuid]
-        rooms[card.uuid] = CardRoom(
+        rooms[card.uuid] = CardTotals(
             CORES_PER_CARD - cores_free,
             cores_free,
             (blocks - blocks_free) * table.block,
@@ -100,7 +100,7 @@ def count_holdings(record: AllocationSnapshot, table: DeviceTable) -> Holdings:
     return Holdings(tuple(holders), rooms)
 
 
-def _holder(pod: SnapshotPod, name: str, places: HeldSlots, table: DeviceTable) -> Holder:
+def _holder(pod: SnapshotPod, name: str, places: HeldSlots, table: DeviceTable) -> CardHolder:
     """Count what one container holds, of the cards that this node still has."""
     cores = table.count(Resource.CORE, places.get(Resource.CORE, frozenset()))
     blocks = table.count(Resource.MEMORY, places.get(Resource.MEMORY, frozenset()))
@@ -112,7 +112,7 @@ def _holder(pod: SnapshotPod, name: str, places: HeldSlots, table: DeviceTable) 
         if core or memory:
             shares[card.uuid] = HeldShare(core, memory)
     info = pod.info
-    return Holder(
+    return CardHolder(
         ContainerRef(pod.id, name),
         (info.runtime_uid if info is not None else "") or pod.uid,
         shares,

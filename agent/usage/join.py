@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
-from agent.usage.holdings import HeldShare, Holder
+from agent.usage.holdings import CardHolder, HeldShare
 from contract.demand import CORES_PER_CARD
 
 _MIB = 1 << 20
 _NOTHING = HeldShare(0, 0)
 
 
-class Owner(NamedTuple):
+class ProcessOwner(NamedTuple):
     """The container that a process is in, as the container runtime knows it."""
 
     pod_uid: str
@@ -22,7 +22,7 @@ class Owner(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class MeasuredUse:
     """What one container uses of one card; ``None`` is what the driver cannot tell."""
 
     cores: int | None
@@ -31,12 +31,12 @@ class Used:
     """Bytes."""
 
 
-Use = Mapping[ContainerRef, Mapping[str, Used]]
+Use = Mapping[ContainerRef, Mapping[str, MeasuredUse]]
 """What containers use, by container, by card UUID."""
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class NodeMeasurement:
     """One look: what the driver tells, by card UUID, and what containers use."""
 
     cards: Mapping[str, CardUse] = field(default_factory=dict)
@@ -44,15 +44,15 @@ class Measured:
 
 
 def join(
-    cards: Mapping[str, CardUse], owners: Mapping[int, Owner], holders: Iterable[Holder]
+    cards: Mapping[str, CardUse], owners: Mapping[int, ProcessOwner], holders: Iterable[CardHolder]
 ) -> Use:
     """Return what each holder uses of each card: of those it holds, and of others it is on.
 
     A holder without a process on its card uses none of it. Processes of other containers and of
     the host are left out, and so is a holder whose pod's UID is not known yet.
     """
-    pids: dict[tuple[Owner, str], set[int]] = defaultdict(set)
-    places: dict[Owner, set[str]] = defaultdict(set)
+    pids: dict[tuple[ProcessOwner, str], set[int]] = defaultdict(set)
+    places: dict[ProcessOwner, set[str]] = defaultdict(set)
     for uuid, use in cards.items():
         for pid in (use.process_cores or {}).keys() | (use.process_memory or {}).keys():
             owner = owners.get(pid)
@@ -63,7 +63,7 @@ def join(
     for holder in holders:
         if not holder.runtime_uid:
             continue
-        owner = Owner(holder.runtime_uid, holder.ref.container)
+        owner = ProcessOwner(holder.runtime_uid, holder.ref.container)
         # A card that was not looked at is nobody's zero.
         on = (holder.shares.keys() & cards.keys()) | places.get(owner, set())
         found[holder.ref] = {
@@ -72,9 +72,9 @@ def join(
     return found
 
 
-def _used(use: CardUse, pids: Iterable[int]) -> Used:
+def _used(use: CardUse, pids: Iterable[int]) -> MeasuredUse:
     cores, memory = use.process_cores, use.process_memory
-    return Used(
+    return MeasuredUse(
         # Each process is sampled at a time of its own: together they may seem to have more.
         None if cores is None else min(sum(cores.get(pid, 0) for pid in pids), CORES_PER_CARD),
         None if memory is None else sum(memory.get(pid, 0) for pid in pids),
@@ -119,7 +119,7 @@ class OveruseWatch:
         self._streaks: dict[ContainerRef, _Streak] = {}
         self._told: set[ContainerRef] = set()
 
-    def look(self, now: float, holders: Iterable[Holder], use: Use) -> list[Overuse]:
+    def find(self, now: float, holders: Iterable[CardHolder], use: Use) -> list[Overuse]:
         """Apply one measurement; return the containers to report now, each once.
 
         Containers that hold nothing any more are forgotten.
@@ -147,7 +147,7 @@ class OveruseWatch:
         self._streaks.clear()
 
 
-def _excess(holder: Holder, used: Mapping[str, Used]) -> Iterator[str]:
+def _excess(holder: CardHolder, used: Mapping[str, MeasuredUse]) -> Iterator[str]:
     """List what a container takes beyond its share, card by card."""
     for uuid, each in sorted(used.items()):
         share = holder.shares.get(uuid, _NOTHING)

@@ -11,7 +11,7 @@ from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.usage.holdings import Holdings
-from agent.usage.join import Measured, Overuse, OveruseWatch, Owner, join
+from agent.usage.join import NodeMeasurement, Overuse, OveruseWatch, ProcessOwner, join
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,9 @@ class Owners:
     def __init__(self, processes: Cgroups, runtime: Cri) -> None:
         self._processes = processes
         self._runtime = runtime
-        self._known: dict[str, Owner] = {}
+        self._known: dict[str, ProcessOwner] = {}
 
-    def find(self, pids: Collection[int]) -> dict[int, Owner]:
+    def find(self, pids: Collection[int]) -> dict[int, ProcessOwner]:
         """Return the container of each process that is in one.
 
         Raises:
@@ -43,7 +43,7 @@ class Owners:
         for container_id in sorted(there - self._known.keys()):
             info = self._runtime.container(container_id, within=_ANSWER_SECONDS)
             if info is not None:
-                self._known[container_id] = Owner(info.pod_uid, info.name)
+                self._known[container_id] = ProcessOwner(info.pod_uid, info.name)
         return {
             pid: self._known[each.container_id]
             for pid, each in containers.items()
@@ -82,12 +82,12 @@ class Meter:
         self._watch = OveruseWatch()
         self._clock = clock
         self._unix = unix
-        self._latest: tuple[float, Measured] | None = None
+        self._latest: tuple[float, NodeMeasurement] | None = None
         self._problem = ""
         self._told: set[tuple[str, str]] = set()
 
     @property
-    def measured(self) -> Measured | None:
+    def measured(self) -> NodeMeasurement | None:
         """The newest measurement; ``None`` where there is none or it is too old."""
         latest = self._latest
         if latest is None or self._clock() - latest[0] > _STALE_AFTER * self._period:
@@ -98,11 +98,11 @@ class Meter:
         """Look until *stop* is set."""
         try:
             while not stop.wait(self._period):
-                self.look()
+                self.measure()
         finally:
             self._close()
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Look once."""
         holdings = self._holdings()
         if holdings is None:
@@ -121,10 +121,10 @@ class Meter:
             self._problem = ""
         now = self._clock()
         self._latest = now, measured
-        for each in self._watch.look(now, holdings.holders, measured.use):
+        for each in self._watch.find(now, holdings.holders, measured.use):
             self._on_overuse(each)
 
-    def _measure(self, holdings: Holdings) -> Measured:
+    def _measure(self, holdings: Holdings) -> NodeMeasurement:
         """Ask driver, kernel and runtime, and join the answers.
 
         Raises:
@@ -141,7 +141,7 @@ class Meter:
             for found in (use.process_cores, use.process_memory)
             for pid in found or ()
         }
-        return Measured(cards, join(cards, self._owners.find(pids), holdings.holders))
+        return NodeMeasurement(cards, join(cards, self._owners.find(pids), holdings.holders))
 
     def _tell(self, uuid: str, problem: str) -> None:
         """Log once what the driver cannot tell of a card."""

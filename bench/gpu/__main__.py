@@ -9,13 +9,12 @@ from pathlib import Path
 import click
 
 from agent.cards.inventory import Discovery
-from agent.cards.source import look as discover
-from agent.cards.source import none_served
+from agent.cards.source import discover, none_served
 from agent.errors import SettingsError, Unavailable
 from agent.settings import HAMI_LIBRARY_DIR
 from bench.gpu import checks
 from bench.gpu.confined import NotHere, ProgramFailed
-from bench.gpu.table import Outcome, Row, render, skipped
+from bench.gpu.table import CheckOutcome, Row, render, skipped
 
 _CONTROL = Path("/dev/nvidiactl")
 _LIBRARY = HAMI_LIBRARY_DIR / "libvgpu.so"
@@ -42,16 +41,16 @@ def main(hami_library: Path) -> None:
     else:
         machine, rows = _check(hami_library)
     click.echo(render(machine, rows))
-    sys.exit(any(each.outcome is Outcome.WRONG for each in rows))
+    sys.exit(any(each.outcome is CheckOutcome.WRONG for each in rows))
 
 
 def _check(hami_library: Path) -> tuple[str, list[Row]]:
     try:
         found = discover(None)
     except SettingsError as error:
-        wrong = Row(_ALL[0], "the driver answers", str(error), Outcome.WRONG)
+        wrong = Row(_ALL[0], "the driver answers", str(error), CheckOutcome.WRONG)
         return platform.node(), [wrong, *(skipped(each, "no cards") for each in _ALL[1:])]
-    rows = _try(_ALL[0], lambda: checks.look(found))
+    rows = _try(_ALL[0], lambda: checks.list_cards(found))
     if not found.inventory.cards:
         return _machine(found), [*rows, *(skipped(e, none_served(found)) for e in _ALL[1:])]
     cards = found.inventory.cards
@@ -75,7 +74,7 @@ def _try(name: str, check: Callable[[], list[Row]]) -> list[Row]:
     except NotHere as error:
         return [skipped(name, str(error))]
     except (checks.LoadFailed, ProgramFailed, Unavailable) as error:
-        return [Row(name, "", str(error), Outcome.WRONG)]
+        return [Row(name, "", str(error), CheckOutcome.WRONG)]
 
 
 def _machine(found: Discovery) -> str:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from agent.allocator.grants import ContainerEdits
-from agent.cards.health import Fault
+from agent.cards.health import CardFault
 from agent.cards.inventory import Discovery
 from agent.cards.nvml import NvmlSource
 from agent.cards.nvml_use import read_use
 from agent.kubernetes_api.inventory import model_label, survey
 from bench.gpu import confined, limits
-from bench.gpu.limits import Container
+from bench.gpu.limits import LimitedContainer
 from bench.gpu.table import Row, near, row, skipped
 from contract.inventory import Card, decode_inventory, encode_inventory
 from contract.resource import Resource
@@ -40,7 +40,7 @@ class LoadFailed(Exception):
     """The process with the load did not do what it was told."""
 
 
-def look(found: Discovery) -> list[Row]:
+def list_cards(found: Discovery) -> list[Row]:
     """Check discovery, topology and inventory against each other."""
     cards = found.inventory.cards
     pairs = len(cards) * (len(cards) - 1) // 2
@@ -76,8 +76,8 @@ def health(cards: tuple[Card, ...]) -> list[Row]:
         unwatched = session.watch([each.uuid for each in cards])
         for card in cards:
             answer = session.probe(card.uuid)
-            ill = isinstance(answer, Fault)
-            told = answer.text if isinstance(answer, Fault) else "healthy"
+            ill = isinstance(answer, CardFault)
+            told = answer.text if isinstance(answer, CardFault) else "healthy"
             rows.append(row(f"health of card {card.index}", "healthy", told, right=not ill))
     told = "; ".join(sorted(set(unwatched.values()))) or "all"
     return [*rows, row("cards whose events are told", "all", told, right=not unwatched)]
@@ -121,7 +121,7 @@ def use(card: Card) -> list[Row]:
 def hami(card: Card, library: Path) -> list[Row]:
     """Check that HAMi-core's library holds a share to what the agent answers for it."""
     confined.check()
-    container, alone = Container(30, {card: 8}), {"CUDA_VISIBLE_DEVICES": card.uuid}
+    container, alone = LimitedContainer(30, {card: 8}), {"CUDA_VISIBLE_DEVICES": card.uuid}
     (plain,) = container.run(ContainerEdits(), alone)
     with tempfile.TemporaryDirectory() as folder:
         held, *_ = limits.hami(container, library.parent, Path(folder), alone)

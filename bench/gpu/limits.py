@@ -35,7 +35,7 @@ _READ = re.compile(
 
 
 @dataclass(frozen=True)
-class Container:
+class LimitedContainer:
     """A container that asks for so many *cores* and *blocks* of memory of each card.
 
     Its program launches kernels of *spin* blocks; 0 is none. The libraries count blocks.
@@ -80,7 +80,7 @@ class Container:
 
 
 def hami(
-    container: Container, library: Path, folder: Path, variables: Mapping[str, str]
+    container: LimitedContainer, library: Path, folder: Path, variables: Mapping[str, str]
 ) -> list[str]:
     """Limit a container, or one that is guessed, by HAMi-core's library in the folder *library*.
 

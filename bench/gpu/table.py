@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     """What became of a check."""
 
     RIGHT = "right"
@@ -25,7 +25,7 @@ class Row:
     check: str
     expected: str
     found: str
-    outcome: Outcome
+    outcome: CheckOutcome
 
 
 def near(check: str, expected: float, found: float, within: float, unit: str) -> Row:
@@ -36,12 +36,12 @@ def near(check: str, expected: float, found: float, within: float, unit: str) ->
 
 def row(check: str, expected: str, found: str, *, right: bool) -> Row:
     """Return the row of a check that was made."""
-    return Row(check, expected, found, Outcome.RIGHT if right else Outcome.WRONG)
+    return Row(check, expected, found, CheckOutcome.RIGHT if right else CheckOutcome.WRONG)
 
 
 def skipped(check: str, why: str) -> Row:
     """Return the row of a check that cannot be made here."""
-    return Row(check, "", why, Outcome.SKIPPED)
+    return Row(check, "", why, CheckOutcome.SKIPPED)
 
 
 def render(machine: str, rows: Sequence[Row]) -> str:

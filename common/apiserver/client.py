@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from common.apiserver.errors import Gone, Rejected
-from common.apiserver.lists import decode_lean
+from common.apiserver.lists import decode_without_managed_fields
 from common.apiserver.rest import BROKEN, Rest, Timeout
 from common.backoff import spread
 from common.errors import Unavailable
@@ -118,7 +118,9 @@ class Client:
             Unavailable: no usable answer.
         """
         timeout = within or (_CONNECT_SECONDS, LIST_SECONDS)
-        answer = decode(self._content("GET", path, query=query, timeout=timeout), decode_lean)
+        answer = decode(
+            self._content("GET", path, query=query, timeout=timeout), decode_without_managed_fields
+        )
         try:
             metadata = answer["metadata"]
             version, more = str(metadata["resourceVersion"]), str(metadata.get("continue") or "")

@@ -12,7 +12,7 @@ _ENDS = b"}]"
 _METADATA = b'"metadata":'
 
 
-def decode_lean(content: bytes) -> Any:
+def decode_without_managed_fields(content: bytes) -> Any:
     """Decode JSON without the ``managedFields`` of its objects; with them where in doubt.
 
     Raises:

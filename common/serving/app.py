@@ -1,6 +1,7 @@
 """Flask's routes, served as an ASGI application on the event loop: requests in, answers out."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias, cast
 from flask import Flask
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
+from common.serving.errors import TooLarge, UnsupportedMedia
 from common.serving.metrics import ServerMetrics
 from common.text import cut
 
@@ -19,11 +21,11 @@ VERIFIED = "gpu_turnstile.verified"
 """Key of a scope: whether the client presented a valid certificate."""
 
 _log = logging.getLogger(__name__)
-_LONGEST_PATH, _LONGEST_METHOD = 253, 16  # of a sender's text
+_LONGEST_PATH, _LONGEST_METHOD, _LONGEST_QUOTE = 253, 16, 64  # of a sender's text
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """An HTTP answer without its framing."""
 
     status: HTTPStatus
@@ -32,7 +34,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A request that has arrived whole.
 
     Attributes:
@@ -52,14 +54,30 @@ class Request:
         """Return a header's value; empty where there is none."""
         return self.headers.get(name, b"").decode("latin-1")
 
-    def body(self, *, too_large: type[Exception]) -> bytes:
-        """Return the body; raise *too_large*, with one line for the sender, where that is so."""
+    def json_body(self) -> bytes:
+        """Return the body of a request that announces plain JSON.
+
+        Raises:
+            UnsupportedMedia: it announces another type, or a compressed body.
+            TooLarge: the body has more than :attr:`largest` bytes.
+        """
+        media = self.header(b"content-type").partition(";")[0].strip()
+        if media.lower() != "application/json":
+            raise _unsupported("Content-Type", media, "must be application/json")
+        encoding = self.header(b"content-encoding")
+        if encoding.lower() not in {"", "identity"}:
+            raise _unsupported("Content-Encoding", encoding, "compressed bodies are not read")
         if self.size > self.largest:
-            raise too_large(f"body: must be at most {self.largest} bytes")
+            raise TooLarge(f"body: must be at most {self.largest} bytes")
         return self._body
 
 
-View: TypeAlias = Callable[[Request], Answer | Coroutine[Any, Any, Answer]]
+def _unsupported(header: str, value: str, rule: str) -> UnsupportedMedia:
+    quoted = json.dumps(cut(value, _LONGEST_QUOTE))
+    return UnsupportedMedia(f"{header}: Invalid value: {quoted}: {rule}")
+
+
+View: TypeAlias = Callable[[HttpRequest], HttpResponse | Coroutine[Any, Any, HttpResponse]]
 
 
 class Application(Flask):
@@ -76,7 +94,7 @@ class Application(Flask):
     """
 
     def __init__(
-        self, refuse: Callable[[str, HTTPStatus, str], Answer], internal: str, largest: int
+        self, refuse: Callable[[str, HTTPStatus, str], HttpResponse], internal: str, largest: int
     ) -> None:
         super().__init__(__name__, static_folder=None)
         self.url_map.merge_slashes = False  # nobody is ever redirected
@@ -84,7 +102,7 @@ class Application(Flask):
         self._refuse = refuse
         self._internal = internal
         self._largest = largest
-        self._waiting: set[asyncio.Task[Answer]] = set()
+        self._waiting: set[asyncio.Task[HttpResponse]] = set()
 
     def add(self, path: str, method: str, view: View) -> None:
         """Add a route."""
@@ -109,7 +127,7 @@ class Application(Flask):
         self.add("/healthz", "GET", lambda _: _probe(is_broken()))
         self.add("/readyz", "GET", lambda _: _probe(is_ready()))
         shown = metrics.content_type
-        self.add("/metrics", "GET", lambda _: Answer(HTTPStatus.OK, shown, metrics.render()))
+        self.add("/metrics", "GET", lambda _: HttpResponse(HTTPStatus.OK, shown, metrics.render()))
 
     async def __call__(  # type: ignore[override]  # Flask's own is WSGI's
         self, scope: dict[str, Any], receive: Any, send: Any
@@ -119,7 +137,7 @@ class Application(Flask):
             return
         headers = dict(scope["headers"])
         size, body = await read_body(headers, receive, self._largest)
-        request = Request(headers, scope.get(VERIFIED, False), self._largest, size, body)
+        request = HttpRequest(headers, scope.get(VERIFIED, False), self._largest, size, body)
         path, method = scope["path"], scope["method"]
         fields = [SERVER]
         try:
@@ -127,7 +145,7 @@ class Application(Flask):
             if rule.rule != path:  # of "//path" the map reads "/path"
                 raise NotFound
             found = cast("View", self.view_functions[rule.endpoint])(request)
-            answer = found if isinstance(found, Answer) else await self._finish(found)
+            answer = found if isinstance(found, HttpResponse) else await self._finish(found)
         except NotFound:
             answer = self._refuse(path, HTTPStatus.NOT_FOUND, "no such path")
         except MethodNotAllowed as error:
@@ -144,7 +162,7 @@ class Application(Flask):
         await send({"type": "http.response.start", "status": int(answer.status), "headers": fields})
         await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
 
-    async def _finish(self, view: Coroutine[Any, Any, Answer]) -> Answer:
+    async def _finish(self, view: Coroutine[Any, Any, HttpResponse]) -> HttpResponse:
         task = asyncio.create_task(view)
         self._waiting.add(task)  # asyncio itself does not keep it
         task.add_done_callback(self._waiting.discard)
@@ -174,6 +192,6 @@ async def read_body(
     return size, b"".join(parts)
 
 
-def _probe(why_not: str) -> Answer:
+def _probe(why_not: str) -> HttpResponse:
     status = HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK
-    return Answer(status, TEXT, f"{why_not or 'ok'}\n".encode())
+    return HttpResponse(status, TEXT, f"{why_not or 'ok'}\n".encode())

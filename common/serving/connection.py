@@ -41,7 +41,7 @@ _LATE = _refusal(
 _NO_MEMORY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests are arriving\n")
 
 
-class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no type information
+class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no type information
     """One client of gunicorn's ``asgi`` worker.
 
     gunicorn lets a first header and a body arrive as slowly as they like. So three callbacks of
@@ -130,7 +130,7 @@ class Connection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no type in
 
         async def give(message: dict[str, Any]) -> None:
             if not keep and "headers" in message:
-                message["headers"].append((b"Connection", b"close"))
+                message["headers"].append((b"ClientConnection", b"close"))
             self._enter(Phase.SENDING)
             await send(message)
             self._enter(Phase.ANSWERING)

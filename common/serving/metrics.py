@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from common.serving.tls import Change
+from common.serving.tls import ReloadResult
 
 
 class ServerMetrics:
@@ -34,12 +34,12 @@ class ServerMetrics:
             f"{prefix}build_info", "What is running.", ["version", "python"], registry=self.registry
         )
         build.labels(_version(), platform.python_version()).set(1)
-        self.observe(
+        self.export(
             "requests_in_flight",
             "Requests whose header has arrived and that are not answered.",
             lambda: self.requests,
         )
-        self.observe("connections", "Connections that are open.", lambda: self.connections)
+        self.export("connections", "Connections that are open.", lambda: self.connections)
         self._ended = Counter(
             f"{prefix}connections_ended",
             "Connections ended before their client did, by the reason.",
@@ -54,7 +54,7 @@ class ServerMetrics:
             ["result"],
             registry=self.registry,
         )
-        for change in (Change.LOADED, Change.REFUSED):
+        for change in (ReloadResult.LOADED, ReloadResult.REFUSED):
             self._reloads.labels(change.value)
         self._expiry = Gauge(
             f"{prefix}certificate_expiry_timestamp_seconds",
@@ -62,7 +62,7 @@ class ServerMetrics:
             registry=self.registry,
         )
 
-    def observe(self, name: str, text: str, value: Callable[[], float]) -> None:
+    def export(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Export a number that is looked at when somebody asks.
 
         Args:
@@ -80,7 +80,7 @@ class ServerMetrics:
         """Count a connection that the server closed first."""
         self._ended.labels(why).inc()
 
-    def certificate(self, change: Change, expires: float) -> None:
+    def certificate(self, change: ReloadResult, expires: float) -> None:
         """Count what became of new files, and set the end of the certificate that is served.
 
         Args:
@@ -88,7 +88,7 @@ class ServerMetrics:
             expires: unix time in seconds.
         """
         self._expiry.set(expires)  # before the count: whoever sees the count sees the end as well
-        if change is not Change.NONE:
+        if change is not ReloadResult.NONE:
             self._reloads.labels(change.value).inc()
 
 

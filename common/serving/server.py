@@ -23,9 +23,9 @@ from gunicorn.workers.gasgi import ASGIWorker
 
 from common.listener import Listener
 from common.logs import JsonFormatter
-from common.serving.connection import SECONDS, Connection, Phase
+from common.serving.connection import SECONDS, ClientConnection, Phase
 from common.serving.metrics import ServerMetrics
-from common.serving.tls import Certificate
+from common.serving.tls import ServedCertificate
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _SPARE_DESCRIPTORS = 64
 _GARBAGE = 20_000
 
 
-class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no type information
+class GunicornServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no type information
     """A server's settings, in code only: gunicorn reads neither files nor environment.
 
     A program extends it by :meth:`load` and, where it holds something, :meth:`end`.
@@ -60,7 +60,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no type inf
         host: str,
         port: int,
         metrics: ServerMetrics,
-        certificate: Certificate | None,
+        certificate: ServedCertificate | None,
         *,
         connections: int = 1000,
         all_bodies: int = 2**26,
@@ -125,7 +125,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
         arriving: bytes of all bodies that are arriving.
     """
 
-    app: Server
+    app: GunicornServer
 
     async def _serve(self) -> None:
         """Serve until told to end, or until the process above is gone; then drain.
@@ -133,7 +133,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
         gunicorn's own hands its sockets to asyncio's server, which bounds nothing.
         """
         self._ending: asyncio.Future[None] | None = None
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.arriving = 0
         self.listener = Listener(
             self.sockets[0].sock,
@@ -141,7 +141,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
             most=open_files(self.app.connections),
             on_full=partial(self.app.metrics.ended, "no-room"),
         )
-        settle_garbage()
+        tune_garbage_collector()
         accepting = self.loop.create_task(self.listener.run())
         while self.alive and self.ppid == os.getppid():
             self.notify()
@@ -181,7 +181,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
                 "ssl_handshake_timeout": HANDSHAKE_SECONDS,
                 "ssl_shutdown_timeout": _CLOSE_SECONDS,
             }
-        connection = Connection(self)
+        connection = ClientConnection(self)
         try:
             await self.loop.connect_accepted_socket(lambda: connection, accepted, **tls)
             await connection.gone
@@ -195,7 +195,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
             connection.transport.abort()
 
 
-def settle_garbage() -> None:
+def tune_garbage_collector() -> None:
     """Collect garbage now, and seldom from now on: not while requests wait."""
     gc.collect()
     gc.freeze()  # what has been made by now stays

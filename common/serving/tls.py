@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from common.serving.errors import SettingsError
+from common.errors import SettingsError
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
-class Change(Enum):
+class ReloadResult(Enum):
     """The result of reading the files again."""
 
     NONE = "none"
@@ -44,7 +44,7 @@ class Files:
     client_ca: Path | None = None
 
 
-class Certificate:
+class ServedCertificate:
     """The certificate that is served: the newest usable one.
 
     Kubernetes changes a mounted Secret by replacing a symbolic link, so only the content
@@ -71,7 +71,7 @@ class Certificate:
         self.context = server_context(files)
         self.expires = not_after(self._content[0])
 
-    def refresh(self) -> Change:
+    def refresh(self) -> ReloadResult:
         """Serve the pair in the files, or keep the one before when it cannot be used.
 
         Returns:
@@ -80,21 +80,21 @@ class Certificate:
         try:
             content = _read(self.files)
             if content == self._content:
-                return Change.NONE
+                return ReloadResult.NONE
             context = server_context(self.files)
         except SettingsError as error:
             return self._refuse(str(error))
         self._content, self.context, self._refused = content, context, ""
         self.expires = not_after(content[0])
         _log.info("certificate loaded", extra={"cert": str(self.files.cert)})
-        return Change.LOADED
+        return ReloadResult.LOADED
 
-    def _refuse(self, reason: str) -> Change:
+    def _refuse(self, reason: str) -> ReloadResult:
         if reason == self._refused:
-            return Change.NONE
+            return ReloadResult.NONE
         self._refused = reason
         _log.error("certificate refused, the one before serves on", extra={"reason": reason})
-        return Change.REFUSED
+        return ReloadResult.REFUSED
 
 
 def server_context(files: Files) -> ssl.SSLContext:

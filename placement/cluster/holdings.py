@@ -160,7 +160,7 @@ def simulate(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> tuple[PodC
     if lost:
         rest = replace(pod, demand=PodDemand(tuple(x for x in containers if x.name not in lost)))
         for at, amounts in taken_on(pod.demand, lost).items():
-            left[at] = left[at].less(amounts)
+            left[at] = left[at].minus(amounts)
     fixed = {name: each.positions for name, each in known.items() if name not in lost}
     try:
         plan = plan_pod(rest, node, tuple(left), policy, fixed=fixed)

@@ -85,7 +85,7 @@ class NodeAllocations:
         """Return the node with what would be free if one pod held nothing."""
         if uid not in self.pods:
             return self.snapshot()
-        held = self._held.give_back(self._by_pod.get(uid, {}))
+        held = self._held.subtract(self._by_pod.get(uid, {}))
         return self._snapshot_of(self._unknown - {uid}, held)
 
     def holding(self, uid: str) -> Taken | None:
@@ -106,7 +106,7 @@ class NodeAllocations:
         cards = {}
         for pod in sorted((self.pods[uid] for uid in unknown), key=lambda pod: pod.rank):
             cards[pod.id.uid], taken = simulate(pod, self.node, held.free, self._policy)
-            held = held.take(taken)
+            held = held.add(taken)
         return cards, held
 
     def _count(self, pod: PodInfo) -> None:
@@ -118,9 +118,9 @@ class NodeAllocations:
             self._unknown.add(pod.id.uid)
             return
         taken = self._by_pod[pod.id.uid] = taken_on(pod.demand, cards)
-        self._held = self._held.take(taken)
+        self._held = self._held.add(taken)
 
     def _uncount(self, uid: str) -> None:
         self._snapshot = None
         self._unknown.discard(uid)
-        self._held = self._held.give_back(self._by_pod.pop(uid, {}))
+        self._held = self._held.subtract(self._by_pod.pop(uid, {}))

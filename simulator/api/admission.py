@@ -8,19 +8,19 @@ Validating webhooks all see the final object. ``matchConditions``, policies and
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from simulator.api.caller import CallFailed, WebhookCaller
+from simulator.api.caller import WebhookCaller, WebhookCallFailed
 from simulator.api.errors import internal
 from simulator.api.patching import InvalidPatch, apply_json_patch
 from simulator.api.resources import (
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,
+    ApiResource,
     Json,
-    Resource,
 )
 from simulator.api.review import (
-    Answer,
-    InvalidAnswer,
-    Request,
+    InvalidResponse,
+    ReviewRequest,
+    WebhookResponse,
     denial,
     read_answer,
     review,
@@ -34,7 +34,7 @@ def _as_it_is(obj: Json) -> Json:
     return obj
 
 
-class Admission:
+class AdmissionChain:
     """The chain of webhooks."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Admission:
         *,
         caller: WebhookCaller,
         new_uid: Callable[[], str],
-        stored: Callable[[Resource], Iterable[Json]],
+        stored: Callable[[ApiResource], Iterable[Json]],
         namespace_labels: Callable[[str], Mapping[str, str]],
     ) -> None:
         self._caller = caller
@@ -52,7 +52,7 @@ class Admission:
 
     async def mutate(
         self,
-        request: Request,
+        request: ReviewRequest,
         obj: Json | None,
         warnings: list[str],
         *,
@@ -86,7 +86,7 @@ class Admission:
                         raise internal(str(error)) from error
         return obj
 
-    async def validate(self, request: Request, obj: Json | None, warnings: list[str]) -> None:
+    async def validate(self, request: ReviewRequest, obj: Json | None, warnings: list[str]) -> None:
         """Ask the validating webhooks, all at once; the first refusal is told.
 
         Raises:
@@ -107,7 +107,7 @@ class Admission:
             if answer is not None:
                 warnings.extend(answer.warnings)
 
-    def _webhooks(self, request: Request, *, mutating: bool) -> Sequence[Webhook]:
+    def _webhooks(self, request: ReviewRequest, *, mutating: bool) -> Sequence[Webhook]:
         # A broken webhook could otherwise keep anybody from repairing its configuration.
         if request.target.resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             return ()
@@ -117,7 +117,9 @@ class Admission:
         except (KeyError, InvalidSelector) as error:
             raise internal(f"webhook configuration: {error}") from error
 
-    def _review_for(self, webhook: Webhook, request: Request, obj: Json | None) -> Json | None:
+    def _review_for(
+        self, webhook: Webhook, request: ReviewRequest, obj: Json | None
+    ) -> Json | None:
         """Build what a webhook is asked; ``None`` when it has no say."""
         namespace = request.target.namespace
         if not webhook.wants(
@@ -129,7 +131,7 @@ class Admission:
             return None
         return review_request(request, obj, uid=self._new_uid())
 
-    async def _ask(self, webhook: Webhook, body: Json) -> Answer | None:
+    async def _ask(self, webhook: Webhook, body: Json) -> WebhookResponse | None:
         """Return the answer of a webhook; ``None`` when it failed and may be ignored."""
         try:
             answer = read_answer(
@@ -137,10 +139,10 @@ class Admission:
                 uid=body["uid"],
                 mutating=webhook.mutating,
             )
-        except CallFailed as error:
+        except WebhookCallFailed as error:
             _fail_unless_open(webhook, f"failed to call webhook: {error}", error)
             return None
-        except InvalidAnswer as error:
+        except InvalidResponse as error:
             _fail_unless_open(webhook, f"received invalid webhook response: {error}", error)
             return None
         if not answer.allowed:

@@ -12,7 +12,7 @@ from simulator.api.webhooks import Webhook
 _LARGEST_ANSWER = 3 * 1024 * 1024
 
 
-class CallFailed(Exception):
+class WebhookCallFailed(Exception):
     """A webhook could not be asked, or gave no answer."""
 
 
@@ -52,14 +52,14 @@ class WebhookCaller:
                 while len(answer) <= _LARGEST_ANSWER and not response.content.at_eof():
                     answer += await response.content.read(_LARGEST_ANSWER)
         except TimeoutError as error:
-            raise CallFailed(f"{call}: context deadline exceeded") from error
+            raise WebhookCallFailed(f"{call}: context deadline exceeded") from error
         except (aiohttp.ClientError, ssl.SSLError, OSError) as error:
-            raise CallFailed(f"{call}: {error}") from error
+            raise WebhookCallFailed(f"{call}: {error}") from error
         if response.status != 200:
             text = answer[:200].decode(errors="replace").strip()
-            raise CallFailed(f"an error on the server ({response.status}: {text!r})")
+            raise WebhookCallFailed(f"an error on the server ({response.status}: {text!r})")
         if len(answer) > _LARGEST_ANSWER:
-            raise CallFailed(f"{call}: the answer is longer than {_LARGEST_ANSWER} bytes")
+            raise WebhookCallFailed(f"{call}: the answer is longer than {_LARGEST_ANSWER} bytes")
         return answer
 
     def _context(self, ca_bundle: str) -> ssl.SSLContext:
@@ -77,6 +77,6 @@ def _trusting(ca_bundle: str) -> ssl.SSLContext:
         pem = base64.b64decode(ca_bundle, validate=True).decode("ascii")
         return ssl.create_default_context(cadata=pem)
     except (binascii.Error, UnicodeDecodeError, ssl.SSLError, ValueError) as error:
-        raise CallFailed(
+        raise WebhookCallFailed(
             f"unable to load root certificates: caBundle is no base64 PEM: {error}"
         ) from error

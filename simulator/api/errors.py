@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from simulator.api.resources import Json, Resource
+from simulator.api.resources import ApiResource, Json
 
 
 class StatusError(Exception):
@@ -42,7 +42,7 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
-def not_found(resource: Resource, name: str) -> StatusError:
+def not_found(resource: ApiResource, name: str) -> StatusError:
     """Refuse because there is no such object."""
     return StatusError(
         404, "NotFound", f'{resource.qualified} "{name}" not found', _of(resource, name)
@@ -71,14 +71,14 @@ def unsupported_media_type(found: str) -> StatusError:
     )
 
 
-def already_exists(resource: Resource, name: str) -> StatusError:
+def already_exists(resource: ApiResource, name: str) -> StatusError:
     """Refuse to create a second object of one name."""
     return StatusError(
         409, "AlreadyExists", f'{resource.qualified} "{name}" already exists', _of(resource, name)
     )
 
 
-def conflict(resource: Resource, name: str, why: str) -> StatusError:
+def conflict(resource: ApiResource, name: str, why: str) -> StatusError:
     """Refuse because the object is not in the state the caller believed it in."""
     return StatusError(
         409,
@@ -88,7 +88,7 @@ def conflict(resource: Resource, name: str, why: str) -> StatusError:
     )
 
 
-def modified(resource: Resource, name: str) -> StatusError:
+def modified(resource: ApiResource, name: str) -> StatusError:
     """Refuse a write that is based on an older version."""
     return conflict(
         resource,
@@ -103,7 +103,7 @@ def expired(asked: int, oldest: int) -> StatusError:
     return StatusError(410, "Expired", f"too old resource version: {asked} ({oldest})")
 
 
-def invalid(resource: Resource, name: str, errors: Iterable[str]) -> StatusError:
+def invalid(resource: ApiResource, name: str, errors: Iterable[str]) -> StatusError:
     """Refuse an object that breaks rules; *errors* are ``path: kind: value: rule``."""
     found = list(errors)
     text = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
@@ -134,6 +134,6 @@ def unavailable() -> StatusError:
     return StatusError(503, "ServiceUnavailable", "the server is currently unable to handle it")
 
 
-def _of(resource: Resource, name: str) -> dict[str, object]:
+def _of(resource: ApiResource, name: str) -> dict[str, object]:
     details: dict[str, object] = {"name": name, "kind": resource.plural}
     return details | ({"group": resource.group} if resource.group else {})

@@ -20,9 +20,9 @@ from simulator.api import errors
 from simulator.api.faults import Fault, Outage, RequestRecord
 from simulator.api.operations import Edit, Operations
 from simulator.api.patching import apply_json_patch, apply_merge_patch
-from simulator.api.resources import PODS, Json, Target, parse_path
+from simulator.api.resources import PODS, Json, RequestTarget, parse_path
 from simulator.api.selectors import InvalidSelector, Matches, by_fields, by_labels
-from simulator.api.store import Change, Store
+from simulator.api.store import ObjectStore, ObjectWrite
 from simulator.api.watching import all_of, bookmark, error_line, line_of, with_kind
 
 _LARGEST_BODY = 8 * 1024 * 1024
@@ -41,7 +41,7 @@ class HttpServer:
 
     def __init__(
         self,
-        store: Store,
+        store: ObjectStore,
         operations: Operations,
         *,
         bookmark_s: float,
@@ -139,7 +139,7 @@ class HttpServer:
         return await self._serve(request, target, warnings)
 
     async def _serve(
-        self, request: web.Request, target: Target | None, warnings: list[str]
+        self, request: web.Request, target: RequestTarget | None, warnings: list[str]
     ) -> web.StreamResponse:
         if request.path == "/version":
             return _answer(_VERSION, warnings)
@@ -154,7 +154,7 @@ class HttpServer:
             return _answer(self._list(request, target), warnings)
         return await self._write(request, target, warnings)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Have no faults any more; who was kept waiting is answered."""
         self.faults.clear()
         self._mended.set()
@@ -169,7 +169,7 @@ class HttpServer:
             await asyncio.wait_for(self._mended.wait(), None if seconds == math.inf else seconds)
 
     async def _write(
-        self, request: web.Request, target: Target, warnings: list[str]
+        self, request: web.Request, target: RequestTarget, warnings: list[str]
     ) -> web.Response:
         operations = self._operations
         match request.method, bool(target.name), target.subresource:
@@ -194,7 +194,7 @@ class HttpServer:
             case _:
                 raise errors.method_not_allowed()
 
-    def _list(self, request: web.Request, target: Target) -> Json:
+    def _list(self, request: web.Request, target: RequestTarget) -> Json:
         """List a collection; ``limit`` is ignored, all come at once."""
         resource, matches = target.resource, _selection(request)
         return {
@@ -208,11 +208,11 @@ class HttpServer:
             ],
         }
 
-    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+    async def _watch(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         transport, version = request.transport, _version(request) or self._store.version
         if transport is None:
             raise ConnectionResetError("the client went away")
-        queue: asyncio.Queue[Change] = asyncio.Queue()
+        queue: asyncio.Queue[ObjectWrite] = asyncio.Queue()
         expired: errors.StatusError | None = None
         try:
             for change in self._store.changes_since(target.resource, version):
@@ -242,8 +242,8 @@ class HttpServer:
         self,
         request: web.Request,
         response: web.StreamResponse,
-        target: Target,
-        queue: asyncio.Queue[Change],
+        target: RequestTarget,
+        queue: asyncio.Queue[ObjectWrite],
     ) -> None:
         """Write changes and bookmarks until the watch's time is over."""
         now = asyncio.get_running_loop().time
@@ -271,7 +271,7 @@ class HttpServer:
             await self._wait(fault.delay_s)
 
 
-def _verb(request: web.Request, target: Target | None) -> str:
+def _verb(request: web.Request, target: RequestTarget | None) -> str:
     verb = _VERBS.get(request.method, "get")
     if verb == "get" and target is not None and not target.name:
         return "watch" if _is_watch(request) else "list"
@@ -282,7 +282,7 @@ def _asked(request: web.Request) -> str:
     return f"{_verb(request, parse_path(request.path))} {request.path}"
 
 
-def _record(request: web.Request, target: Target) -> RequestRecord:
+def _record(request: web.Request, target: RequestTarget) -> RequestRecord:
     plural = target.resource.plural
     return RequestRecord(
         method=request.method,

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from simulator.api import errors
-from simulator.api.admission import Admission
+from simulator.api.admission import AdmissionChain
 from simulator.api.patching import InvalidPatch
-from simulator.api.resources import NAMESPACES, NODES, PODS, Json, Target
-from simulator.api.review import Request
-from simulator.api.store import Store
+from simulator.api.resources import NAMESPACES, NODES, PODS, Json, RequestTarget
+from simulator.api.review import ReviewRequest
+from simulator.api.store import ObjectStore
 from simulator.api.validation import check, decoded, prepared
 from simulator.api.watching import with_kind
 
@@ -28,11 +28,11 @@ _SET_BY_SYSTEM = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriod
 class Operations:
     """The verbs. Each adds what webhooks want the user to be told to *warnings*."""
 
-    def __init__(self, store: Store, admission: Admission) -> None:
+    def __init__(self, store: ObjectStore, admission: AdmissionChain) -> None:
         self._store = store
         self._admission = admission
 
-    async def create(self, target: Target, obj: Json, warnings: list[str]) -> Json:
+    async def create(self, target: RequestTarget, obj: Json, warnings: list[str]) -> Json:
         """Create an object in the collection that *target* names.
 
         Raises:
@@ -45,8 +45,8 @@ class Operations:
         if namespace and self._store.find(NAMESPACES, "", namespace) is None:
             raise errors.not_found(NAMESPACES, namespace)
         obj = prepared(resource, obj)
-        named = Target(resource, namespace, str(obj["metadata"].get("name", "")))
-        request = Request(named, "CREATE", (resource.api_version, resource.kind))
+        named = RequestTarget(resource, namespace, str(obj["metadata"].get("name", "")))
+        request = ReviewRequest(named, "CREATE", (resource.api_version, resource.kind))
         admitted = await self._admission.mutate(
             request,
             obj,
@@ -65,7 +65,7 @@ class Operations:
         await self._admission.validate(request, admitted, warnings)
         return self._store.create(resource, admitted)
 
-    async def edit(self, target: Target, edit: Edit, warnings: list[str]) -> Json:
+    async def edit(self, target: RequestTarget, edit: Edit, warnings: list[str]) -> Json:
         """Change an object, or the status of it.
 
         Raises:
@@ -80,7 +80,7 @@ class Operations:
                 raise errors.StatusError(422, "Invalid", str(error)) from error
             self._check_preconditions(target, old, new["metadata"])
             new = decoded(resource, _keep(target, old, new))
-            request = Request(target, "UPDATE", (resource.api_version, resource.kind), old)
+            request = ReviewRequest(target, "UPDATE", (resource.api_version, resource.kind), old)
             admitted = await self._admission.mutate(request, new, warnings) or new
             admitted = decoded(resource, _keep(target, old, admitted))
             check(resource, admitted)
@@ -89,7 +89,7 @@ class Operations:
                 return self._store.update(resource, admitted, based_on=old)
         raise errors.modified(resource, target.name)
 
-    async def delete(self, target: Target, options: Json, warnings: list[str]) -> Json:
+    async def delete(self, target: RequestTarget, options: Json, warnings: list[str]) -> Json:
         """Delete an object, or let the kubelet of its node do so in time.
 
         Returns:
@@ -102,7 +102,7 @@ class Operations:
         for _ in range(_ATTEMPTS):
             old = self._store.get(resource, target.namespace, target.name)
             self._check_preconditions(target, old, options.get("preconditions") or {})
-            request = Request(target, "DELETE", (resource.api_version, resource.kind), old)
+            request = ReviewRequest(target, "DELETE", (resource.api_version, resource.kind), old)
             await self._admission.mutate(request, None, warnings)
             await self._admission.validate(request, None, warnings)
             if self._store.find(resource, target.namespace, target.name) is not old:
@@ -120,7 +120,7 @@ class Operations:
             return self._store.update(resource, {**old, "metadata": metadata | going}, based_on=old)
         raise errors.modified(resource, target.name)
 
-    async def bind(self, target: Target, binding: Json, warnings: list[str]) -> None:
+    async def bind(self, target: RequestTarget, binding: Json, warnings: list[str]) -> None:
         """Give a pod its node, and the annotations and labels of the Binding (K13).
 
         Raises:
@@ -132,7 +132,7 @@ class Operations:
         binding["metadata"].setdefault("name", target.name)
         if binding["metadata"]["name"] != target.name:
             raise errors.bad_request("name in URL does not match name in Binding object")
-        request = Request(target, "CREATE", ("v1", "Binding"))
+        request = ReviewRequest(target, "CREATE", ("v1", "Binding"))
         binding = await self._admission.mutate(request, binding, warnings) or binding
         await self._admission.validate(request, binding, warnings)
         node = (binding.get("target") or {}).get("name")
@@ -149,7 +149,7 @@ class Operations:
         bound = _bound(pod, binding, node, now=self._store.now())
         self._store.update(PODS, bound, based_on=pod)
 
-    def _check_preconditions(self, target: Target, old: Json, wanted: Json) -> None:
+    def _check_preconditions(self, target: RequestTarget, old: Json, wanted: Json) -> None:
         uid, version = wanted.get("uid"), wanted.get("resourceVersion")
         found = old["metadata"]
         if uid and uid != found["uid"]:
@@ -179,7 +179,7 @@ def _with_metadata(obj: Json, namespace: str) -> Json:
     return {**obj, "metadata": metadata}
 
 
-def _keep(target: Target, old: Json, new: Json) -> Json:
+def _keep(target: RequestTarget, old: Json, new: Json) -> Json:
     """Undo what an edit may not touch: the system's metadata, and status or all but status."""
     if new["metadata"].get("name", target.name) != target.name:
         raise errors.bad_request(
@@ -196,7 +196,7 @@ def _keep(target: Target, old: Json, new: Json) -> Json:
     return kept
 
 
-def _grace(target: Target, old: Json, options: Json) -> int:
+def _grace(target: RequestTarget, old: Json, options: Json) -> int:
     """Return the seconds until an object may go: only pods on a node are waited for."""
     if target.resource != PODS or not old["spec"].get("nodeName"):
         return 0

@@ -8,7 +8,7 @@ Json: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class ApiResource:
     """One kind of object.
 
     Attributes:
@@ -41,17 +41,17 @@ class Resource:
 _ADMISSION = "admissionregistration.k8s.io"
 _RBAC = "rbac.authorization.k8s.io"
 
-PODS = Resource("", "v1", "pods", "Pod")
-NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-MUTATING_WEBHOOKS = Resource(
+PODS = ApiResource("", "v1", "pods", "Pod")
+NODES = ApiResource("", "v1", "nodes", "Node", namespaced=False)
+NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", namespaced=False)
+MUTATING_WEBHOOKS = ApiResource(
     _ADMISSION,
     "v1",
     "mutatingwebhookconfigurations",
     "MutatingWebhookConfiguration",
     namespaced=False,
 )
-VALIDATING_WEBHOOKS = Resource(
+VALIDATING_WEBHOOKS = ApiResource(
     _ADMISSION,
     "v1",
     "validatingwebhookconfigurations",
@@ -64,36 +64,36 @@ ALL = (
     NAMESPACES,
     MUTATING_WEBHOOKS,
     VALIDATING_WEBHOOKS,
-    Resource("", "v1", "configmaps", "ConfigMap"),
-    Resource("", "v1", "events", "Event"),
-    Resource("", "v1", "podtemplates", "PodTemplate"),
-    Resource("", "v1", "replicationcontrollers", "ReplicationController"),
-    Resource("", "v1", "secrets", "Secret"),
-    Resource("", "v1", "serviceaccounts", "ServiceAccount"),
-    Resource("", "v1", "services", "Service"),
-    Resource("apps", "v1", "daemonsets", "DaemonSet"),
-    Resource("apps", "v1", "deployments", "Deployment"),
-    Resource("apps", "v1", "replicasets", "ReplicaSet"),
-    Resource("apps", "v1", "statefulsets", "StatefulSet"),
-    Resource("batch", "v1", "cronjobs", "CronJob"),
-    Resource("batch", "v1", "jobs", "Job"),
-    Resource("coordination.k8s.io", "v1", "leases", "Lease"),
-    Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
-    Resource("events.k8s.io", "v1", "events", "Event"),
-    Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
-    Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
-    Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    Resource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
-    Resource(_RBAC, "v1", "rolebindings", "RoleBinding"),
-    Resource(_RBAC, "v1", "roles", "Role"),
-    Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
+    ApiResource("", "v1", "configmaps", "ConfigMap"),
+    ApiResource("", "v1", "events", "Event"),
+    ApiResource("", "v1", "podtemplates", "PodTemplate"),
+    ApiResource("", "v1", "replicationcontrollers", "ReplicationController"),
+    ApiResource("", "v1", "secrets", "Secret"),
+    ApiResource("", "v1", "serviceaccounts", "ServiceAccount"),
+    ApiResource("", "v1", "services", "Service"),
+    ApiResource("apps", "v1", "daemonsets", "DaemonSet"),
+    ApiResource("apps", "v1", "deployments", "Deployment"),
+    ApiResource("apps", "v1", "replicasets", "ReplicaSet"),
+    ApiResource("apps", "v1", "statefulsets", "StatefulSet"),
+    ApiResource("batch", "v1", "cronjobs", "CronJob"),
+    ApiResource("batch", "v1", "jobs", "Job"),
+    ApiResource("coordination.k8s.io", "v1", "leases", "Lease"),
+    ApiResource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"),
+    ApiResource("events.k8s.io", "v1", "events", "Event"),
+    ApiResource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy"),
+    ApiResource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"),
+    ApiResource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    ApiResource(_RBAC, "v1", "clusterroles", "ClusterRole", namespaced=False),
+    ApiResource(_RBAC, "v1", "rolebindings", "RoleBinding"),
+    ApiResource(_RBAC, "v1", "roles", "Role"),
+    ApiResource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False),
 )
 _BY_PATH = {(each.group, each.version, each.plural): each for each in ALL}
 _BY_KIND = {(each.api_version, each.kind): each for each in ALL}
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RequestTarget:
     """What a path names.
 
     Attributes:
@@ -102,18 +102,18 @@ class Target:
         subresource: such as ``status`` or ``binding``, else empty.
     """
 
-    resource: Resource
+    resource: ApiResource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
 
 
-def resource_of_kind(api_version: str, kind: str) -> Resource | None:
+def resource_of_kind(api_version: str, kind: str) -> ApiResource | None:
     """Find a resource by what an object says of itself."""
     return _BY_KIND.get((api_version, kind))
 
 
-def parse_path(path: str) -> Target | None:
+def parse_path(path: str) -> RequestTarget | None:
     """Read a request path; ``None`` when it names nothing that is served."""
     match path.strip("/").split("/"):
         case ["api", version, *rest]:
@@ -138,4 +138,4 @@ def parse_path(path: str) -> Target | None:
     if resource.namespaced != scoped and (tail or scoped):
         return None
     name, subresource = (*tail, "", "")[:2]
-    return Target(resource, namespace, name, subresource)
+    return RequestTarget(resource, namespace, name, subresource)

@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simulator.api.errors import StatusError
-from simulator.api.resources import Json, Target
+from simulator.api.resources import Json, RequestTarget
 from simulator.api.webhooks import Operation
 
 _USER: Json = {"username": "system:admin", "groups": ["system:masters", "system:authenticated"]}
 """Who everybody is: the simulation has no authentication."""
 
 
-class InvalidAnswer(ValueError):
+class InvalidResponse(ValueError):
     """A webhook answered what the API server cannot use."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReviewRequest:
     """A request on its way through admission.
 
     Attributes:
@@ -26,14 +26,14 @@ class Request:
         kind: apiVersion and kind of the object in it.
     """
 
-    target: Target
+    target: RequestTarget
     operation: Operation
     kind: tuple[str, str]
     old: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WebhookResponse:
     """What a webhook said.
 
     Attributes:
@@ -47,7 +47,7 @@ class Answer:
     warnings: tuple[str, ...]
 
 
-def review_request(request: Request, obj: Json | None, *, uid: str) -> Json:
+def review_request(request: ReviewRequest, obj: Json | None, *, uid: str) -> Json:
     """Build the ``request`` of a review."""
     target, resource = request.target, request.target.resource
     group, _, version = request.kind[0].rpartition("/")
@@ -83,7 +83,7 @@ def review(body: Json) -> bytes:
     ).encode()
 
 
-def read_answer(body: bytes, *, uid: str, mutating: bool) -> Answer:
+def read_answer(body: bytes, *, uid: str, mutating: bool) -> WebhookResponse:
     """Read the body of an answer.
 
     Raises:
@@ -92,17 +92,17 @@ def read_answer(body: bytes, *, uid: str, mutating: bool) -> Answer:
     try:
         decoded = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise InvalidAnswer(f"invalid character in the response: {error}") from error
+        raise InvalidResponse(f"invalid character in the response: {error}") from error
     if not isinstance(decoded, dict) or decoded.get("kind") != "AdmissionReview":
-        raise InvalidAnswer(
+        raise InvalidResponse(
             "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview"
         )
     response = decoded.get("response")
     if not isinstance(response, Mapping):
-        raise InvalidAnswer("webhook response was absent")
+        raise InvalidResponse("webhook response was absent")
     if response.get("uid") != uid:
-        raise InvalidAnswer(f'expected response.uid="{uid}", got "{response.get("uid") or ""}"')
-    return Answer(
+        raise InvalidResponse(f'expected response.uid="{uid}", got "{response.get("uid") or ""}"')
+    return WebhookResponse(
         allowed=response.get("allowed") is True,
         patch=_read_patch(response, mutating=mutating),
         status=dict(response.get("status") or {}),
@@ -128,11 +128,11 @@ def _read_patch(response: Mapping[str, object], *, mutating: bool) -> object | N
     if not patch and kind is None:
         return None
     if not mutating:
-        raise InvalidAnswer("validating webhook may not return response.patch")
+        raise InvalidResponse("validating webhook may not return response.patch")
     if not patch or kind != "JSONPatch":
-        raise InvalidAnswer(f'webhook returned invalid response.patchType of "{kind}"')
+        raise InvalidResponse(f'webhook returned invalid response.patchType of "{kind}"')
     try:
         decoded: object = json.loads(base64.b64decode(str(patch), validate=True))
     except ValueError as error:
-        raise InvalidAnswer(f"response.patch cannot be decoded: {error}") from error
+        raise InvalidResponse(f"response.patch cannot be decoded: {error}") from error
     return decoded

@@ -12,7 +12,7 @@ from random import Random
 from typing import Self
 
 from simulator.api import errors
-from simulator.api.admission import Admission
+from simulator.api.admission import AdmissionChain
 from simulator.api.caller import WebhookCaller
 from simulator.api.faults import Fault, Outage, RequestRecord
 from simulator.api.http import HttpServer
@@ -20,11 +20,11 @@ from simulator.api.operations import Operations
 from simulator.api.resources import (
     NAMESPACES,
     Json,
-    Target,
+    RequestTarget,
     resource_of_kind,
 )
 from simulator.api.selectors import labels_of
-from simulator.api.store import Store
+from simulator.api.store import ObjectStore
 
 _HOST = "127.0.0.1"
 _CONTROL_TIMEOUT_S = 30.0
@@ -57,7 +57,7 @@ class ApiServer:
     def __init__(self, settings: Settings | None = None) -> None:
         self._settings = settings or Settings()
         random = Random(self._settings.seed)  # noqa: S311 - a simulation is to be repeatable
-        self._store = Store(random)
+        self._store = ObjectStore(random)
         self._started: Future[int] = Future()
         self._thread = threading.Thread(target=self._run, name="apiserver", daemon=True)
         self._loop: asyncio.AbstractEventLoop
@@ -107,7 +107,7 @@ class ApiServer:
         self._control(lambda: self._apply(objects))
 
     def fail(self, fault: Fault, asked: str = ".*") -> None:
-        """Let requests have a fault from now on, until :meth:`mend`.
+        """Let requests have a fault from now on, until :meth:`restore`.
 
         Args:
             fault: what they get.
@@ -115,9 +115,9 @@ class ApiServer:
         """
         self._control(lambda: self._http.faults.update({asked: fault}))
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         """Answer requests again, those too that wait for an answer."""
-        self._control(self._http.mend)
+        self._control(self._http.restore)
 
     def expire_history(self) -> None:
         """Forget all history: a watch from any older version gets 410."""
@@ -132,7 +132,7 @@ class ApiServer:
         self._control(lambda: self._set_outage(outage))
 
     def deny(self, *asked: str) -> None:
-        """Take rights away, until :meth:`mend`: regular expressions of verb and path."""
+        """Take rights away, until :meth:`restore`: regular expressions of verb and path."""
         for each in asked:
             self.fail(Fault(403, message='User "ana" cannot {asked}'), each)
 
@@ -153,7 +153,7 @@ class ApiServer:
 
     async def _serve(self) -> None:
         async with WebhookCaller() as caller:
-            admission = Admission(
+            admission = AdmissionChain(
                 caller=caller,
                 new_uid=self._store.new_uid,
                 stored=self._store.list,
@@ -181,9 +181,9 @@ class ApiServer:
                 raise errors.bad_request(f'no matches for kind "{kind}" in version "{api_version}"')
             metadata = obj["metadata"]
             namespace = metadata.get("namespace", "default") if resource.namespaced else ""
-            target = Target(resource, namespace, metadata.get("name", ""))
+            target = RequestTarget(resource, namespace, metadata.get("name", ""))
             if self._store.find(resource, namespace, target.name) is None:
-                await self._operations.create(Target(resource, namespace), obj, [])
+                await self._operations.create(RequestTarget(resource, namespace), obj, [])
             else:
                 await self._operations.edit(target, partial(_replacement, obj), [])
 

@@ -15,13 +15,13 @@ from typing import TypeAlias
 from uuid import UUID
 
 from simulator.api import errors
-from simulator.api.resources import Json, Resource
+from simulator.api.resources import ApiResource, Json
 
-Subscriber: TypeAlias = Callable[["Change"], None]
+Subscriber: TypeAlias = Callable[["ObjectWrite"], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ObjectWrite:
     """One write.
 
     Attributes:
@@ -32,7 +32,7 @@ class Change:
     """
 
     version: int
-    resource: Resource
+    resource: ApiResource
     old: Json | None
     new: Json | None
     last: Json
@@ -46,11 +46,11 @@ class Change:
 @dataclass(slots=True)
 class _Collection:
     objects: dict[tuple[str, str], Json] = field(default_factory=dict)
-    changes: deque[Change] = field(default_factory=deque)
+    changes: deque[ObjectWrite] = field(default_factory=deque)
     expired: int = 0  # the newest version whose change is no longer kept
 
 
-class Store:
+class ObjectStore:
     """All objects of one server.
 
     Args:
@@ -65,7 +65,7 @@ class Store:
         self._clock = clock
         self._random = random
         self._history = history
-        self._collections: dict[Resource, _Collection] = {}
+        self._collections: dict[ApiResource, _Collection] = {}
         self._subscribers: list[Subscriber] = []
         # Zero is no version: a list at "0" means "whatever you have".
         self._version = 1
@@ -83,11 +83,11 @@ class Store:
         """Stop calling *subscriber*."""
         self._subscribers.remove(subscriber)
 
-    def find(self, resource: Resource, namespace: str, name: str) -> Json | None:
+    def find(self, resource: ApiResource, namespace: str, name: str) -> Json | None:
         """Read one object."""
         return self._of(resource).objects.get((namespace, name))
 
-    def get(self, resource: Resource, namespace: str, name: str) -> Json:
+    def get(self, resource: ApiResource, namespace: str, name: str) -> Json:
         """Read one object.
 
         Raises:
@@ -98,7 +98,7 @@ class Store:
             raise errors.not_found(resource, name)
         return found
 
-    def list(self, resource: Resource, namespace: str = "") -> Iterable[Json]:
+    def list(self, resource: ApiResource, namespace: str = "") -> Iterable[Json]:
         """Read all objects, of one namespace or of all, ordered by namespace and name."""
         objects = self._of(resource).objects
         return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
@@ -115,7 +115,7 @@ class Store:
         """Return the time in so many seconds as objects carry it."""
         return timestamp(self._clock() + seconds)
 
-    def create(self, resource: Resource, obj: Json) -> Json:
+    def create(self, resource: ApiResource, obj: Json) -> Json:
         """Store a new object under its namespace and name.
 
         Raises:
@@ -127,7 +127,7 @@ class Store:
         system = {"uid": self.new_uid(), "creationTimestamp": self.now()}
         return self._write(resource, None, {**obj, "metadata": {**obj["metadata"], **system}})
 
-    def update(self, resource: Resource, obj: Json, *, based_on: Json) -> Json:
+    def update(self, resource: ApiResource, obj: Json, *, based_on: Json) -> Json:
         """Store a new version of an object.
 
         Args:
@@ -153,7 +153,7 @@ class Store:
             return old
         return self._write(resource, old, new)
 
-    def delete(self, resource: Resource, namespace: str, name: str) -> Json:
+    def delete(self, resource: ApiResource, namespace: str, name: str) -> Json:
         """Remove an object and give its last state.
 
         Raises:
@@ -163,7 +163,7 @@ class Store:
         del self._of(resource).objects[namespace, name]
         return self._record(resource, old, None, old)
 
-    def changes_since(self, resource: Resource, version: int) -> Iterable[Change]:
+    def changes_since(self, resource: ApiResource, version: int) -> Iterable[ObjectWrite]:
         """Return the changes of a resource after *version*, oldest first.
 
         Raises:
@@ -180,21 +180,23 @@ class Store:
             collection.changes.clear()
             collection.expired = self._version
 
-    def _of(self, resource: Resource) -> _Collection:
+    def _of(self, resource: ApiResource) -> _Collection:
         return self._collections.setdefault(resource, _Collection())
 
-    def _write(self, resource: Resource, old: Json | None, new: Json) -> Json:
+    def _write(self, resource: ApiResource, old: Json | None, new: Json) -> Json:
         stored = self._record(resource, old, new, new)
         self._of(resource).objects[_key(stored)] = stored
         return stored
 
-    def _record(self, resource: Resource, old: Json | None, new: Json | None, last: Json) -> Json:
+    def _record(
+        self, resource: ApiResource, old: Json | None, new: Json | None, last: Json
+    ) -> Json:
         self._version += 1
         stamped = {
             **last,
             "metadata": {**last["metadata"], "resourceVersion": str(self._version)},
         }
-        change = Change(
+        change = ObjectWrite(
             version=self._version,
             resource=resource,
             old=old,

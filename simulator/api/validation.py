@@ -10,12 +10,12 @@ from typing import Any
 
 from simulator.api.errors import StatusError, bad_request, invalid
 from simulator.api.quantities import InvalidQuantity, canonical
-from simulator.api.resources import NODES, PODS, Json, Resource
+from simulator.api.resources import NODES, PODS, ApiResource, Json
 
 _CONTAINER_FIELDS = ("initContainers", "containers")
 
 
-def decoded(resource: Resource, obj: Json) -> Json:
+def decoded(resource: ApiResource, obj: Json) -> Json:
     """Return *obj* as the server's own types would write it back.
 
     Raises:
@@ -28,7 +28,7 @@ def decoded(resource: Resource, obj: Json) -> Json:
     return obj
 
 
-def prepared(resource: Resource, obj: Json) -> Json:
+def prepared(resource: ApiResource, obj: Json) -> Json:
     """Fill in what the server fills in when an object is created."""
     if resource != PODS:
         return obj
@@ -47,7 +47,7 @@ def prepared(resource: Resource, obj: Json) -> Json:
     return pod
 
 
-def check(resource: Resource, obj: Json) -> None:
+def check(resource: ApiResource, obj: Json) -> None:
     """Refuse an object that breaks the rules.
 
     Raises:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from simulator.api.resources import Json, Resource
+from simulator.api.resources import ApiResource, Json
 from simulator.api.selectors import Matches
-from simulator.api.store import Change
+from simulator.api.store import ObjectWrite
 
 
-def line_of(change: Change, *, namespace: str, matches: Matches) -> Json | None:
+def line_of(change: ObjectWrite, *, namespace: str, matches: Matches) -> Json | None:
     """Turn a change into a watch event, or ``None`` when the watcher is not to see it.
 
     An object that starts to match is ``ADDED`` for this watcher, one that stops is
@@ -30,7 +30,7 @@ def line_of(change: Change, *, namespace: str, matches: Matches) -> Json | None:
     return {"type": kind, "object": with_kind(change.resource, change.last)}
 
 
-def bookmark(resource: Resource, version: int) -> Json:
+def bookmark(resource: ApiResource, version: int) -> Json:
     """Make the event that only says how far the watch has come."""
     return {
         "type": "BOOKMARK",
@@ -47,12 +47,12 @@ def error_line(status: Json) -> Json:
     return {"type": "ERROR", "object": status}
 
 
-def with_kind(resource: Resource, obj: Json) -> Json:
+def with_kind(resource: ApiResource, obj: Json) -> Json:
     """Return what the object is, as objects outside a list do."""
     return {**obj, "kind": resource.kind, "apiVersion": resource.api_version}
 
 
-def _last_seen(change: Change) -> Json:
+def _last_seen(change: ObjectWrite) -> Json:
     """Return the last state that the watcher selected, with the version of its going."""
     old = change.old or change.last
     return {**old, "metadata": {**old["metadata"], "resourceVersion": str(change.version)}}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from simulator.api.resources import Json, Target
+from simulator.api.resources import Json, RequestTarget
 from simulator.api.selectors import Requirement, labels_match, labels_of, parse_label_selector
 
 Operation: TypeAlias = Literal["CREATE", "UPDATE", "DELETE"]
@@ -12,7 +12,7 @@ Operation: TypeAlias = Literal["CREATE", "UPDATE", "DELETE"]
 _DEFAULT_TIMEOUT_S = 10
 
 
-def rule_matches(rule: Json, target: Target, operation: Operation) -> bool:
+def rule_matches(rule: Json, target: RequestTarget, operation: Operation) -> bool:
     """Decide whether a request is what a rule of a webhook or of a policy wants.
 
     ``*`` stands for all; resources are such as ``pods``, ``pods/binding``, ``pods/*``, ``*/*``.
@@ -54,7 +54,7 @@ class Webhook:
 
     def wants(
         self,
-        target: Target,
+        target: RequestTarget,
         operation: Operation,
         *,
         objects: Sequence[Json | None],

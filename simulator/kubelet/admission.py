@@ -6,8 +6,8 @@ Pure: a generator of the calls to make, as in ``devices``.
 from collections.abc import Iterable
 from random import Random
 
-from simulator.kubelet.devices import ActivePods, AllocateCall, Devices, Run, Steps
-from simulator.kubelet.errors import AdmissionFailure, CallFailed, Rejected
+from simulator.kubelet.devices import ActivePods, AllocateStep, Devices, RunningSteps, Steps
+from simulator.kubelet.errors import AdmissionFailure, PluginCallFailed, PodRejected
 from simulator.kubelet.pods import FAIL_AFTER, REJECT, REJECT_AFTER, Pod
 
 _NODE_AFFINITY = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
@@ -26,7 +26,7 @@ def in_order(batch: Iterable[Pod], random: Random) -> list[Pod]:
 
 def status_of(error: AdmissionFailure) -> dict[str, str]:
     """Return the status of a pod that is refused, in the kubelet's words (K9)."""
-    if isinstance(error, Rejected):
+    if isinstance(error, PodRejected):
         reason, message = error.reason, f"Pod was rejected: {error}"
     else:
         reason = "UnexpectedAdmissionError"
@@ -44,12 +44,12 @@ def admit(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
         AdmissionFailure: the pod is refused, see :func:`status_of`.
     """
     if REJECT in pod.annotations:
-        raise Rejected(pod.annotations[REJECT], _NODE_AFFINITY)
+        raise PodRejected(pod.annotations[REJECT], _NODE_AFFINITY)
     steps = _allocate_all(pod, devices, active)
     fail_after = pod.seconds(FAIL_AFTER)
     yield from steps if fail_after is None else _failing(steps, devices, int(fail_after))
     if REJECT_AFTER in pod.annotations:
-        raise Rejected(pod.annotations[REJECT_AFTER], _NODE_AFFINITY)
+        raise PodRejected(pod.annotations[REJECT_AFTER], _NODE_AFFINITY)
 
 
 def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
@@ -59,16 +59,16 @@ def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
 
 def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:
     """Pass *steps* on until so many Allocates were answered, then fail as another plugin would."""
-    run = Run(steps)
+    run = RunningSteps(steps)
     while answers > 0 and run.step is not None:
         step = run.step
         try:
             reply = yield step
-        except CallFailed as error:
+        except PluginCallFailed as error:
             run.failed(error)
         else:
             run.done(reply)
-            answers -= isinstance(step, AllocateCall)
+            answers -= isinstance(step, AllocateStep)
     if answers <= 0:
         devices.forget_in_flight()
         raise AdmissionFailure(

@@ -7,11 +7,11 @@ from google.protobuf.json_format import MessageToDict
 
 from common.kubelet_api import deviceplugin_pb2 as pb
 
-Answer: TypeAlias = pb.ContainerAllocateResponse
+PluginResponse: TypeAlias = pb.ContainerAllocateResponse
 """What a container receives: of one resource, or of all once merged."""
 
 
-class Merged(NamedTuple):
+class MergedResponse(NamedTuple):
     """What a container finally received.
 
     Attributes:
@@ -19,7 +19,7 @@ class Merged(NamedTuple):
         conflicts: what a later answer said differently, in words.
     """
 
-    answer: Answer
+    answer: PluginResponse
     conflicts: list[str]
 
     def as_json(self) -> dict[str, Any]:
@@ -32,13 +32,13 @@ class Merged(NamedTuple):
         return {**fields, "conflicts": self.conflicts}
 
 
-def merge(answers: Iterable[Answer]) -> Merged:
+def merge_responses(answers: Iterable[PluginResponse]) -> MergedResponse:
     """Merge the answers of all resources as the kubelet does: the first wins, silently.
 
     The kubelet walks a Go map here, so with a conflict it is chance which one is first;
     *answers* come in that chance order.
     """
-    merged = Merged(Answer(), [])
+    merged = MergedResponse(PluginResponse(), [])
     of_path: dict[tuple[str, str], Any] = {}
     for answer in answers:
         for kind in ("envs", "annotations"):

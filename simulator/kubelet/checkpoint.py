@@ -13,18 +13,18 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from simulator.client import Json
-from simulator.kubelet.answers import Answer
+from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.files import write_atomically
 from simulator.kubelet.numa import Holding
-from simulator.kubelet.state import Checkpoint
+from simulator.kubelet.state import KubeletCheckpoint
 
 FILE_NAME = "kubelet_internal_checkpoint"
 _OFFSET, _PRIME, _MASK = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 
 
-def encode(checkpoint: Checkpoint) -> str:
+def encode(checkpoint: KubeletCheckpoint) -> str:
     """Write the file's text; equal checkpoints are equal text."""
     entries: list[Json] = []
     answers: list[bytes] = []
@@ -53,7 +53,7 @@ def _walk(pods: Mapping[str, PodHoldings]) -> Iterator[tuple[str, str, str, Hold
                 yield uid, container, resource, holding
 
 
-def decode(text: str) -> Checkpoint:
+def decode(text: str) -> KubeletCheckpoint:
     """Read the file's text.
 
     Raises:
@@ -75,20 +75,20 @@ def decode(text: str) -> Checkpoint:
         raise CorruptCheckpoint(f"checkpoint: not as a kubelet writes it: {error}") from error
     if told != found:
         raise CorruptCheckpoint(f"checkpoint: Checksum: {told} does not fit the data")
-    return Checkpoint(pods, registered)
+    return KubeletCheckpoint(pods, registered)
 
 
-class CheckpointFile:
+class CheckpointStore:
     """The file in the device plugin directory."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: KubeletCheckpoint) -> None:
         """Write it, whole or not at all."""
         write_atomically(self._path, encode(checkpoint))
 
-    def load(self) -> Checkpoint | None:
+    def load(self) -> KubeletCheckpoint | None:
         """Read it; ``None`` when there is none.
 
         Raises:
@@ -112,7 +112,7 @@ def _answer(entry: Json) -> bytes:
 def _holding(entry: Json, answer: bytes) -> Holding:
     nodes = {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()}
     ids = tuple(dict.fromkeys(id_ for of_node in nodes.values() for id_ in of_node))
-    return Holding(ids, Answer.FromString(answer), nodes)
+    return Holding(ids, PluginResponse.FromString(answer), nodes)
 
 
 def checksum(data: Json, answers: Iterable[bytes]) -> int:

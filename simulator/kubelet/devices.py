@@ -18,9 +18,9 @@ from random import Random
 from typing import TypeAlias
 
 from contract.demand import ContainerKind
-from simulator.kubelet.answers import Answer, Merged, merge
+from simulator.kubelet.answers import MergedResponse, PluginResponse, merge_responses
 from simulator.kubelet.dice import dice
-from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
+from simulator.kubelet.errors import AdmissionFailure, PluginCallFailed, StartFailure
 from simulator.kubelet.numa import (
     Device,
     Holding,
@@ -33,7 +33,7 @@ from simulator.kubelet.pods import Container
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PluginOptions:
     """What a plugin says it wants to be asked."""
 
     pre_start: bool = False
@@ -41,7 +41,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class PluginEndpoint:
     """A plugin, registered or gone.
 
     Attributes:
@@ -49,12 +49,12 @@ class Endpoint:
         stopped_at: when its stream broke, monotonic seconds; ``None`` while it lives.
     """
 
-    options: Options | None
+    options: PluginOptions | None
     stopped_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class PreferCall:
+class PreferStep:
     """Ask which devices the plugin would like to give; answered with device IDs."""
 
     container: Container
@@ -65,8 +65,8 @@ class PreferCall:
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateCall:
-    """Tell the plugin which devices it gives; answered with an :class:`Answer`."""
+class AllocateStep:
+    """Tell the plugin which devices it gives; answered with an :class:`PluginResponse`."""
 
     container: Container
     resource: str
@@ -74,14 +74,14 @@ class AllocateCall:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveBooks:
+class SaveCheckpoint:
     """Write the checkpoint now: a container has all it asked for (K28)."""
 
     container: Container
 
 
 @dataclass(frozen=True, slots=True)
-class PreStartCall:
+class PreStartStep:
     """Announce to the plugin that a container with these devices starts; answered with nothing."""
 
     container: Container
@@ -89,8 +89,8 @@ class PreStartCall:
     ids: tuple[str, ...]
 
 
-Step: TypeAlias = PreferCall | AllocateCall | SaveBooks | PreStartCall
-Reply: TypeAlias = tuple[str, ...] | Answer | None
+Step: TypeAlias = PreferStep | AllocateStep | SaveCheckpoint | PreStartStep
+Reply: TypeAlias = tuple[str, ...] | PluginResponse | None
 Steps: TypeAlias = Generator[Step, Reply, None]
 """Yields what to do, is sent the outcome; a failed call is thrown in as CallFailed."""
 
@@ -101,7 +101,7 @@ PodHoldings: TypeAlias = dict[str, dict[str, Holding]]
 """Container name -> resource -> what it holds."""
 
 
-class Run:
+class RunningSteps:
     """Steps under way.
 
     Attributes:
@@ -123,7 +123,7 @@ class Run:
         """Go on with the outcome of the step."""
         self._go(partial(self._steps.send, reply))
 
-    def failed(self, error: CallFailed) -> None:
+    def failed(self, error: PluginCallFailed) -> None:
         """Go on after the call failed."""
         self._go(partial(self._steps.throw, error))
 
@@ -149,11 +149,11 @@ def drive(
         StartFailure: likewise.
     """
     with advancing():
-        run = Run(steps)
+        run = RunningSteps(steps)
     while run.step is not None:
         try:
             reply = do(run.step)
-        except CallFailed as error:
+        except PluginCallFailed as error:
             with advancing():
                 run.failed(error)
         else:
@@ -188,7 +188,7 @@ class Devices:
         self.beside = dice(random.getrandbits(64))
         self._numa_hint = numa_hint
         self._preferred_when_exact = preferred_when_exact
-        self.endpoints: dict[str, Endpoint] = {}
+        self.endpoints: dict[str, PluginEndpoint] = {}
         self.all: dict[str, dict[str, Device]] = {}
         self.healthy: dict[str, dict[str, None]] = {}
         self.unhealthy: dict[str, dict[str, None]] = {}
@@ -201,9 +201,9 @@ class Devices:
 
     # What plugins say
 
-    def connected(self, resource: str, options: Options) -> None:
+    def connected(self, resource: str, options: PluginOptions) -> None:
         """Take a plugin that registered; it replaces one that did before."""
-        self.endpoints[resource] = Endpoint(options)
+        self.endpoints[resource] = PluginEndpoint(options)
 
     def advertised(self, resource: str, devices: Iterable[Device]) -> None:
         """Take a plugin's whole list of devices."""
@@ -223,7 +223,7 @@ class Devices:
         if resource in self.healthy:
             self.healthy[resource] = {}
         self.unhealthy[resource] = {**self.unhealthy.get(resource, {}), **lost}
-        self.endpoints[resource] = Endpoint(endpoint.options, now)
+        self.endpoints[resource] = PluginEndpoint(endpoint.options, now)
 
     def forget_gone(self, now: float, grace: float) -> bool:
         """Forget plugins gone for longer than *grace*; return whether there were any."""
@@ -262,7 +262,7 @@ class Devices:
         for resource in registered:
             self.healthy[resource] = {}
             self.unhealthy[resource] = {}
-            self.endpoints[resource] = Endpoint(None, now)
+            self.endpoints[resource] = PluginEndpoint(None, now)
 
     # Pods that ended
 
@@ -338,11 +338,11 @@ class Devices:
                 self.forget_in_flight()
                 raise AdmissionFailure(f"unknown Device Plugin {resource}")
             try:
-                answer = yield AllocateCall(container, resource, self._shuffled(ids))
-            except CallFailed as error:
+                answer = yield AllocateStep(container, resource, self._shuffled(ids))
+            except PluginCallFailed as error:
                 self.forget_in_flight()
                 raise AdmissionFailure(str(error)) from error
-            if not isinstance(answer, Answer):
+            if not isinstance(answer, PluginResponse):
                 raise AdmissionFailure("no containers return in allocation response")
             devices = self.all[resource]
             if any(id_ not in devices for id_ in ids):
@@ -353,7 +353,7 @@ class Devices:
                 ids, answer, by_node(ids, devices)
             )
         if changed:
-            yield SaveBooks(container)
+            yield SaveCheckpoint(container)
 
     def _choose(
         self,
@@ -435,7 +435,7 @@ class Devices:
             )
         if endpoint.options is None or not endpoint.options.preferred:
             return
-        call = PreferCall(
+        call = PreferStep(
             container,
             resource,
             self._shuffled({**dict.fromkeys(offered), **taken}),
@@ -444,7 +444,7 @@ class Devices:
         )
         try:
             answer = yield call
-        except CallFailed as error:
+        except PluginCallFailed as error:
             raise AdmissionFailure(
                 f"device plugin GetPreferredAllocation rpc failed with err: {error}"
             ) from error
@@ -487,8 +487,8 @@ class Devices:
             if ids is None:
                 continue
             try:
-                yield PreStartCall(container, resource, ids)
-            except CallFailed as error:
+                yield PreStartStep(container, resource, ids)
+            except PluginCallFailed as error:
                 raise StartFailure(
                     f"device plugin PreStartContainer rpc failed with err: {error}"
                 ) from error
@@ -509,8 +509,8 @@ class Devices:
             )
         return tuple(self.beside.sample(holding.ids, len(holding.ids)))
 
-    def received(self, pod_uid: str, container: str) -> Merged:
+    def received(self, pod_uid: str, container: str) -> MergedResponse:
         """Merge all answers of a container (K12)."""
         held = self.pods.get(pod_uid, {}).get(container, {})
         resources = self.beside.sample(sorted(held), len(held))
-        return merge(held[resource].answer for resource in resources)
+        return merge_responses(held[resource].answer for resource in resources)

@@ -25,7 +25,7 @@ class AdmissionFailure(KubeletError):
     """The device manager cannot give a container its devices."""
 
 
-class Rejected(AdmissionFailure):
+class PodRejected(AdmissionFailure):
     """An admission handler other than the device manager refuses the pod.
 
     Attributes:
@@ -45,7 +45,7 @@ class TurnedAway(KubeletError):
         self.code = code
 
 
-class CallFailed(KubeletError):
+class PluginCallFailed(KubeletError):
     """A plugin call failed, in Go's words: ``rpc error: code = C desc = D``."""
 
 

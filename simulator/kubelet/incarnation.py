@@ -15,9 +15,9 @@ from simulator.kubelet.manager import DeviceManager
 from simulator.kubelet.nodestatus import NodeStatus
 from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import Pod
-from simulator.kubelet.runtime import Runtime
+from simulator.kubelet.runtime import SimulatedRuntime
 from simulator.kubelet.settings import Settings
-from simulator.kubelet.source import Change, Op, pods_of
+from simulator.kubelet.source import Op, PodBatch, pods_of
 from simulator.kubelet.state import KubeletState
 from simulator.kubelet.trace import Trace
 
@@ -40,7 +40,7 @@ class Incarnation:
         self,
         settings: Settings,
         api: ApiClient | None,
-        runtime: Runtime,
+        runtime: SimulatedRuntime,
         trace: Trace,
         random: Random,
     ) -> None:
@@ -59,7 +59,7 @@ class Incarnation:
             active_pods_only=settings.active_pods_only,
             overtaken_writes=settings.overtaken_writes,
         )
-        self._changes: queue.Queue[Change] = queue.Queue()
+        self._changes: queue.Queue[PodBatch] = queue.Queue()
         self._ready = False
         self._node_changed = threading.Event()
         self.manager = DeviceManager(
@@ -119,7 +119,7 @@ class Incarnation:
         self._node_changed.set()
         if self._source is not None:
             self._source.stop()
-        self.deliver(Change(Op.DROP, ()))  # wakes the sync loop
+        self.deliver(PodBatch(Op.DROP, ()))  # wakes the sync loop
         deadline = time.monotonic() + _JOIN_S
         self.workers.queue.stop()
         self.manager.stop(leave_socket=leave_sockets)
@@ -130,10 +130,10 @@ class Incarnation:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def deliver(self, change: Change) -> None:
+    def deliver(self, change: PodBatch) -> None:
         """Hand a batch to the sync loop, without mirrors: the static pods themselves run here."""
         pods = tuple(pod for pod in change.pods if not pod.mirror)
-        self._changes.put(Change(change.op, pods))
+        self._changes.put(PodBatch(change.op, pods))
 
     def find(self, full_name: str) -> Pod | None:
         """Find the newest pod of a ``namespace/name``."""
@@ -164,7 +164,7 @@ class Incarnation:
             finally:
                 self._changes.task_done()
 
-    def _handle(self, change: Change) -> None:
+    def _handle(self, change: PodBatch) -> None:
         if change.op is Op.DROP:
             for pod in change.pods:
                 self._remove(pod.uid)

@@ -16,7 +16,7 @@ from simulator.kubelet.dice import dice
 from simulator.kubelet.errors import StartFailure, Stopping
 from simulator.kubelet.manager import DeviceManager
 from simulator.kubelet.pods import RUN_SECONDS, TERMINAL_PHASES, Container, Pod
-from simulator.kubelet.runtime import Run, Runtime
+from simulator.kubelet.runtime import ContainerRun, SimulatedRuntime
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.statusbody import Waiting, status_body
 from simulator.kubelet.trace import Trace
@@ -62,7 +62,7 @@ class PodWorkers:
         self,
         settings: Settings,
         manager: DeviceManager,
-        runtime: Runtime,
+        runtime: SimulatedRuntime,
         trace: Trace,
         *,
         api: ApiClient | None,
@@ -243,7 +243,7 @@ class PodWorkers:
 
     def _finished(self, pod: Pod, container: Container) -> bool:
         """Return whether a container has ended well, and is one that may."""
-        run: Run | None = self._runtime.get(pod.uid, container.name)
+        run: ContainerRun | None = self._runtime.get(pod.uid, container.name)
         if run is None or run.running or run.exit_code:
             return False
         return container.kind is ContainerKind.INIT or run.finish_at is not None

@@ -8,24 +8,24 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
-from simulator.kubelet.answers import Answer, Merged
-from simulator.kubelet.checkpoint import CheckpointFile
+from simulator.kubelet.answers import MergedResponse, PluginResponse
+from simulator.kubelet.checkpoint import CheckpointStore
 from simulator.kubelet.devices import (
-    AllocateCall,
-    Options,
+    AllocateStep,
+    PluginOptions,
     PodHoldings,
-    PreferCall,
-    PreStartCall,
+    PreferStep,
+    PreStartStep,
     Reply,
     Step,
     Steps,
     drive,
 )
-from simulator.kubelet.errors import CallFailed, CorruptCheckpoint, CrashHere, Stopping
+from simulator.kubelet.errors import CorruptCheckpoint, CrashHere, PluginCallFailed, Stopping
 from simulator.kubelet.numa import Device
 from simulator.kubelet.plugins import PluginClient, Plugins
 from simulator.kubelet.pods import Container, Pod
-from simulator.kubelet.settings import Moment, Settings
+from simulator.kubelet.settings import HookPoint, Settings
 from simulator.kubelet.state import KubeletState
 from simulator.kubelet.trace import Trace
 
@@ -61,7 +61,7 @@ class DeviceManager:
         # Re-entrant: a step may ask for the node's counts while the state is locked.
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self._file = CheckpointFile(settings.plugin_dir)
+        self._file = CheckpointStore(settings.plugin_dir)
         self.plugins = Plugins(settings.plugin_dir, self, settings.mischief)
 
     def start(self, running: frozenset[tuple[str, str]]) -> None:
@@ -88,7 +88,7 @@ class DeviceManager:
 
     # What plugins say
 
-    def connected(self, resource: str, options: Options) -> None:
+    def connected(self, resource: str, options: PluginOptions) -> None:
         """Take a plugin that registered."""
         self._trace.add("plugin", resource=resource, detail=asdict(options))
         with self.lock:
@@ -148,7 +148,7 @@ class DeviceManager:
             self._check()
             yield
 
-    def start_container(self, pod: Pod, container: Container) -> Merged:
+    def start_container(self, pod: Pod, container: Container) -> MergedResponse:
         """Announce a start to the plugins, and give what the container receives (K10, K12).
 
         Raises:
@@ -172,21 +172,21 @@ class DeviceManager:
     # Calls
 
     def _do(self, pod: Pod, step: Step) -> Reply:
-        if isinstance(step, PreferCall):
+        if isinstance(step, PreferStep):
             return self._prefer(pod, step)
-        if isinstance(step, AllocateCall):
+        if isinstance(step, AllocateStep):
             return self._allocate(pod, step)
-        if isinstance(step, PreStartCall):
+        if isinstance(step, PreStartStep):
             self._pre_start(pod, step)
             return None
-        self._at(Moment("before", "Checkpoint", pod, step.container.name))
+        self._at(HookPoint("before", "Checkpoint", pod, step.container.name))
         with self.lock:
             self._check()
             self._write()
-        self._at(Moment("after", "Checkpoint", pod, step.container.name))
+        self._at(HookPoint("after", "Checkpoint", pod, step.container.name))
         return None
 
-    def _prefer(self, pod: Pod, step: PreferCall) -> tuple[str, ...]:
+    def _prefer(self, pod: Pod, step: PreferStep) -> tuple[str, ...]:
         fields: dict[str, Any] = {
             "size": step.size,
             "available": len(step.available),
@@ -199,12 +199,12 @@ class DeviceManager:
         preferred: tuple[str, ...] = fields["ids"]
         return preferred
 
-    def _allocate(self, pod: Pod, step: AllocateCall) -> Answer | None:
+    def _allocate(self, pod: Pod, step: AllocateStep) -> PluginResponse | None:
         fields: dict[str, Any] = {"ids": step.ids, "size": len(step.ids)}
         with self._call("Allocate", pod, step.container, step.resource, fields) as client:
             return client.allocate(step.ids)
 
-    def _pre_start(self, pod: Pod, step: PreStartCall) -> None:
+    def _pre_start(self, pod: Pod, step: PreStartStep) -> None:
         fields: dict[str, Any] = {"ids": step.ids, "size": len(step.ids)}
         with self._call("PreStartContainer", pod, step.container, step.resource, fields) as client:
             client.pre_start(step.ids)
@@ -214,15 +214,15 @@ class DeviceManager:
         self, method: str, pod: Pod, container: Container, resource: str, fields: dict[str, Any]
     ) -> Iterator[PluginClient]:
         """Surround one call: hooks, trace, and silence once the kubelet ends."""
-        self._at(Moment("before", method, pod, container.name, resource))
+        self._at(HookPoint("before", method, pod, container.name, resource))
         client = self.plugins.get(resource)
         if client is None:
-            raise CallFailed(f"endpoint {resource} has been stopped")
+            raise PluginCallFailed(f"endpoint {resource} has been stopped")
         began = self._trace.now()
         error_text = ""
         try:
             yield client
-        except CallFailed as error:
+        except PluginCallFailed as error:
             error_text = str(error)
             raise
         finally:
@@ -240,9 +240,9 @@ class DeviceManager:
                 error=error_text,
                 **fields,
             )
-            self._at(Moment("after", method, pod, container.name, resource))
+            self._at(HookPoint("after", method, pod, container.name, resource))
 
-    def _at(self, moment: Moment) -> None:
+    def _at(self, moment: HookPoint) -> None:
         self._check()
         try:
             self._settings.hook(moment)

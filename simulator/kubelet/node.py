@@ -9,15 +9,15 @@ from simulator.client import ApiClient, Json
 from simulator.kubelet.dice import dice
 from simulator.kubelet.incarnation import Incarnation
 from simulator.kubelet.pods import Pod, parse_pod
-from simulator.kubelet.runtime import Runtime
+from simulator.kubelet.runtime import SimulatedRuntime
 from simulator.kubelet.settings import Settings
-from simulator.kubelet.source import Change, Op
+from simulator.kubelet.source import Op, PodBatch
 from simulator.kubelet.staticpods import static_pod
 from simulator.kubelet.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldDevices:
     """What one container of a pod that is alive holds of one resource.
 
     Attributes:
@@ -47,7 +47,7 @@ class Kubelet:
         self.settings = settings
         self._api = api
         self.trace = Trace(settings.trace_path)
-        self._runtime = Runtime(settings.root_dir / "containers")
+        self._runtime = SimulatedRuntime(settings.root_dir / "containers")
         self._lives = 0
         self._life: Incarnation | None = None
         self._static: dict[str, Pod] = {}
@@ -67,7 +67,7 @@ class Kubelet:
         self._life = life
         life.start()
         if self._static:
-            life.deliver(Change(Op.PUT, tuple(self._static.values())))
+            life.deliver(PodBatch(Op.PUT, tuple(self._static.values())))
 
     def stop(self) -> None:
         """End in good order: containers keep running, sockets are removed."""
@@ -112,11 +112,11 @@ class Kubelet:
         Without an API server the first batch after a start stands for the first list: a pod
         that is not in it is gone.
         """
-        self.life.deliver(Change(Op.PUT, tuple(parse_pod(each) for each in objects)))
+        self.life.deliver(PodBatch(Op.PUT, tuple(parse_pod(each) for each in objects)))
 
     def remove_pods(self, *objects: Json) -> None:
         """Deliver that the API server has these pods no more."""
-        self.life.deliver(Change(Op.DROP, tuple(parse_pod(each) for each in objects)))
+        self.life.deliver(PodBatch(Op.DROP, tuple(parse_pod(each) for each in objects)))
 
     def add_static_pod(self, manifest: Json) -> str:
         """Run a pod from a manifest on the node; the API server gets no mirror of it.
@@ -132,7 +132,7 @@ class Kubelet:
         """
         pod = static_pod(manifest, self.settings.node_name)
         self._static[pod.uid] = pod
-        self.life.deliver(Change(Op.PUT, (pod,)))
+        self.life.deliver(PodBatch(Op.PUT, (pod,)))
         return pod.uid
 
     def restart_container(self, namespace: str, name: str, container: str) -> None:
@@ -156,7 +156,7 @@ class Kubelet:
         """Return (capacity, allocatable) of extended resources, as the node reports them."""
         return self.life.manager.counts()
 
-    def record(self) -> tuple[Held, ...]:
+    def record(self) -> tuple[HeldDevices, ...]:
         """Return the kubelet's own truth: who holds what, of the pods that are alive."""
         return tuple(
             self._held(pod, name, resource, holding.ids)
@@ -180,8 +180,8 @@ class Kubelet:
         """Return the status the kubelet wants a pod to show, written or not."""
         return self.life.workers.status(uid)
 
-    def _held(self, pod: Pod, container: str, resource: str, ids: Iterable[str]) -> Held:
-        return Held(
+    def _held(self, pod: Pod, container: str, resource: str, ids: Iterable[str]) -> HeldDevices:
+        return HeldDevices(
             pod.uid,
             pod.namespace,
             pod.name,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from simulator.kubelet.answers import Answer
+from simulator.kubelet.answers import PluginResponse
 
 NO_NODE = -1
 """Where a device without topology is listed."""
@@ -41,7 +41,7 @@ class Holding:
     """
 
     ids: tuple[str, ...]
-    answer: Answer
+    answer: PluginResponse
     nodes: Mapping[int, tuple[str, ...]]
 
 

@@ -13,12 +13,12 @@ import grpc
 
 from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import deviceplugin_pb2_grpc as pb_grpc
-from simulator.kubelet.answers import Answer
-from simulator.kubelet.devices import Options
-from simulator.kubelet.errors import CallFailed, TurnedAway
+from simulator.kubelet.answers import PluginResponse
+from simulator.kubelet.devices import PluginOptions
+from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from simulator.kubelet.numa import Device
 from simulator.kubelet.pods import is_extended
-from simulator.kubelet.sockets import Mischief, SocketServer, in_go_words
+from simulator.kubelet.sockets import Misbehavior, SocketServer, in_go_words
 
 _log = logging.getLogger(__name__)
 
@@ -39,15 +39,15 @@ def _translated(prefix: str = "") -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        raise CallFailed(prefix + in_go_words(error)) from error
+        raise PluginCallFailed(prefix + in_go_words(error)) from error
     except ValueError as error:  # how gRPC says that the channel is closed
-        raise CallFailed(f"{prefix}rpc error: code = Canceled desc = {error}") from error
+        raise PluginCallFailed(f"{prefix}rpc error: code = Canceled desc = {error}") from error
 
 
-class Listener(Protocol):
+class PluginListener(Protocol):
     """Hears what plugins say; called from their threads."""
 
-    def connected(self, resource: str, options: Options) -> None:
+    def connected(self, resource: str, options: PluginOptions) -> None:
         """Report that a plugin registered and can be called."""
 
     def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
@@ -74,7 +74,7 @@ class PluginClient:
         )
         self._stub = pb_grpc.DevicePluginStub(self._channel)
 
-    def connect(self) -> Options:
+    def connect(self) -> PluginOptions:
         """Dial, and ask what the plugin wants to be asked.
 
         Raises:
@@ -86,7 +86,7 @@ class PluginClient:
             options = self._stub.GetDevicePluginOptions(
                 pb.Empty(), timeout=_DIAL_S, wait_for_ready=True
             )
-        return Options(options.pre_start_required, options.get_preferred_allocation_available)
+        return PluginOptions(options.pre_start_required, options.get_preferred_allocation_available)
 
     def watch(self) -> Iterator[tuple[Device, ...]]:
         """Return each list of devices the plugin sends; ends when the stream breaks."""
@@ -94,7 +94,7 @@ class PluginClient:
             with _translated():
                 for response in self._stub.ListAndWatch(pb.Empty()):
                     yield tuple(map(_read_device, response.devices))
-        except CallFailed as error:
+        except PluginCallFailed as error:
             _log.info("ListAndWatch ended", extra={"resource": self.resource, "reason": str(error)})
 
     def prefer(
@@ -119,7 +119,7 @@ class PluginClient:
         answers = response.container_responses
         return tuple(answers[0].deviceIDs) if answers else ()
 
-    def allocate(self, ids: tuple[str, ...]) -> Answer | None:
+    def allocate(self, ids: tuple[str, ...]) -> PluginResponse | None:
         """Allocate, with exactly one container request (K1); ``None`` for an empty answer.
 
         Raises:
@@ -151,7 +151,7 @@ class PluginClient:
 class Plugins(pb_grpc.RegistrationServicer):
     """The registration service, and the plugins that registered."""
 
-    def __init__(self, directory: Path, listener: Listener, mischief: Mischief) -> None:
+    def __init__(self, directory: Path, listener: PluginListener, mischief: Misbehavior) -> None:
         self._directory = directory
         self._mischief = mischief
         self._listener = listener
@@ -215,7 +215,7 @@ class Plugins(pb_grpc.RegistrationServicer):
             context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet is stopping")
         try:
             options = client.connect()
-        except CallFailed as error:
+        except PluginCallFailed as error:
             self._drop(client, forget=True)
             context.abort(grpc.StatusCode.UNKNOWN, str(error))
         self._listener.connected(client.resource, options)
@@ -230,14 +230,14 @@ class Plugins(pb_grpc.RegistrationServicer):
 
     def _watch(self, client: PluginClient) -> None:
         try:
-            self._mischief.meet("ListAndWatch", client.resource)
+            self._mischief.reach("ListAndWatch", client.resource)
         except TurnedAway:
             return
         try:
             for devices in client.watch():
                 if self._stopped:
                     return
-                self._mischief.meet("devices", client.resource)
+                self._mischief.reach("devices", client.resource)
                 self._listener.advertised(client.resource, devices)
         except TurnedAway as error:
             _log.info("ListAndWatch cut", extra={"reason": str(error)})

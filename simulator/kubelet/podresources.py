@@ -11,7 +11,7 @@ from common.kubelet_api import podresources_pb2 as pb
 from contract.demand import ContainerKind
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.pods import Pod
-from simulator.kubelet.sockets import Mischief, SocketServer
+from simulator.kubelet.sockets import Misbehavior, SocketServer
 
 RATE = 100.0
 BURST = 10
@@ -83,7 +83,7 @@ class PodResourcesServer:
         *,
         rate: float = RATE,
         burst: int = BURST,
-        mischief: Mischief,
+        mischief: Misbehavior,
     ) -> None:
         self._lister = lister
         self._bucket = TokenBucket(rate=rate, burst=burst, clock=time.monotonic)

@@ -14,7 +14,7 @@ from simulator.kubelet.files import write_atomically
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ContainerRun:
     """One container, as the runtime knows it.
 
     Attributes:
@@ -32,7 +32,7 @@ class Run:
     received: dict[str, Any] = field(default_factory=dict)
 
 
-class Runtime:
+class SimulatedRuntime:
     """All containers of the node. Safe between threads.
 
     Args:
@@ -42,13 +42,13 @@ class Runtime:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lock = threading.Lock()
-        self._pods: dict[str, dict[str, Run]] = {}
+        self._pods: dict[str, dict[str, ContainerRun]] = {}
         directory.mkdir(parents=True, exist_ok=True)
         for path in sorted(directory.glob("*.json")):
             containers = json.loads(path.read_text(encoding="utf-8"))
-            self._pods[path.stem] = {name: Run(**run) for name, run in containers.items()}
+            self._pods[path.stem] = {name: ContainerRun(**run) for name, run in containers.items()}
 
-    def get(self, uid: str, container: str) -> Run | None:
+    def get(self, uid: str, container: str) -> ContainerRun | None:
         """Look at one container; ``None`` when it was never started."""
         with self._lock:
             return self._pods.get(uid, {}).get(container)
@@ -71,12 +71,12 @@ class Runtime:
         *,
         now: float,
         finish_at: float | None,
-    ) -> Run:
+    ) -> ContainerRun:
         """Run a container, again or for the first time."""
         with self._lock:
             containers = self._pods.setdefault(uid, {})
             before = containers.get(container)
-            run = Run(
+            run = ContainerRun(
                 running=True,
                 starts=1 if before is None else before.starts + 1,
                 started_at=now,

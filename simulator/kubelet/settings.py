@@ -8,11 +8,11 @@ from typing import Literal, TypeAlias
 from simulator.kubelet.numa import NumaHint, no_hint
 from simulator.kubelet.podresources import BURST, RATE
 from simulator.kubelet.pods import Pod
-from simulator.kubelet.sockets import Mischief
+from simulator.kubelet.sockets import Misbehavior
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class HookPoint:
     """Just before or after a call to a plugin, or before the checkpoint is written.
 
     Attributes:
@@ -28,11 +28,11 @@ class Moment:
     resource: str = ""
 
 
-Hook: TypeAlias = Callable[[Moment], None]
+Hook: TypeAlias = Callable[[HookPoint], None]
 """Called at every moment; it may raise ``CrashHere``: the kubelet dies there and then."""
 
 
-def no_hook(moment: Moment) -> None:
+def no_hook(moment: HookPoint) -> None:
     """Let it go on."""
 
 
@@ -84,4 +84,4 @@ class Settings:
     start_retry_s: float = 0.5
     node_status_s: float = 10.0
     hook: Hook = no_hook
-    mischief: Mischief = field(default_factory=Mischief)
+    mischief: Misbehavior = field(default_factory=Misbehavior)

@@ -13,7 +13,7 @@ LONGEST_PATH = 107
 """``sun_path`` has 108 bytes, one of them for the terminating zero."""
 
 
-class Mischief:
+class Misbehavior:
     """What happens at a kubelet's sockets beside what should; nothing, unless somebody plugs it in.
 
     Moments: ``Register`` and ``List`` (of no resource), before the call is answered;
@@ -29,7 +29,7 @@ class Mischief:
         self.at: dict[str, Callable[[str], object]] = {}
         self.passed: list[tuple[str, str]] = []
 
-    def meet(self, moment: str, resource: str = "") -> None:
+    def reach(self, moment: str, resource: str = "") -> None:
         """Let happen what happens at this moment.
 
         Raises:
@@ -43,7 +43,7 @@ class Mischief:
     def meet_caller(self, context: grpc.ServicerContext, moment: str, resource: str = "") -> None:
         """Do the same in a call, which ends if it does not go on."""
         try:
-            self.meet(moment, resource)
+            self.reach(moment, resource)
         except TurnedAway as error:
             context.abort(error.code, str(error))
 

@@ -25,23 +25,23 @@ class Op(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class PodBatch:
     """A batch: a list, or what an event of a watch brought."""
 
     op: Op
     pods: tuple[Pod, ...]
 
 
-def pods_of(node_name: str, client: ApiClient, deliver: Callable[[Change], None]) -> Reflector:
+def pods_of(node_name: str, client: ApiClient, deliver: Callable[[PodBatch], None]) -> Reflector:
     """Follow the pods of one node; *deliver* takes each batch, in order, and may block."""
 
     def happened(kind: str, obj: Json) -> None:
-        deliver(Change(Op.DROP if kind == "DELETED" else Op.PUT, tuple(_read([obj]))))
+        deliver(PodBatch(Op.DROP if kind == "DELETED" else Op.PUT, tuple(_read([obj]))))
 
     return Reflector(
         client,
         "/api/v1/pods",
-        on_list=lambda objects: deliver(Change(Op.LIST, tuple(_read(objects)))),
+        on_list=lambda objects: deliver(PodBatch(Op.LIST, tuple(_read(objects)))),
         on_event=happened,
         selector=f"spec.nodeName={node_name}",
     )

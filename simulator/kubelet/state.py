@@ -17,7 +17,7 @@ from simulator.kubelet.pods import TERMINAL_PHASES, Pod
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class KubeletCheckpoint:
     """What the kubelet writes down (K27).
 
     Attributes:
@@ -80,14 +80,14 @@ class KubeletState:
     ) -> None:
         self.devices = devices
         self.pods: dict[str, KnownPod] = {}
-        self.checkpoint: Checkpoint | None = None
+        self.checkpoint: KubeletCheckpoint | None = None
         self._random = random
         self._active_pods_only = active_pods_only
         self._overtaken_writes = overtaken_writes
-        self._late: Checkpoint | None = None
+        self._late: KubeletCheckpoint | None = None
 
     def begin(
-        self, checkpoint: Checkpoint | None, running: frozenset[tuple[str, str]], now: float
+        self, checkpoint: KubeletCheckpoint | None, running: frozenset[tuple[str, str]], now: float
     ) -> None:
         """Take over what the kubelet before left (K11, K31).
 
@@ -121,9 +121,9 @@ class KubeletState:
         """Whether the next write overtakes one."""
         return self._late is not None
 
-    def _gathered(self) -> Checkpoint:
+    def _gathered(self) -> KubeletCheckpoint:
         devices = self.devices
-        return Checkpoint(
+        return KubeletCheckpoint(
             {uid: snapshot(devices.pods, uid) for uid in devices.pods},
             {resource: tuple(ids) for resource, ids in devices.healthy.items()},
         )

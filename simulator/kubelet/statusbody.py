@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from contract.demand import ContainerKind
 from simulator.client import Json
 from simulator.kubelet.pods import Container, Pod
-from simulator.kubelet.runtime import Run
+from simulator.kubelet.runtime import ContainerRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Waiting:
 
 
 def status_body(
-    pod: Pod, run_of: Callable[[str, str], Run | None], waiting: Mapping[str, Waiting]
+    pod: Pod, run_of: Callable[[str, str], ContainerRun | None], waiting: Mapping[str, Waiting]
 ) -> Json:
     """Write a pod's status.
 
@@ -57,7 +57,9 @@ def status_body(
     }
 
 
-def _container_status(container: Container, run: Run | None, waiting: Waiting | None) -> Json:
+def _container_status(
+    container: Container, run: ContainerRun | None, waiting: Waiting | None
+) -> Json:
     running = run is not None and run.running
     state: Json
     if run is not None and run.running:

@@ -16,10 +16,10 @@ import grpc
 from agent.allocator.allocator import Allocator
 from agent.allocator.interfaces import AnnotationWriter, DecisionLog
 from agent.allocator.slots import DeviceTable
-from agent.app.container_setup import Upkeep
+from agent.app.container_setup import EnforcerRunner
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
-from agent.kubelet.server import Calls, DevicePluginService
+from agent.kubelet.server import DevicePluginCalls, DevicePluginService
 from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation
 from contract.resource import Resource
@@ -143,7 +143,7 @@ class MortalService(DevicePluginService):
         *,
         resource: Resource,
         table: DeviceTable,
-        calls: Calls,
+        calls: DevicePluginCalls,
         death: Death,
         numa: bool = False,
     ) -> None:
@@ -198,7 +198,7 @@ class AgentLife:
     channel: PodResources
     writer: MortalOutbox
     death: Death
-    works: Upkeep
+    works: EnforcerRunner
     thread: threading.Thread | None = None
 
     def start(self) -> None:

@@ -12,7 +12,7 @@ import grpc
 from agent.allocator.allocator import Allocator
 from agent.allocator.outcomes import Enforcer
 from agent.allocator.slots import DeviceTable
-from agent.app.container_setup import Upkeep
+from agent.app.container_setup import EnforcerRunner
 from agent.cards.inventory import parse_inventory
 from agent.enforcement.none import NoEnforcement
 from agent.enforcement.vcuda.backend import Vcuda
@@ -20,10 +20,10 @@ from agent.enforcement.vcuda.ports import Hardware
 from agent.host.state_file import StateFile
 from agent.injection.inject import Injection, inject
 from agent.kubelet.checkpoint import CheckpointFile
-from agent.kubelet.kubelet_life import KubeletLife
+from agent.kubelet.kubelet_instance import KubeletInstance
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
-from agent.kubelet.server import Calls, DevicePluginService
+from agent.kubelet.server import DevicePluginCalls, DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from contract.inventory import Inventory
@@ -349,7 +349,7 @@ class Node:
             pod_resources=channel,
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
             store=StateFile(self.plugin_dir / "in-service.json"),
-            kubelet=KubeletLife(self.kubelet_dir).current,
+            kubelet=KubeletInstance(self.kubelet_dir).current,
             writer=writer,
             decision_log=mortal_log(self.diary, death),
             inject=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
@@ -367,9 +367,9 @@ class Node:
         self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self.agent.start()
 
-    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, Upkeep]:
+    def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, EnforcerRunner]:
         if not self._options.limits:
-            return NoEnforcement(), Upkeep()
+            return NoEnforcement(), EnforcerRunner()
         vcuda = Vcuda(
             state_dir=self.state,
             processes=Cgroups(),
@@ -377,7 +377,7 @@ class Node:
             entitled=lambda uid, container: allocator().entitled(uid, container),
             hardware=Hardware(lambda _uuid: "", lambda: "", BLOCK),
         )
-        return vcuda, Upkeep(vcuda.open, lambda: vcuda.alive, vcuda.close)
+        return vcuda, EnforcerRunner(vcuda.open, lambda: vcuda.alive, vcuda.close)
 
     def wrong_limits(self) -> list[str]:
         """List every running container that finds other limits than its own."""
@@ -426,7 +426,7 @@ class Node:
             time.sleep(_POLL_S)
 
     def _service(
-        self, calls: Calls, resource: Resource, death: Death
+        self, calls: DevicePluginCalls, resource: Resource, death: Death
     ) -> Callable[[], DevicePluginService]:
         return lambda: MortalService(
             resource=resource,

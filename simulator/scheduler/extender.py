@@ -21,7 +21,7 @@ class ExtenderError(Exception):
     """An extender could not be asked, or its answer is not usable."""
 
 
-class Extender:
+class ExtenderClient:
     """Calls one extender; safe to share between threads.
 
     Raises:

@@ -17,7 +17,7 @@ from simulator.client import ApiClient, ApiError, Json
 from simulator.kubelet.pods import TERMINAL_PHASES, Pod, parse_pod, requests_of
 from simulator.reflector import Reflector
 from simulator.scheduler.configuration import SchedulerSettings
-from simulator.scheduler.extender import Extender, ExtenderError
+from simulator.scheduler.extender import ExtenderClient, ExtenderError
 from simulator.scheduler.fit import reasons_against
 
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _Used = Mapping[str, Counter[str]]
 """What is taken on each node, by extended resource."""
 
 
-class Unschedulable(Exception):
+class NoNodeFits(Exception):
     """No node is left; the message counts the reasons as kube-scheduler does."""
 
     def __init__(self, nodes: int, reasons: Iterable[str]) -> None:
@@ -64,7 +64,7 @@ class Scheduler:
         settings = settings or SchedulerSettings()
         self._client = client
         self._names = settings.names
-        self._extender = Extender(settings.extender) if settings.extender else None
+        self._extender = ExtenderClient(settings.extender) if settings.extender else None
         self._random = Random(seed)  # noqa: S311 - a simulation is to be repeatable
         self._workers = workers
         self._max_delay = max_delay
@@ -115,11 +115,13 @@ class Scheduler:
                 scores = self._scores(self._extender, pod, left)
         if not left:
             reasons = [reason for each in against.values() for reason in each]
-            raise Unschedulable(len(nodes), [*reasons, *refused.values()])
+            raise NoNodeFits(len(nodes), [*reasons, *refused.values()])
         best = max(scores.get(name, 0) for name in left)
         return self._random.choice([name for name in left if scores.get(name, 0) == best])
 
-    def _scores(self, extender: Extender, pod: Pod, nodes: Sequence[str]) -> Mapping[str, int]:
+    def _scores(
+        self, extender: ExtenderClient, pod: Pod, nodes: Sequence[str]
+    ) -> Mapping[str, int]:
         try:
             return extender.prioritize(pod, nodes)
         except ExtenderError as error:  # as kube-scheduler: others decide then
@@ -146,8 +148,8 @@ class Scheduler:
     ) -> None:
         try:
             node = self.choose(pod, nodes, used)
-        except Unschedulable as error:
-            self._tell(pod, "Unschedulable", str(error))
+        except NoNodeFits as error:
+            self._tell(pod, "NoNodeFits", str(error))
         except ExtenderError as error:
             self._failed(pod, str(error))
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from contract.demand import Demand
 from contract.resource import Resource
-from simulator.kubelet.devices import PreferCall
+from simulator.kubelet.devices import PreferStep
 from tests.adversary.judge import Call
 from tests.in_memory.pods import Container, card_of
 
@@ -83,7 +83,7 @@ def _placed(
     yield now_free, now_left
 
 
-def could_run(world: "World", call: Call, offer: PreferCall) -> bool:
+def could_run(world: "World", call: Call, offer: PreferStep) -> bool:
     """Return whether a pod's containers from here on have places, by an exact search."""
     pod, kubelet = call.pod, world.kubelet
     if pod.invalid:

@@ -47,7 +47,7 @@ def first_places(
     return [*must, *(each for each in available if each not in must)][:size]
 
 
-def by_no_turn(request: resolver.Request, record: Any, _turn: object, **options: Any) -> Any:
+def by_no_turn(request: resolver.TargetRequest, record: Any, _turn: object, **options: Any) -> Any:
     return resolve(request, replace(record, listing=False), LastCall(), **options)
 
 

@@ -11,8 +11,8 @@ from agent.errors import Refusal
 from contract.inventory import Inventory
 from contract.resource import Resource
 from placement.pods import PodInfo
-from simulator.kubelet.devices import PreferCall
-from simulator.kubelet.errors import CallFailed
+from simulator.kubelet.devices import PreferStep
+from simulator.kubelet.errors import PluginCallFailed
 from tests.adversary.judge import Call, Judge
 from tests.adversary.oracle import could_run
 from tests.agent.builders import BLOCK, card
@@ -131,7 +131,7 @@ class World(Node):
             self.trace(f"other plugin fails for {pod.uid} {container.name}")
         super().ask_other(pod, container)
 
-    def prefer(self, pod: Pod, container: Container, call: PreferCall) -> Sequence[str]:
+    def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
         """Ask the agent which places it prefers."""
         asked = self._begin(pod, container, Resource(call.resource))
         if (asked.known or asked.reachable) and could_run(self, asked, call):
@@ -184,7 +184,7 @@ class World(Node):
                 call.known = False
                 answer = ask()
             return answer
-        except CallFailed as failed:
+        except PluginCallFailed as failed:
             if isinstance(failed.__cause__, Refusal):
                 self._refused(call, failed.__cause__, fit=fit())
             raise
@@ -192,7 +192,7 @@ class World(Node):
             raise
         except Exception as error:
             self.judge.find("failed", f"{call}: {error!r}")
-            raise CallFailed("gpu-turnstile failed on this node") from error
+            raise PluginCallFailed("gpu-turnstile failed on this node") from error
         finally:
             call.said = self.diary.take()
             call.seen = call.seen and not self.list_away
@@ -237,7 +237,7 @@ class World(Node):
         before, self.proving = self.diary.take(), True  # it may come in the middle of a call
         try:
             super().prestart(pod, container, resource, ids)
-        except CallFailed as error:
+        except PluginCallFailed as error:
             self.trace(f"   vetoed: {error}")
             wished = all(pod.wished(card_of(each)) for each in ids)
             if wished and not pod.invalid and pod.uid not in self.confused:
@@ -245,7 +245,7 @@ class World(Node):
             raise
         except Exception as error:
             self.judge.find("failed", f"PreStart {call}: {error!r}")
-            raise CallFailed("gpu-turnstile failed on this node") from error
+            raise PluginCallFailed("gpu-turnstile failed on this node") from error
         finally:
             call.said = self.diary.take()
             written = self.kubelet.saved(pod.uid, container.name).get(resource)

@@ -81,7 +81,7 @@ class FakeClock:
 
 
 class FakeCalls:
-    """A :class:`agent.kubelet.server.Calls`: answers with the first places, or raises *error*."""
+    """Answers ``Allocate`` with the first places, or raises *error*."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None

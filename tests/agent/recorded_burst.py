@@ -11,7 +11,7 @@ from agent.allocator.interfaces import ListedContainer, ListedPod
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
-from simulator.rules import Candidate, Request
+from simulator.rules import Candidate, RuleCall
 
 RECORDING = Path(__file__).parents[1] / "data" / "kubelet-1.36-burst80.json.gz"
 
@@ -37,7 +37,7 @@ class Recorded:
         observe: what the preferred call could see.
     """
 
-    request: Request
+    request: RuleCall
     observe: Sight | None
 
 
@@ -65,7 +65,7 @@ def load_burst(path: Path, names: Names) -> Burst:
         group = calls[begin : begin + _CALLS_OF_A_CONTAINER]
         pod, container = _whose(group, pods)
         for prefer, allocate in (group[:2], group[2:]):
-            request = Request(
+            request = RuleCall(
                 resources[allocate["resource"]],
                 allocate["ids"],
                 document["first_call_ns"] + int(allocate["ms"] * 1e6),

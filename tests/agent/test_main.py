@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 from agent.__main__ import main
-from agent.app.supervisor import Agent
+from agent.app.agent import Agent
 from agent.cards.cards_file import load_inventory
-from agent.cards.source import look
+from agent.cards.source import discover
 from agent.errors import SettingsError
 from agent.settings import Settings
 from simulator.api.faults import SILENCE
@@ -164,7 +164,7 @@ def test_a_dump_is_a_cards_file_of_the_same_cards(node: NvmlScript, tmp_path: Pa
     path = tmp_path / "dump.yaml"
     result = CliRunner().invoke(main, ["cards", "dump", "-o", str(path)])
     assert (result.exit_code, result.output) == (0, "")
-    assert load_inventory(path) == look(None).inventory
+    assert load_inventory(path) == discover(None).inventory
     shown = CliRunner().invoke(main, ["cards", "dump"])
     assert (shown.exit_code, shown.stdout) == (0, path.read_text())
 

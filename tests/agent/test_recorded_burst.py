@@ -12,7 +12,7 @@ from agent.allocator.current_pod import Assignment, CurrentPod
 from agent.allocator.identity import KnownPods
 from agent.allocator.interfaces import Checkpoint
 from agent.allocator.resolver import LastCall, resolve
-from agent.allocator.resolver import Request as ResolverRequest
+from agent.allocator.resolver import TargetRequest as ResolverRequest
 from agent.allocator.snapshot import SnapshotContext, build_snapshot
 from agent.errors import ResolutionError
 from contract.allocation import Evidence

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from agent.cards.inventory import Discovery
 from bench.gpu.__main__ import main
-from bench.gpu.checks import look
+from bench.gpu.checks import list_cards
 from bench.gpu.cuda import spin_ptx
-from bench.gpu.table import Outcome, Row, near, render
+from bench.gpu.table import CheckOutcome, Row, near, render
 from contract.inventory import Inventory, Link
 from tests.agent.builders import device_table
 from tests.runtime.test_libraries import build_driver
@@ -31,8 +31,8 @@ def test_without_a_gpu_every_check_is_skipped_in_words() -> None:
 
 def test_the_table_says_what_is_right() -> None:
     rows = [near("use", 50, 58, 10, "%"), near("use", 50, 61, 10, "%")]
-    assert [each.outcome for each in rows] == [Outcome.RIGHT, Outcome.WRONG]
-    assert render("1 x A30, driver 550", [*rows, Row("a|b", "", "why", Outcome.SKIPPED)]) == (
+    assert [each.outcome for each in rows] == [CheckOutcome.RIGHT, CheckOutcome.WRONG]
+    assert render("1 x A30, driver 550", [*rows, Row("a|b", "", "why", CheckOutcome.SKIPPED)]) == (
         "On 1 x A30, driver 550:\n\n| check | expected | found | |\n| --- | --- | --- | --- |\n"
         "| use | 50 % ± 10 | 58 % | right |\n| use | 50 % ± 10 | 61 % | wrong |\n"
         "| a\\|b |  | why | skipped |"
@@ -42,15 +42,15 @@ def test_the_table_says_what_is_right() -> None:
 @pytest.mark.parametrize(
     ("model", "shown", "outcome"),
     [
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", Outcome.RIGHT),
-        ("\u2122", "none", Outcome.WRONG),
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", CheckOutcome.RIGHT),
+        ("\u2122", "none", CheckOutcome.WRONG),
     ],
 )
 def test_the_label_is_right_where_kubernetes_takes_it(
-    model: str, shown: str, outcome: Outcome
+    model: str, shown: str, outcome: CheckOutcome
 ) -> None:
     (card,) = device_table(1).inventory.cards
-    rows = look(Discovery(Inventory((replace(card, model=model),))))
+    rows = list_cards(Discovery(Inventory((replace(card, model=model),))))
     assert [each for each in rows if each.check == "label"] == [
         Row("label", "a label's value", shown, outcome)
     ]
@@ -58,14 +58,17 @@ def test_the_label_is_right_where_kubernetes_takes_it(
 
 @pytest.mark.parametrize(
     ("pairs", "found", "outcome"),
-    [(((0, 1), (0, 2), (1, 2)), "3 pairs", Outcome.RIGHT), (((0, 1),), "1 pairs", Outcome.WRONG)],
+    [
+        (((0, 1), (0, 2), (1, 2)), "3 pairs", CheckOutcome.RIGHT),
+        (((0, 1),), "1 pairs", CheckOutcome.WRONG),
+    ],
 )
 def test_every_pair_of_cards_needs_a_link_and_may_have_two(
-    pairs: tuple[tuple[int, int], ...], found: str, outcome: Outcome
+    pairs: tuple[tuple[int, int], ...], found: str, outcome: CheckOutcome
 ) -> None:
     """Cards with NVLinks have their way over PCIe, too."""
     links = tuple(Link(pair, kind) for pair in pairs for kind in ("PIX", "NV4"))
-    rows = look(Discovery(replace(device_table(3).inventory, links=links)))
+    rows = list_cards(Discovery(replace(device_table(3).inventory, links=links)))
     assert [each for each in rows if each.check == "topology"] == [
         Row("topology", "3 pairs", found, outcome)
     ]

@@ -9,14 +9,15 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from bench import __main__ as command
-from bench.result import Report, Result, Table, tell, wrong
+from bench.result import Result, Table, publish, wrong
+from simulator.report import Report
 
 
 def test_a_result_is_printed_with_what_is_wrong(tmp_path: Path) -> None:
     out = io.StringIO()
     table = Table("Colours", ("name", "ms"), (("red", 1.2345), ("blue", 2)), ("A note.",))
     result = Result("colour", (table,), wrong({"too blue": 3, "too red": 0}))
-    tell(result, 3.2, tmp_path, Report(Console(file=out)))
+    publish(result, 3.2, tmp_path, Report(Console(file=out)))
     *lines, last = [line.rstrip() for line in out.getvalue().splitlines()]
     assert lines == [
         "",

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from certs.issue import Issued, issue
 from certs.names import parse_subject
-from certs.objects import Kind
+from certs.objects import WebhookKind
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.certs.fakes import configuration
 
@@ -33,7 +33,7 @@ def server() -> Iterator[ApiServer]:
     """An API server with the webhook configurations."""
     with ApiServer() as found:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpu"}}
-        found.apply(namespace, *map(configuration, Kind))
+        found.apply(namespace, *map(configuration, WebhookKind))
         yield found
 
 

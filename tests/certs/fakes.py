@@ -9,9 +9,17 @@ from typing import Any
 
 import jsonpatch
 
-from certs.cluster import Cluster
+from certs.cluster import RotationApi
 from certs.errors import CertsError, Conflict
-from certs.objects import Json, Kind, Observed, Purpose, Served, parse_configuration, parse_secret
+from certs.objects import (
+    Json,
+    ObservedObjects,
+    Purpose,
+    Served,
+    WebhookKind,
+    parse_configuration,
+    parse_secret,
+)
 from certs.reading import Certificate, is_issued_by
 from certs.replicas import Replicas
 from certs.rotation import Done, Environment, Wait, rotate
@@ -22,9 +30,9 @@ CA, TLS = "gpu-turnstile-webhook-ca", "gpu-turnstile-webhook-tls"
 SETTLE, GRACE = timedelta(seconds=120), timedelta(seconds=600)
 SECRETS = "/api/v1/namespaces/gpu/secrets"
 MUTATING, VALIDATING = (
-    f"/apis/admissionregistration.k8s.io/v1/{kind.value}s/gpu-turnstile" for kind in Kind
+    f"/apis/admissionregistration.k8s.io/v1/{kind.value}s/gpu-turnstile" for kind in WebhookKind
 )
-PATCHES = [f"PATCH {kind.value}s/gpu-turnstile" for kind in Kind]
+PATCHES = [f"PATCH {kind.value}s/gpu-turnstile" for kind in WebhookKind]
 
 
 def settings(**changed: Any) -> Settings:
@@ -43,8 +51,8 @@ class FakeReplicas(Replicas):
         return self.shown
 
 
-def configuration(kind: Kind = Kind.MUTATING, *, webhooks: int = 2) -> Json:
-    capital = {Kind.MUTATING: "Mutating", Kind.VALIDATING: "Validating"}[kind]
+def configuration(kind: WebhookKind = WebhookKind.MUTATING, *, webhooks: int = 2) -> Json:
+    capital = {WebhookKind.MUTATING: "Mutating", WebhookKind.VALIDATING: "Validating"}[kind]
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{capital}WebhookConfiguration",
@@ -100,7 +108,7 @@ class FakeApi:
         self.objects[path] = obj
 
     def install(self) -> None:
-        for kind, path in zip(Kind, (MUTATING, VALIDATING), strict=True):
+        for kind, path in zip(WebhookKind, (MUTATING, VALIDATING), strict=True):
             self.put(path, configuration(kind))
 
     def request(self, method: str, path: str, body: Any) -> Json | None:
@@ -125,7 +133,7 @@ def _copy(obj: Any) -> Any:
     return marshal.loads(marshal.dumps(obj, 2))  # from version 3 on what is twice stays one
 
 
-class FakeCluster(Cluster):
+class FakeCluster(RotationApi):
     """The API seen by one run: *gate* is called before every request, and after every write."""
 
     def __init__(self, settings: Settings, api: FakeApi, gate: Callable[[], None]) -> None:
@@ -195,7 +203,7 @@ class World:
             self.clock.now = found.until
         raise AssertionError(f"never done: {found}")
 
-    def observed(self) -> Observed:
+    def observed(self) -> ObservedObjects:
         return FakeCluster(self.settings, self.api, _nothing).observe()
 
     def serving(self) -> Certificate:
@@ -218,7 +226,7 @@ class World:
                 self._begin_anew()  # nobody was served any more: there is nothing to break
             self._serving.append((now, certificate))
         for path in (MUTATING, VALIDATING):
-            found = parse_configuration(Kind.MUTATING, path, self.api.objects.get(path, {}))
+            found = parse_configuration(WebhookKind.MUTATING, path, self.api.objects.get(path, {}))
             for index, bundle in enumerate(found.bundles):
                 history = self._bundles.setdefault((path, index), [])
                 if not self._is_last(history, bundle):

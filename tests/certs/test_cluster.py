@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from certs.cluster import Cluster
+from certs.cluster import RotationApi
 from certs.errors import ClusterError, Conflict
 from certs.issue import Issued
-from certs.objects import Kind, Purpose, bundle_patch, new_secret
+from certs.objects import Purpose, WebhookKind, bundle_patch, new_secret
 from certs.reading import read_certificate
 from simulator.api.faults import Outage
 from simulator.api.server import ApiServer
@@ -23,15 +23,15 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def cluster(kubeconfig: Path) -> Cluster:
-    return Cluster(settings(kubeconfig=kubeconfig))
+def cluster(kubeconfig: Path) -> RotationApi:
+    return RotationApi(settings(kubeconfig=kubeconfig))
 
 
 def _secret(namespace: str = "gpu") -> Json:
     return new_secret(CA, Purpose.AUTHORITY, namespace=namespace) | {"data": {"a": "YQ=="}}
 
 
-def test_a_secret_that_is_there_or_has_changed_or_gone_is_a_conflict(cluster: Cluster) -> None:
+def test_a_secret_that_is_there_or_has_changed_or_gone_is_a_conflict(cluster: RotationApi) -> None:
     cluster.write_secret(_secret())
     with pytest.raises(Conflict, match=f"^POST {SECRETS}: 409 "):
         cluster.write_secret(_secret())
@@ -46,17 +46,19 @@ def test_a_secret_that_is_there_or_has_changed_or_gone_is_a_conflict(cluster: Cl
 
 def test_a_namespace_that_is_not_there_is_no_conflict(kubeconfig: Path) -> None:
     with pytest.raises(ClusterError) as caught:
-        Cluster(settings(kubeconfig=kubeconfig, namespace="other")).write_secret(_secret("other"))
+        RotationApi(settings(kubeconfig=kubeconfig, namespace="other")).write_secret(
+            _secret("other")
+        )
     assert str(caught.value).startswith("POST /api/v1/namespaces/other/secrets: 404 ")
     assert not isinstance(caught.value, Conflict)
 
 
 def test_a_configuration_is_patched_by_the_version_it_was_read_at(
-    cluster: Cluster, issued: Issued
+    cluster: RotationApi, issued: Issued
 ) -> None:
     trusted = (read_certificate(issued.authority.certificate),)
     before = cluster.observe().configurations
-    assert [each.kind for each in before] == list(Kind)
+    assert [each.kind for each in before] == list(WebhookKind)
     for each in before:
         cluster.write_bundle(each, trusted, datetime.now(UTC))
     after = cluster.observe().configurations
@@ -66,7 +68,7 @@ def test_a_configuration_is_patched_by_the_version_it_was_read_at(
 
 
 def test_a_patch_of_a_webhook_that_has_gone_is_a_conflict(
-    cluster: Cluster, server: ApiServer
+    cluster: RotationApi, server: ApiServer
 ) -> None:
     found = cluster.observe().configurations[0]
     server.apply(configuration(webhooks=1))
@@ -79,7 +81,7 @@ def test_a_bad_kubeconfig_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("not: [yaml")
     with pytest.raises(ClusterError) as caught:
-        Cluster(settings(kubeconfig=path))
+        RotationApi(settings(kubeconfig=path))
     assert str(caught.value).startswith(f"kubeconfig: cannot use {path}: ")
     assert "\n" not in str(caught.value)
 
@@ -87,13 +89,13 @@ def test_a_bad_kubeconfig_is_one_line(tmp_path: Path) -> None:
 def test_outside_a_pod_a_kubeconfig_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ClusterError, match=r"service account.*--kubeconfig is not given$"):
-        Cluster(settings())
+        RotationApi(settings())
 
 
 # --- bad answers ------------------------------------------------------------------------
 
 
-class Answering(Cluster):
+class Answering(RotationApi):
     """Is answered the same to every request."""
 
     def __init__(self, status: int, body: bytes, date: str = "") -> None:
@@ -119,7 +121,9 @@ def test_what_may_pass_by_itself_and_what_may_have_been_done_is_looked_at_again(
         cluster.write_secret(_secret())
 
 
-def test_an_api_server_that_is_away_is_looked_at_again(cluster: Cluster, server: ApiServer) -> None:
+def test_an_api_server_that_is_away_is_looked_at_again(
+    cluster: RotationApi, server: ApiServer
+) -> None:
     server.set_outage(Outage.REFUSED)
     with pytest.raises(Conflict, match=f"^GET {MUTATING}: API server: "):
         cluster.observe()

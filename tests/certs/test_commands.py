@@ -22,10 +22,10 @@ from typing import Any, Self
 import pytest
 
 from certs.__main__ import main
-from certs.cluster import Cluster
+from certs.cluster import RotationApi
 from certs.issue import make_authority, sign_serving
-from certs.names import Subject
-from certs.objects import Json, Kind, Purpose, changed, new_secret
+from certs.names import CertificateSubject
+from certs.objects import Json, Purpose, WebhookKind, changed, new_secret
 from certs.reading import read_certificate, write_bundle
 from certs.replicas import Replicas
 from certs.rotation import Done, Environment, rotate
@@ -70,7 +70,7 @@ def test_rotate_installs_and_status_tells(
     ]
     assert {each["level"] for each in lines} == {"info"}
     assert {each["configuration"] for each in lines[1:3]} == {
-        f"{kind.value} gpu-turnstile" for kind in Kind
+        f"{kind.value} gpu-turnstile" for kind in WebhookKind
     }
     assert main(["rotate", "--wait"]) == 0
     (line,) = logged(capsys)
@@ -152,7 +152,7 @@ _FIRST_RUN = ["new authority", "trust changed", "trust changed", "new serving ce
 def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
     server: ApiServer, kubeconfig: Path
 ) -> None:
-    cluster = Cluster(settings(kubeconfig=kubeconfig))
+    cluster = RotationApi(settings(kubeconfig=kubeconfig))
     command = [sys.executable, "-m", "certs", "rotate", "--namespace", "gpu", "--wait"]
     command += ["--every", "1", "--component", "mine", "--kubeconfig", str(kubeconfig)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -176,7 +176,7 @@ def test_a_secret_that_is_deleted_is_made_again_until_it_is_told_to_end(
     assert all(each != after for each, after in pairwise(told[4:])), "a line for each look"
 
 
-def _made(cluster: Cluster, *, before: Json | None) -> Json:
+def _made(cluster: RotationApi, *, before: Json | None) -> Json:
     """Wait for the Secret of the webhook, another one than *before*."""
     found: Json = {}
 
@@ -257,11 +257,11 @@ class Local(Settings):
     """Those of a webhook that is called by the name of this machine."""
 
     @property
-    def subject(self) -> Subject:
-        return Subject(("localhost",), (), SERVING_DAYS)
+    def subject(self) -> CertificateSubject:
+        return CertificateSubject(("localhost",), (), SERVING_DAYS)
 
 
-def _trusted(api: Cluster) -> bytes:
+def _trusted(api: RotationApi) -> bytes:
     (bundle,) = set(api.observe().configurations[0].bundles)
     return write_bundle(bundle)
 
@@ -284,12 +284,12 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
             {"ca.crt": pem, "ca.key": authority.key},
         ),
         changed(new_secret(TLS, Purpose.SERVING, namespace="gpu"), held, since=past),
-        *(_trusting(configuration(kind), pem) for kind in Kind),
+        *(_trusting(configuration(kind), pem) for kind in WebhookKind),
     )
     mount, logs = Mount(tmp_path / "mount"), tmp_path / "logs"
     logs.mkdir()
     (logs / "ca.crt").write_bytes(pem)
-    api = Cluster(wanted)
+    api = RotationApi(wanted)
     mount.update(api.observe().serving.obj)
     with (
         running(logs, logs, serving=mount.directory) as hook,
@@ -308,7 +308,7 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
 
         said: list[object] = []
         replicas = Replicas("127.0.0.1", hook.port)
-        asking = Cluster(replace(wanted, replicas=replicas))
+        asking = RotationApi(replace(wanted, replicas=replicas))
         env = Environment(
             lambda: datetime.now(UTC) + passed,
             sleep,
@@ -318,7 +318,7 @@ def test_a_rotation_of_everything_under_load_fails_no_request(
         client.trusts = _trusted(api)
         client.wait_for(20)
         observed = api.observe()
-        assert replicas.ask("localhost") == {"127.0.0.1": observed.serving.certificate}
+        assert replicas.fetch_served("localhost") == {"127.0.0.1": observed.serving.certificate}
     assert isinstance(done, Done)
     assert client.failures == []
     assert client.calls > 50

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from certs.issue import KeyPair, make_authority, sign_serving
-from certs.objects import Configuration, Kind, Observed, Origin, Secret
+from certs.objects import Configuration, ObservedObjects, Origin, Secret, WebhookKind
 from certs.reading import Certificate, is_issued_by, read_certificate
 from certs.replicas import Replicas
 from certs.rotation import (
@@ -57,14 +57,14 @@ def _secret(name: str, pairs: list[KeyPair]) -> st.SearchStrategy[Secret]:
 
 _CONFIGURATIONS = st.builds(
     Configuration,
-    st.sampled_from(Kind),
+    st.sampled_from(WebhookKind),
     st.just("c"),
     st.just("1"),
     st.lists(_BUNDLES, max_size=2).map(tuple),
     _STAMPS,
 )
 _OBSERVED = st.builds(
-    Observed,
+    ObservedObjects,
     _secret("a", AUTHORITIES),
     _secret("s", SERVING),
     st.lists(_CONFIGURATIONS, max_size=2).map(tuple),
@@ -79,15 +79,17 @@ _EMPTY = Secret("s", Origin.EMPTY, problem="is bad")
 
 
 def _trusting(*bundle: Certificate) -> tuple[Configuration, ...]:
-    return (Configuration(Kind.MUTATING, "c", "1", (bundle,), START),)
+    return (Configuration(WebhookKind.MUTATING, "c", "1", (bundle,), START),)
 
 
 @given(_OBSERVED, _TIMES)
-@example(Observed(_MADE, _SERVED, _trusting(ONE)), START + timedelta(days=1))  # done
-@example(Observed(_MADE, _SERVED, _trusting(OTHER)), START + timedelta(days=1))  # to be trusted
-@example(Observed(_MADE, _EMPTY, _trusting(ONE)), START + timedelta(days=1))  # to be made
+@example(ObservedObjects(_MADE, _SERVED, _trusting(ONE)), START + timedelta(days=1))  # done
+@example(
+    ObservedObjects(_MADE, _SERVED, _trusting(OTHER)), START + timedelta(days=1)
+)  # to be trusted
+@example(ObservedObjects(_MADE, _EMPTY, _trusting(ONE)), START + timedelta(days=1))  # to be made
 def test_no_single_step_takes_trust_from_what_is_served_or_serves_what_is_not_trusted(
-    observed: Observed, now: datetime
+    observed: ObservedObjects, now: datetime
 ) -> None:
     """And there is always something to say, and always the same."""
     serving = observed.serving.certificate
@@ -119,10 +121,10 @@ def test_a_certificate_of_unknown_age_is_dated_before_anything_is_dropped() -> N
     authority = Secret("a", Origin.OURS, AUTHORITIES[1], OTHER)
     trusted = (OTHER, ONE)
 
-    def at(since: datetime | None) -> Observed:
+    def at(since: datetime | None) -> ObservedObjects:
         certificate = read_certificate(pair.certificate)
         serving = Secret("s", Origin.OURS, pair, certificate, "", trusted, since)
-        return Observed(authority, serving, ())
+        return ObservedObjects(authority, serving, ())
 
     for since in (None, now + timedelta(minutes=6)):
         assert decide(at(since), FORCED, now=now) == DateServing()
@@ -136,10 +138,10 @@ def test_the_configuration_that_changed_last_is_waited_for() -> None:
     certificate = read_certificate(SERVING[1].certificate)
     serving = Secret("s", Origin.OURS, SERVING[1], certificate, "", (OTHER, ONE), START)
     configurations = tuple(
-        Configuration(Kind.MUTATING, name, "1", ((OTHER, ONE),), changed)
+        Configuration(WebhookKind.MUTATING, name, "1", ((OTHER, ONE),), changed)
         for name, changed in (("c", now - SETTLE), ("d", now))
     )
-    observed = Observed(authority, serving, configurations)
+    observed = ObservedObjects(authority, serving, configurations)
     why = "API servers may not have seen the changed caBundle"
     assert decide(observed, SETTINGS, now=now) == Wait(now + SETTLE, why)
     assert isinstance(decide(observed, SETTINGS, now=now + SETTLE), StoreServing)

@@ -77,18 +77,18 @@ def test_a_client_that_wants_another_host_refuses(
 def test_everybody_behind_a_name_is_asked(issued: Issued, tmp_path: Path) -> None:
     store.write(tmp_path, issued)
     with serving(tmp_path) as port:
-        served = Replicas("127.0.0.1", port).ask("hook.gpu.svc")
+        served = Replicas("127.0.0.1", port).fetch_served("hook.gpu.svc")
     assert served == {"127.0.0.1": read_certificate(issued.serving.certificate)}
 
 
 def test_who_does_not_speak_tls_or_does_not_listen_serves_nothing() -> None:
     with serving(None) as port:
-        assert Replicas("127.0.0.1", port).ask("x") == {"127.0.0.1": None}
-    assert Replicas("127.0.0.1", port).ask("x") == {"127.0.0.1": None}
+        assert Replicas("127.0.0.1", port).fetch_served("x") == {"127.0.0.1": None}
+    assert Replicas("127.0.0.1", port).fetch_served("x") == {"127.0.0.1": None}
 
 
 def test_a_name_that_stands_for_nobody_gives_nobody() -> None:
-    assert Replicas("nobody.invalid", 1).ask("x") == {}
+    assert Replicas("nobody.invalid", 1).fetch_served("x") == {}
 
 
 @pytest.mark.parametrize(

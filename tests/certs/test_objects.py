@@ -10,9 +10,9 @@ from certs.objects import (
     LABEL_VALUE,
     SERVING_SINCE,
     Json,
-    Kind,
     Origin,
     Purpose,
+    WebhookKind,
     bundle_patch,
     changed,
     new_secret,
@@ -85,7 +85,7 @@ def test_a_patch_spares_the_annotations_there_are(
         "metadata": {"resourceVersion": "7", "annotations": annotations},
         "webhooks": [{"clientConfig": {}}],
     }
-    assert bundle_patch(parse_configuration(Kind.MUTATING, "c", obj), (), NOW) == [
+    assert bundle_patch(parse_configuration(WebhookKind.MUTATING, "c", obj), (), NOW) == [
         {"op": "replace", "path": "/metadata/resourceVersion", "value": "7"},
         {"op": "add", "path": path, "value": value},
         {"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": ""},

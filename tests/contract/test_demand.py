@@ -13,7 +13,7 @@ from contract.demand import (
     Demand,
     PodDemand,
 )
-from contract.errors import Fault
+from contract.errors import FieldFault
 from contract.names import Names
 from contract.requests import asks_for_gpus, read_pod_demand
 from contract.resource import Resource
@@ -247,15 +247,15 @@ def test_everything_wrong_with_a_pod_is_told_at_once_container_by_container() ->
         (
             f"spec.initContainers[0].resources.limits[{MEMORY}]",
             "share-without-memory",
-            Fault.REQUIRED,
+            FieldFault.REQUIRED,
         ),
-        (CORE_REQUEST, "requests-differ", Fault.INVALID),
-        (CORE_LIMIT, "not-whole-cards", Fault.INVALID),
-        (MEMORY_LIMIT, "not-a-number", Fault.INVALID),
+        (CORE_REQUEST, "requests-differ", FieldFault.INVALID),
+        (CORE_LIMIT, "not-whole-cards", FieldFault.INVALID),
+        (MEMORY_LIMIT, "not-a-number", FieldFault.INVALID),
         (
             f"spec.containers[2].resources.limits[{MEMORY}]",
             "requests-without-limits",
-            Fault.REQUIRED,
+            FieldFault.REQUIRED,
         ),
     ]
     assert len(_refusals(spec)) == 5
@@ -323,7 +323,7 @@ def test_no_spec_however_hostile_raises_and_what_is_accepted_can_be_served(spec:
     for error in errors:
         assert str(error).startswith(f"{error.path}: {error.fault.value}: ")
         assert "\n" not in str(error)
-        assert bool(error.value) == (error.fault is Fault.INVALID)
+        assert bool(error.value) == (error.fault is FieldFault.INVALID)
 
 
 @given(st.integers(1, LARGEST_COUNT), st.integers(0, 2**24))

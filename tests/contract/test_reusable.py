@@ -16,7 +16,7 @@ from contract.resource import Resource
 from contract.reusable import (
     NO_ROOM,
     SPLIT,
-    Served,
+    ReceivedDevices,
     find_leftover_conflicts,
     held_on_cards,
     most_at_once,
@@ -56,13 +56,16 @@ def told(*containers: Asked) -> list[str]:
 
 
 def test_what_init_containers_leave_is_given_before_other_devices() -> None:
-    assert serve(INIT, 50, 20) == Served(reused=20, fresh=30, reusable=50)
-    assert serve(MAIN, 50, 20) == Served(reused=20, fresh=30, reusable=0)
-    assert serve(SIDECAR, 5, 20) == Served(reused=5, fresh=0, reusable=15)
+    assert serve(INIT, 50, 20) == ReceivedDevices(reused=20, fresh=30, reusable=50)
+    assert serve(MAIN, 50, 20) == ReceivedDevices(reused=20, fresh=30, reusable=0)
+    assert serve(SIDECAR, 5, 20) == ReceivedDevices(reused=5, fresh=0, reusable=15)
 
 
 def test_a_card_gives_more_than_its_part_of_a_request_where_more_is_reusable() -> None:
-    assert serve_on_cards(MAIN, (4, 4), (7, 0)) == [Served(7, 0, 0), Served(0, 1, 0)]
+    assert serve_on_cards(MAIN, (4, 4), (7, 0)) == [
+        ReceivedDevices(7, 0, 0),
+        ReceivedDevices(0, 1, 0),
+    ]
 
 
 def test_what_is_left_stays_with_the_init_container_and_the_rest_counts_where_it_is_now() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from simulator.api.resources import PODS, Target, resource_of_kind
+from simulator.api.resources import PODS, RequestTarget, resource_of_kind
 from simulator.api.selectors import labels_match, parse_label_selector
 from simulator.api.webhooks import Operation, rule_matches
 from tests.deploy.cel import EvaluationError, holds, scope_of, text_of
@@ -31,10 +31,10 @@ class Update:
     operation: Operation = "UPDATE"
     namespace: str = field(default="default")
 
-    def target(self) -> Target:
+    def target(self) -> RequestTarget:
         """Return what the request names."""
         resource = resource_of_kind("v1", self.new.get("kind", "Pod")) or PODS
-        return Target(
+        return RequestTarget(
             resource, self.namespace if resource.namespaced else "", "p", self.subresource
         )
 

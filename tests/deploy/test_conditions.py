@@ -12,8 +12,8 @@ from contract.stamps import OrderStamp
 from tests.deploy.cel import condition_holds
 from tests.deploy.manifests import Json, base, find
 from tests.examples import share
+from webhook.admission.decision import Decision
 from webhook.admission.pods import decide_pod
-from webhook.admission.verdicts import Verdict
 
 NAMES = Names()
 OBJECTS = base()
@@ -152,7 +152,7 @@ _NOTES = st.dictionaries(
 def test_the_condition_and_the_webhook_agree_about_every_pod(spec: Json, notes: Json) -> None:
     pod = {"metadata": {"annotations": notes}, "spec": spec}
     stamp = OrderStamp(1, "w", 0)
-    says_nothing = decide_pod(pod, names=NAMES, stamp=lambda: stamp) == Verdict()
+    says_nothing = decide_pod(pod, names=NAMES, stamp=lambda: stamp) == Decision()
     assert reaches(PODS, pod) == (not says_nothing)
     assert reaches(PODS, {"spec": spec}) == asks_for_gpus(spec, NAMES)
 

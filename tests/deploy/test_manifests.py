@@ -8,7 +8,7 @@ import click
 import pytest
 
 from agent.__main__ import main as agent
-from agent.app import supervisor
+from agent.app import agent as agent_module
 from certs.__main__ import cli as certs
 from certs.settings import CONFIGURATIONS
 from contract.names import DEFAULT_DOMAIN
@@ -182,7 +182,7 @@ def test_all_of_the_proxy_can_be_applied_by_its_label() -> None:
 
 
 def test_the_agent_has_time_to_end() -> None:
-    assert AGENT["terminationGracePeriodSeconds"] > supervisor._JOIN_SECONDS + 10
+    assert AGENT["terminationGracePeriodSeconds"] > agent_module._JOIN_SECONDS + 10
 
 
 def test_the_webhooks_memory_holds_its_connections() -> None:

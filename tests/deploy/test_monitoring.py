@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from agent.observability.metrics import Metrics as AgentMetrics
-from proxy.status import Figures
+from proxy.metrics import ProxyMetrics
 from scheduler.metrics import Metrics as SchedulerMetrics
 from tests.deploy.manifests import DEPLOY, base, find, read_yaml, selects
 from webhook.metrics import Metrics as WebhookMetrics
@@ -39,8 +39,8 @@ def _exported() -> dict[str, str]:
     """Give every metric's name as queries have it, and its type."""
     found: dict[str, str] = {}
     scheduler = SchedulerMetrics()
-    scheduler.observe("leader", "As server.py has it.", lambda: 1.0)
-    proxy = generate_latest(Figures({}, lambda: 0))
+    scheduler.export("leader", "As server.py has it.", lambda: 1.0)
+    proxy = generate_latest(ProxyMetrics({}, lambda: 0))
     for text in (AgentMetrics().render(), WebhookMetrics().render(), scheduler.render(), proxy):
         for family in prometheus_client.parser.text_string_to_metric_families(text.decode()):
             suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}

@@ -5,23 +5,23 @@ from random import Random
 from typing import Protocol
 
 from contract.resource import Resource
-from simulator.kubelet.answers import Answer
+from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.devices import (
-    AllocateCall,
+    AllocateStep,
     Devices,
-    Options,
+    PluginOptions,
     PodHoldings,
-    PreferCall,
-    PreStartCall,
+    PreferStep,
+    PreStartStep,
     Reply,
-    Run,
+    RunningSteps,
     Step,
     drive,
 )
-from simulator.kubelet.errors import AdmissionFailure, CallFailed, StartFailure
+from simulator.kubelet.errors import AdmissionFailure, PluginCallFailed, StartFailure
 from simulator.kubelet.numa import NO_NODE, Device, Holding
 from simulator.kubelet.pods import TERMINAL_PHASES
-from simulator.kubelet.state import Checkpoint, KnownPod, KubeletState
+from simulator.kubelet.state import KnownPod, KubeletCheckpoint, KubeletState
 from tests.in_memory.api import Api
 from tests.in_memory.pods import OTHER_PLUGIN, Container, Pod
 
@@ -32,9 +32,9 @@ Held = dict[Resource, frozenset[str]]
 
 
 class Plugins(Protocol):
-    """Who answers the kubelet's calls; each may raise :class:`CallFailed`."""
+    """Who answers the kubelet's calls; each may raise :class:`PluginCallFailed`."""
 
-    def prefer(self, pod: Pod, container: Container, call: PreferCall) -> Sequence[str]:
+    def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
         """``GetPreferredAllocation``."""
 
     def give(self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]) -> None:
@@ -101,14 +101,14 @@ class Kubelet:
         self._api, self._plugins, self._random = api, plugins, random
         self._overtaken = overtaken
         self._batch = 0  # how many of the queue are of the first list of this life
-        self._run: Run | None = None
+        self._run: RunningSteps | None = None
         self._removed: bool | None = None  # by force, in mid-admission; whether it keeps its places
-        self.state = self._begin(Checkpoint(registered=dict.fromkeys(Resource, ())))
+        self.state = self._begin(KubeletCheckpoint(registered=dict.fromkeys(Resource, ())))
         self.state.all_admitted()
 
     # --- lives ----------------------------------------------------------------------------
 
-    def _begin(self, checkpoint: Checkpoint | None) -> KubeletState:
+    def _begin(self, checkpoint: KubeletCheckpoint | None) -> KubeletState:
         devices = Devices(random=self._random, order=self._order)
         state = KubeletState(
             devices,
@@ -117,7 +117,7 @@ class Kubelet:
             overtaken_writes=self._overtaken,
         )
         state.begin(checkpoint, frozenset(self.runs), 0.0)
-        devices.connected(OTHER_PLUGIN, Options())
+        devices.connected(OTHER_PLUGIN, PluginOptions())
         devices.advertised(OTHER_PLUGIN, _OTHERS)
         return state
 
@@ -145,7 +145,7 @@ class Kubelet:
     def register(self) -> None:
         """Let the plugin register, and list its devices."""
         for resource in Resource:
-            self.state.devices.connected(resource, Options(pre_start=True, preferred=True))
+            self.state.devices.connected(resource, PluginOptions(pre_start=True, preferred=True))
         self.connected = True
         self.advertise()
 
@@ -162,7 +162,7 @@ class Kubelet:
         """Have given places to a container at some time, whatever they are; and write it down."""
         devices = self.state.devices
         for resource, ids in held.items():
-            holding = Holding(tuple(ids), Answer(), {NO_NODE: tuple(ids)})
+            holding = Holding(tuple(ids), PluginResponse(), {NO_NODE: tuple(ids)})
             devices.pods.setdefault(pod.uid, {}).setdefault(container, {})[resource] = holding
         devices.forget_in_flight()
         self.state.write()
@@ -186,7 +186,7 @@ class Kubelet:
         self._unqueue(pod)
         self.admitting = pod
         try:
-            self._run = Run(self.state.admit(pod.as_known))
+            self._run = RunningSteps(self.state.admit(pod.as_known))
         except AdmissionFailure:
             self._run = None
         self._through()
@@ -205,7 +205,7 @@ class Kubelet:
         try:
             try:
                 reply = self._do(pod, run.step)
-            except CallFailed as error:
+            except PluginCallFailed as error:
                 run.failed(error)
             else:
                 run.done(reply)
@@ -241,15 +241,15 @@ class Kubelet:
 
     def _do(self, pod: Pod, step: Step) -> Reply:
         container = pod.container(step.container.name)
-        if isinstance(step, PreferCall):
+        if isinstance(step, PreferStep):
             return tuple(self._plugins.prefer(pod, container, step))
-        if isinstance(step, AllocateCall):
+        if isinstance(step, AllocateStep):
             if step.resource == OTHER_PLUGIN:
                 self._plugins.ask_other(pod, container)
             else:
                 self._plugins.give(pod, container, Resource(step.resource), step.ids)
-            return Answer()
-        if isinstance(step, PreStartCall):
+            return PluginResponse()
+        if isinstance(step, PreStartStep):
             self._plugins.prestart(pod, container, Resource(step.resource), step.ids)
         else:
             self.state.write()

@@ -20,8 +20,8 @@ from contract.demand import ContainerKind
 from contract.resource import Resource
 from placement.pods import PodInfo
 from placement.scoring import Policy
-from simulator.kubelet.devices import PreferCall, SaveBooks
-from simulator.kubelet.errors import CallFailed
+from simulator.kubelet.devices import PreferStep, SaveCheckpoint
+from simulator.kubelet.errors import PluginCallFailed
 from simulator.node.diary import Diary
 from tests.agent.builders import device_table
 from tests.in_memory import kubelet as simulated
@@ -196,7 +196,7 @@ class Node:
 
     # --- the kubelet's calls --------------------------------------------------------------
 
-    def prefer(self, pod: Pod, container: Container, call: PreferCall) -> Sequence[str]:
+    def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
         """Ask the agent which places it prefers."""
         asked = Resource(call.resource), call.available, call.must_include, call.size
         return self._ask(lambda: self.allocator.prefer(*asked))
@@ -214,14 +214,14 @@ class Node:
     def ask_other(self, pod: Pod, container: Container) -> None:
         """Ask the other vendor's plugin."""
         if pod.other_fails:
-            raise CallFailed("example.com/other: no")
+            raise PluginCallFailed("example.com/other: no")
 
     def _ask(self, call: Callable[[], _T]) -> _T:
         try:
             return call()
         except Refusal as error:
             self.refusal = error
-            raise CallFailed(f"gpu-turnstile: {error}") from error
+            raise PluginCallFailed(f"gpu-turnstile: {error}") from error
 
     # --- what a test makes happen ---------------------------------------------------------
 
@@ -257,7 +257,7 @@ class Node:
         if self.refusal is not None:
             raise self.refusal
         after = self.kubelet.next_call
-        return list(getattr(after if isinstance(step, PreferCall) else step, "ids", ()))
+        return list(getattr(after if isinstance(step, PreferStep) else step, "ids", ()))
 
     def serve(self, pod: Pod, container: str = "main", *resources: Resource) -> None:
         """Let a container be given *resources*, in this order; all that it asks for if not told.
@@ -270,7 +270,7 @@ class Node:
             self.kubelet.first = (resource, *others)
             while self.kubelet.admitting is pod and not self._has(pod, container, resource):
                 self.call()
-        if isinstance(self.kubelet.next_call, SaveBooks):
+        if isinstance(self.kubelet.next_call, SaveCheckpoint):
             self.call()
 
     def _has(self, pod: Pod, container: str, resource: Resource) -> bool:

@@ -31,7 +31,7 @@ from scheduler.decisions import Decisions
 from scheduler.state import State
 from tests.peers.machines import Machine, plain
 from webhook.admission.defaults import adjust_memory
-from webhook.admission.options import Options
+from webhook.admission.options import AdmissionOptions
 from webhook.admission.pods import mutate_pod
 from webhook.admission.reviews import decode_review
 
@@ -93,7 +93,9 @@ def admitted_pod(
 ) -> PodInfo | None:
     """Read a pod as the webhook leaves it, where the largest card has so many blocks."""
     written = pod_object(containers, annotations)
-    return read_gpu_pod(adjust_memory(written, names=NAMES, options=Options(largest)).pod, NAMES)
+    return read_gpu_pod(
+        adjust_memory(written, names=NAMES, options=AdmissionOptions(largest)).pod, NAMES
+    )
 
 
 @dataclass(frozen=True)
@@ -362,7 +364,7 @@ class Choice:
                     del obj["metadata"]["annotations"]
             node = parse_node(obj, NAMES)
             view = NodeSnapshot(node, box.free[: len(node.cards)])
-            verdict = decisions.judge(pod.pod_class, view)
+            verdict = decisions.decide_node(pod.pod_class, view)
             if isinstance(verdict, Unschedulable):
                 why.append(verdict.reason)
             else:

@@ -356,7 +356,7 @@ def _check(
     for asked, assignment in zip(containers, found, strict=True):
         assert len(set(assignment.cards)) == len(assignment.cards) == asked.demand.cards
         fresh = zip(assignment.cards, assignment.fresh, strict=True)
-        used = used.take(dict(fresh))
+        used = used.add(dict(fresh))
     for free, held in zip(used.sizes, used.held, strict=True):
         assert free.covers(held)
 

@@ -180,7 +180,7 @@ def test_the_best_set_is_the_one_that_looking_at_all_of_them_finds(
 
     def rank(found: Sequence[int]) -> tuple[int, ...]:
         worst, total = links.quality(found)
-        away = sum(links.taken_away(each, free) for each in found)
+        away = sum(links.lost_with(each, free) for each in found)
         return -worst, -total, away, sum(cost[each] for each in found)
 
     every = [found for found in combinations(cards, size) if must <= set(found)]

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from proxy.program import Proxy
-from simulator.kubelet.answers import Answer
+from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
 from simulator.kubelet.settings import Settings
@@ -175,7 +175,7 @@ class Site:
         assert found is not None, f"no plugin of {resource} is registered"
         return found
 
-    def allocate(self, *ids: str) -> Answer:
+    def allocate(self, *ids: str) -> PluginResponse:
         answer = self.client().allocate(ids)
         assert answer is not None
         return answer

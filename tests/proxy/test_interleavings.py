@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from simulator.kubelet.errors import CallFailed
+from simulator.kubelet.errors import PluginCallFailed
 from tests.proxy.plugin import Plugin
 from tests.proxy.site import Site, wait
 
@@ -158,7 +158,9 @@ class Machine(RuleBasedStateMachine):
         wait(f"the devices of {newest.name}", lambda: self._node.healthy == devices)
 
         def asks_it() -> bool:
-            with suppress(CallFailed, AssertionError):  # the kubelet is just being registered with
+            with suppress(
+                PluginCallFailed, AssertionError
+            ):  # the kubelet is just being registered with
                 return self._node.allocate("d0").envs["BY"] == newest.name
             return False
 

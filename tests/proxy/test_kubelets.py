@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from proxy.errors import SettingsError
+from common.errors import SettingsError
 from proxy.program import Proxy
-from simulator.kubelet.errors import CallFailed, TurnedAway
+from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from tests.proxy.conftest import MakePlugin
 from tests.proxy.plugin import register
 from tests.proxy.site import RESOURCE, Site, wait
@@ -131,7 +131,7 @@ def test_a_proxy_that_starts_again_has_plugins_register_and_leaves_no_socket(
         dead.bind(str(running.kubelet_dir / "proxy-dead0000.sock"))
     running.stop_proxy()
     wait("the kubelet sees its end", lambda: running.losses == 1)
-    with pytest.raises((AssertionError, CallFailed)):
+    with pytest.raises((AssertionError, PluginCallFailed)):
         running.allocate("d0")
 
     running.start_proxy()

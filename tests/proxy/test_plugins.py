@@ -10,7 +10,7 @@ import pytest
 
 from proxy import calls as proxy_calls
 from proxy import resource as proxy_resource
-from simulator.kubelet.errors import CallFailed
+from simulator.kubelet.errors import PluginCallFailed
 from tests.proxy.conftest import PATIENCE, MakePlugin
 from tests.proxy.site import RESOURCE, Site, wait
 
@@ -62,7 +62,7 @@ def test_a_refusal_of_the_plugin_passes_as_it_is(running: Site, plugin: MakePlug
     plugin().register().answer = refuse
     _is_known(running)
 
-    with pytest.raises(CallFailed, match=r"code = FailedPrecondition desc = no card fits$"):
+    with pytest.raises(PluginCallFailed, match=r"code = FailedPrecondition desc = no card fits$"):
         _by(running)
 
 
@@ -123,12 +123,12 @@ def test_after_patience_devices_are_unhealthy_and_calls_end_in_words(
     _is_known(running)
     first.end()
 
-    with pytest.raises(CallFailed, match=f"code = Unavailable desc = {AWAY}$"):
+    with pytest.raises(PluginCallFailed, match=f"code = Unavailable desc = {AWAY}$"):
         _by(running)
     _is_known(running, 0)
     assert running.lists[-1] == (4, 0)
     began = time.monotonic()
-    with pytest.raises(CallFailed, match=AWAY):
+    with pytest.raises(PluginCallFailed, match=AWAY):
         _by(running)
     assert time.monotonic() - began < PATIENCE / 2, "nobody waits once all is given up"
 
@@ -148,7 +148,7 @@ def test_a_plugin_that_answers_unavailable_itself_is_not_asked_again(
     made.answer = refuse
     _is_known(running)
 
-    with pytest.raises(CallFailed, match=r"code = Unavailable desc = busy$"):
+    with pytest.raises(PluginCallFailed, match=r"code = Unavailable desc = busy$"):
         _by(running)
 
     assert made.asked.count("Allocate") == 1
@@ -193,7 +193,7 @@ def test_a_stopped_plugin_is_passed_over_until_it_answers(
 
     began = time.monotonic()
     with pytest.raises(
-        CallFailed, match=f"{RESOURCE} has not answered Allocate within {PATIENCE:g} s"
+        PluginCallFailed, match=f"{RESOURCE} has not answered Allocate within {PATIENCE:g} s"
     ):
         _by(running)
     assert time.monotonic() - began >= PATIENCE - 0.1
@@ -211,7 +211,7 @@ def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
 ) -> None:
     stopped = running.served()
     stopped.send(signal.SIGSTOP)
-    with pytest.raises(CallFailed, match="has not answered"):
+    with pytest.raises(PluginCallFailed, match="has not answered"):
         running.allocate("d0")
     _is_known(running, 0)
 
@@ -271,7 +271,7 @@ def test_no_more_calls_are_kept_than_a_bound(
     wait("both wait", lambda: running.proxy.fronts[RESOURCE].calls.waiting == 2)
 
     with pytest.raises(
-        CallFailed, match=r"ResourceExhausted desc = 2 calls for example.com/widget"
+        PluginCallFailed, match=r"ResourceExhausted desc = 2 calls for example.com/widget"
     ):
         _by(running)
 
@@ -308,7 +308,7 @@ def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
     restarting.start()
     try:
         _is_known(running)
-        with pytest.raises(CallFailed):
+        with pytest.raises(PluginCallFailed):
             running.allocate("d0")
     finally:
         over.set()
@@ -358,7 +358,7 @@ def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
     made.answer = hang
     made.fail_options = 2
     _is_known(running)
-    with pytest.raises(CallFailed, match="has not answered"):
+    with pytest.raises(PluginCallFailed, match="has not answered"):
         _by(running)
     hung.set()
     made.answer = lambda _context: "again"
@@ -370,7 +370,7 @@ def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
 def _answers(running: Site) -> str:
     try:
         return _by(running)
-    except CallFailed:
+    except PluginCallFailed:
         return ""
 
 
@@ -386,7 +386,7 @@ def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
 
     plugin("a").register().answer = hang
     _is_known(running)
-    with pytest.raises(CallFailed, match="has not answered"):
+    with pytest.raises(PluginCallFailed, match="has not answered"):
         _by(running)
     hung.set()
 
@@ -431,7 +431,7 @@ def test_waiting_and_asking_together_take_no_longer_than_patience(
     late = threading.Timer(PATIENCE - 1, come_and_hang)
     late.start()
     began = time.monotonic()
-    with pytest.raises(CallFailed):
+    with pytest.raises(PluginCallFailed):
         _by(running)
 
     assert time.monotonic() - began < PATIENCE + 1.5

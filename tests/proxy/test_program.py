@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.__main__ import main
-from simulator.kubelet.errors import CallFailed
+from simulator.kubelet.errors import PluginCallFailed
 from tests.proxy.site import RESOURCE, Site, wait
 
 pytestmark = pytest.mark.slow
@@ -64,7 +64,7 @@ def test_its_pages_and_log_tell_what_happens(folder: Path) -> None:
         wait("the devices are known", lambda: running.healthy == 4)
         wait("it is ready", lambda: _get(port, "/readyz") == (200, "ok\n"))
         made.end(signal.SIGKILL)
-        with pytest.raises(CallFailed):
+        with pytest.raises(PluginCallFailed):
             running.allocate("d0")
         text = _get(port, "/metrics")[1]
         again = running.plugin().wait_registered()

@@ -208,7 +208,7 @@ def page(folder: Path) -> Heard:
             admin.create(f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods", agent)
             path = f"/api/v1/namespaces/{AGENT_NAMESPACE}/pods/{name}/status"
             admin.patch(path, {"status": {"phase": "Running"}})
-        page = view_server.Server(ViewSettings(names=NAMES, kubeconfig=kubeconfig))
+        page = view_server.PageServer(ViewSettings(names=NAMES, kubeconfig=kubeconfig))
         browser = client_of(page.load())
         eventually(lambda: browser.get("/readyz").status_code == 200, "it is ready")
         for path in ("/", "/rows?since=0", *(f"/pods/{each}/p" for each in _TEAMS), "/metrics"):

@@ -17,12 +17,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from agent.app.supervisor import Agent
+from agent.app.agent import Agent
 from agent.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
 from simulator.client import ApiClient
 from simulator.kubelet.node import Kubelet
-from simulator.kubelet.settings import Moment
+from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.settings import Settings as KubeletSettings
 from tests.agent.fakes import NAMES, eventually, make_manifest, make_settings, short_dir
 from tests.runtime.containerd import Containerd
@@ -156,7 +156,7 @@ class GpuNode:
         finally:
             self._go_on.set()
 
-    def _before(self, moment: Moment) -> None:
+    def _before(self, moment: HookPoint) -> None:
         if (moment.what, moment.container) == ("PreStartContainer", self._held_back):
             self._go_on.wait(60)
 

@@ -19,7 +19,7 @@ from agent.allocator.grants import ContainerEdits
 from agent.cards.cards_file import decode_yaml
 from agent.cards.inventory import parse_inventory
 from agent.driver.folder import DriverFolder
-from agent.driver.layout import CLIENT, CONTROL, Found, Source, choose
+from agent.driver.layout import CLIENT, CONTROL, DriverFile, HostFile, choose
 from agent.enforcement.hami_library import HamiLibrary
 from agent.enforcement.vcuda.backend import Vcuda
 from agent.enforcement.vcuda.ports import Hardware
@@ -27,7 +27,7 @@ from agent.injection.inject import DriverFiles
 from agent.runtime.cgroups import ContainerCgroup
 from agent.runtime.cri import ContainerInfo
 from bench.gpu import confined, limits
-from bench.gpu.limits import BLOCK, Container
+from bench.gpu.limits import BLOCK, LimitedContainer
 from bench.process import ProcessFailed, compile_library
 from contract.inventory import Card
 
@@ -60,9 +60,9 @@ CARDS = tuple(
 )
 """By NVML's index and by size they come in other orders than by PCI address."""
 
-SHARE = Container(30, {CARDS[1]: 2}, core_limit=60, spin=100_000)
-WHOLE = Container(100, {CARDS[1]: 2})
-THREE = Container(100, dict(zip(CARDS, (2, 3, 4), strict=True)))
+SHARE = LimitedContainer(30, {CARDS[1]: 2}, core_limit=60, spin=100_000)
+WHOLE = LimitedContainer(100, {CARDS[1]: 2})
+THREE = LimitedContainer(100, dict(zip(CARDS, (2, 3, 4), strict=True)))
 HELD = "MiB, half given, all refused"
 
 
@@ -119,7 +119,7 @@ class Case:
     """
 
     name: str
-    container: Container
+    container: LimitedContainer
     said: tuple[str, ...]
     busy: int | None = None
 
@@ -189,7 +189,7 @@ def driver(tmp_path: Path) -> Path:
     return tmp_path / "driver"
 
 
-def variables(driver: Path, container: Container) -> dict[str, str]:
+def variables(driver: Path, container: LimitedContainer) -> dict[str, str]:
     """Return those by which the stand-in has the cards of a container."""
     cards = sorted(container.blocks, key=lambda card: card.bus_id)
     return {
@@ -223,7 +223,7 @@ def test_vcuda_controller_registers_a_container_and_holds_it(case: Case, driver:
     case.check(vcuda(case.container, folder_of("GPU_TURNSTILE_VCUDA"), driver))
 
 
-def vcuda(container: Container, library: Path, driver: Path) -> list[str]:
+def vcuda(container: LimitedContainer, library: Path, driver: Path) -> list[str]:
     """Limit a container by vcuda-controller's files in *library*, before a stand-in."""
     state, node, results = driver.with_name("state"), Node(), list[str]()
     held = container.entitlement
@@ -246,7 +246,7 @@ def vcuda(container: Container, library: Path, driver: Path) -> list[str]:
             f"mount -t tmpfs none /proc/driver; mkdir {proc}; echo NVRM {_VERSION} >{proc}/version"
         )
         found = container.run(
-            answer.merged_with(lay_out(library, driver, state).answer()),
+            answer.merged_with(lay_out(library, driver, state).edits()),
             {"LOGGER_LEVEL": "4"} | variables(driver, container),
             tell,
         )
@@ -263,8 +263,8 @@ def lay_out(library: Path, driver: Path, state: Path) -> DriverFiles:
         ("bin", library / CLIENT),
     ):
         real, status = path.resolve(), path.stat()
-        source = Source(str(real), status.st_size, status.st_mtime_ns, status.st_ino)
-        found.append(Found(at, path.name, source))
+        source = HostFile(str(real), status.st_size, status.st_mtime_ns, status.st_ino)
+        found.append(DriverFile(at, path.name, source))
     link = state / "driver" / "current"
     layout = choose(found, module=_VERSION, vcuda=True)
     DriverFolder(link).lay_out(layout, lambda source: os.open(source.path, os.O_RDONLY))

@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import Unavailable
 from scheduler import cluster
-from scheduler.cluster import Cluster
+from scheduler.cluster import SchedulerApi
 from simulator.api.faults import SILENCE, Fault
 from simulator.api.server import ApiServer, kubeconfig_for
 
@@ -28,7 +28,7 @@ def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
     return path
 
 
-async def bind_all(asked: Cluster, pods: int) -> list[object]:
+async def bind_all(asked: SchedulerApi, pods: int) -> list[object]:
     binds = (asked.bind("ns", f"pod-{number}", {}) for number in range(pods))
     return list(await asyncio.gather(*binds, return_exceptions=True))
 
@@ -39,7 +39,7 @@ def test_a_binding_that_waits_for_a_thread_has_no_longer_than_another(
     """One that is made later could take effect when another replica leads."""
     monkeypatch.setattr(cluster, "BIND_SECONDS", 0.5)
     server.fail(SILENCE)
-    asked = Cluster(kubeconfig, bindings=1)
+    asked = SchedulerApi(kubeconfig, bindings=1)
     begun = time.monotonic()
     errors = asyncio.run(bind_all(asked, 3))
     asked.close()
@@ -53,7 +53,7 @@ def test_the_api_server_gives_a_binding_up_when_its_time_is_over(
     """That it spent waiting for a thread as well: the lease ends soon after."""
     monkeypatch.setattr(cluster, "BIND_SECONDS", 60.0)
     server.fail(Fault(201, b"{}", delay_s=1.0))  # the second one waits for the thread meanwhile
-    asked = Cluster(kubeconfig, bindings=1)
+    asked = SchedulerApi(kubeconfig, bindings=1)
     asyncio.run(bind_all(asked, 2))
     asked.close()
     found = (re.fullmatch(r"timeout=([0-9.]+)s", each.query) for each in server.requests)

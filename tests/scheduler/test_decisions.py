@@ -8,7 +8,7 @@ from placement.cluster.holdings import NodeSnapshot
 from placement.pods import PodClass
 from placement.scoring import Policy
 from scheduler import decisions as module
-from scheduler.decisions import Decisions, Filtered
+from scheduler.decisions import Decisions, FilterResult
 from scheduler.state import State
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, a_pod, bare_node, hint, make_node, make_pod
@@ -39,13 +39,13 @@ def test_a_decision_lasts_as_long_as_the_room(
     state: State, decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
-    judge = Decisions.judge
+    judge = Decisions.decide_node
 
     def counted(self: Decisions, shape: PodClass, snapshot: NodeSnapshot) -> module.NodeDecision:
         judged.append(snapshot.node.name)
         return judge(self, shape, snapshot)
 
-    monkeypatch.setattr(Decisions, "judge", counted)
+    monkeypatch.setattr(Decisions, "decide_node", counted)
     for name in ("a", "b"):
         assert decisions.filter(a_pod(name, (60, 4)), ["n1", "n2"]).fitting == ("n1", "n2")
         assert decisions.scores(a_pod(name, (60, 4)), ["n1", "n2"]) == [3, 3]
@@ -98,9 +98,9 @@ def test_a_pod_in_doubt_does_not_stand_in_its_own_way(state: State, decisions: D
 
 
 def test_without_a_gpu_every_node_fits(decisions: Decisions) -> None:
-    assert decisions.filter(None, ["n1", "n9"]) == Filtered(("n1", "n9"))
+    assert decisions.filter(None, ["n1", "n9"]) == FilterResult(("n1", "n9"))
     assert decisions.scores(None, ["n1", "n9"]) == [0, 0]
-    assert decisions.filter(None, ["n1"], [bare_node("n1")]) == Filtered(("n1",))
+    assert decisions.filter(None, ["n1"], [bare_node("n1")]) == FilterResult(("n1",))
     assert decisions.scores(None, ["n1"], [bare_node("n1")]) == [0]
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from common.serving.errors import SettingsError
-from common.serving.tls import Certificate, Files
+from common.errors import SettingsError
+from common.serving.tls import Files, ServedCertificate
 from placement.scoring import Policy
 from scheduler.app import create_app
 from scheduler.extender import Extender
 from scheduler.metrics import Metrics
-from scheduler.server import Server, serve
+from scheduler.server import ExtenderServer, serve
 from scheduler.settings import Settings
 from simulator.api.server import ApiServer, kubeconfig_for
 from tests.agent.fakes import eventually
@@ -93,7 +93,7 @@ def test_a_replica_is_ready_once_in_step_and_gives_the_lease_back(settings: Sett
 
 
 def test_the_worker_serves_the_replica_and_ends_it(settings: Settings) -> None:
-    server = Server(settings, Certificate(settings.files))
+    server = ExtenderServer(settings, ServedCertificate(settings.files))
     assert not server.keeps()
     client = client_of(server.load())
     eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
@@ -106,7 +106,7 @@ def test_the_worker_serves_the_replica_and_ends_it(settings: Settings) -> None:
 
 def test_the_worker_asks_for_the_certificate_of_the_client_ca(settings: Settings) -> None:
     files = replace(settings.files, client_ca=settings.files.cert)
-    server = Server(replace(settings, files=files), Certificate(settings.files))
+    server = ExtenderServer(replace(settings, files=files), ServedCertificate(settings.files))
     client = client_of(server.load())
     assert client.post("/filter", json={}).status_code == 403
     server.end()
@@ -115,12 +115,12 @@ def test_the_worker_asks_for_the_certificate_of_the_client_ca(settings: Settings
 def test_what_cannot_be_used_is_found_before_the_port_is_opened(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[Server] = []
+    ran: list[ExtenderServer] = []
 
-    def run(server: Server) -> None:
+    def run(server: ExtenderServer) -> None:
         ran.append(server)
 
-    monkeypatch.setattr(Server, "run", run)
+    monkeypatch.setattr(ExtenderServer, "run", run)
     serve(settings)
     assert len(ran) == 1
     settings.files.key.write_bytes(b"junk")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from common.apiserver.client import Json
-from scheduler.cluster import Cluster
+from scheduler.cluster import SchedulerApi
 from scheduler.following import Watches
 from scheduler.state import State
 from simulator.api.faults import Fault, Outage
@@ -32,10 +32,10 @@ def admin(server: ApiServer) -> Iterator[ApiClient]:
 
 
 @pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(server: ApiServer, tmp_path: Path) -> Iterator[SchedulerApi]:
     path = tmp_path / "kubeconfig"
     path.write_text(kubeconfig_for(server.url))
-    made = Cluster(path)
+    made = SchedulerApi(path)
     yield made
     made.close()
 
@@ -46,7 +46,7 @@ def state() -> State:
 
 
 @pytest.fixture
-def watches(state: State, cluster: Cluster) -> Iterator[Watches]:
+def watches(state: State, cluster: SchedulerApi) -> Iterator[Watches]:
     made = Watches(state, cluster, jitter=lambda: 0.0)
     made.start()
     yield made
@@ -162,7 +162,7 @@ def test_lists_are_read_page_by_page_and_one_bad_object_harms_no_other(
     assert [each.message for each in caplog.records if each.exc_info] == ["object passed over"]
 
 
-def test_what_is_asked_of_the_api_server(server: ApiServer, cluster: Cluster) -> None:
+def test_what_is_asked_of_the_api_server(server: ApiServer, cluster: SchedulerApi) -> None:
     page = {"metadata": {"resourceVersion": "7", "continue": "x"}, "items": []}
     server.fail(Fault(200, json.dumps(page).encode()))
     assert cluster.list_pods("") == ([], "7", "x")

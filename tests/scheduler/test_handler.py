@@ -13,7 +13,7 @@ from scheduler import app as module
 from scheduler.app import create_app
 from scheduler.binding import Binder
 from scheduler.decisions import Decisions
-from scheduler.handler import Handler
+from scheduler.handler import ExtenderHandler
 from scheduler.metrics import Metrics
 from scheduler.state import State
 from tests.agent.builders import patient
@@ -33,7 +33,7 @@ class Stage:
         self.ready = ""
         self.metrics = Metrics()
         self.decisions = Decisions(self.state, NAMES)
-        self.handler = Handler(
+        self.handler = ExtenderHandler(
             decisions=self.decisions,
             binder=Binder(
                 self.state,
@@ -147,7 +147,7 @@ def test_what_is_no_request_is_told(stage: Stage) -> None:
         ),
         (
             {"Content-Type": "application/json", "Content-Encoding": "gzip"},
-            "Content-Encoding: compressed bodies are not read",
+            'Content-Encoding: Invalid value: "gzip": compressed bodies are not read',
         ),
     ],
 )

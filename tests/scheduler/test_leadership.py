@@ -8,7 +8,7 @@ from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from scheduler.election import DURATION
 from scheduler.following import Watches
-from scheduler.leadership import Endpoint, Leadership
+from scheduler.leadership import LeaderEndpoint, Leadership
 from tests.agent.fakes import FakeClock
 from tests.placement.cluster.builders import Json
 from tests.scheduler.test_election import FakeLeases, replica
@@ -56,7 +56,7 @@ class Stage:
         self.watches = FakeWatches()
         self.slices = FakeSlices()
         self.election = None if alone else replica("one", self.leases, self.clock)
-        endpoint = self.endpoint = Endpoint(
+        endpoint = self.endpoint = LeaderEndpoint(
             api=self.slices, namespace="gpu-turnstile", name="slice", address="10.0.0.7", port=8444
         )
         self.leadership = Leadership(self.election, self.watches, endpoint, clock=self.clock)
@@ -165,5 +165,5 @@ def test_bindings_under_way_end_before_the_lease_is_released(stage: Stage, *, en
 
 def test_without_a_slice_nothing_is_written() -> None:
     slices = FakeSlices()
-    Endpoint(api=slices, namespace="n", name="", address="", port=1).publish()
+    LeaderEndpoint(api=slices, namespace="n", name="", address="", port=1).publish()
     assert slices.patches == []

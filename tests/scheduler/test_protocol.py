@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.serving.errors import BadRequest, TooLarge
 from scheduler import protocol
-from scheduler.decisions import Filtered
-from scheduler.errors import BadRequest, TooLarge
+from scheduler.decisions import FilterResult
 from scheduler.protocol import (
     decode_args,
     decode_binding,
@@ -101,7 +101,7 @@ def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_answer_to_filter_comes_as_the_nodes_came() -> None:
-    found = Filtered(("n2",), {"n1": "full"}, {"n3": "never"})
+    found = FilterResult(("n2",), {"n1": "full"}, {"n3": "never"})
     rest = {
         "FailedNodes": {"n1": "full"},
         "FailedAndUnresolvableNodes": {"n3": "never"},
@@ -121,7 +121,9 @@ def test_answers_are_json_whatever_names_hold(scored: list[tuple[str, int]]) -> 
     names = [name for name, _ in scored]
     failed = dict.fromkeys(names, "full")
 
-    filtered = json.loads(encode_filtered(decode_args(body(ARGS)), Filtered(tuple(names), failed)))
+    filtered = json.loads(
+        encode_filtered(decode_args(body(ARGS)), FilterResult(tuple(names), failed))
+    )
     scores = json.loads(encode_scores(names, [score for _, score in scored]))
 
     assert (filtered["NodeNames"], filtered["FailedNodes"]) == (names, failed)

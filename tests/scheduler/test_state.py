@@ -115,7 +115,7 @@ def test_one_that_was_assumed_after_a_list_began_outlives_it(state: State) -> No
 def test_retracting_does_not_take_a_pod_off_the_node_where_the_watch_shows_it(state: State) -> None:
     state.put_pod(make_pod("a", (30, 4), node="n1", annotations=hint("1")))
     state.assume(planned("a", "n1", 1))
-    state.retract("u-a", "n1")
+    state.forget_assumed("u-a", "n1")
     assert free(state) == [(100, 32), (70, 28)]
 
 
@@ -193,7 +193,7 @@ class Events(RuleBasedStateMachine):
     def retracts(self, name: str) -> None:
         pod = self.assumed.pop(name, None)
         if pod is not None:
-            self.state.retract(pod.id.uid, pod.node)
+            self.state.forget_assumed(pod.id.uid, pod.node)
 
     @rule()
     def lists(self) -> None:

@@ -145,7 +145,7 @@ def test_a_request_has_a_fault_until_it_is_mended(server: ApiServer, client: Api
     with pytest.raises(ApiError, match=rf"^Forbidden: you cannot list {PODS}$"):
         client.list(PODS)
     client.get(f"{PODS}/p")
-    server.mend()
+    server.restore()
     assert len(client.list(PODS)["items"]) == 1
     server.fail(Fault(200, b"{", cut=True))
     with pytest.raises(ApiUnreachable, match="broke off"):

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulator.api.errors import StatusError
-from simulator.api.resources import PODS, Json, Resource
-from simulator.api.store import Store
+from simulator.api.resources import PODS, ApiResource, Json
+from simulator.api.store import ObjectStore
 from simulator.api.watching import line_of
 from tests.examples import share
 
@@ -20,8 +20,8 @@ class Clock:
         return self.now
 
 
-def new_store(clock: Clock | None = None, *, history: int = 100, seed: int = 0) -> Store:
-    return Store(Random(seed), clock=clock or Clock(), history=history)
+def new_store(clock: Clock | None = None, *, history: int = 100, seed: int = 0) -> ObjectStore:
+    return ObjectStore(Random(seed), clock=clock or Clock(), history=history)
 
 
 def named(name: str, namespace: str = "default", **fields: Any) -> Json:
@@ -56,7 +56,9 @@ _OPERATIONS = st.lists(
 )
 
 
-def run(store: Store, operations: list[tuple[str, str, int]], resource: Resource = PODS) -> None:
+def run(
+    store: ObjectStore, operations: list[tuple[str, str, int]], resource: ApiResource = PODS
+) -> None:
     for verb, name, value in operations:
         found = store.find(resource, "default", name)
         if verb == "create" and found is None:

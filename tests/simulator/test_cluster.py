@@ -12,7 +12,7 @@ from contract.names import Names
 from contract.resource import Resource
 from simulator.audit import held_twice, holdings_of, records_of, unequal_records
 from simulator.burst import burst_pods, submit
-from simulator.cluster import NODE, Cluster
+from simulator.cluster import NODE, SimulatedCluster
 from simulator.manifests import Json
 from simulator.node.judge import Verdict, in_log, judge
 
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(name="cluster", scope="module")
-def _cluster() -> Iterator[Cluster]:
-    with Cluster(seed=5, kubelet_options=("--plugin-wait", "15")) as cluster:
+def _cluster() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(seed=5, kubelet_options=("--plugin-wait", "15")) as cluster:
         cluster.start_nodes(NODE)
         cluster.wait_for_nodes()
         yield cluster
@@ -35,11 +35,11 @@ def _phase(pod: Json) -> str:
     return str(pod.get("status", {}).get("phase"))
 
 
-def _allocates(cluster: Cluster) -> int:
+def _allocates(cluster: SimulatedCluster) -> int:
     return sum(each.rpc == "Allocate" and not each.error for each in cluster.trace())
 
 
-def _wait_for_calls(cluster: Cluster, count: int) -> None:
+def _wait_for_calls(cluster: SimulatedCluster, count: int) -> None:
     cluster.wait(f"{count} calls", lambda: _allocates(cluster) >= count)
 
 
@@ -47,7 +47,7 @@ def _burst(name: str, seed: int) -> list[Json]:
     return burst_pods(PODS, seed=seed, names=NAMES, prefix=name)
 
 
-def _settled(cluster: Cluster, burst: list[Json]) -> list[Json]:
+def _settled(cluster: SimulatedCluster, burst: list[Json]) -> list[Json]:
     """Wait until all of a burst runs or has failed; return its pods."""
     names = {each["metadata"]["name"] for each in burst}
 
@@ -68,7 +68,7 @@ def _settled(cluster: Cluster, burst: list[Json]) -> list[Json]:
     return pods()
 
 
-def _audit(cluster: Cluster) -> None:
+def _audit(cluster: SimulatedCluster) -> None:
     """What runs is recorded as the kubelet holds it, and no place is held by two pods."""
     trace = cluster.trace()
     running = [each for each in cluster.pods() if _phase(each) == "Running"]
@@ -91,7 +91,7 @@ def _audit(cluster: Cluster) -> None:
     ids=["agent", "kubelet", "both"],
 )
 def test_who_is_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_twice(
-    cluster: Cluster, killed: list[str], seed: int
+    cluster: SimulatedCluster, killed: list[str], seed: int
 ) -> None:
     pods = _burst(f"burst-{seed}", seed)
     for wave in (pods[:10], pods[10:20]):
@@ -114,7 +114,7 @@ def test_who_is_killed_in_the_middle_of_a_burst_loses_nothing_and_books_nothing_
     _audit(cluster)
 
 
-def test_all_end_by_themselves_at_sigterm(cluster: Cluster) -> None:
+def test_all_end_by_themselves_at_sigterm(cluster: SimulatedCluster) -> None:
     names = (AGENT, "webhook", "scheduler", KUBELET, "apiserver")
     ended = {name: cluster.kill(name, number=signal.SIGTERM) for name in names}
     assert ended == dict.fromkeys(names, 0)

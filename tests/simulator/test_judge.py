@@ -12,7 +12,7 @@ from contract.resource import Resource
 from simulator.audit import held_twice, holdings_of, unequal_records
 from simulator.kubelet.trace import TraceEvent
 from simulator.node.judge import Verdict, in_log, judge
-from simulator.rules import Candidate, Request, gpu_manager, score
+from simulator.rules import Candidate, RuleCall, gpu_manager, score
 
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
@@ -57,8 +57,8 @@ def test_the_agent_is_right_where_it_names_in_a_call_the_container_it_is_for() -
     ]
 
 
-def _asked(name: str, container: str = "main", at: int = 10) -> Request:
-    return Request(Resource.CORE, 1, at, f"default/{name}", container)
+def _asked(name: str, container: str = "main", at: int = 10) -> RuleCall:
+    return RuleCall(Resource.CORE, 1, at, f"default/{name}", container)
 
 
 def _pod(name: str, age: int, *containers: str, bound: int = 0) -> Candidate:

@@ -6,11 +6,11 @@ from functools import reduce
 
 import pytest
 
-from simulator.kubelet.answers import Answer
+from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.checkpoint import FILE_NAME, decode, encode
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
-from simulator.kubelet.state import Checkpoint
+from simulator.kubelet.state import KubeletCheckpoint
 from simulator.kubelet.staticpods import mirror_of
 from tests.simulator.kubelet_helpers import (
     CORE,
@@ -27,16 +27,22 @@ from tests.simulator.kubelet_helpers import (
 
 HOLDING = Holding(
     ("a", "b"),
-    Answer(envs={"E": "1"}, annotations={"n": "v"}),
+    PluginResponse(envs={"E": "1"}, annotations={"n": "v"}),
     {-1: ("a",), 1: ("b",)},
 )
-CHECKPOINT = Checkpoint({"u": {"c": {"example.com/r": HOLDING}}}, {"example.com/r": ("a", "b")})
+CHECKPOINT = KubeletCheckpoint(
+    {"u": {"c": {"example.com/r": HOLDING}}}, {"example.com/r": ("a", "b")}
+)
 
 
 def test_the_checksum_is_over_what_the_kubelet_prints_of_its_structures() -> None:
     """So computed it was that of every file of a real kubelet of 1.36.2, the empty one too."""
-    holding = Holding(("b", "a"), Answer(cdi_devices=[{"name": "x"}]), {1: ("b",), -1: ("a",)})
-    found = encode(Checkpoint({"u": {"c": {"example.com/r": holding}}}, {"example.com/r": ("a",)}))
+    holding = Holding(
+        ("b", "a"), PluginResponse(cdi_devices=[{"name": "x"}]), {1: ("b",), -1: ("a",)}
+    )
+    found = encode(
+        KubeletCheckpoint({"u": {"c": {"example.com/r": holding}}}, {"example.com/r": ("a",)})
+    )
     printed = (
         "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)["
         "{PodUID:(string)u ContainerName:(string)c ResourceName:(string)example.com/r "
@@ -45,7 +51,7 @@ def test_the_checksum_is_over_what_the_kubelet_prints_of_its_structures() -> Non
         "RegisteredDevices:(map[string][]string)map[example.com/r:[a]]}"
     )
     assert json.loads(found)["Checksum"] == fnv1a(printed)
-    assert json.loads(encode(Checkpoint({}, {})))["Checksum"] == fnv1a(
+    assert json.loads(encode(KubeletCheckpoint({}, {})))["Checksum"] == fnv1a(
         "(checkpoint.checkpointData){PodDeviceEntries:([]checkpoint.PodDevicesEntry)<nil> "
         "RegisteredDevices:(map[string][]string)map[]}"
     )
@@ -74,7 +80,7 @@ def test_what_was_not_written_so_is_refused(text: str) -> None:
 # --- when it is written ---------------------------------------------------------------
 
 
-def read(n: Node) -> Checkpoint | None:
+def read(n: Node) -> KubeletCheckpoint | None:
     """The file, as it is now."""
     path = n.settings.plugin_dir / FILE_NAME
     return decode(path.read_text(encoding="utf-8")) if path.exists() else None

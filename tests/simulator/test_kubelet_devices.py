@@ -10,8 +10,8 @@ from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from contract.reusable import most_at_once, reusable_ids
 from simulator.kubelet import devices as state
-from simulator.kubelet.answers import Answer
-from simulator.kubelet.devices import AllocateCall, Devices, Options, PreferCall, Step
+from simulator.kubelet.answers import PluginResponse
+from simulator.kubelet.devices import AllocateStep, Devices, PluginOptions, PreferStep, Step
 from simulator.kubelet.numa import Device, NumaHint, no_hint
 from simulator.kubelet.pods import Container, Pod
 
@@ -26,7 +26,7 @@ def make(
 ) -> Devices:
     devices = Devices(random=Random(0), numa_hint=hint)
     devices.sources_ready = True
-    devices.connected(R, Options(pre_start=True, preferred=True))
+    devices.connected(R, PluginOptions(pre_start=True, preferred=True))
     ids = [f"r{index}" for index in range(count)]
     devices.advertised(R, [Device(id_, True, (nodes or {}).get(id_, ())) for id_ in ids])
     return devices
@@ -61,9 +61,9 @@ class Driver:
 
     def _do(self, step: Step) -> state.Reply:
         self.steps.append(step)
-        if isinstance(step, PreferCall):
+        if isinstance(step, PreferStep):
             return ()
-        return Answer() if isinstance(step, AllocateCall) else None
+        return PluginResponse() if isinstance(step, AllocateStep) else None
 
     def held(self, uid: str = "u1", container: str = "c", resource: str = R) -> set[str]:
         holding = self.devices.pods.get(uid, {}).get(container, {}).get(resource)
@@ -85,10 +85,10 @@ NUMA = {"r0": (0,), "r1": (0,), "r2": (1,), "r3": (1,), "r4": (1,)}
 def test_with_too_few_aligned_ones_these_must_be_included_in_the_preference() -> None:
     driver = Driver(make(6, nodes=NUMA, hint=lambda uid, name: {0}))
     [prefer, allocate, _] = driver.admit(a_pod(main(r=3)))
-    assert isinstance(prefer, PreferCall)
+    assert isinstance(prefer, PreferStep)
     assert set(prefer.must_include) == {"r0", "r1"}
     assert len(prefer.available) == 6
-    assert isinstance(allocate, AllocateCall)
+    assert isinstance(allocate, AllocateStep)
     # the rest from devices on other nodes before those on none
     assert set(allocate.ids) - {"r0", "r1"} < {"r2", "r3", "r4"}
 

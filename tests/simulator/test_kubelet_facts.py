@@ -6,7 +6,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from simulator.kubelet.settings import Moment
+from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.trace import TraceEvent
 from tests.simulator.kubelet_helpers import (
     CORE,
@@ -468,7 +468,7 @@ def test_k21_a_pod_refused_between_its_resources_keeps_what_it_got_in_the_old_li
     """In the first batch after a start: until it is admitted nothing is freed."""
     seen: list[dict[str, dict[str, dict[str, int]]]] = []
 
-    def look(moment: Moment) -> None:
+    def look(moment: HookPoint) -> None:
         if moment.pod.name == "good" and moment.when == "before" and moment.what == "Allocate":
             seen.append(n.list())
 

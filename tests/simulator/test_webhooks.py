@@ -18,9 +18,9 @@ from simulator.webhooks import simulated_configurations
 from tests.simulator.api_helpers import PODS, Hook, running_hook
 from tests.simulator.api_helpers import pod as plain_pod
 from webhook.admission.bindings import mutate_binding
+from webhook.admission.decision import Decision
 from webhook.admission.pods import mutate_pod
 from webhook.admission.reviews import Review, decode_review, encode_review
-from webhook.admission.verdicts import Verdict
 from webhook.admission.workloads import validate_workload
 
 NAMES = Names()
@@ -40,7 +40,7 @@ WORKLOADS = [
 """API version, kind, plural, where the template is."""
 
 
-def _decide(review: Review) -> Verdict:
+def _decide(review: Review) -> Decision:
     def stamp() -> OrderStamp:
         return OrderStamp(1_700_000_000_000_000_000, "w1", 0)
 

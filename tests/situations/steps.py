@@ -8,7 +8,7 @@ from typing import Any
 
 from contract.demand import ContainerKind
 from simulator.kubelet.pods import parse_pod
-from simulator.kubelet.settings import Moment
+from simulator.kubelet.settings import HookPoint
 
 ADMISSION = ("GetPreferredAllocation", "Allocate", "Checkpoint")
 START = "PreStartContainer"
@@ -28,7 +28,7 @@ class Step:
         return "-".join(each for each in words if each)
 
 
-def step_of(moment: Moment) -> Step:
+def step_of(moment: HookPoint) -> Step:
     """The step that a moment is."""
     return Step(moment.container, moment.what, moment.resource, moment.when)
 
@@ -82,7 +82,7 @@ class Trap:
         """Do *action* when the watched pod first comes to *at*."""
         self._at, self._action = at, action
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: HookPoint) -> None:
         """Be the kubelet's hook."""
         if moment.pod.uid != self._uid:
             return

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.app import refresher
-from agent.app.supervisor import Agent
+from agent.app.agent import Agent
 from agent.injection.inject import Injection
 from agent.kubernetes_api import annotation_writer as writer
 from agent.kubernetes_api import client as api_module
@@ -241,7 +241,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         site.admit(known, late[1])
         site.outlast()
         assert len(agent.pods.pods()) == 1
-        site.server.mend()
+        site.server.restore()
         site.server.set_outage(Outage.NONE)
         eventually(lambda: all(site.recorded(n) for n in ("known", "late", "later")), "written")
         pod = next(each for each in site.kubelet.life.pods() if each.uid == uid)
@@ -299,7 +299,7 @@ def test_an_api_server_that_never_answers_holds_no_call_up_for_long(
             site.admit(pod)
         finally:
             agent.stop()
-            silent.mend()
+            silent.restore()
     site.check_calls()
     assert {each.path for each in silent.requests} >= {
         "/api/v1/pods",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from simulator.kubelet.settings import Moment
+from simulator.kubelet.settings import HookPoint
 from simulator.node.node import Node
 from tests.situations.build import (
     Json,
@@ -51,7 +51,7 @@ class AtStep:
     seen: int = 0
     reached: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: HookPoint) -> None:
         if (moment.pod.name, moment.when, moment.what) != (self.pod, self.when, self.call):
             return
         self.seen += 1
@@ -108,7 +108,7 @@ class Gate:
     reached: threading.Event = field(default_factory=threading.Event)
     open: threading.Event = field(default_factory=threading.Event)
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: HookPoint) -> None:
         if moment.pod.name == "first" and not self.reached.is_set():
             self.reached.set()
             self.open.wait(30)

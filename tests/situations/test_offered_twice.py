@@ -14,7 +14,7 @@ import pytest
 
 from agent.kubelet.podresources import PodResources
 from simulator.kubelet.node import Kubelet
-from simulator.kubelet.settings import Moment
+from simulator.kubelet.settings import HookPoint
 from simulator.node.node import Node
 from tests.agent.fakes import DEADLINE_S, eventually
 from tests.situations.build import (
@@ -65,7 +65,7 @@ class Forgetfulness:
             self.victim(node)
             self.targets.add((pod, container, resource))
 
-    def __call__(self, moment: Moment) -> None:
+    def __call__(self, moment: HookPoint) -> None:
         if moment.when != "before":
             return
         if moment.what == "PreStartContainer" and moment.pod.name in self._let_go:

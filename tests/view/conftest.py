@@ -48,7 +48,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 def api(server: ApiServer) -> Iterator[ApiServer]:
     """The server of the module, for a test that takes rights or answers away."""
     yield server
-    server.mend()
+    server.restore()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.examples import share
 from webhook.access_log import AccessLog
 from webhook.admission.reviews import LARGEST_BODY
 from webhook.admission.routes import make_routes
-from webhook.app import Handler, create_app
+from webhook.app import ReviewHandler, create_app
 
 Json = dict[str, Any]
 Stamp = Callable[[], OrderStamp]
@@ -25,7 +25,7 @@ Stamp = Callable[[], OrderStamp]
 
 @pytest.fixture
 def client(names: Names, stamp: Stamp) -> Client:
-    return client_of(create_app(Handler(make_routes(names=names, stamp=stamp))))
+    return client_of(create_app(ReviewHandler(make_routes(names=names, stamp=stamp))))
 
 
 def _line(response: TestResponse) -> str:
@@ -103,7 +103,7 @@ def test_a_wrong_method_is_told_the_right_one(client: Client) -> None:
 
 
 def test_a_server_that_is_not_ready_is_alive_all_the_same(names: Names, stamp: Stamp) -> None:
-    handler = Handler(make_routes(names=names, stamp=stamp))
+    handler = ReviewHandler(make_routes(names=names, stamp=stamp))
     client = client_of(create_app(handler, is_ready=lambda: "shutting down"))
     response = client.get("/readyz")
     assert (response.status_code, _line(response)) == (503, "shutting down")
@@ -116,7 +116,7 @@ def test_a_mistake_of_ours_is_logged_and_shows_nothing(
     def broken() -> str:
         raise RuntimeError("inner secret")
 
-    handler = Handler(make_routes(names=names, stamp=stamp))
+    handler = ReviewHandler(make_routes(names=names, stamp=stamp))
     response = client_of(create_app(handler, is_ready=broken)).get("/readyz")
     assert response.status_code == 500
     assert _line(response) == "internal error, see the log of the webhook"
@@ -152,7 +152,7 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
 ) -> None:
     lines: list[bytes] = []
     ticks = iter(range(100))
-    handler = Handler(
+    handler = ReviewHandler(
         make_routes(names=names, stamp=stamp),
         access=AccessLog(lines.append, lambda: 0.5),
         clock=lambda: next(ticks) * 0.0025,
@@ -186,7 +186,7 @@ def test_a_review_leaves_one_log_line_without_contents_of_the_pod(
 def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
     names: Names, stamp: Stamp, review: Json, path: str
 ) -> None:
-    handler = Handler(make_routes(names=names, stamp=stamp), only_verified=True)
+    handler = ReviewHandler(make_routes(names=names, stamp=stamp), only_verified=True)
     client = client_of(create_app(handler))
     response = client.post(path, json=review)
     assert response.status_code == 403

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from common.errors import SettingsError
 from webhook import __main__ as command
 from webhook.__main__ import application
-from webhook.admission.options import DefaultMemory, Options
+from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
-from webhook.errors import SettingsError
 from webhook.settings import Files, Settings
 
 
@@ -45,7 +45,7 @@ def test_defaults_are_what_the_help_says(served: list[Settings]) -> None:
     assert settings.names.domain == "tencent.com"
     assert settings.connections == 1000
     assert settings.drain_delay == 2.0
-    assert settings.options == Options(0, DefaultMemory.REFUSE, "", "")
+    assert settings.options == AdmissionOptions(0, DefaultMemory.REFUSE, "", "")
 
 
 def test_every_flag_is_an_environment_variable(
@@ -65,7 +65,7 @@ def test_every_flag_is_an_environment_variable(
     assert settings.files == Files(Path("c"), Path("k"), Path("ca"))
     assert settings.connections == 50
     assert settings.drain_delay == 0.5
-    assert settings.options == Options(
+    assert settings.options == AdmissionOptions(
         96, DefaultMemory.PROPORTIONAL, "gpu-turnstile-scheduler", "nvidia", Privileged.DENY
     )
     assert command.main(["--help"]) == 0

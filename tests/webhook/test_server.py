@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from common.serving.tls import Certificate
+from common.serving.tls import ServedCertificate
 from webhook.metrics import Metrics
-from webhook.server import Server
+from webhook.server import WebhookServer
 from webhook.settings import Files, Settings
 
 
 def test_no_setting_of_gunicorn_touches_a_read_only_root(certificates: Path) -> None:
     files = Files(certificates / "tls.crt", certificates / "tls.key")
     settings = Settings(host="::1", port=8443, files=files, connections=70, drain_delay=5)
-    server = Server(settings, Certificate(files))
+    server = WebhookServer(settings, ServedCertificate(files))
     made = server.cfg.settings
     assert server.connections == 70
     assert made["bind"].value == ["[::1]:8443"]

@@ -7,7 +7,7 @@ from common.apiserver.client import Client, Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.cluster.collections import pages
-from view.model.usage import PREFIX, NodeUse, Sample, read_use
+from view.model.usage import PREFIX, MetricSample, NodeUsage, read_use
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
 _LABEL, _NAME = "app.kubernetes.io/name", "gpu-turnstile-agent"
@@ -18,7 +18,7 @@ _AT_ONCE = 16
 
 def read_uses(
     api: Client, namespace: str = AGENT_NAMESPACE, nodes: Sequence[str] | None = None
-) -> tuple[NodeUse, ...]:
+) -> tuple[NodeUsage, ...]:
     """Ask agents what they measure.
 
     Returns:
@@ -42,7 +42,7 @@ def read_uses(
         return ()
     with ThreadPoolExecutor(min(len(running), _AT_ONCE)) as pool:
         answers = list(pool.map(lambda pod: _ask(api, namespace, pod), running))
-    by_node: dict[str, NodeUse] = {}
+    by_node: dict[str, NodeUsage] = {}
     for answer in answers:  # of two, one is ending, or waits for that
         before = by_node.get(answer.node)
         if before is None or before.problem:
@@ -50,15 +50,17 @@ def read_uses(
     return tuple(use for _, use in sorted(by_node.items()))
 
 
-def _ask(api: Client, namespace: str, pod: Json) -> NodeUse:
+def _ask(api: Client, namespace: str, pod: Json) -> NodeUsage:
     node = pod["spec"]["nodeName"]
     try:
         return read_use(node, read_metrics(api, namespace, pod))
     except (Rejected, Gone, Unavailable, ValueError) as error:
-        return NodeUse(node, f"its agent cannot be asked: {error}")
+        return NodeUsage(node, f"its agent cannot be asked: {error}")
 
 
-def read_metrics(api: Client, namespace: str, pod: Json, prefix: str = PREFIX) -> list[Sample]:
+def read_metrics(
+    api: Client, namespace: str, pod: Json, prefix: str = PREFIX
+) -> list[MetricSample]:
     """Ask a pod of ours for its metrics, at its port ``http`` or ``https``.
 
     Raises:
@@ -77,7 +79,7 @@ def read_metrics(api: Client, namespace: str, pod: Json, prefix: str = PREFIX) -
     return parse_samples(api.read_text(path, timeout=_SECONDS), prefix)
 
 
-def parse_samples(text: str, prefix: str = PREFIX) -> list[Sample]:
+def parse_samples(text: str, prefix: str = PREFIX) -> list[MetricSample]:
     """Read metrics in Prometheus' text format; only those with a prefix, by default of agents.
 
     Raises:
@@ -87,7 +89,7 @@ def parse_samples(text: str, prefix: str = PREFIX) -> list[Sample]:
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
 
     return [
-        Sample(sample.name, sample.labels, sample.value)
+        MetricSample(sample.name, sample.labels, sample.value)
         for family in text_string_to_metric_families(text)
         if family.name.startswith(prefix)
         for sample in family.samples
@@ -104,5 +106,5 @@ def _is_agent(pod: Json) -> bool:
         for each in pod["spec"].get("containers") or ()
     ]
     return (pod["metadata"].get("labels") or {}).get(_LABEL) == _NAME or any(
-        {"agent", "agent.keeper"} & {*command} for command in commands
+        {"agent", "agent.supervisor"} & {*command} for command in commands
     )

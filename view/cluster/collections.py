@@ -25,7 +25,7 @@ _MOST_ASKED = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """What is read."""
 
     what: Annotated[str, "``nodes``, ``pods`` or ``events``."]
@@ -39,25 +39,25 @@ class Kind:
     ] = False
 
 
-NODES = Kind("nodes")
-PODS = Kind("pods")
-OWN_EVENTS = Kind("events", "source=gpu-turnstile")
-DENIED_EVENTS = Kind("events", "reason=FailedCreate")
+NODES = ResourceKind("nodes")
+PODS = ResourceKind("pods")
+OWN_EVENTS = ResourceKind("events", "source=gpu-turnstile")
+DENIED_EVENTS = ResourceKind("events", "reason=FailedCreate")
 """By a controller: pods that it cannot create, because a webhook or policy refuses them, too."""
 
 ALL = (NODES, PODS, OWN_EVENTS, DENIED_EVENTS)
 
-Sink = Callable[[Kind, str, Json], None]
+Sink = Callable[[ResourceKind, str, Json], None]
 """Takes what happened to an object: kind, ``PUT`` or ``DROP``, and the object."""
 
 Progress = Callable[[str, int], None]
 """Told how many objects of which kind have been read so far."""
 
 
-def events_of(namespace: str, name: str) -> Kind:
+def events_of(namespace: str, name: str) -> ResourceKind:
     """Return the Events of one pod, those of scheduler and kubelet too."""
     selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
-    return Kind("events", selector, namespace=namespace)
+    return ResourceKind("events", selector, namespace=namespace)
 
 
 def shortly(error: Exception) -> str:
@@ -82,7 +82,7 @@ def pages(
 
 
 @dataclass
-class Followed:
+class FollowedCollection:
     """One collection, as :class:`common.apiserver.follower.Follower` follows it.
 
     Where all namespaces may not be read, one is. Where nodes may not be listed, those are read one
@@ -90,10 +90,10 @@ class Followed:
     """
 
     api: Client
-    kind: Kind
+    kind: ResourceKind
     namespace: str
     sink: Sink
-    on_gap: Callable[[Kind, Gap | None], None]
+    on_gap: Callable[[ResourceKind, Gap | None], None]
     progress: Progress = lambda _what, _count: None
     own_nodes: Callable[[], Sequence[str]] = lambda: ()
     within: float | None = None

@@ -15,7 +15,7 @@ _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ClusterConnection:
     """A client, and the namespace that is meant where none is named."""
 
     client: Client
@@ -30,7 +30,7 @@ def connect(  # noqa: PLR0913 -- what kubectl can be told, by keyword
     user_agent: str = USER_AGENT,
     user: str = "",
     groups: Sequence[str] = (),
-) -> Connection:
+) -> ClusterConnection:
     """Read credentials; nothing is asked yet.
 
     Raises:
@@ -41,7 +41,7 @@ def connect(  # noqa: PLR0913 -- what kubectl can be told, by keyword
     headers += [("Impersonate-Group", each) for each in groups]
     client = Client(path, user_agent=user_agent, context=context, headers=headers)
     namespace = _own_namespace(_NAMESPACE) if path is None else namespace_of(path, context)
-    return Connection(client, namespace)
+    return ClusterConnection(client, namespace)
 
 
 def contexts(kubeconfig: str | None, environment: Mapping[str, str]) -> list[str]:

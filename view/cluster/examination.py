@@ -21,16 +21,16 @@ from view.model.doctor.facts import (
     PROXY,
     WEBHOOK,
     DaemonSet,
+    DryRun,
     Facts,
-    Held,
-    Hook,
     Lease,
+    ManagedObject,
     Maybe,
-    Owned,
-    Program,
+    ProgramPod,
+    ReportedAllocation,
     Samples,
-    Trial,
-    Unread,
+    UnreadSource,
+    WebhookEntry,
 )
 from view.model.nodes import read_node
 from view.model.words import clamp
@@ -69,7 +69,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def examine(client: Client, names: Names, namespace: str, node: str | None = None) -> Facts:
+def collect_facts(client: Client, names: Names, namespace: str, node: str | None = None) -> Facts:
     """Read everything that the checks look at.
 
     Args:
@@ -79,7 +79,8 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
         node: the only one whose programs are asked; ``None`` for all.
 
     Returns:
-        What was read; each part that could not be is :class:`Unread`, with the API server's words.
+        What was read; a part that could not be read is :class:`UnreadSource`, with the API
+        server's words.
 
     Raises:
         Unavailable: the API server does not answer at all.
@@ -100,7 +101,7 @@ def examine(client: Client, names: Names, namespace: str, node: str | None = Non
         begun = {part: pool.submit(_maybe, read) for part, read in parts.items()}
         pods: Maybe[Sequence[Json]] = begun.pop("pods").result()
         found: dict[str, Any] = {
-            **_metrics(client, pool, () if isinstance(pods, Unread) else pods, node),
+            **_metrics(client, pool, () if isinstance(pods, UnreadSource) else pods, node),
             **{part: answer.result() for part, answer in begun.items()},
         }
     daemonsets: Maybe[Mapping[str, Json]] = found.pop("daemonsets")
@@ -123,7 +124,7 @@ def _version(client: Client) -> Maybe[str]:
     try:
         return str(client.call("GET", "/version", timeout=_SECONDS)["gitVersion"])
     except (Rejected, Gone) as error:
-        return Unread(str(error))
+        return UnreadSource(str(error))
     except KeyError as error:
         return _other_answer(error)
 
@@ -132,17 +133,17 @@ def _maybe(read: Callable[[], Maybe[T]]) -> Maybe[T]:
     try:
         return read()
     except (Rejected, Gone, Unavailable) as error:
-        return Unread(str(error))
+        return UnreadSource(str(error))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         return _other_answer(error)
 
 
-def _other_answer(error: Exception) -> Unread:
-    return Unread(f"the API server answered with something else: {error!r}")
+def _other_answer(error: Exception) -> UnreadSource:
+    return UnreadSource(f"the API server answered with something else: {error!r}")
 
 
 def _made_of(part: Maybe[T], make: Callable[[T], Maybe[R]]) -> Maybe[R]:
-    return part if isinstance(part, Unread) else _maybe(partial(make, part))
+    return part if isinstance(part, UnreadSource) else _maybe(partial(make, part))
 
 
 def _all(client: Client, path: str, query: Mapping[str, str] | None = None) -> Iterator[Json]:
@@ -163,7 +164,9 @@ def _metrics(
     reads = [partial(_read_metrics, client, pod) for _, _, pod in asked]
     found: dict[str, dict[str, Maybe[Samples]]] = {part: {} for part in _ASKED.values()}
     for (part, key, _), samples in zip(asked, pool.map(_maybe, reads), strict=True):
-        if isinstance(found[part].get(key, Unread("")), Unread):  # of two, one is ending
+        if isinstance(
+            found[part].get(key, UnreadSource("")), UnreadSource
+        ):  # of two, one is ending
             found[part][key] = samples
     return found
 
@@ -186,12 +189,12 @@ def _own_pods(client: Client) -> list[Json]:
     ]
 
 
-def _program(pod: Json) -> Program:
+def _program(pod: Json) -> ProgramPod:
     status = pod.get("status") or {}
     conditions = {each["type"]: each for each in status.get("conditions") or ()}
     last = conditions.get("Ready") or {}
     ready = last.get("status") == "True"
-    return Program(
+    return ProgramPod(
         component=_label(pod, _NAME_LABEL),
         name=pod["metadata"]["name"],
         node=pod["spec"].get("nodeName") or _wanted(pod["spec"]),
@@ -251,7 +254,7 @@ def _counts(daemonsets: Mapping[str, Json]) -> Mapping[str, DaemonSet]:
 
 def _enforcement(daemonsets: Mapping[str, Json]) -> Maybe[str]:
     if AGENT not in daemonsets:
-        return Unread(f"there is no DaemonSet {AGENT}, which says it")
+        return UnreadSource(f"there is no DaemonSet {AGENT}, which says it")
     for container in daemonsets[AGENT]["spec"]["template"]["spec"]["containers"]:
         for each in container.get("env") or ():
             if each["name"] == "GPU_TURNSTILE_ENFORCEMENT":
@@ -272,9 +275,9 @@ def _lease(client: Client) -> Lease | None:
     )
 
 
-def _owned(client: Client) -> Sequence[Owned]:
+def _owned(client: Client) -> Sequence[ManagedObject]:
     return [
-        Owned(
+        ManagedObject(
             kind,
             each["metadata"].get("namespace") or "",
             each["metadata"]["name"],
@@ -296,12 +299,12 @@ def _release(obj: Json) -> tuple[str, str] | None:
 # --- what pods hold ---------------------------------------------------------------------
 
 
-def _held(client: Client, names: Names, node: str | None) -> Sequence[Held]:
+def _held(client: Client, names: Names, node: str | None) -> Sequence[ReportedAllocation]:
     query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
     return [held for pod in _all(client, "/api/v1/pods", query) for held in _held_by(pod, names)]
 
 
-def _held_by(pod: Json, names: Names) -> Iterator[Held]:
+def _held_by(pod: Json, names: Names) -> Iterator[ReportedAllocation]:
     """Yield what a running pod holds; of one that begins or ends it changes between readings."""
     metadata, spec = pod["metadata"], pod["spec"]
     text = (metadata.get("annotations") or {}).get(names.gpu_allocation)
@@ -314,7 +317,7 @@ def _held_by(pod: Json, names: Names) -> Iterator[Held]:
         return
     for container in [each["name"] for each in spec["containers"]]:
         if container in allocations:
-            yield Held(
+            yield ReportedAllocation(
                 metadata["namespace"],
                 metadata["name"],
                 container,
@@ -327,13 +330,13 @@ def _held_by(pod: Json, names: Names) -> Iterator[Held]:
 # --- admission --------------------------------------------------------------------------
 
 
-def _hooks(client: Client) -> Sequence[Hook] | None:
+def _hooks(client: Client) -> Sequence[WebhookEntry] | None:
     path = f"{_ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile"
     found = client.find(path, timeout=_SECONDS)
     if found is None:
         return None
     return [
-        Hook(
+        WebhookEntry(
             each["name"],
             each.get("failurePolicy") or "Fail",
             bool((each.get("clientConfig") or {}).get("caBundle")),
@@ -350,7 +353,7 @@ def _policies(client: Client) -> Mapping[str, bool]:
     return {name: name in bound for name in names if name.startswith("gpu-turnstile-")}
 
 
-def _try_pod(client: Client, names: Names, namespace: str) -> Trial:
+def _try_pod(client: Client, names: Names, namespace: str) -> DryRun:
     """Create a GPU pod as a dry run: the API server calls the webhook as for any other.
 
     Raises:
@@ -383,12 +386,12 @@ def _try_pod(client: Client, names: Names, namespace: str) -> Trial:
     except Rejected as error:
         if error.status == FORBIDDEN and "cannot create resource" in str(error):
             raise
-        return Trial(stamped=False, refused=str(error))
+        return DryRun(stamped=False, refused=str(error))
     except Unavailable as error:
         if "failed calling webhook" in str(error):
-            return Trial(stamped=False, refused=str(error))
+            return DryRun(stamped=False, refused=str(error))
         raise
-    return Trial(stamped=names.predicate_time in (made["metadata"].get("annotations") or {}))
+    return DryRun(stamped=names.predicate_time in (made["metadata"].get("annotations") or {}))
 
 
 def _time(text: str | None) -> datetime | None:

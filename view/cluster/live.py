@@ -16,15 +16,15 @@ from view.cluster.collections import (
     FORBIDDEN,
     NODES,
     PODS,
-    Followed,
-    Kind,
+    FollowedCollection,
     Progress,
+    ResourceKind,
     events_of,
     shortly,
 )
+from view.model.explanation import FitReport, PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
-from view.model.stories import FitReport, PodStory
 
 STALE_SECONDS = 10.0
 """What is older than this may not be so any more, and is said to be old."""
@@ -46,7 +46,7 @@ class LiveCluster:
         *,
         namespace: str,
         progress: Progress = lambda _what, _count: None,
-        kinds: Sequence[Kind] = ALL,
+        kinds: Sequence[ResourceKind] = ALL,
         within: float | None = None,
     ) -> None:
         """Prepare; nothing is asked yet.
@@ -58,14 +58,14 @@ class LiveCluster:
         self._state = state
         self._lock = threading.Lock()
         # In this order: the collections are read side by side, and any may be refused first.
-        self._gaps: dict[Kind, Gap | None] = dict.fromkeys(kinds)
+        self._gaps: dict[ResourceKind, Gap | None] = dict.fromkeys(kinds)
         self._changes = 0
         self._changed = threading.Condition(self._lock)
         self._heard = 0.0
         self._trouble = ""
         self._chosen: set[tuple[str, str]] | None = None
         self._make = partial(
-            Followed,
+            FollowedCollection,
             api,
             namespace=namespace,
             sink=self._take,
@@ -168,7 +168,7 @@ class LiveCluster:
         with self._lock:
             return self._state.report(stages)
 
-    def explain(self, namespace: str, name: str) -> PodStory | None:
+    def explain(self, namespace: str, name: str) -> PodExplanation | None:
         """Return one pod's way; ``None`` where no such pod asks for GPUs."""
         with self._lock:
             return self._state.explain(namespace, name)
@@ -186,7 +186,7 @@ class LiveCluster:
         """Read all Events of one pod, those of scheduler and kubelet too."""
         _load(self._make(events_of(namespace, name)))
 
-    def load_object(self, kind: Kind, namespace: str, name: str) -> None:
+    def load_object(self, kind: ResourceKind, namespace: str, name: str) -> None:
         """Read one object, which may be allowed where a list is not.
 
         Raises:
@@ -201,7 +201,7 @@ class LiveCluster:
         with self._lock:
             return self._state.nodes_of_pods()
 
-    def _take(self, kind: Kind, verb: str, obj: Json) -> None:
+    def _take(self, kind: ResourceKind, verb: str, obj: Json) -> None:
         self._heard = time.time()
         with self._changed:
             if kind.chosen and self._chosen is not None:
@@ -212,7 +212,7 @@ class LiveCluster:
             self._changes += 1
             self._changed.notify_all()
 
-    def _set_gap(self, kind: Kind, gap: Gap | None) -> None:
+    def _set_gap(self, kind: ResourceKind, gap: Gap | None) -> None:
         with self._changed:
             if self._gaps.get(kind) != gap:
                 self._gaps[kind] = gap
@@ -221,7 +221,7 @@ class LiveCluster:
                 self._changed.notify_all()
 
 
-def _load(collection: Followed) -> None:
+def _load(collection: FollowedCollection) -> None:
     try:
         try:
             collection.load()

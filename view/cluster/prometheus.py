@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 from contract.demand import CORES_PER_CARD
 from contract.errors import quote
 from view.model.usage import PREFIX
-from view.model.usage_history import History, PastUse
+from view.model.usage_history import History, PastUsage
 from view.model.words import clamp, safe
 
 _SECONDS = 10.0
@@ -90,7 +90,7 @@ class Prometheus:
             return None if found is None else found / _SAMPLES
 
         pods = (
-            PastUse(*key, *(hours(each, key) for each in (held, measured, idle))) for key in held
+            PastUsage(*key, *(hours(each, key) for each in (held, measured, idle))) for key in held
         )
         return History("", time.time(), (seen[("", "")] or 0.0) * _STEP, tuple(pods))
 

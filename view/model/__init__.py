@@ -7,7 +7,7 @@ show what is here and decide nothing.
   ``put_pod``, ``drop_pod``, ``put_event``, ``set_gaps``; and answers ``report()`` (a
   ``ClusterReport``), ``explain(namespace, name)`` (a ``PodStory``) and ``fit(*manifests)``
   (a ``FitReport`` each).
-- :mod:`view.model.reports` and :mod:`view.model.stories` have what comes out.
+- :mod:`view.model.reports` and :mod:`view.model.explanation` have what comes out.
 - :mod:`view.model.why` says why a pod waits, was refused or failed, :mod:`view.model.changes` what
   would let it run.
 """

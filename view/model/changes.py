@@ -20,8 +20,8 @@ from contract.wishes import NO_WISHES
 from placement.cluster.fit import Fit, check
 from placement.cluster.nodes import Problem
 from placement.pods import PodClass, PodInfo
+from view.model.explanation import SuggestedChange
 from view.model.occupancy import CORDONED, Occupancy, PodHolding
-from view.model.stories import Change
 from view.model.words import cards_in_words, clamp, count_of
 
 _LOSS_OF_A_WISH = 0.3
@@ -38,14 +38,14 @@ _WISHES = {
 }
 
 
-_Ranked = tuple[float, Change]
+_Ranked = tuple[float, SuggestedChange]
 """A change and how much it costs."""
 
 
 class Advice(NamedTuple):
     """What would let a pod run that fits nowhere, the smallest change first."""
 
-    changes: Annotated[tuple[Change, ...], "one of them would do."] = ()
+    changes: Annotated[tuple[SuggestedChange, ...], "one of them would do."] = ()
     nothing: Annotated[
         str, "in a sentence, that none was found; empty where one was, or none is needed."
     ] = ""
@@ -60,11 +60,13 @@ def find_advice(pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> Advic
     if not nodes or pod.errors or any(each.refusal(shape) is None for each in nodes):
         return NO_ADVICE
     if not shape.problem:
-        search = _Search(pod, nodes, names)
-        ranked = sorted((*search.less(), *search.fewer_wishes()), key=lambda each: each[0])
+        search = _ChangeSearch(pod, nodes, names)
+        ranked = sorted(
+            (*search.reduce_requests(), *search.fewer_wishes()), key=lambda each: each[0]
+        )
         author = [change for _, change in ranked]
         endings = find_endings(shape, search.open)
-        changes = (*author, *search.opened(), *search.healed(), *endings)
+        changes = (*author, *search.opened(), *search.with_card_repaired(), *endings)
         if changes:
             return Advice(changes)
     found = "No single change that gpu-turnstile knows of would let it run"
@@ -85,7 +87,7 @@ def _exceeds(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     return ""
 
 
-def how_to_make(changes: Sequence[Change]) -> str:
+def how_to_make(changes: Sequence[SuggestedChange]) -> str:
     """Return how an author makes the changes offered; empty where none is the author's."""
     if not any(each.by == "author" for each in changes):
         return ""
@@ -95,7 +97,7 @@ def how_to_make(changes: Sequence[Change]) -> str:
     )
 
 
-class _Search:
+class _ChangeSearch:
     def __init__(self, pod: PodInfo, nodes: Sequence[Occupancy], names: Names) -> None:
         self._pod = pod
         self._nodes = nodes
@@ -114,7 +116,7 @@ class _Search:
 
     # --- ask for less -----------------------------------------------------------------
 
-    def less(self) -> Iterator[_Ranked]:
+    def reduce_requests(self) -> Iterator[_Ranked]:
         """Yield smaller requests, of one container at a time."""
         for container in self._pod.demand.containers:
             asked = container.demand
@@ -122,7 +124,7 @@ class _Search:
                 kept = min(demand.cores / asked.cores, demand.memory / max(asked.memory, 1) or 1)
                 text, fields = self._text(container, demand)
                 nodes = tuple(self._where(_with(self._pod, container, demand)))
-                yield 1 - kept, Change("ask-less", text, "author", nodes, fields)
+                yield 1 - kept, SuggestedChange("ask-less", text, "author", nodes, fields)
 
     def _smaller(self, container: ContainerDemand) -> list[Demand]:
         """Return requests of a container that fit: fewer cores, fewer blocks, or fewer of both."""
@@ -194,7 +196,10 @@ class _Search:
                 noun = "annotation" if len(keys) == 1 else "annotations"
                 named = [f"{self._names.domain}/{key}" for key in keys]
                 text = f"drop the {noun} {' and '.join(named)}"
-                yield _LOSS_OF_A_WISH * len(keys), Change("drop-wish", text, "author", nodes)
+                yield (
+                    _LOSS_OF_A_WISH * len(keys),
+                    SuggestedChange("drop-wish", text, "author", nodes),
+                )
 
     def _without(self, keys: Sequence[str]) -> PodInfo:
         gone = {_WISHES[key]: getattr(NO_WISHES, _WISHES[key]) for key in keys}
@@ -202,7 +207,7 @@ class _Search:
 
     # --- what is not the pod's own ------------------------------------------------------
 
-    def opened(self) -> Iterator[Change]:
+    def opened(self) -> Iterator[SuggestedChange]:
         """Yield nodes with room that take no pods, by what would have to end, the most first."""
         by_cause: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for each in self._nodes:
@@ -214,9 +219,9 @@ class _Search:
         for closed, nodes in sorted(by_cause.items(), key=lambda each: (-len(each[1]), each[0])):
             text = f"make a node usable that has cards for it: {' and '.join(closed)}"
             needs = " and ".join(_NEEDS[each] for each in closed)
-            yield Change("open-node", text, "admin", tuple(nodes), needs=needs)
+            yield SuggestedChange("open-node", text, "admin", tuple(nodes), needs=needs)
 
-    def healed(self) -> tuple[Change, ...]:
+    def with_card_repaired(self) -> tuple[SuggestedChange, ...]:
         """Return a card that would do if it were healthy."""
         found = [
             (each, place)
@@ -232,7 +237,7 @@ class _Search:
         text = f"mend card {card.index} of {name}: {clamp(card.withheld)}"
         besides = f"{count_of(len(found) - 1, 'other card')} would do too" if found[1:] else ""
         needs = "access to the node"
-        return (Change("heal-card", text, "admin", (name,), needs=needs, besides=besides),)
+        return (SuggestedChange("heal-card", text, "admin", (name,), needs=needs, besides=besides),)
 
 
 def _with(pod: PodInfo, container: ContainerDemand, demand: Demand) -> PodInfo:
@@ -255,7 +260,7 @@ _MOST_TOLD = 3
 _MOST_PODS = 4
 
 
-class _Way(NamedTuple):
+class _PodsToEnd(NamedTuple):
     """The smallest set of pods of a node that would have to end."""
 
     occupancy: Occupancy
@@ -267,9 +272,9 @@ class _Way(NamedTuple):
         return len(self.pods), sum(map(_size, self.pods)), self.occupancy.view.node.name
 
 
-def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Change, ...]:
+def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[SuggestedChange, ...]:
     """Return pods that would have to end, the fewest and smallest first, one set a node."""
-    found = sorted((way for each in nodes if (way := _way(shape, each))), key=_Way.cost)
+    found = sorted((way for each in nodes if (way := _way(shape, each))), key=_PodsToEnd.cost)
     ways = [way for way in found if len(way.pods) == len(found[0].pods)]
     told = ways[:_MOST_TOLD]
     if not told:
@@ -281,7 +286,7 @@ def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Change, .
         more = len(ways) - len(told)
         besides = f"there are such pods on {count_of(more, 'other node')}"
     return tuple(
-        Change(
+        SuggestedChange(
             "free-pods",
             "end " + " and ".join(_naming(held, way.occupancy) for held in way.pods),
             "admin",
@@ -294,20 +299,20 @@ def find_endings(shape: PodClass, nodes: Sequence[Occupancy]) -> tuple[Change, .
     )
 
 
-def _way(shape: PodClass, occupancy: Occupancy) -> _Way | None:
+def _way(shape: PodClass, occupancy: Occupancy) -> _PodsToEnd | None:
     """Return the smallest set of pods of a node that have to end; ``None`` if none would do."""
     by_size = sorted(occupancy.held.values(), key=lambda each: (_size(each), str(each.pod)))
     if not by_size or not _fits_without(shape, occupancy, by_size):
         return None
     alone = [each for each in by_size if _fits_without(shape, occupancy, [each])]
     if alone:
-        return _Way(occupancy, (alone[0],), len(alone))
+        return _PodsToEnd(occupancy, (alone[0],), len(alone))
     chosen = by_size  # leave out the largest that are not needed
     for each in reversed(by_size):
         rest = [other for other in chosen if other is not each]
         if rest and _fits_without(shape, occupancy, rest):
             chosen = rest
-    return _Way(occupancy, tuple(chosen), 0) if len(chosen) <= _MOST_PODS else None
+    return _PodsToEnd(occupancy, tuple(chosen), 0) if len(chosen) <= _MOST_PODS else None
 
 
 def _fits_without(shape: PodClass, occupancy: Occupancy, pods: Iterable[PodHolding]) -> bool:

@@ -17,7 +17,7 @@ def _ids_of(obj: Mapping[str, Any]) -> tuple[str, str]:
     return own, about.get("uid") or ""
 
 
-class Told:
+class EventFacts:
     """What Events say of pods, and of pods that cannot be created."""
 
     def __init__(self, names: Names) -> None:

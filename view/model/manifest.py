@@ -9,11 +9,11 @@ from placement.held import add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from view.model.changes import find_advice
+from view.model.explanation import FitReport, FitResult, Placed
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts, read_pod_facts
 from view.model.reports import Gap
-from view.model.stories import Answer, FitReport, Placed
-from view.model.why import fits_first, judge, plan_on
+from view.model.why import evaluate_nodes, fits_first, plan_on
 from view.model.words import clamp, summarize
 
 _TEMPLATES = {
@@ -52,7 +52,7 @@ def fit_manifests(
         if kind == "DaemonSet":
             replicas = max(sum(not each.facts.cordoned for each in nodes), 1)  # noqa: PLW2901
             most_each = 1
-        verdicts = [] if pod.errors else [judge(pod, each, policy) for each in nodes]
+        verdicts = [] if pod.errors else [evaluate_nodes(pod, each, policy) for each in nodes]
         fitting = {verdict.node for verdict in verdicts if verdict.fits}
         placed, after = _place(pod, nodes, fitting, replicas, most_each, policy)
         room = sum(placed.values())
@@ -85,13 +85,13 @@ def _short(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
     return summarize(clamp(each.reason) for each in refusals) or "no node"
 
 
-def _answer(facts: PodFacts, replicas: int, room: int, gaps: Sequence[Gap]) -> Answer:
+def _answer(facts: PodFacts, replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
     if facts.placed.errors:
-        return Answer.INVALID
+        return FitResult.INVALID
     if room >= replicas and (room or not any(gap.what == "nodes" for gap in gaps)):
-        return Answer.FITS
+        return FitResult.FITS
     unseen = any(gap.what == "nodes" for gap in gaps) or room >= _MOST_COUNTED
-    return Answer.UNKNOWN if unseen else Answer.NOT
+    return FitResult.UNKNOWN if unseen else FitResult.NOT
 
 
 def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts]:

@@ -6,7 +6,7 @@ from contract.demand import CORES_PER_CARD
 from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
 from view.model.occupancy import CORDONED, Occupancy
-from view.model.reports import CardReport, Holder, NodeReport, Share
+from view.model.reports import CardReport, Holder, LargestFit, NodeReport
 from view.model.words import cards_in_words, clamp, lost_in_words
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
@@ -26,7 +26,7 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
     usable = [card for card in cards if not card.unhealthy and not node.problem]
     (cores, cores_held), (blocks, blocks_held) = occupancy.view.totals
     shares = [
-        Share(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
+        LargestFit(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
         for card in usable
         if card.cores_free and card.blocks_free
     ]

@@ -99,7 +99,7 @@ class Occupancy:
 
     def reserve(self, more: Taken) -> "Occupancy":
         """Return the node as if more were held of its cards, by pods that do not exist yet."""
-        unseen = HeldAmounts(self.facts.placed.sizes, self.unseen).take(more).held
+        unseen = HeldAmounts(self.facts.placed.sizes, self.unseen).add(more).held
         return replace(self, unseen=unseen, view=_view(self.facts, self.held.values(), unseen))
 
 
@@ -128,7 +128,7 @@ def occupancy_of(
     if partial:
         seen = _used(facts, held.values(), unseen).held
         rows = zip(node.sizes, facts.inventory.free, seen, strict=True)
-        unseen = tuple(size.less(free).less(known) for size, free, known in rows)
+        unseen = tuple(size.minus(free).minus(known) for size, free, known in rows)
     return Occupancy(facts, held, unseen, _view(facts, held.values(), unseen))
 
 
@@ -136,7 +136,7 @@ def _used(facts: NodeFacts, held: Iterable[PodHolding], unseen: tuple[Amounts, .
     """Add up what is held of each card."""
     used = HeldAmounts(facts.placed.sizes, unseen)
     for each in held:
-        used = used.take(each.taken)
+        used = used.add(each.taken)
     return used
 
 

@@ -17,7 +17,7 @@ from view.model.words import lost_in_words
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class PodGroup:
     """Pods of one owner that ask for the same and are kept by the same."""
 
     pods: Annotated[tuple[PodReport, ...], "the oldest first."]
@@ -34,14 +34,14 @@ class Group:
         return f"{first.namespace}/{first.name} and {len(self.pods) - 1} more"
 
 
-def group_pods(pods: Sequence[PodReport]) -> list[Group]:
+def group_pods(pods: Sequence[PodReport]) -> list[PodGroup]:
     """Return pods by owner and cause, the group with the oldest first."""
     groups: dict[tuple[object, ...], list[PodReport]] = {}
     for pod in sorted(pods, key=lambda each: (each.created, each.namespace, each.name)):
         asks = tuple((each.cores, each.blocks) for each in pod.containers)
         why = pod.why.replace(pod.name, "")
         groups.setdefault((pod.namespace, pod.owner, asks, why), []).append(pod)
-    return [Group(tuple(each)) for each in groups.values()]
+    return [PodGroup(tuple(each)) for each in groups.values()]
 
 
 def report_pod(  # noqa: PLR0913 -- what it depends on, by keyword

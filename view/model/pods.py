@@ -11,7 +11,7 @@ from contract.errors import InvalidStamp
 from contract.names import Names
 from contract.stamps import OrderStamp
 from placement.pods import PodInfo, read_gpu_pod
-from view.model.reports import ContainerReport, ContainerStatus, Ending, PodReport, Stage
+from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
 from view.model.words import clamp
 
 # What the kubelet writes around our text (fact K9).
@@ -168,7 +168,7 @@ def _status(status: Mapping[str, Any]) -> ContainerStatus:
         clamp(now.get("message")) if kind == "waiting" else "",
         restarts,
         now.get("startedAt") or "",
-        Ending(
+        Termination(
             clamp(ended.get("reason")),
             ended.get("exitCode") or 0,
             ended.get("signal") or 0,

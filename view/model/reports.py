@@ -74,7 +74,7 @@ class CardReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LargestFit:
     """The largest share of one card that still fits."""
 
     card: int
@@ -101,7 +101,7 @@ class NodeReport:
     blocks: Annotated[int, "memory blocks there are."]
     blocks_held: Annotated[int, "of these, held."]
     blocks_free: Annotated[int, "of these, free."]
-    largest_share: Annotated[Share | None, "``None`` where no share fits."]
+    largest_share: Annotated[LargestFit | None, "``None`` where no share fits."]
     whole_cards: Annotated[int, "how many whole cards nobody has anything of."]
     pods: Annotated[int, "how many pods hold something."]
     pool: Annotated[
@@ -145,7 +145,7 @@ class ContainerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Termination:
     """How a container ended."""
 
     reason: Annotated[str, "in one word, such as ``OOMKilled``."]
@@ -168,7 +168,7 @@ class ContainerStatus:
     restarts: Annotated[int, "how often it was started again."]
     started: Annotated[str, "when; empty where it was not."]
     ending: Annotated[
-        Ending | None,
+        Termination | None,
         "how it ended, or did so before it was started again; ``None`` where it never did.",
     ]
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from contract.names import Names
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
-from view.model.events import Told
+from view.model.events import EventFacts
+from view.model.explanation import FitReport, PodExplanation
 from view.model.manifest import fit_manifests
 from view.model.node_report import POOL_LABELS, report_node
 from view.model.nodes import NodeFacts, read_node
@@ -23,8 +24,7 @@ from view.model.reports import (
     PodReport,
     Stage,
 )
-from view.model.stories import FitReport, PodStory
-from view.model.why import Room, find_room, tell_story, why_waiting
+from view.model.why import PodClassFit, explain_pod, find_room, why_waiting
 
 _REMEMBERED = timedelta(minutes=15)
 """For so long what was known of a pod is kept after its end."""
@@ -113,11 +113,11 @@ class ClusterState:
         self._by_name: dict[tuple[str, str], str] = {}
         self._bound: dict[str, dict[str, PodInfo]] = defaultdict(dict)  # by node
         self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: when created
-        self._told = Told(names)
+        self._told = EventFacts(names)
         self._gone = _Memory()
         # What was worked out of these.
         self._worked_out: dict[str, _OneNode] = {}
-        self._rooms: dict[PodClass, Room] = {}
+        self._rooms: dict[PodClass, PodClassFit] = {}
         self._pod_reports: dict[str, PodReport] = {}
 
     # --- what comes in ----------------------------------------------------------------
@@ -221,7 +221,7 @@ class ClusterState:
             self._gaps,
         )
 
-    def explain(self, namespace: str, name: str) -> PodStory | None:
+    def explain(self, namespace: str, name: str) -> PodExplanation | None:
         """Return one pod's way; ``None`` where no such pod is known, and none was a while ago."""
         key, deleted, node = (namespace, name), "", None
         facts = self._pods.get(self._by_name.get(key, ""))
@@ -234,7 +234,7 @@ class ClusterState:
             facts, report, deleted = gone.facts, gone.report, _written(gone.at)
         else:
             return None
-        return tell_story(
+        return explain_pod(
             facts,
             report,
             [each.occupancy for each in self._work_out_all()],
@@ -308,7 +308,7 @@ class ClusterState:
             self._pod_reports[uid] = found
         return found
 
-    def _room_of(self, facts: PodFacts) -> Room:
+    def _room_of(self, facts: PodFacts) -> PodClassFit:
         shape = facts.placed.pod_class
         if shape not in self._rooms:
             nodes = [each.occupancy for each in self._work_out_all()]

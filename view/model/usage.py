@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
+from view.model.explanation import PodExplanation
 from view.model.reports import CardReport, ClusterReport, ContainerReport
-from view.model.stories import PodStory
 
 PREFIX = "gpu_turnstile_agent_"
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerUse:
+class ContainerUsage:
     """One container on one or several cards."""
 
     namespace: Annotated[str, "of the pod."]
@@ -35,8 +35,8 @@ class ContainerUse:
 
 
 @dataclass(frozen=True, slots=True)
-class CardUse:
-    """One card; amounts as in :class:`ContainerUse`."""
+class CardUsage:
+    """One card; amounts as in :class:`ContainerUsage`."""
 
     uuid: str
     cores_held: float
@@ -48,18 +48,18 @@ class CardUse:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeUse:
+class NodeUsage:
     """One node, by its agent."""
 
     node: Annotated[str, "its name."]
     problem: Annotated[str, "why nothing is known; empty where its agent has answered."] = ""
     measured: Annotated[bool, "whether the agent measures use."] = False
-    cards: Annotated[tuple[CardUse, ...], "by UUID."] = ()
-    containers: Annotated[tuple[ContainerUse, ...], "by namespace, pod and container."] = ()
+    cards: Annotated[tuple[CardUsage, ...], "by UUID."] = ()
+    containers: Annotated[tuple[ContainerUsage, ...], "by namespace, pod and container."] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One value of a metric."""
 
     name: str
@@ -67,7 +67,7 @@ class Sample:
     value: float
 
 
-def read_use(node: str, samples: Iterable[Sample]) -> NodeUse:
+def read_use(node: str, samples: Iterable[MetricSample]) -> NodeUsage:
     """Read an agent's gauges.
 
     One that tells of no card does not serve: it reads who holds what, or waits for the end of the
@@ -87,13 +87,15 @@ def read_use(node: str, samples: Iterable[Sample]) -> NodeUse:
             containers.setdefault(key, {}).setdefault(card, {})[field] = sample.value
     found = tuple(_container(key, each) for key, each in sorted(containers.items()))
     on = tuple(
-        CardUse(uuid, *(fields.get(each, 0) for each in _FIELDS[:4]), *map(fields.get, _FIELDS[4:]))
+        CardUsage(
+            uuid, *(fields.get(each, 0) for each in _FIELDS[:4]), *map(fields.get, _FIELDS[4:])
+        )
         for uuid, fields in sorted(cards.items())
     )
     if not on and not found:
-        return NodeUse(node, "its agent does not serve yet")
+        return NodeUsage(node, "its agent does not serve yet")
     measured = any(each.cores_used is not None or each.memory_used is not None for each in on)
-    return NodeUse(node, "", measured or any(each.measured for each in found), on, found)
+    return NodeUsage(node, "", measured or any(each.measured for each in found), on, found)
 
 
 _FIELDS = (
@@ -104,12 +106,12 @@ _FIELDS = (
 
 def _container(
     key: tuple[str, str, str], by_card: Mapping[str, Mapping[str, float]]
-) -> ContainerUse:
+) -> ContainerUsage:
     def total(field: str) -> float | None:
         values = [each[field] for each in by_card.values() if field in each]
         return sum(values) if values else None
 
-    return ContainerUse(
+    return ContainerUsage(
         *key,
         tuple(sorted(filter(None, by_card))),
         total("cores_held") or 0,
@@ -127,7 +129,7 @@ _CORES, _BYTES = 5, 256 << 20
 _Report = TypeVar("_Report", CardReport, ContainerReport)
 
 
-def with_use(report: ClusterReport, uses: Mapping[str, NodeUse]) -> ClusterReport:
+def with_use(report: ClusterReport, uses: Mapping[str, NodeUsage]) -> ClusterReport:
     """Return the report with what cards use, where that is measured."""
     nodes = tuple(
         replace(node, cards=_cards_with(node.cards, uses[node.name])) if node.name in uses else node
@@ -136,7 +138,7 @@ def with_use(report: ClusterReport, uses: Mapping[str, NodeUse]) -> ClusterRepor
     return replace(report, nodes=nodes) if uses else report
 
 
-def story_with_use(story: PodStory, uses: Mapping[str, NodeUse]) -> PodStory:
+def story_with_use(story: PodExplanation, uses: Mapping[str, NodeUsage]) -> PodExplanation:
     """Return a pod's story with what its containers and cards use, where that is measured."""
     pod, use = story.pod, uses.get(story.pod.node)
     if use is None:
@@ -151,12 +153,12 @@ def story_with_use(story: PodStory, uses: Mapping[str, NodeUse]) -> PodStory:
     return replace(story, pod=replace(pod, containers=containers), cards=cards)
 
 
-def _cards_with(cards: Sequence[CardReport], use: NodeUse) -> tuple[CardReport, ...]:
+def _cards_with(cards: Sequence[CardReport], use: NodeUsage) -> tuple[CardReport, ...]:
     by_uuid = {each.uuid: each for each in use.cards}
     return tuple(_with(card, by_uuid.get(card.uuid)) for card in cards)
 
 
-def _with(report: _Report, use: CardUse | ContainerUse | None) -> _Report:
+def _with(report: _Report, use: CardUsage | ContainerUsage | None) -> _Report:
     if use is None:
         return report
     cores, memory = _up(use.cores_used, _CORES), _up(use.memory_used, _BYTES)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from contract.demand import CORES_PER_CARD
 from view.model.reports import ClusterReport, Stage
-from view.model.usage import NodeUse
+from view.model.usage import NodeUsage
 
 DAY = 86_400.0
 """Seconds."""
@@ -32,7 +32,7 @@ class GroupBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PastUse:
+class PastUsage:
     """What one pod held in the last day, in card hours; ``None`` where that is not known."""
 
     namespace: Annotated[str, "of the pod."]
@@ -49,7 +49,7 @@ class History:
     problem: Annotated[str, "why it is not known; empty where it is."] = ""
     at: Annotated[float, "when the day ended, unix time."] = 0.0
     seen: Annotated[float, "seconds of the day in which agents were scraped."] = 0.0
-    pods: Annotated[tuple[PastUse, ...], "every pod that held something."] = ()
+    pods: Annotated[tuple[PastUsage, ...], "every pod that held something."] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class UsageRow:
 
 def usage_rows(
     report: ClusterReport,
-    uses: Mapping[str, NodeUse],
+    uses: Mapping[str, NodeUsage],
     history: History | None,
     by: GroupBy,
     namespace: str = "",

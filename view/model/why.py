@@ -21,19 +21,19 @@ from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from placement.search import Plan
 from view.model.changes import NO_ADVICE, find_advice
+from view.model.explanation import CardFit, NodeFit, PodExplanation, ProgressStep, SuggestedChange
 from view.model.occupancy import Occupancy
 from view.model.pods import PodFacts, failing, refusal_text, time_of
 from view.model.reports import (
     ContainerReport,
     ContainerStatus,
-    Ending,
     EventReport,
     Gap,
     NodeReport,
     PodReport,
     Stage,
+    Termination,
 )
-from view.model.stories import CardVerdict, Change, NodeVerdict, PodStory, Step
 from view.model.words import (
     cards_in_words,
     clamp,
@@ -57,32 +57,32 @@ _OVER = (Stage.SUCCEEDED, Stage.FAILED)
 # --- in one line ------------------------------------------------------------------------
 
 
-class Room(NamedTuple):
+class PodClassFit(NamedTuple):
     """Where pods of one class fit, and in words why not on the other nodes."""
 
     nodes: tuple[str, ...]
     short: str
 
 
-def find_room(shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap]) -> Room:
+def find_room(shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap]) -> PodClassFit:
     """Ask all nodes; those that serve no GPU pod at all are counted as one reason."""
     if not nodes:
         unread = [gap.reason for gap in gaps if gap.what == "nodes"]
         known = f"unknown: nodes cannot be read ({unread[0]})" if unread else ""
-        return Room((), known or "no node of this cluster has GPUs")
+        return PodClassFit((), known or "no node of this cluster has GPUs")
     answers = [(each.view.node.name, each.refusal(shape)) for each in nodes]
     refusals = [refusal.reason for _, refusal in answers if refusal]
     problems = {problem.value for problem in Problem}
     others = [clamp(reason) for reason in refusals if reason not in problems]
     unserved = len(refusals) - len(others)
     served = f"{count_of(unserved, 'node')} without a working agent" if unserved else ""
-    return Room(
+    return PodClassFit(
         tuple(name for name, refusal in answers if refusal is None),
         "; ".join(filter(None, (summarize(others), served))),
     )
 
 
-def why_waiting(facts: PodFacts, room: Room, events: Iterable[EventReport]) -> str:
+def why_waiting(facts: PodFacts, room: PodClassFit, events: Iterable[EventReport]) -> str:
     """Return why a pod has no node yet; of *events* the newest comes first."""
     reason, message = _said_by_scheduler(facts, events)
     if facts.report.deleting:
@@ -143,7 +143,7 @@ def status_in_words(status: ContainerStatus) -> str:
     return f"{status.name}: {'; '.join(filter(None, said)) or status.state or 'nothing is told'}"
 
 
-def status_code(ending: Ending) -> str:
+def status_code(ending: Termination) -> str:
     """Write an exit code, and the signal that it stands for: a runtime adds 128 to it."""
     number = ending.signal or ending.exit_code - 128
     signal = f" ({Signals(number).name})" if number in set(Signals) else ""
@@ -157,30 +157,30 @@ def _joined(*parts: str) -> str:
 # --- node by node -----------------------------------------------------------------------
 
 
-def judge(
+def evaluate_nodes(
     pod: PodInfo, occupancy: Occupancy, policy: Policy, view: NodeSnapshot | None = None
-) -> NodeVerdict:
+) -> NodeFit:
     """Decide about a pod and a node, as it is or as *view* has it, and about each of its cards."""
     view = view or occupancy.view
     refusal = occupancy.refusal(pod.pod_class, view)
     plan = plan_on(pod, view, policy) if refusal is None else None
     index = [card.index for card in view.node.cards]
-    return NodeVerdict(
+    return NodeFit(
         view.node.name,
         fits=refusal is None,
         reason=clamp(refusal.reason) if refusal else "",
-        for_good=refusal.unresolvable if refusal else False,
+        unresolvable=refusal.unresolvable if refusal else False,
         cards=_judge_cards(pod, view),
-        placing=tuple(
+        placement=tuple(
             (name, tuple(sorted(index[at] for at in each.cards)))
             for name, each in (plan or {}).items()
         ),
     )
 
 
-def fits_first(verdict: NodeVerdict) -> tuple[bool, bool, str]:
+def fits_first(verdict: NodeFit) -> tuple[bool, bool, str]:
     """Return by what nodes are sorted: those that fit first, those that never will last."""
-    return not verdict.fits, verdict.for_good, verdict.node
+    return not verdict.fits, verdict.unresolvable, verdict.node
 
 
 def plan_on(pod: PodInfo, view: NodeSnapshot, policy: Policy) -> Plan | None:
@@ -191,7 +191,7 @@ def plan_on(pod: PodInfo, view: NodeSnapshot, policy: Policy) -> Plan | None:
         return None
 
 
-def _judge_cards(pod: PodInfo, view: NodeSnapshot) -> tuple[CardVerdict, ...]:
+def _judge_cards(pod: PodInfo, view: NodeSnapshot) -> tuple[CardFit, ...]:
     """Return a verdict on each card, for the container that finds the fewest."""
     needs, node = pod.pod_class.needs, view.node
     if not needs:
@@ -202,7 +202,7 @@ def _judge_cards(pod: PodInfo, view: NodeSnapshot) -> tuple[CardVerdict, ...]:
     tightest = spare.index(min(spare))
     name = pod.demand.containers[tightest].name
     return tuple(
-        CardVerdict(card.index, card.uuid, card.model, row.cores, row.memory, name, reason)
+        CardFit(card.index, card.uuid, card.model, row.cores, row.memory, name, reason)
         for card, row, reason in zip(node.cards, view.free, reasons[tightest], strict=True)
     )
 
@@ -226,7 +226,7 @@ def _why_not(need: CardNeed, cards: CardSet, at: int, free: Amounts) -> str:
 # --- a pod's way ------------------------------------------------------------------------
 
 
-def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keyword
+def explain_pod(  # noqa: PLR0913 -- everything that a story depends on, by keyword
     facts: PodFacts,
     report: PodReport,
     nodes: Sequence[Occupancy],
@@ -236,13 +236,13 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     policy: Policy,
     node: NodeReport | None,
     deleted: str = "",
-) -> PodStory:
+) -> PodExplanation:
     """Return a pod's way; for one that was *deleted* nothing is looked for any more."""
     pod, stage = facts.placed, report.stage
     looking = not deleted and stage in (Stage.WAITING, Stage.REFUSED)
     over = deleted or stage in _OVER
     verdicts = [
-        judge(pod, each, policy, each.view_without({pod.id.uid}))
+        evaluate_nodes(pod, each, policy, each.view_without({pod.id.uid}))
         for each in nodes
         if not over and (looking or each.view.node.name == pod.node)
     ]
@@ -251,7 +251,7 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     before = f"was deleted at {deleted}; until then it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
     holds = node is not None and not over and stage is not Stage.REFUSED
-    return PodStory(
+    return PodExplanation(
         pod=report,
         summary=before + _summary(report, verdicts, advice.changes),
         steps=tuple(_steps(facts, report)),
@@ -266,7 +266,9 @@ def tell_story(  # noqa: PLR0913 -- everything that a story depends on, by keywo
     )
 
 
-def _summary(report: PodReport, verdicts: Sequence[NodeVerdict], changes: Sequence[Change]) -> str:
+def _summary(
+    report: PodReport, verdicts: Sequence[NodeFit], changes: Sequence[SuggestedChange]
+) -> str:
     fitting = [each.node for each in verdicts if each.fits]
     on = f" on {report.node}" if report.node else ""
     match report.stage:
@@ -296,11 +298,11 @@ def _summary(report: PodReport, verdicts: Sequence[NodeVerdict], changes: Sequen
     return text
 
 
-def _steps(facts: PodFacts, report: PodReport) -> Iterator[Step]:
-    yield Step("created", report.created, "created", _DONE)
+def _steps(facts: PodFacts, report: PodReport) -> Iterator[ProgressStep]:
+    yield ProgressStep("created", report.created, "created", _DONE)
     admitted = time_of(facts.placed.rank.admitted)
     text = "by the webhook" if admitted else "no stamp of the webhook: the pod did not pass it"
-    yield Step("admitted", admitted, text, _DONE if admitted else _WRONG)
+    yield ProgressStep("admitted", admitted, text, _DONE if admitted else _WRONG)
     yield _bound(facts, report)
     if report.stage is Stage.WAITING:
         return
@@ -310,10 +312,10 @@ def _steps(facts: PodFacts, report: PodReport) -> Iterator[Step]:
     if facts.ended:
         at = max((each.ending.at for each in report.statuses if each.ending), default="")
         good = report.stage is Stage.SUCCEEDED
-        yield Step("ended", at, *(("succeeded", _DONE) if good else (report.why, _WRONG)))
+        yield ProgressStep("ended", at, *(("succeeded", _DONE) if good else (report.why, _WRONG)))
 
 
-def _bound(facts: PodFacts, report: PodReport) -> Step:
+def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
     if not report.node:
         reason, message = _said_by_scheduler(facts, report.events)
         text = _joined(report.scheduler, reason, f'"{message}"' if message else "")
@@ -321,23 +323,27 @@ def _bound(facts: PodFacts, report: PodReport) -> Step:
             text += " has not said anything yet"
         elif _COUNTS.match(message):
             text += " (a node may be counted under several of its reasons)"
-        return Step("bound", "", text, _MISSING)
+        return ProgressStep("bound", "", text, _MISSING)
     text = f"to {report.node} by {report.scheduler}"
     chosen = [f"{name}: {cards_in_words(indices)}" for name, indices in facts.placed.chosen.items()]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
     at = time_of(facts.placed.rank.bound)
     if not at:
-        return Step("bound", "", f"{text}; no stamp: the binding did not pass the webhook", _WRONG)
-    return Step("bound", at, text, _DONE)
+        return ProgressStep(
+            "bound", "", f"{text}; no stamp: the binding did not pass the webhook", _WRONG
+        )
+    return ProgressStep("bound", at, text, _DONE)
 
 
-def _allocated(report: PodReport) -> Step:
+def _allocated(report: PodReport) -> ProgressStep:
     if not any(each.source is Provenance.RECORDED for each in report.containers):
         state = _WRONG if report.stage is Stage.REFUSED else _MISSING
-        return Step("allocated", "", "no record of the agent", state)
+        return ProgressStep("allocated", "", "no record of the agent", state)
     lost = any(part.lost for each in report.containers for part in each.parts)
-    return Step("allocated", "", "; ".join(map(_got, report.containers)), _WRONG if lost else _DONE)
+    return ProgressStep(
+        "allocated", "", "; ".join(map(_got, report.containers)), _WRONG if lost else _DONE
+    )
 
 
 def _got(container: ContainerReport) -> str:
@@ -358,14 +364,14 @@ def _amounts(cores: int, blocks: int) -> str:
     return count_of(cores, "core") + (f" and {count_of(blocks, 'block')}" if blocks else "")
 
 
-def _started(facts: PodFacts, report: PodReport) -> Step:
+def _started(facts: PodFacts, report: PodReport) -> ProgressStep:
     started = min((each.started for each in report.statuses if each.started), default="")
     wrong = report.stage in (Stage.FAILING, Stage.STARTING) and bool(report.why)
     if not started:
         text = report.why if wrong else "never" if facts.ended else "not yet"
-        return Step("started", "", text, _WRONG if wrong or facts.ended else _MISSING)
+        return ProgressStep("started", "", text, _WRONG if wrong or facts.ended else _MISSING)
     text = "started" if facts.ended else report.why or "running"
-    return Step("started", started, text, _WRONG if wrong else _DONE)
+    return ProgressStep("started", started, text, _WRONG if wrong else _DONE)
 
 
 def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> Iterator[str]:

@@ -17,24 +17,30 @@ from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
 from view.cluster.collections import ALL, NODES, PODS, events_of
-from view.cluster.examination import examine
+from view.cluster.examination import collect_facts
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
-from view.model.doctor.checks import judge
+from view.model.doctor.checks import run_checks
+from view.model.explanation import FitResult
 from view.model.reports import Freshness, PodReport, Stage
-from view.model.stories import Answer
-from view.model.usage import ContainerUse
+from view.model.usage import ContainerUsage
 from view.terminal.completion import complete_node, complete_pod
+from view.terminal.context import (
+    NOT_KNOWN,
+    CommandContext,
+    CommandOutput,
+    at_most_every,
+    read_object,
+)
 from view.terminal.cordoning import change_cordon
 from view.terminal.doctor import exit_code, show_findings
 from view.terminal.documents import read_manifests
+from view.terminal.explanation import show_explanation, show_fits
 from view.terminal.faults import CommandError, in_words, not_found
 from view.terminal.layout import WARN, line
 from view.terminal.nodes import UNSETTLED, show_nodes
-from view.terminal.options import KINDS, Group, as_two, flag, options, split
+from view.terminal.options import KINDS, CommandGroup, as_two, flag, options, split
 from view.terminal.pods import show_pods
-from view.terminal.session import NOT_KNOWN, Session, Shown, at_most_every, read_object
-from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_history, show_use
 
 _MOST_ASKED = 20
@@ -55,7 +61,7 @@ _PROGRAM = "kubectl gpu"
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(cls=Group, invoke_without_command=True, context_settings=_SETTINGS)
+@click.group(cls=CommandGroup, invoke_without_command=True, context_settings=_SETTINGS)
 @click.version_option(package_name="gpu-turnstile", prog_name=_PROGRAM)
 @flag(
     "--all",
@@ -63,7 +69,7 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
     text="A row for each pod that waits, and not for those of one owner and cause.",
 )
 @options("Pods of this namespace alone.  [default: of all; for commands the context's]", watch=True)
-def cli(session: Session, *, every: bool | None) -> None:
+def cli(session: CommandContext, *, every: bool | None) -> None:
     """Show GPUs: which are free, who holds what, and why a pod waits.
 
     Without a command: all nodes and their cards, and below them all pods that wait, fail or were
@@ -83,7 +89,7 @@ def cli(session: Session, *, every: bool | None) -> None:
 @cli.command()
 @click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=complete_node)
 @options(_WHERE, watch=True)
-def nodes(session: Session, names: tuple[str, ...]) -> None:
+def nodes(session: CommandContext, names: tuple[str, ...]) -> None:
     """Show nodes and their cards.
 
     Without a name: all nodes that have cards. FITS says what one more pod could get: the largest
@@ -92,13 +98,13 @@ def nodes(session: Session, names: tuple[str, ...]) -> None:
     _nodes(session, tuple(split(name)[1] for name in names), every=False)
 
 
-def _nodes(session: Session, names: tuple[str, ...], *, every: bool) -> None:
+def _nodes(session: CommandContext, names: tuple[str, ...], *, every: bool) -> None:
     cluster = session.load(chosen="nodes")
     for name in names:
         _need_node(cluster, name)
     only = None if session.options.all_namespaces else session.options.namespace
 
-    def picture() -> Shown:
+    def picture() -> CommandOutput:
         report = cluster.report(Stage if session.machine else UNSETTLED)
         nodes = [
             each
@@ -114,7 +120,7 @@ def _nodes(session: Session, names: tuple[str, ...], *, every: bool) -> None:
         wide, named = session.wide, bool(names)
         page = show_nodes(shown, datetime.now(UTC), named=named, wide=wide, every=every)
         more = {} if named else {"pods": shown.pods, "denied": shown.denied}
-        return Shown("GpuNodeList", shown.nodes, page, report.gaps, "node", more)
+        return CommandOutput("GpuNodeList", shown.nodes, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture)
 
@@ -140,7 +146,7 @@ def _need_node(cluster: LiveCluster, name: str) -> None:
     f" [default: of up to {_MOST_ASKED} nodes]",
 )
 @options("Pods of this namespace.  [default: the context's]", watch=True)
-def pods(session: Session, *, use: bool | None) -> None:
+def pods(session: CommandContext, *, use: bool | None) -> None:
     """Show pods that ask for GPUs, and what they got.
 
     One line a container. Waiting pods have no card, and the last column says why.
@@ -151,7 +157,7 @@ def pods(session: Session, *, use: bool | None) -> None:
 
     measure = at_most_every(_ASKED_SECONDS, partial(_measured, session, use=use))
 
-    def picture() -> Shown:
+    def picture() -> CommandOutput:
         report = cluster.report()
         shown = session.sorted(
             [
@@ -165,14 +171,14 @@ def pods(session: Session, *, use: bool | None) -> None:
         page = show_pods(shown, datetime.now(UTC), namespace=only, wide=session.wide, uses=uses)
         if not shown and any(gap.what == "pods" and gap.whole for gap in report.gaps):
             page = [line("Pods that ask for GPUs: unknown", WARN)]
-        return Shown("GpuPodList", shown, page, report.gaps, more={"uses": measured})
+        return CommandOutput("GpuPodList", shown, page, report.gaps, more={"uses": measured})
 
     session.show_all(cluster, picture)
 
 
 def _measured(
-    session: Session, shown: Sequence[PodReport], *, use: bool | None
-) -> list[ContainerUse] | None:
+    session: CommandContext, shown: Sequence[PodReport], *, use: bool | None
+) -> list[ContainerUsage] | None:
     """Return what agents measure of pods; ``None`` where that is not to be had."""
     running = {each.node for each in shown if each.node and each.phase == "Running"}
     if use is False or not running or (use is None and len(running) > _MOST_ASKED):
@@ -193,7 +199,7 @@ def _measured(
 @cli.command()
 @click.argument("pod", nargs=-1, required=True, metavar="POD", shell_complete=complete_pod)
 @options("Namespace of the pod.  [default: the context's]", watch=True)
-def explain(session: Session, pod: tuple[str, ...]) -> None:
+def explain(session: CommandContext, pod: tuple[str, ...]) -> None:
     """Explain why a pod waits, or where it runs.
 
     POD is a name, pod/NAME or NAMESPACE/NAME.
@@ -216,17 +222,17 @@ def explain(session: Session, pod: tuple[str, ...]) -> None:
             text = f"asks for no GPU: no container has {session.names.core} in its limits"
             raise CommandError(f'error: pod "{name}" {text}')
 
-    def picture() -> Shown:
+    def picture() -> CommandOutput:
         story = cluster.explain(namespace, name)
         if story is None:
             raise not_found("pods", name)
-        page = show_story(story, datetime.now(UTC), wide=session.wide)
-        return Shown("GpuPodStoryList", [story], page, story.gaps)
+        page = show_explanation(story, datetime.now(UTC), wide=session.wide)
+        return CommandOutput("GpuPodStoryList", [story], page, story.gaps)
 
     session.show_all(cluster, picture)
 
 
-_CODES = {Answer.FITS: 0, Answer.NOT: 1, Answer.INVALID: 1, Answer.UNKNOWN: NOT_KNOWN}
+_CODES = {FitResult.FITS: 0, FitResult.NOT: 1, FitResult.INVALID: 1, FitResult.UNKNOWN: NOT_KNOWN}
 
 
 @cli.command()
@@ -239,7 +245,7 @@ _CODES = {Answer.FITS: 0, Answer.NOT: 1, Answer.INVALID: 1, Answer.UNKNOWN: NOT_
     help="A manifest of a pod or a workload, such as a Deployment; - for standard input.",
 )
 @options(_WHERE)
-def fit(session: Session, filename: Sequence[Any]) -> None:
+def fit(session: CommandContext, filename: Sequence[Any]) -> None:
     """Show whether and where pods would fit, and change nothing.
 
     The exit code is 0 where all pods of all manifests fit, 1 where some do not, 2 where a manifest
@@ -260,7 +266,7 @@ def fit(session: Session, filename: Sequence[Any]) -> None:
     with in_words(2):
         reports = cluster.fit(*manifests)
     page = show_fits(reports, wide=session.wide)
-    session.show(Shown("GpuFitList", reports, page, reports[0].gaps), cluster.freshness)
+    session.show(CommandOutput("GpuFitList", reports, page, reports[0].gaps), cluster.freshness)
     sys.exit(max(_CODES[each.answer] for each in reports))
 
 
@@ -271,7 +277,7 @@ def _add_cordoning(word: str, text: str) -> None:
     @click.argument("node", shell_complete=complete_node)
     @click.argument("cards", nargs=-1, required=True, metavar="CARD...")
     @options(_WHERE)
-    def change(session: Session, node: str, cards: tuple[str, ...]) -> None:
+    def change(session: CommandContext, node: str, cards: tuple[str, ...]) -> None:
         client, name = session.connection.client, split(node)[1]
         with in_words():
             for said in change_cordon(client, session.names, name, cards, cordon=word == "cordon"):
@@ -307,7 +313,7 @@ _add_cordoning("uncordon", "Let new containers have cards of a node again.")
 )
 @options("Containers of this namespace alone.  [default: of all]", watch=True)
 def top(
-    session: Session,
+    session: CommandContext,
     names: tuple[str, ...],
     agent_namespace: str,
     interval: float,
@@ -339,7 +345,7 @@ def top(
     day = at_most_every(_HISTORY_SECONDS, lambda: None if past is None else past.last_day())
     namespace = None if session.options.all_namespaces else session.options.namespace
 
-    def picture() -> Shown:
+    def picture() -> CommandOutput:
         with in_words():
             found, at = measured()
         history = day()
@@ -355,7 +361,7 @@ def top(
             *show_history(history, namespace, wide=session.wide),
         ]
         more = {"measuredAt": at, "lastDay": history}
-        return Shown("GpuUseList", shown, page, report.gaps, "node", more)
+        return CommandOutput("GpuUseList", shown, page, report.gaps, "node", more)
 
     session.show_all(cluster, picture, interval)
 
@@ -363,7 +369,7 @@ def top(
 @cli.command()
 @click.option("--node", metavar="NAME", help="Only this node.  [default: all]")
 @options("Where a GPU pod is tried, as a dry run: nothing is created.  [default: the context's]")
-def doctor(session: Session, node: str | None) -> None:
+def doctor(session: CommandContext, node: str | None) -> None:
     """Find what is wrong with an installation.
 
     Webhook, certificates, policies, agents, cards, scheduler extender, records, leftovers.
@@ -372,9 +378,11 @@ def doctor(session: Session, node: str | None) -> None:
     it what to run next. The exit code is 1 where there is an error, 3 where nothing may be read.
     """
     with in_words(NOT_KNOWN):
-        facts = examine(session.connection.client, session.names, session.namespace, node)
-    found = judge(facts, node)
-    shown = Shown("GpuFindingList", session.sorted(found), show_findings(found), resource="check")
+        facts = collect_facts(session.connection.client, session.names, session.namespace, node)
+    found = run_checks(facts, node)
+    shown = CommandOutput(
+        "GpuFindingList", session.sorted(found), show_findings(found), resource="check"
+    )
     session.show(shown, Freshness(facts.now.timestamp()))
     sys.exit(exit_code(found))
 

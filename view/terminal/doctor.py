@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from view.model.doctor.checks import VERSION
 from view.model.doctor.facts import Finding, Level
-from view.terminal.layout import BAD, BOLD, DIM, GOOD, WARN, Line, Page, cell
-from view.terminal.session import NOT_KNOWN
+from view.terminal.context import NOT_KNOWN
+from view.terminal.layout import BAD, BOLD, DIM, GOOD, WARN, Page, TextLine, cell
 
 _STYLES = {Level.OK: GOOD, Level.WARNING: WARN, Level.ERROR: BAD, Level.UNKNOWN: BOLD}
 _MOST_NODES = 5
@@ -31,7 +31,7 @@ def show_findings(findings: Sequence[Finding]) -> Page:
         more = len(each.nodes) - _MOST_NODES
         where += f" and {more} more nodes" if more > 0 else ""
         page.append(
-            Line(
+            TextLine(
                 (
                     cell(f"{each.level.value:<8}", _STYLES[each.level]),
                     cell(f"{each.check:<{width}}  ", BOLD if each.level is Level.ERROR else ""),
@@ -40,10 +40,10 @@ def show_findings(findings: Sequence[Finding]) -> Page:
             )
         )
         if each.run:
-            page.append(Line((cell("next: ", DIM), cell(each.run)), indent=8))
+            page.append(TextLine((cell("next: ", DIM), cell(each.run)), indent=8))
     counts = {level: sum(each.level is level for each in findings) for level in Level}
-    page.append(Line())
+    page.append(TextLine())
     page.append(
-        Line((cell(", ".join(f"{count} {level.value}" for level, count in counts.items())),))
+        TextLine((cell(", ".join(f"{count} {level.value}" for level, count in counts.items())),))
     )
     return page

@@ -46,14 +46,14 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     """A line of text; indented lines hang under the one above them."""
 
     cells: tuple[Cell, ...] = ()
     indent: int = 0
 
 
-Page: TypeAlias = Sequence[Grid | Line]
+Page: TypeAlias = Sequence[Grid | TextLine]
 
 _T = TypeVar("_T")
 Field: TypeAlias = tuple[Column, Callable[[_T], object]]
@@ -65,9 +65,9 @@ def cell(text: object, style: str = PLAIN) -> Cell:
     return Cell(safe(str(text)), style)
 
 
-def line(text: object, style: str = PLAIN, *, indent: int = 0) -> Line:
+def line(text: object, style: str = PLAIN, *, indent: int = 0) -> TextLine:
     """Make a line of any text."""
-    return Line((cell(text, style),), indent)
+    return TextLine((cell(text, style),), indent)
 
 
 def table(items: Iterable[_T], *fields: Field[_T], keep: bool = False) -> Grid:

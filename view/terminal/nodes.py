@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from common.text import cut
-from view.model.pod_report import Group, group_pods
+from view.model.pod_report import PodGroup, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
 from view.model.words import age, count_of, units
 from view.terminal.layout import (
@@ -17,9 +17,9 @@ from view.terminal.layout import (
     Cell,
     Column,
     Grid,
-    Line,
     Page,
     Row,
+    TextLine,
     bar,
     cell,
     level,
@@ -28,8 +28,8 @@ from view.terminal.layout import (
 )
 from view.terminal.words import (
     amount,
-    ask_of,
     holder_of,
+    requests_of,
     short_model,
 )
 
@@ -73,7 +73,7 @@ def show_nodes(
         for card in node.cards if cards else ():
             mark = "\u2514" if card is node.cards[-1] else "\u251c"
             rows.append(_card_row(card, mark=mark, wide=wide, served=not node.problem))
-    page: list[Grid | Line] = []
+    page: list[Grid | TextLine] = []
     if rows:
         page += [Grid(_COLUMNS, tuple(rows)), line(units(node.memory_block for node in nodes), DIM)]
         if not cards:
@@ -171,7 +171,7 @@ def _amounts(cores_held: int, cores: int, blocks_held: int, blocks: int) -> tupl
     )
 
 
-def _links(nodes: Sequence[NodeReport]) -> list[Line]:
+def _links(nodes: Sequence[NodeReport]) -> list[TextLine]:
     lines = []
     for node in nodes:
         kinds = {link.cards: link.kind for link in node.links}  # of two ways NVLink comes last
@@ -184,8 +184,8 @@ def _links(nodes: Sequence[NodeReport]) -> list[Line]:
 # --- what waits or was refused -----------------------------------------------------------
 
 
-def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | Line]:
-    page: list[Grid | Line] = []
+def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | TextLine]:
+    page: list[Grid | TextLine] = []
     for title, stages, why in _SECTIONS:
         pods = [
             pod
@@ -226,11 +226,11 @@ _SECTIONS = (
 
 def _pods(
     title: str, pods: Sequence[PodReport], why: str, now: datetime, *, every: bool
-) -> list[Grid | Line]:
+) -> list[Grid | TextLine]:
     if not pods:
         return []
     if every:
-        groups = [Group((pod,)) for pod in sorted(pods, key=lambda pod: (pod.created, pod.name))]
+        groups = [PodGroup((pod,)) for pod in sorted(pods, key=lambda pod: (pod.created, pod.name))]
     else:
         groups = group_pods(pods)
     past = pods[0].stage in (Stage.REFUSED, Stage.FAILED)
@@ -246,7 +246,7 @@ def _pods(
         shown,
         (Column("POD"), lambda group: group.name),
         (Column("AGE"), lambda group: age(group.pods[-1 if past else 0].created, now)),
-        (Column("ASKS FOR", drop=1), lambda group: ask_of(group.pods[0].containers)),
+        (Column("ASKS FOR", drop=1), lambda group: requests_of(group.pods[0].containers)),
         (Column(why, wraps=True), lambda group: cut(group.pods[0].why, _LONGEST_WHY)),
         keep=True,
     )

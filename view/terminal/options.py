@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from view.terminal.completion import complete_context, complete_namespace
-from view.terminal.session import Options, Session
+from view.terminal.context import CommandContext, CommandOptions
 
 KINDS = {"pod": "pods", "po": "pods", "node": "nodes", "no": "nodes"}
 """Short names of resources, as of ``kubectl``; commands have them too."""
@@ -34,7 +34,7 @@ class _Seconds(click.ParamType[float]):
         return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Commands with the short names of their resources."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -115,11 +115,13 @@ def options(namespace: str, *, watch: bool = False) -> _Decorator:
         @functools.wraps(command)
         @click.pass_context
         def run(context: click.Context, /, **given: Any) -> None:
-            own = Options(**{name: given.pop(name, None) for name in Options.__slots__})
+            own = CommandOptions(
+                **{name: given.pop(name, None) for name in CommandOptions.__slots__}
+            )
             outer = context.parent.obj if context.parent is not None else None
             context.obj = own.over(outer) if outer is not None else own
             if context.invoked_subcommand is None:
-                command(Session(context.obj), **given)
+                command(CommandContext(context.obj), **given)
 
         where = _value("-n", "--namespace", shell_complete=complete_namespace, text=namespace)
         for option in (*((_WATCH,) if watch else ()), *reversed(_OPTIONS), where):

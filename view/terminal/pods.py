@@ -5,7 +5,7 @@ from datetime import datetime
 
 from common.text import cut
 from view.model.reports import ContainerReport, PodReport
-from view.model.usage import ContainerUse
+from view.model.usage import ContainerUsage
 from view.model.words import age
 from view.terminal.layout import DIM, Cell, Column, Page, cell, line, table
 from view.terminal.words import (
@@ -18,7 +18,7 @@ from view.terminal.words import (
 
 _LONGEST_WHY = 300
 
-Uses = Mapping[tuple[str, str, str], ContainerUse]
+Uses = Mapping[tuple[str, str, str], ContainerUsage]
 """By namespace, pod and container."""
 
 _Row = tuple[PodReport, ContainerReport]

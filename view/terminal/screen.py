@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from view.terminal.layout import BOLD, Grid, Line, Page
+from view.terminal.layout import BOLD, Grid, Page, TextLine
 
 _WRAPPED = 24
 """Columns are left out until what wraps has so much."""
@@ -78,7 +78,7 @@ class Screen:
             lines[height - 1 :] = [f"... {cut} more lines: this terminal has {height}"]
         return "".join(f"{each}\n" for each in lines)
 
-    def _line(self, part: Line, width: int) -> list[str]:
+    def _line(self, part: TextLine, width: int) -> list[str]:
         text = Text.assemble(*((each.text, each.style) for each in part.cells))
         return self._rendered(Padding(text, (0, 0, 0, part.indent)), width)
 
@@ -177,9 +177,9 @@ class Progress:
         self._status.stop()
 
 
-def _plain(part: Grid | Line, *, headings: bool) -> Iterator[str]:
+def _plain(part: Grid | TextLine, *, headings: bool) -> Iterator[str]:
     """Yield the lines of a part as they stand in a file."""
-    if isinstance(part, Line):
+    if isinstance(part, TextLine):
         yield " " * part.indent + "".join(each.text for each in part.cells)
         return
     widths = _widths(part)

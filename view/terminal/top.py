@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from view.model.reports import ClusterReport
-from view.model.usage import CardUse, ContainerUse, NodeUse
+from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.model.usage_history import SWITCHED_OFF, GroupBy, History, usage_rows
 from view.model.words import count_of
 from view.terminal.layout import (
@@ -14,8 +14,8 @@ from view.terminal.layout import (
     Cell,
     Column,
     Grid,
-    Line,
     Page,
+    TextLine,
     bar,
     cell,
     level,
@@ -31,7 +31,7 @@ Cards = Mapping[str, tuple[str, int, str]]
 
 
 def show_use(
-    nodes: Sequence[NodeUse],
+    nodes: Sequence[NodeUsage],
     cards: Cards,
     *,
     namespace: str | None = None,
@@ -39,7 +39,7 @@ def show_use(
     at: str = "",
 ) -> Page:
     """Lay use out, by card and by container."""
-    page: list[Grid | Line] = []
+    page: list[Grid | TextLine] = []
     on = [(node, card) for node in nodes for card in node.cards]
     if on:
         page.append(
@@ -92,7 +92,7 @@ def show_use(
     return page
 
 
-def _most_used_first(use: ContainerUse) -> tuple[float, str, str, str]:
+def _most_used_first(use: ContainerUsage) -> tuple[float, str, str, str]:
     return -(use.cores_used or 0), use.namespace, use.pod, use.container
 
 
@@ -104,7 +104,7 @@ def _bar(used: float | None) -> Cell:
     return cell("") if used is None else cell(bar(round(used), 100), level(round(used), 100))
 
 
-def _held_memory(card: CardUse) -> str:
+def _held_memory(card: CardUsage) -> str:
     total = card.memory_held + card.memory_free
     return f"{card.memory_held / _GIB:.1f}/{total / _GIB:.1f} GiB"
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from placement.cluster.holdings import Provenance
 from view.model.reports import ContainerReport, Freshness, Gap, Holder, Part, Stage
 from view.model.words import EVIDENCE, count_of, gaps_in_words
-from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, Line, cell, line
+from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, TextLine, cell, line
 
 STAGES = {
     Stage.WAITING: WARN,
@@ -36,7 +36,7 @@ def short_model(model: str) -> str:
     return model
 
 
-def ask_of(containers: Iterable[ContainerReport]) -> str:
+def requests_of(containers: Iterable[ContainerReport]) -> str:
     """Write what a pod asks for: cores and memory blocks of each container."""
     return ", ".join(amount(each.cores, each.blocks) for each in containers)
 
@@ -76,7 +76,7 @@ def evidence_of(container: ContainerReport) -> str:
     return container.evidence or HOW[container.source] or container.source.value
 
 
-def show_evidence(words: Iterable[str]) -> list[Line]:
+def show_evidence(words: Iterable[str]) -> list[TextLine]:
     """Return what the words of the column EVIDENCE mean that are shown."""
     meant = {**EVIDENCE, "chosen": "a scheduler chose the card", "expected": "nobody has said yet"}
     found = {*words}
@@ -94,12 +94,12 @@ def holder_of(holder: Holder, *, evidence: bool = False) -> Cell:
     return cell(f"{text} ({how})" if how else text, PLAIN)
 
 
-def show_gaps(gaps: Sequence[Gap]) -> list[Line]:
+def show_gaps(gaps: Sequence[Gap]) -> list[TextLine]:
     """Return what is not known, since it could not be read."""
     return [line(each, WARN) for each in gaps_in_words(gaps)]
 
 
-def as_of(fresh: Freshness, now: float, server: str) -> Line:
+def as_of(fresh: Freshness, now: float, server: str) -> TextLine:
     """Write how old what is shown is, and from where; loudly where it may not be so any more."""
     seconds = max(int(now - fresh.at), 0)
     at = f"{datetime.fromtimestamp(fresh.at, UTC):%H:%M:%S} UTC, {seconds} s ago, by {server}"

@@ -28,7 +28,7 @@ from view.web.hosts import Hosts
 from view.web.links import Dashboard
 from view.web.live import Live
 from view.web.metrics import Metrics
-from view.web.usage_table import MOST, Choice, as_csv, in_order
+from view.web.usage_table import MOST, UsageSelection, as_csv, in_order
 
 _log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def create_app(
     def guard(response: Response) -> Response:
         response.headers.update(HEADERS)
         response.headers.setdefault("Cache-Control", "no-store")
-        metrics.answered(request.endpoint or "", response.status_code)
+        metrics.count_response(request.endpoint or "", response.status_code)
         return _compressed(response)
 
     @app.get("/")
@@ -174,7 +174,7 @@ def _usage(app: Flask, live: Live) -> None:
 
     @app.get("/use")
     def use() -> str:
-        edition, chosen = live.edition, Choice.parse(request.args)
+        edition, chosen = live.edition, UsageSelection.parse(request.args)
         return render_template(
             "use.html",
             history=live.history,
@@ -191,7 +191,7 @@ def _usage(app: Flask, live: Live) -> None:
 
     @app.get("/use.csv")
     def table() -> Response:
-        chosen = Choice.parse(request.args)
+        chosen = UsageSelection.parse(request.args)
         rows = in_order(live.usage(chosen.by, chosen.namespace), chosen.sort)
         text = as_csv(rows, live.history or History())
         response = Response(text, content_type="text/csv; charset=utf-8")

@@ -41,7 +41,7 @@ def colour(namespace: str, pod: str, used: Collection[int] = ()) -> int:
     return next((each for each in free if each not in used), first)
 
 
-class Tenant(NamedTuple):
+class CardTenant(NamedTuple):
     """A container on a card, as it is drawn: its parts of the bars, in percent of them."""
 
     holder: Holder
@@ -53,7 +53,7 @@ class Tenant(NamedTuple):
     blocks: float
 
 
-def tenants(card: CardReport) -> tuple[Tenant, ...]:
+def tenants(card: CardReport) -> tuple[CardTenant, ...]:
     """Return the containers on a card; the bars of an overbooked one are drawn to scale."""
     holders = card.holders
     all_cores = max(card.cores, sum(each.cores for each in holders), 1)
@@ -64,12 +64,12 @@ def tenants(card: CardReport) -> tuple[Tenant, ...]:
         # Of more pods than there are colours neighbours are told apart.
         recent = list(colours.values())[1 - COLOURS :]
         colours[pod] = colour(*pod, recent)
-    found: list[Tenant] = []
+    found: list[CardTenant] = []
     cores = blocks = 0
     for each in holders:
         pod = (each.namespace, each.pod)
         found.append(
-            Tenant(
+            CardTenant(
                 each,
                 pods[pod] == 1,
                 colours[pod],

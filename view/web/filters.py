@@ -32,7 +32,7 @@ class _Word(StrEnum):
         return word
 
 
-class Show(_Word):
+class CardFilter(_Word):
     """Cards of one kind."""
 
     ALL = "", "all"
@@ -42,7 +42,7 @@ class Show(_Word):
     IDLE = "idle", "held, not used"
 
 
-class Sort(_Word):
+class NodeOrder(_Word):
     """In which order nodes are."""
 
     NAME = "", "name"
@@ -51,7 +51,7 @@ class Sort(_Word):
     IDLE = "idle", "most idle"
 
 
-class Paint(_Word):
+class MapColor(_Word):
     """What the map of cards shows of each."""
 
     CORES = "", "cores held"
@@ -59,7 +59,7 @@ class Paint(_Word):
     USE = "use", "cores used"
 
 
-class Group(_Word):
+class MapGrouping(_Word):
     """How the map of cards is divided."""
 
     NONE = "", "node"
@@ -110,10 +110,10 @@ class Filter(Parameters):
     namespace: Annotated[str, "of pods that hold something of a card."] = ""
     model: Annotated[str, "product name of a card."] = ""
     node: Annotated[str, "its whole name."] = ""
-    show: Annotated[Show, "cards of one kind."] = Show.ALL
-    sort: Annotated[Sort, "in which order nodes are."] = Sort.NAME
-    paint: Annotated[Paint, "what the map of cards shows."] = Paint.CORES
-    group: Annotated[Group, "how the map of cards is divided."] = Group.NONE
+    show: Annotated[CardFilter, "cards of one kind."] = CardFilter.ALL
+    sort: Annotated[NodeOrder, "in which order nodes are."] = NodeOrder.NAME
+    paint: Annotated[MapColor, "what the map of cards shows."] = MapColor.CORES
+    group: Annotated[MapGrouping, "how the map of cards is divided."] = MapGrouping.NONE
     every: Annotated[bool, "whether lists that are cut are shown to their end."] = False
     start: Annotated[int, "how many nodes are passed over."] = 0
 
@@ -135,7 +135,7 @@ class Filter(Parameters):
             self.node in ("", node.name)
             and self.search.lower() in node.name
             and not (self.namespace or self.model)
-            and self.show in (Show.ALL, Show.WRONG)
+            and self.show in (CardFilter.ALL, CardFilter.WRONG)
         )
 
     def finds(self, namespace: str, *names: str) -> bool:
@@ -165,33 +165,33 @@ class Filter(Parameters):
         return tuple(kind)
 
 
-def is_of_kind(kind: Show, node: NodeReport, card: CardReport) -> bool:
+def is_of_kind(kind: CardFilter, node: NodeReport, card: CardReport) -> bool:
     """Return whether a card is one of those."""
     wrong = bool(node.problem or card.unhealthy or card.overbooked)
     match kind:
-        case Show.ALL:
+        case CardFilter.ALL:
             return True
-        case Show.WRONG:
+        case CardFilter.WRONG:
             return wrong
-        case Show.WHOLE:
+        case CardFilter.WHOLE:
             return not wrong and card.cores_free == card.cores
-        case Show.ROOM:
+        case CardFilter.ROOM:
             return not wrong and card.cores_free > 0 and card.blocks_free > 0
-        case Show.IDLE:
+        case CardFilter.IDLE:
             return card.cores_held > 0 and card.cores_used == 0
 
 
-def in_order(sort: Sort, node: NodeReport) -> tuple[float | str, ...]:
+def in_order(sort: NodeOrder, node: NodeReport) -> tuple[float | str, ...]:
     """Return by what a node is sorted."""
     match sort:
-        case Sort.NAME:
+        case NodeOrder.NAME:
             return (node.name,)
-        case Sort.FREE:
+        case NodeOrder.FREE:
             free = 0 if node.problem else node.cores_free
             return (0 if node.problem else -node.whole_cards, -free, node.name)
-        case Sort.HELD:
+        case NodeOrder.HELD:
             return (-node.cores_held, node.name)
-        case Sort.IDLE:
+        case NodeOrder.IDLE:
             measured = (card for card in node.cards if card.cores_used is not None)
             idle = sum(max(card.cores_held - (card.cores_used or 0), 0) for card in measured)
             return (-idle, node.name)

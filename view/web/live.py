@@ -11,13 +11,13 @@ from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import passing_over
 from common.errors import Unavailable
 from view.cluster.agents import AGENT_NAMESPACE, read_uses
-from view.cluster.collections import Kind
+from view.cluster.collections import ResourceKind
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
+from view.model.explanation import PodExplanation
 from view.model.reports import Freshness
 from view.model.state import ClusterState
-from view.model.stories import PodStory
-from view.model.usage import NodeUse, story_with_use, with_use
+from view.model.usage import NodeUsage, story_with_use, with_use
 from view.model.usage_history import GroupBy, History, UsageRow, usage_rows
 from view.web.editions import EMPTY, next_edition
 from view.web.feed import Feed
@@ -50,7 +50,7 @@ _EVENTS_SECONDS = 10.0
 class _Cluster(LiveCluster):
     """One that passes over what it cannot take in: one object must not cost all others."""
 
-    def _take(self, kind: Kind, verb: str, obj: Json) -> None:
+    def _take(self, kind: ResourceKind, verb: str, obj: Json) -> None:
         with passing_over(kind.what, obj):
             super()._take(kind, verb, obj)
 
@@ -77,7 +77,7 @@ class Live:
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)
         self._agents = agents
-        self.uses: Mapping[str, NodeUse] = {}
+        self.uses: Mapping[str, NodeUsage] = {}
         """What was measured last, by node; nodes whose agents do not measure are left out."""
         self._measured = 0.0
         self._feed = feed
@@ -104,7 +104,7 @@ class Live:
             ("streams", "Browsers that are told of changes.", lambda: feed.streams),
             ("streams_refused", "Browsers for which no stream was left.", lambda: feed.refused),
         ):
-            metrics.observe(name, text, value)
+            metrics.export(name, text, value)
 
     def start(self) -> None:
         """Begin to follow the cluster; returns at once."""
@@ -122,7 +122,7 @@ class Live:
         self._feed.close()
         self._client.close()
 
-    def explain(self, namespace: str, name: str) -> PodStory | None:
+    def explain(self, namespace: str, name: str) -> PodExplanation | None:
         """Explain one pod; ``None`` where there is none that asks for GPUs."""
         story = self._cluster.explain(namespace, name)
         if story is None:

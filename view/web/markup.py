@@ -13,9 +13,9 @@ from view.model.changes import how_to_make
 from view.model.reports import CardReport, NodeReport
 from view.model.why import status_in_words
 from view.model.words import known_by
-from view.web import figures, heat, pages
+from view.web import card_map, figures, pages
 from view.web.editions import Edition
-from view.web.filters import Group, Paint
+from view.web.filters import MapColor, MapGrouping
 
 
 def prepare(environment: Environment) -> None:
@@ -28,7 +28,7 @@ def prepare(environment: Environment) -> None:
     environment.globals |= {
         "age": age,
         "amount": figures.amount,
-        "asks": pages.asks,
+        "asks": pages.requests_of,
         "blocks_text": pages.blocks_text,
         "cards": figures.cards,
         "count_of": words.count_of,
@@ -82,7 +82,7 @@ class Rows:
         paint = page.filter.paint
 
         def write() -> str:
-            drawn = heat.picture(node, cards, page.meant, paint)
+            drawn = card_map.picture(node, cards, page.meant, paint)
             template = self._environment.get_template("mark.html")
             return template.render(node=node, drawn=drawn, key=key, root="./")
 
@@ -105,7 +105,7 @@ class Rows:
             self._kept.clear()
 
 
-_KINDS = 1 + len(Paint) * len(Group)
+_KINDS = 1 + len(MapColor) * len(MapGrouping)
 """In which most nodes are kept: the row, and marks of each paint in each division."""
 
 

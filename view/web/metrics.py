@@ -26,7 +26,7 @@ class Metrics(ServerMetrics):
             registry=self.registry,
         )
 
-    def answered(self, route: str, status: int) -> None:
+    def count_response(self, route: str, status: int) -> None:
         """Count a request."""
         self._requests.labels(route, str(status)).inc()
 

@@ -5,20 +5,20 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from placement.cluster.holdings import Provenance
-from view.model.pod_report import Group
+from view.model.explanation import NodeFit, PodExplanation
+from view.model.pod_report import PodGroup
 from view.model.reports import (
     CardReport,
     Holder,
     NodeReport,
     PodReport,
 )
-from view.model.stories import NodeVerdict, PodStory
 from view.model.words import count_of
-from view.web.answers import attention, grouped, what_is_wrong, where_is_room, who_waits
+from view.web.card_map import divide
 from view.web.editions import Edition
 from view.web.figures import Total, memory
-from view.web.filters import PAGE, Filter, Show, in_order
-from view.web.heat import divide
+from view.web.filters import PAGE, CardFilter, Filter, in_order
+from view.web.summary import attention, grouped, what_is_wrong, where_is_room, who_waits
 
 MOST_ATTENTION = 100
 """Rows of the table of pods that wait or are not well."""
@@ -37,7 +37,9 @@ class NodesPage:
         report = edition.report
         kept = _kept(report.nodes, chosen)
         # Of cards of one kind the answers are no others than of all.
-        answered = _kept(report.nodes, replace(chosen, show=Show.ALL)) if chosen.show else kept
+        answered = (
+            _kept(report.nodes, replace(chosen, show=CardFilter.ALL)) if chosen.show else kept
+        )
         pods = attention(report, chosen)
         groups = grouped(pods)
         denied = [each for each in report.denied if chosen.finds(each.namespace, each.name)]
@@ -51,7 +53,9 @@ class NodesPage:
         self.room = where_is_room(answered, chosen)
         self.waits = who_waits(groups)
         most = None if chosen.every else MOST_ATTENTION
-        listed = [Group((pod,)) for each in groups for pod in each.pods] if chosen.every else groups
+        listed = (
+            [PodGroup((pod,)) for each in groups for pod in each.pods] if chosen.every else groups
+        )
         self.attention, self.denied = listed[:most], denied[:most]
         self.attention_count = len(pods) + len(denied)
         self.attention_shown = sum(len(each.pods) for each in listed[:most]) + len(denied[:most])
@@ -68,21 +72,21 @@ def _kept(nodes: Iterable[NodeReport], chosen: Filter) -> list[CardsOfNode]:
     return sorted(kept, key=lambda each: in_order(chosen.sort, each[0]))
 
 
-class Verdicts(NamedTuple):
+class FitGroup(NamedTuple):
     """Nodes about which the same is to be said of a pod."""
 
     reason: str
     fits: bool
-    nodes: tuple[NodeVerdict, ...]
+    nodes: tuple[NodeFit, ...]
 
 
-def verdicts(story: PodStory) -> tuple[Verdicts, ...]:
+def verdicts(story: PodExplanation) -> tuple[FitGroup, ...]:
     """Return the nodes that were considered, those where the pod fits first."""
-    groups: dict[tuple[bool, str], list[NodeVerdict]] = {}
+    groups: dict[tuple[bool, str], list[NodeFit]] = {}
     for each in story.nodes:
         groups.setdefault((not each.fits, each.reason), []).append(each)
     return tuple(
-        Verdicts(reason, not misfits, tuple(nodes))
+        FitGroup(reason, not misfits, tuple(nodes))
         for (misfits, reason), nodes in sorted(groups.items(), key=lambda item: item[0][0])
     )
 
@@ -101,7 +105,7 @@ class Blocks:
         return self._sizes.get(node, self._common)
 
 
-def asks(pod: PodReport, size: int = 0) -> str:
+def requests_of(pod: PodReport, size: int = 0) -> str:
     """Write what a pod asks for as its author does; the *size* of blocks is 0 where unknown."""
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from time import time
 
 from common.apiserver.errors import CredentialsError
+from common.errors import SettingsError
 from common.serving import server
-from common.serving.errors import SettingsError
 from common.serving.wsgi import Wsgi
-from view.cluster.connection import Connection, connect
+from view.cluster.connection import ClusterConnection, connect
 from view.model.state import ClusterState
 from view.web.app import contact, create_app
 from view.web.feed import Feed
@@ -37,10 +37,10 @@ def serve(settings: Settings) -> None:
         SystemExit: always, at the end; status 0 after a signal.
     """
     connection_of(settings).client.close()
-    Server(settings).run()
+    PageServer(settings).run()
 
 
-def connection_of(settings: Settings) -> Connection:
+def connection_of(settings: Settings) -> ClusterConnection:
     """Return a client of the API server; nothing is asked yet.
 
     Raises:
@@ -53,7 +53,7 @@ def connection_of(settings: Settings) -> Connection:
         raise SettingsError(str(error)) from error
 
 
-class Server(server.Server):
+class PageServer(server.GunicornServer):
     """The page's process."""
 
     metrics: Metrics

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from common.commandline import choice, setting
-from common.serving.errors import SettingsError
+from common.errors import SettingsError
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
 from view.cluster.agents import AGENT_NAMESPACE

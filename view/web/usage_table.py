@@ -21,7 +21,7 @@ _COLUMNS = (
 _FORMULA = ("=", "+", "-", "@")
 
 
-class Sort(StrEnum):
+class UsageOrder(StrEnum):
     """By which column, the most first."""
 
     IDLE = "idle"
@@ -33,29 +33,29 @@ class Sort(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Parameters):
+class UsageSelection(Parameters):
     """What is added up, of which namespace, in which order, and whether to the end."""
 
     by: GroupBy = GroupBy.NAMESPACE
     namespace: str = ""
-    sort: Sort = Sort.IDLE
+    sort: UsageOrder = UsageOrder.IDLE
     every: bool = False
 
 
-def in_order(rows: Iterable[UsageRow], sort: Sort) -> list[UsageRow]:
+def in_order(rows: Iterable[UsageRow], sort: UsageOrder) -> list[UsageRow]:
     """Return rows sorted; those of which nothing is known come last."""
 
     def key(each: UsageRow) -> tuple[object, ...]:
         first = {
-            Sort.IDLE: each.idle_hours,
-            Sort.HELD: each.held_hours,
-            Sort.SHARE: each.idle_share,
-            Sort.NOW: each.held,
-            Sort.WAITING: each.waiting,
-            Sort.NAME: 0.0,
+            UsageOrder.IDLE: each.idle_hours,
+            UsageOrder.HELD: each.held_hours,
+            UsageOrder.SHARE: each.idle_share,
+            UsageOrder.NOW: each.held,
+            UsageOrder.WAITING: each.waiting,
+            UsageOrder.NAME: 0.0,
         }[sort]
         rest = (each.idle_hours, each.held_hours, each.held, each.waiting)
-        amounts = () if sort is Sort.NAME else (first, *rest)
+        amounts = () if sort is UsageOrder.NAME else (first, *rest)
         known = (-1.0 if amount is None else amount for amount in amounts)
         return (*(-amount for amount in known), each.namespace, each.owner, each.pod)
 

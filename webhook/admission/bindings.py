@@ -16,12 +16,12 @@ from contract.errors import quote
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.admission.annotations import changes_at_bind
+from webhook.admission.decision import Decision, bounded
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, pass_unread
-from webhook.admission.verdicts import Verdict, bounded
 
 
-def mutate_binding(review: Review, *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
+def mutate_binding(review: Review, *, names: Names, stamp: Callable[[], OrderStamp]) -> Decision:
     """Answer a review sent to ``/mutate/bindings``.
 
     ``pods/binding`` is what schedulers create; ``bindings`` is the same by an older path.
@@ -34,7 +34,7 @@ def mutate_binding(review: Review, *, names: Names, stamp: Callable[[], OrderSta
 
 def stamp_binding(
     binding: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]
-) -> Verdict:
+) -> Decision:
     """Stamp a Binding, over stamps that it already has.
 
     Args:
@@ -54,11 +54,11 @@ def stamp_binding(
         if value is not None and not isinstance(value, Mapping):
             return _pass(f"{path}: {quote(value)} is no mapping: bound without stamps")
     order_stamp = stamp()
-    return Verdict(patch=patch_annotations(metadata, changes_at_bind(names, order_stamp, node)))
+    return Decision(patch=patch_annotations(metadata, changes_at_bind(names, order_stamp, node)))
 
 
-def _pass(warning: str) -> Verdict:
-    return Verdict(warnings=bounded([warning]))
+def _pass(warning: str) -> Decision:
+    return Decision(warnings=bounded([warning]))
 
 
 _BINDINGS = {

@@ -9,16 +9,16 @@ from contract.names import Names
 from contract.quantity import parse_quantity
 from contract.requests import read_pod_demand
 from contract.resource import Resource
-from webhook.admission.options import DefaultMemory, Options
+from webhook.admission.decision import Operation, short
+from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.patches import set_value
-from webhook.admission.verdicts import Operation, short
 
 _DEFAULT_SCHEDULER = "default-scheduler"
 """What an API server fills in where a pod names no scheduler, before it asks any webhook."""
 
 
 @dataclass(frozen=True, slots=True)
-class Adjusted:
+class AdjustedPod:
     """A pod, or a pod template, with the memory that its containers can get.
 
     Attributes:
@@ -32,7 +32,9 @@ class Adjusted:
     warnings: tuple[str, ...] = ()
 
 
-def adjust_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> Adjusted:
+def adjust_memory(
+    pod: Mapping[str, Any], *, names: Names, options: AdmissionOptions
+) -> AdjustedPod:
     """Fill in the memory of shares that name none, and lower that of whole cards to what they have.
 
     A share gets its part of the largest card, ``cores / 100`` of ``options.largest_card``, rounded
@@ -48,7 +50,7 @@ def adjust_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> 
         options: the operator's.
     """
     if not options.largest_card:
-        return Adjusted(pod)
+        return AdjustedPod(pod)
     demand, errors = read_pod_demand(pod.get("spec"), names)
     refused = any(each.rule != "share-without-memory" for each in errors)
     spec: Any = pod.get("spec")
@@ -73,12 +75,12 @@ def adjust_memory(pod: Mapping[str, Any], *, names: Names, options: Options) -> 
         lists[field][container.index] = {**spec[field][container.index], "resources": filled}
         warnings.append(f"container {short(container.name)}: {told}")
     if not patch:
-        return Adjusted(pod)
-    return Adjusted({**pod, "spec": {**spec, **lists}}, tuple(patch), tuple(warnings))
+        return AdjustedPod(pod)
+    return AdjustedPod({**pod, "spec": {**spec, **lists}}, tuple(patch), tuple(warnings))
 
 
 def _other_memory(
-    demand: Demand, resources: Mapping[str, Any], names: Names, options: Options
+    demand: Demand, resources: Mapping[str, Any], names: Names, options: AdmissionOptions
 ) -> tuple[int, str] | None:
     """Return the blocks that a container gets and why, where they are not those it asks for."""
     largest = options.largest_card

@@ -14,7 +14,7 @@ class DefaultMemory(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class AdmissionOptions:
     """The operator's choices.
 
     Attributes:
@@ -32,5 +32,5 @@ class Options:
     privileged: Privileged = Privileged.WARN
 
 
-DEFAULTS = Options()
+DEFAULTS = AdmissionOptions()
 """The choices of an operator who made none."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from jsonpatch import JsonPatch, JsonPointer
 
-from webhook.admission.verdicts import Operation
+from webhook.admission.decision import Operation
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 

@@ -14,12 +14,12 @@ from webhook.admission.annotations import (
     changes_at_create,
     changes_without_gpus,
 )
+from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
-from webhook.admission.options import DEFAULTS, Options
+from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.patches import patch_annotations
 from webhook.admission.reviews import Review, pass_unread
 from webhook.admission.validation import read_pod
-from webhook.admission.verdicts import Verdict, bounded
 from webhook.admission.warnings import about_environment, advise
 
 _SECOND = 10**9
@@ -32,8 +32,8 @@ def mutate_pod(
     *,
     names: Names,
     stamp: Callable[[], OrderStamp],
-    options: Options = DEFAULTS,
-) -> Verdict:
+    options: AdmissionOptions = DEFAULTS,
+) -> Decision:
     """Answer a review sent to ``/mutate/pods``.
 
     Only the creation of a core/v1 pod is decided. Anything else means that the
@@ -55,8 +55,8 @@ def decide_pod(
     *,
     names: Names,
     stamp: Callable[[], OrderStamp],
-    options: Options = DEFAULTS,
-) -> Verdict:
+    options: AdmissionOptions = DEFAULTS,
+) -> Decision:
     """Decide about a new pod.
 
     Args:
@@ -75,7 +75,7 @@ def decide_pod(
         return _drop_ours(pod, names=names, stamp=stamp)
     demand, errors, warned = found
     if errors:
-        return Verdict(errors=errors)
+        return Decision(errors=errors)
     if not demand:
         dropped = _drop_ours(pod, names=names, stamp=stamp)
         return replace(dropped, warnings=bounded((*warned, *dropped.warnings)))
@@ -84,7 +84,7 @@ def decide_pod(
     changes = changes_at_create(given, names, order_stamp)
     # Those of our own earlier call are not the user's.
     ours = _is_reinvocation(given, names, order_stamp)
-    return Verdict(
+    return Decision(
         patch=(
             *patch_annotations(pod.get("metadata"), changes),
             *adjusted.patch,
@@ -103,15 +103,17 @@ def decide_pod(
     )
 
 
-def _drop_ours(pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]) -> Verdict:
+def _drop_ours(
+    pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]
+) -> Decision:
     """Remove annotations by which a pod without GPUs would look like a GPU pod."""
     given = annotations_of(pod)
     changes = changes_without_gpus(given, names)
     if not changes:
-        return Verdict()
+        return Decision()
     # Another webhook may have removed the request after our first call: the stamps are ours then.
     ours = _is_reinvocation(given, names, stamp())
-    return Verdict(
+    return Decision(
         patch=patch_annotations(pod.get("metadata"), changes),
         warnings=bounded(about_dropped(changes, names, stamped=ours)),
     )

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from enum import StrEnum
 
-from contract.errors import Fault, FieldError
+from contract.errors import FieldError, FieldFault
 from contract.requests import walk_containers
-from webhook.admission.verdicts import short
+from webhook.admission.decision import short
 
 
 class Privileged(StrEnum):
@@ -37,7 +37,7 @@ def check_privileged(
     return tuple(
         FieldError(
             f"{path}.{where}.securityContext.privileged",
-            Fault.INVALID,
+            FieldFault.INVALID,
             "a privileged container sees every card of its node, and this cluster allows none "
             "beside GPUs: leave it out",
             "privileged",

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from common.serving.errors import BadRequest
 from common.strict_json import NotJson, decode_strictly
 from common.text import cut
-from contract.errors import Fault, FieldError, quote
+from contract.errors import FieldError, FieldFault, quote
+from webhook.admission.decision import Decision, bounded
 from webhook.admission.patches import encode_patch
-from webhook.admission.verdicts import Verdict, bounded
-from webhook.errors import BadRequest, TooLarge, UnsupportedMedia
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -23,7 +23,7 @@ _LONGEST_OPERATION = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ReviewedResource:
     """The kind of the reviewed object; parts that the request left out are empty.
 
     Attributes:
@@ -66,7 +66,7 @@ class Review:
     """
 
     uid: str
-    target: Target
+    target: ReviewedResource
     operation: str
     namespace: str
     name: str
@@ -75,36 +75,12 @@ class Review:
     old_object: Mapping[str, Any] | None = None
 
 
-def check_media(content_type: str | None, content_encoding: str | None) -> None:
-    """Check that the headers announce plain JSON.
-
-    Args:
-        content_type: the media type without its parameters.
-        content_encoding: the header, if any.
-
-    Raises:
-        UnsupportedMedia: naming the header.
-    """
-    if (content_type or "").lower() != "application/json":
-        raise UnsupportedMedia(
-            f"Content-Type: Invalid value: {quote(content_type or '')}: must be application/json"
-        )
-    if content_encoding and content_encoding.lower() != "identity":
-        raise UnsupportedMedia(
-            f"Content-Encoding: Invalid value: {quote(content_encoding)}: "
-            "compressed bodies are not read"
-        )
-
-
 def decode_review(body: bytes) -> Review:
     """Read the request out of a body.
 
     Raises:
-        TooLarge: the body is more than :data:`LARGEST_BODY`.
         BadRequest: the body is no AdmissionReview v1 with a request in it.
     """
-    if len(body) > LARGEST_BODY:
-        raise TooLarge(f"body: must be at most {LARGEST_BODY} bytes")
     try:
         document = decode_strictly(body)
     except NotJson as error:
@@ -142,13 +118,13 @@ def decode_review(body: bytes) -> Review:
     )
 
 
-def pass_unread(review: Review, rule: str) -> Verdict:
+def pass_unread(review: Review, rule: str) -> Decision:
     """Let pass what the webhook configuration should not have sent, with a warning that says so."""
     what = f"{cut(review.operation, _LONGEST_OPERATION)} of {review.target}"
-    return Verdict(warnings=bounded([f"{rule}: {what} passed unread"]))
+    return Decision(warnings=bounded([f"{rule}: {what} passed unread"]))
 
 
-def encode_review(review: Review, verdict: Verdict) -> bytes:
+def encode_review(review: Review, verdict: Decision) -> bytes:
     """Write the answer to *review*."""
     response: dict[str, Any] = {"uid": review.uid, "allowed": verdict.allowed}
     if verdict.errors:
@@ -197,19 +173,19 @@ def _own_name(obj: Mapping[str, Any] | None) -> str:
     return found if isinstance(found, str) else ""
 
 
-_CAUSES = {Fault.INVALID: "FieldValueInvalid", Fault.REQUIRED: "FieldValueRequired"}
+_CAUSES = {FieldFault.INVALID: "FieldValueInvalid", FieldFault.REQUIRED: "FieldValueRequired"}
 
 
 # Made once: json.dumps makes another for every call that has options.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
-def _decode_target(request: Mapping[str, Any]) -> Target:
+def _decode_target(request: Mapping[str, Any]) -> ReviewedResource:
     resource, kind = (_mapping(request, field) for field in ("resource", "kind"))
     if not resource and not kind:
         _refuse("request.resource", None, "say what is reviewed")
     given, path = (resource, "request.resource") if resource else (kind, "request.kind")
-    return Target(
+    return ReviewedResource(
         group=_text(given, "group", path=path),
         version=_text(given, "version", path=path),
         resource=_text(resource, "resource", path="request.resource"),

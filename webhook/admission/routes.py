@@ -7,17 +7,17 @@ from typing import TypeAlias
 from contract.names import Names
 from contract.stamps import OrderStamp
 from webhook.admission.bindings import mutate_binding
-from webhook.admission.options import DEFAULTS, Options
+from webhook.admission.decision import Decision
+from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.pods import mutate_pod
 from webhook.admission.reviews import Review
-from webhook.admission.verdicts import Verdict
 from webhook.admission.workloads import validate_workload
 
-Routes: TypeAlias = Mapping[str, Callable[[Review], Verdict]]
+Routes: TypeAlias = Mapping[str, Callable[[Review], Decision]]
 
 
 def make_routes(
-    *, names: Names, stamp: Callable[[], OrderStamp], options: Options = DEFAULTS
+    *, names: Names, stamp: Callable[[], OrderStamp], options: AdmissionOptions = DEFAULTS
 ) -> Routes:
     """Return the decision of each path.
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from contract.demand import PodDemand
-from contract.errors import Fault, FieldError, quote
+from contract.errors import FieldError, FieldFault, quote
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.spelling import find_misspelt
@@ -64,5 +64,9 @@ def _check_metadata(metadata: object, path: str) -> Iterator[FieldError]:
     for field, value in (("metadata", metadata), ("metadata.annotations", annotations)):
         if value is not None and not isinstance(value, dict):
             yield FieldError(
-                f"{path}{field}", Fault.INVALID, "must be a mapping", "not-a-mapping", quote(value)
+                f"{path}{field}",
+                FieldFault.INVALID,
+                "must be a mapping",
+                "not-a-mapping",
+                quote(value),
             )

@@ -7,7 +7,7 @@ from contract.demand import CORES_PER_CARD, ContainerDemand, PodDemand
 from contract.names import Names
 from contract.requests import walk_containers
 from contract.wishes import read_wishes
-from webhook.admission.verdicts import short
+from webhook.admission.decision import short
 
 _NODE_SETS = frozenset(
     {

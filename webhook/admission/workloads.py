@@ -10,11 +10,11 @@ from typing import Any
 from contract.errors import FieldError
 from contract.names import Names
 from webhook.admission.annotations import about_supplied, annotations_of
+from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory
-from webhook.admission.options import DEFAULTS, Options
+from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.reviews import Review, pass_unread
 from webhook.admission.validation import read_pod
-from webhook.admission.verdicts import Verdict, bounded
 from webhook.admission.warnings import about_environment, advise
 
 _SPEC_TEMPLATE = ("spec", "template")
@@ -36,7 +36,9 @@ _BY_NAME = {
 """The path to the template, by plural and by kind: a request may leave out one of them."""
 
 
-def validate_workload(review: Review, *, names: Names, options: Options = DEFAULTS) -> Verdict:
+def validate_workload(
+    review: Review, *, names: Names, options: AdmissionOptions = DEFAULTS
+) -> Decision:
     """Answer a review sent to ``/validate/workloads``.
 
     Args:
@@ -58,8 +60,8 @@ def decide_workload(
     steps: tuple[str, ...],
     *,
     names: Names,
-    options: Options = DEFAULTS,
-) -> Verdict:
+    options: AdmissionOptions = DEFAULTS,
+) -> Decision:
     """Decide about a workload.
 
     An update is denied only for new errors. Older ones, from before the webhook was
@@ -77,15 +79,15 @@ def decide_workload(
     adjusted = adjust_memory(template, names=names, options=options)
     found = read_pod(adjusted.pod, names, path=path, privileged=options.privileged)
     if found is None:
-        return Verdict()
+        return Decision()
     demand, errors, warned = found
     if set(errors) - set(_errors(old, steps, names, path, options)):
-        return Verdict(errors=errors)
+        return Decision(errors=errors)
     before = (*(f"as before, its pods are refused: {each}" for each in errors), *warned)
     if not demand:
-        return Verdict(warnings=bounded(before))
+        return Decision(warnings=bounded(before))
     given = annotations_of(template)
-    return Verdict(
+    return Decision(
         warnings=bounded(
             (
                 *before,
@@ -111,7 +113,7 @@ def _errors(
     steps: tuple[str, ...],
     names: Names,
     path: str,
-    options: Options,
+    options: AdmissionOptions,
 ) -> tuple[FieldError, ...]:
     template = _template(old, steps)
     found = read_pod(template, names, path=path, privileged=options.privileged)

@@ -26,7 +26,7 @@ from agent.allocator.interfaces import ContainerRef
 from agent.enforcement.container_dirs import ContainerDirs, digest_of
 from agent.enforcement.vcuda.config import MOUNT_PATH
 from agent.enforcement.vcuda.manager import VirtualManager
-from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
+from agent.enforcement.vcuda.ports import ContainerRuntime, Hardware, Processes
 from agent.enforcement.vcuda.server import VcudaServer
 from agent.enforcement.vcuda.socket_server import ConnectionBudget, ContainerSocketServer
 from agent.errors import EnforcementError, Unavailable
@@ -52,7 +52,7 @@ class Vcuda:
         *,
         state_dir: Path,
         processes: Processes,
-        runtime: Runtime,
+        runtime: ContainerRuntime,
         entitled: Entitled,
         hardware: Hardware,
         on_result: Callable[[str], None] = lambda _result: None,

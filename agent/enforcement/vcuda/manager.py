@@ -16,9 +16,9 @@ from agent.enforcement.vcuda import claims as proof
 from agent.enforcement.vcuda.claims import ClaimedIdentity, Forbidden, NotYet
 from agent.enforcement.vcuda.config import CONFIG_NAME, PIDS_NAME, VcudaConfig, config_of
 from agent.enforcement.vcuda.container_socket import ContainerSocket
-from agent.enforcement.vcuda.ports import Hardware, Processes, Runtime
+from agent.enforcement.vcuda.ports import ContainerRuntime, Hardware, Processes
 from agent.enforcement.vcuda.registrations import Registrations
-from agent.enforcement.vcuda.socket_server import Peer
+from agent.enforcement.vcuda.socket_server import ContainerPeer
 from agent.errors import EnforcementError, Unavailable
 from agent.runtime.cgroups import CgroupError
 from agent.runtime.cri import ContainerInfo
@@ -43,9 +43,9 @@ class VirtualManager:
         self,
         *,
         dirs: ContainerDirs,
-        peer: Callable[[str], Peer | None],
+        peer: Callable[[str], ContainerPeer | None],
         processes: Processes,
-        runtime: Runtime,
+        runtime: ContainerRuntime,
         entitled: Callable[[str, str], Entitlement | None],
         hardware: Hardware,
         on_result: Callable[[str], None],
@@ -100,7 +100,7 @@ class VirtualManager:
         finally:
             self._on_result(result)
 
-    def _register(self, peer: Peer | None, claims: ClaimedIdentity) -> None:
+    def _register(self, peer: ContainerPeer | None, claims: ClaimedIdentity) -> None:
         if peer is None:
             raise Forbidden("nobody is known behind this connection")
         socket = peer.socket
@@ -185,7 +185,9 @@ class VirtualManager:
         )
 
 
-def _told(peer: Peer | None, claims: ClaimedIdentity, error: Exception) -> dict[str, object]:
+def _told(
+    peer: ContainerPeer | None, claims: ClaimedIdentity, error: Exception
+) -> dict[str, object]:
     """Return log fields: the peer, its claims, and the error."""
     container = peer.container if peer is not None else None
     return {

@@ -21,7 +21,7 @@ class Processes(Protocol):
         """Return the processes of a container, as the node numbers them; empty once it is gone."""
 
 
-class Runtime(Protocol):
+class ContainerRuntime(Protocol):
     """The container runtime, ``Unavailable`` where it does not answer in time."""
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:

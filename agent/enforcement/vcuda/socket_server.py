@@ -3,7 +3,7 @@
 gRPC's server cannot name the process behind a connection. So one event loop listens at every
 container's socket, asks the kernel for the process that connected, and copies the bytes to and
 from the gRPC server. It connects there from a socket whose name is used once; by that name, which
-is gRPC's ``context.peer()``, the service finds the :class:`Peer`.
+is gRPC's ``context.peer()``, the service finds the :class:`ContainerPeer`.
 
 Containers are hostile, so everything has a bound (:class:`ConnectionBudget`). A connection beyond
 a bound is closed at once: the real client (grpc-go, ``WithBlock``) then dials again, first after a
@@ -64,7 +64,7 @@ class ConnectionBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class ContainerPeer:
     """The peer of a connection: its socket, its process, and the container of that process."""
 
     socket: ContainerSocket
@@ -109,7 +109,7 @@ class ContainerSocketServer:
         self._loop: asyncio.AbstractEventLoop  # what follows is the event loop's
         self._stopping = asyncio.Event()
         self._connections: dict[asyncio.Task[None], ContainerSocket] = {}
-        self._peers: dict[str, Peer] = {}
+        self._peers: dict[str, ContainerPeer] = {}
         prefix = f"gpu-turnstile-{secrets.token_hex(8)}-"
         self._names = (f"{prefix}{number}" for number in itertools.count(1))
 
@@ -163,7 +163,7 @@ class ContainerSocketServer:
         with self._lock:
             return tuple(each.socket for each in self._listeners.values())
 
-    def peer(self, address: str) -> Peer | None:
+    def peer(self, address: str) -> ContainerPeer | None:
         """Return the peer of a connection, by gRPC's ``context.peer()``."""
         return self._peers.get(address.removeprefix("unix-abstract:"))
 
@@ -270,7 +270,9 @@ class ContainerSocketServer:
         sink.shutdown(socket.SHUT_WR)
 
 
-def identify_peer(at: ContainerSocket, accepted: socket.socket, identify: Identify) -> Peer | None:
+def identify_peer(
+    at: ContainerSocket, accepted: socket.socket, identify: Identify
+) -> ContainerPeer | None:
     """Return the peer of a connection; ``None`` if it has ended or cannot be seen from here."""
     raw = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid: int = _UCRED.unpack(raw)[0]
@@ -290,7 +292,7 @@ def identify_peer(at: ContainerSocket, accepted: socket.socket, identify: Identi
             extra={"ticket": at.digest, "peer_pid": pid, "reason": str(error)},
         )
     lives = started and read_start_time(pid) == started
-    return Peer(at, pid, container) if lives else None
+    return ContainerPeer(at, pid, container) if lives else None
 
 
 def read_start_time(pid: int, *, proc: Path = Path("/proc")) -> str:

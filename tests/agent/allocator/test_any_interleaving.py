@@ -16,7 +16,7 @@ from agent.allocator.interfaces import ContainerRef
 from agent.errors import Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
-from simulator.kubelet.devices import PreferCall
+from simulator.kubelet.devices import PreferStep
 from tests.agent.builders import INIT, MAIN, SIDECAR
 from tests.examples import share
 from tests.in_memory.node import CORE_FIRST, MEMORY_FIRST, Node
@@ -36,7 +36,7 @@ class JudgedNode(Node):
         self.dies = ""
         super().__init__(3)
 
-    def prefer(self, pod: Pod, container: Container, call: PreferCall) -> Sequence[str]:
+    def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
         """Ask; the proxy asks the next agent again, which may know less of who has ended."""
         if self.dies == "answering":
             super().prefer(pod, container, call)

@@ -8,8 +8,8 @@ import pytest
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.resolver import (
     LastCall,
-    Request,
     Resolution,
+    TargetRequest,
     assumed_container,
     resolve,
 )
@@ -89,11 +89,11 @@ B_TRIED = replace(AFTER_FULL_A, ruled_out=frozenset({VIEW_B.id}))
 def _resolve(
     record: AllocationSnapshot,
     turn: LastCall,
-    request: Request | None = None,
+    request: TargetRequest | None = None,
     *,
     last_resort: bool = True,
 ) -> Resolution:
-    return resolve(request or Request(CORE, 50), record, turn, last_resort=last_resort)
+    return resolve(request or TargetRequest(CORE, 50), record, turn, last_resort=last_resort)
 
 
 def _refusal(record: AllocationSnapshot, turn: LastCall, *, last_resort: bool = True) -> str:
@@ -214,15 +214,15 @@ def test_within_a_pod_the_first_container_that_lacks_something_is_asking_if_it_a
 ) -> None:
     if name is None:
         with pytest.raises(ResolutionError):
-            _resolve(record_of(pod), NEW, Request(resource, size))
+            _resolve(record_of(pod), NEW, TargetRequest(resource, size))
     else:
-        found = _resolve(record_of(pod), NEW, Request(resource, size))
+        found = _resolve(record_of(pod), NEW, TargetRequest(resource, size))
         assert (found.container.name, found.evidence) == (name, WITNESS)
 
 
 def test_a_call_that_names_an_init_containers_places_is_of_that_pod() -> None:
     """K7."""
-    found = _resolve(record_of(A, B), NEW, Request(CORE, 50, VIEW_A.id))
+    found = _resolve(record_of(A, B), NEW, TargetRequest(CORE, 50, VIEW_A.id))
     assert (found.pod, found.evidence) == (VIEW_A.id, WITNESS)
 
 
@@ -231,7 +231,7 @@ def test_a_call_that_names_an_init_containers_places_is_of_that_pod() -> None:
 
 def test_a_pod_that_only_the_kubelet_knows_is_a_guess_at_the_first_that_lacks_this() -> None:
     record = record_of(_nameless("static", c0={CORE: CORES}, c1=None))
-    first, second = _resolve(record, NEW, Request(MEMORY, 4)), _resolve(record, NEW)
+    first, second = _resolve(record, NEW, TargetRequest(MEMORY, 4)), _resolve(record, NEW)
     assert (first.container.name, first.evidence, first.info) == ("c0", ORDER, None)
     assert first.container.demand == Demand(50, 4)
     assert (second.container.name, second.evidence) == ("c1", ORDER)

@@ -6,16 +6,24 @@ from datetime import UTC, datetime
 
 import pytest
 
-from agent.app.card_updates import CardNews
+from agent.app.card_updates import CardUpdates
 from agent.cards.discovery import CardsStatus
-from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Rules, after_fault, xid_fault
-from agent.cards.inventory import CardFault, Discovery
-from agent.kubernetes_api.events import Notice, Subject
+from agent.cards.health import (
+    CardFault,
+    CardHealth,
+    ClockReading,
+    FaultKind,
+    Rules,
+    after_fault,
+    xid_fault,
+)
+from agent.cards.inventory import Discovery, UnservedCard
+from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.metrics import Metrics
 from contract.inventory import Inventory
 from tests.agent.builders import card, device_table
 
-NOON = Moment(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))
+NOON = ClockReading(0.0, datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC))
 TWO = Discovery(device_table(2).inventory, "550.54.15")
 WELL = CardsStatus(TWO, {"GPU-0": CardHealth(), "GPU-1": CardHealth()})
 ILL = after_fault(CardHealth(), xid_fault(79), NOON, Rules())
@@ -28,7 +36,7 @@ class Paper:
         self.metrics = Metrics()
         self.told: list[Notice] = []
         self.pokes = 0
-        self.news = CardNews(
+        self.news = CardUpdates(
             node="n1",
             metrics=self.metrics,
             tell=self.told.append,
@@ -55,7 +63,7 @@ def paper() -> Paper:
 
 def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
     paper.news.cards_changed(WELL)
-    paper.news.card_turned(card(1), ILL)
+    paper.news.health_changed(card(1), ILL)
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 1
     (notice,) = paper.told
@@ -64,19 +72,19 @@ def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
         "card 1 (GPU-1, Test): Xid 79 (GPU has fallen off the bus): no new container gets it, "
         "running ones stay"
     )
-    assert notice.subject == Subject("Node", "", "n1", "n1")
+    assert notice.subject == EventSubject("Node", "", "n1", "n1")
     assert paper.pokes == 2
 
 
 def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
     later = replace(ILL, since=datetime(2026, 11, 22, tzinfo=UTC))
     for health in (ILL, CardHealth(), later):
-        paper.news.card_turned(card(0), health)
+        paper.news.health_changed(card(0), health)
     assert paper.told[0] == paper.told[2]
 
 
 def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
-    lost, mig = CardFault(2, None, "NVML: GPU is lost"), CardFault(3, "GPU-3", "in MIG mode")
+    lost, mig = UnservedCard(2, None, "NVML: GPU is lost"), UnservedCard(3, "GPU-3", "in MIG mode")
     found = replace(TWO, faults=(lost,), skipped=(mig,))
     status = replace(
         WELL,
@@ -142,7 +150,7 @@ def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is
             ),
         )
     ]
-    assert paper.told[0].subject == Subject("Node", "", "n1", "n1")
+    assert paper.told[0].subject == EventSubject("Node", "", "n1", "n1")
     assert [each.getMessage() for each in caplog.records] == ["cards are served twice"]
     assert paper.metric("cards_served_twice") == 2
     paper.news.others_changed({})
@@ -152,7 +160,7 @@ def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is
 
 
 def test_a_node_whose_cards_are_all_in_mig_mode_is_another_plugins(paper: Paper) -> None:
-    left_out = Discovery(Inventory(()), skipped=(CardFault(0, "GPU-0", "in MIG mode"),))
+    left_out = Discovery(Inventory(()), skipped=(UnservedCard(0, "GPU-0", "in MIG mode"),))
     paper.news.cards_changed(CardsStatus(left_out))
     paper.news.others_changed({"nvidia.com/gpu": 7})
     assert paper.metric("cards_served_twice") == 0
@@ -164,11 +172,11 @@ def test_a_node_whose_cards_are_all_in_mig_mode_is_another_plugins(paper: Paper)
     [
         (xid_fault(79), True, "xid 79 card"),
         (xid_fault(31), False, "xid 31 application"),
-        (Fault(FaultKind.ECC, "double-bit ECC error"), True, "ecc  card"),
+        (CardFault(FaultKind.ECC, "double-bit ECC error"), True, "ecc  card"),
     ],
 )
 def test_events_of_the_driver_are_counted_by_whose_fault_they_are(
-    paper: Paper, fault: Fault, counts: bool, labels: str
+    paper: Paper, fault: CardFault, counts: bool, labels: str
 ) -> None:
     for _ in range(2):
         paper.news.event_seen(card(0), fault, counts=counts)

@@ -14,7 +14,7 @@ from agent.allocator.grants import (
     Mount,
 )
 from agent.allocator.interfaces import ContainerRef
-from agent.app.container_setup import Injector, Upkeep, set_up_containers
+from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
 from agent.enforcement.vcuda.config import decode
 from agent.errors import EnforcementError
 from agent.injection.inject import DriverFiles, Injection
@@ -170,7 +170,7 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
         if errors:
             raise errors.pop()
 
-    upkeep = Upkeep(begin, lambda: False)
+    upkeep = EnforcerRunner(begin, lambda: False)
     for _ in range(2):
         upkeep.tick()
         assert upkeep.problem == "state-dir: full"
@@ -179,7 +179,7 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
     upkeep.tick()
     assert upkeep.problem == ""
     assert not upkeep.alive
-    closed = Upkeep()
+    closed = EnforcerRunner()
     closed.close()
     closed.tick()
     assert closed.problem  # nothing is started any more

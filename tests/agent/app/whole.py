@@ -6,7 +6,7 @@ from typing import Any
 
 import urllib3
 
-from agent.app.supervisor import Agent
+from agent.app.agent import Agent
 from agent.settings import Settings
 from tests.agent.fakes import DEADLINE_S
 

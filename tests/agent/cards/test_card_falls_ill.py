@@ -13,7 +13,7 @@ import pytest
 
 from agent.allocator.slots import Slot
 from agent.app import refresher
-from agent.app.supervisor import Agent
+from agent.app.agent import Agent
 from agent.cards.discovery import Pace
 from agent.cards.nvml import NvmlSource
 from agent.injection.inject import Injection

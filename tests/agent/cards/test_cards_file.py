@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.cards.cards_file import dump_discovery, load_inventory
-from agent.cards.inventory import CardFault, Discovery, parse_inventory
+from agent.cards.inventory import Discovery, UnservedCard, parse_inventory
 from agent.errors import SettingsError
 from contract.inventory import Inventory, Link
 from tests.agent.builders import card, patient
@@ -58,8 +58,8 @@ def test_what_was_found_is_written_for_people(tmp_path: Path) -> None:
     found = Discovery(
         Inventory((card(0), card(1)), (Link((0, 1), "NV4"),)),
         driver="550.54.15",
-        faults=(CardFault(3, None, "NVML: GPU is lost"),),
-        skipped=(CardFault(2, "GPU-2", "in MIG mode"),),
+        faults=(UnservedCard(3, None, "NVML: GPU is lost"),),
+        skipped=(UnservedCard(2, "GPU-2", "in MIG mode"),),
     )
     text = dump_discovery(found)
     assert (
@@ -88,14 +88,14 @@ links:
 
 
 _reasons = st.builds(
-    CardFault, st.integers(0, 9), st.none() | st.text(), st.text() | st.just("a\nb: [")
+    UnservedCard, st.integers(0, 9), st.none() | st.text(), st.text() | st.just("a\nb: [")
 )
 
 
 @settings(patient, max_examples=share(20))
 @given(inventories(most=2), st.text(), st.lists(_reasons, max_size=2))
 def test_a_written_file_reads_back_to_the_equal_inventory_whatever_texts_are_in_it(
-    inventory: Inventory, driver: str, faults: list[CardFault]
+    inventory: Inventory, driver: str, faults: list[UnservedCard]
 ) -> None:
     text = dump_discovery(Discovery(inventory, driver, tuple(faults)))
     assert parse_inventory(yaml.safe_load(text.encode().decode())) == inventory

@@ -11,9 +11,17 @@ from typing import Self
 import pytest
 
 from agent.cards.discovery import CardsStatus, CardWatch, Pace
-from agent.cards.health import CardHealth, Fault, FaultKind, Moment, Probe, Rules, xid_fault
-from agent.cards.inventory import CardFault, Discovery
-from agent.cards.kept_faults import KeptFaults
+from agent.cards.fault_store import FaultStore
+from agent.cards.health import (
+    CardFault,
+    CardHealth,
+    ClockReading,
+    FaultKind,
+    Probe,
+    Rules,
+    xid_fault,
+)
+from agent.cards.inventory import Discovery, UnservedCard
 from agent.errors import DriverUnloaded, Unavailable
 from agent.host.state_file import StateFile
 from contract.cordon import REASON as CORDONED
@@ -24,7 +32,7 @@ from tests.agent.threads import running
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 TWO = Discovery(device_table(2).inventory, "550.54.15")
-LOST = Fault(FaultKind.LOST, "NVML: GPU is lost")
+LOST = CardFault(FaultKind.LOST, "NVML: GPU is lost")
 RULES = Rules(quiet=300)
 BUSY = Pace(step=0.005, probe=0.0, renew=60.0, retry=0.005, retry_most=0.02)
 """Probes in every round, and fails fast; the time that counts is the fake clock's."""
@@ -36,8 +44,8 @@ class Clock:
     def __init__(self) -> None:
         self.at = 0.0
 
-    def __call__(self) -> Moment:
-        return Moment(self.at, NOON + timedelta(seconds=self.at))
+    def __call__(self) -> ClockReading:
+        return ClockReading(self.at, NOON + timedelta(seconds=self.at))
 
 
 class Driver:
@@ -47,8 +55,8 @@ class Driver:
         self.found = found
         self.watching = True
         self.unwatched: dict[str, str] = {}
-        self.answers: dict[str, Probe | Fault] = {}
-        self.events: queue.Queue[tuple[str, Fault]] = queue.Queue()
+        self.answers: dict[str, Probe | CardFault] = {}
+        self.events: queue.Queue[tuple[str, CardFault]] = queue.Queue()
         self.failing: dict[str, Unavailable] = {}
         self.opened = 0
         self.closed = 0
@@ -77,7 +85,7 @@ class Driver:
         self._step("watch")
         return self.unwatched
 
-    def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
+    def wait(self, seconds: float, /) -> tuple[str, CardFault] | None:
         self.waits += 1
         self._step("wait")
         try:
@@ -85,7 +93,7 @@ class Driver:
         except queue.Empty:
             return None
 
-    def probe(self, uuid: str, /) -> Probe | Fault:
+    def probe(self, uuid: str, /) -> Probe | CardFault:
         self._step("probe")
         return self.answers.get(uuid, Probe(0, ""))
 
@@ -116,10 +124,10 @@ class Scene:
     def cards_changed(self, status: CardsStatus) -> None:
         self.statuses.append(status)
 
-    def card_turned(self, card: Card, health: CardHealth) -> None:
+    def health_changed(self, card: Card, health: CardHealth) -> None:
         self.turns.append((card.uuid, health.reason))
 
-    def event_seen(self, card: Card, fault: Fault, *, counts: bool) -> None:
+    def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
         self.events.append((card.uuid, fault.text, counts))
 
     def make(self, pace: Pace = BUSY, *, rules: Rules = RULES) -> CardWatch:
@@ -127,7 +135,7 @@ class Scene:
             self.driver,
             rules=rules,
             observer=self,
-            kept=KeptFaults(self.disk, lambda: self.disk.life),
+            kept=FaultStore(self.disk, lambda: self.disk.life),
             pace=pace,
             now=self.clock,
             jitter=lambda: 0.0,
@@ -173,7 +181,7 @@ def test_a_card_that_is_ill_from_the_start_is_never_shown_healthy(scene: Scene) 
 
 
 def test_a_node_without_a_card_to_serve_is_looked_at_again(scene: Scene) -> None:
-    fault = CardFault(0, None, "NVML: GPU is lost")
+    fault = UnservedCard(0, None, "NVML: GPU is lost")
     scene.driver.found = Discovery(device_table(0).inventory, "550.54.15", (fault,))
     with scene.watching(known=False) as watch:
         eventually(lambda: watch.status.problem != "", "it is told")
@@ -186,7 +194,7 @@ def test_a_node_without_a_card_to_serve_is_looked_at_again(scene: Scene) -> None
 
 
 def test_a_card_that_comes_later_waits_for_a_restart(scene: Scene) -> None:
-    scene.driver.found = replace(TWO, faults=(CardFault(2, None, "NVML: GPU is lost"),))
+    scene.driver.found = replace(TWO, faults=(UnservedCard(2, None, "NVML: GPU is lost"),))
     with scene.watching(renew=0.0) as watch:
         scene.driver.found = Discovery(device_table(3).inventory, "560.28.03")
         eventually(lambda: watch.status.latecomers == ("GPU-2",), "it is told")
@@ -196,8 +204,8 @@ def test_a_card_that_comes_later_waits_for_a_restart(scene: Scene) -> None:
 
 
 def test_a_card_of_ours_that_falls_ill_is_not_told_of_twice(scene: Scene) -> None:
-    mute, known = CardFault(0, None, "lost"), CardFault(1, "GPU-1", "lost")
-    other, mig = CardFault(2, "GPU-2", "lost"), CardFault(9, "GPU-9", "MIG")
+    mute, known = UnservedCard(0, None, "lost"), UnservedCard(1, "GPU-1", "lost")
+    other, mig = UnservedCard(2, "GPU-2", "lost"), UnservedCard(9, "GPU-9", "MIG")
     with scene.watching(renew=0.0) as watch:
         scene.driver.answers |= {"GPU-0": LOST, "GPU-1": LOST}
         scene.driver.found = Discovery(
@@ -248,7 +256,7 @@ def test_cards_without_events_are_told_and_probed(scene: Scene) -> None:
 def test_a_new_session_looks_for_a_card_that_does_not_answer(scene: Scene) -> None:
     driver, clock = scene.driver, scene.clock
     with scene.watching() as watch:
-        driver.answers["GPU-0"] = Fault(FaultKind.MIG, "in MIG mode")
+        driver.answers["GPU-0"] = CardFault(FaultKind.MIG, "in MIG mode")
         clock.at = 70
         eventually(lambda: watch.unhealthy("GPU-0"), "it is unhealthy")
         scene.go_round()
@@ -327,7 +335,7 @@ def test_a_folder_that_the_kubelet_has_emptied_is_written_again(ill: Scene) -> N
 
 def test_what_the_driver_says_at_any_time_is_not_kept(scene: Scene) -> None:
     """A card that an agent cannot reach may be sound for the next one."""
-    scene.driver.answers |= {"GPU-0": LOST, "GPU-1": Fault(FaultKind.MIG, "in MIG mode")}
+    scene.driver.answers |= {"GPU-0": LOST, "GPU-1": CardFault(FaultKind.MIG, "in MIG mode")}
     with scene.watching() as watch:
         assert watch.unhealthy("GPU-0")
     assert scene.disk.text == ""
@@ -405,7 +413,7 @@ def test_failures_are_tried_again_ever_more_slowly(scene: Scene) -> None:
 
 def test_after_a_good_session_the_first_try_comes_soon(scene: Scene) -> None:
     class Flaky(Driver):
-        def wait(self, seconds: float, /) -> tuple[str, Fault] | None:
+        def wait(self, seconds: float, /) -> tuple[str, CardFault] | None:
             scene.clock.at += 61
             raise Unavailable("NVML: GPU is lost")
 

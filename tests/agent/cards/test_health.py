@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cards.health import (
+    CardFault,
     CardHealth,
-    Fault,
+    ClockReading,
     FaultKind,
-    Moment,
     Probe,
     Rules,
     after_fault,
@@ -22,23 +22,23 @@ from tests.agent.builders import patient
 RULES = Rules(quiet=300)
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 FELL_OFF, CONTAINED = xid_fault(79), xid_fault(94)
-LOST = Fault(FaultKind.LOST, "NVML: GPU is lost")
-UNREADABLE = Fault(FaultKind.ERROR, "NVML: Unknown Error")
-UNLOADED = Fault(FaultKind.DRIVER, "NVML: Driver Not Loaded")
+LOST = CardFault(FaultKind.LOST, "NVML: GPU is lost")
+UNREADABLE = CardFault(FaultKind.ERROR, "NVML: Unknown Error")
+UNLOADED = CardFault(FaultKind.DRIVER, "NVML: Driver Not Loaded")
 TOLD_ALL_WELL = Probe(uncorrectable=0, action="")
 OLD_DRIVER = Probe(uncorrectable=0, action=None)
-Happening = Fault | Probe
+Happening = CardFault | Probe
 
 
-def moment(at: float) -> Moment:
-    return Moment(at, NOON + timedelta(seconds=at))
+def moment(at: float) -> ClockReading:
+    return ClockReading(at, NOON + timedelta(seconds=at))
 
 
 def story(*happenings: tuple[float, Happening], rules: Rules = RULES) -> CardHealth:
     """What becomes of a card, from healthy, by what happens when."""
     health = CardHealth()
     for at, what in happenings:
-        step = after_fault if isinstance(what, Fault) else after_probe
+        step = after_fault if isinstance(what, CardFault) else after_probe
         health = step(health, what, moment(at), rules)  # type: ignore[arg-type]  # by its type
     return health
 
@@ -115,8 +115,8 @@ COMES_BACK: dict[str, tuple[list[tuple[float, Happening]], bool]] = {
         f"{fault.text}: needs a reset": ([(0, OLD_DRIVER), (1, fault), (9e9, OLD_DRIVER)], False)
         for fault in (
             *(xid_fault(xid) for xid in (48, 64, 79, 120)),
-            Fault(FaultKind.ECC, "ECC"),
-            Fault(FaultKind.RESET, "NVML: GPU requires restart"),
+            CardFault(FaultKind.ECC, "ECC"),
+            CardFault(FaultKind.RESET, "NVML: GPU requires restart"),
         )
     },
     **{
@@ -151,9 +151,9 @@ def test_when_a_card_comes_back(happened: list[tuple[float, Happening]], healthy
 _faults = st.sampled_from(
     [
         *(xid_fault(xid) for xid in (13, 31, 48, 63, 79, 94, 119, 999)),
-        Fault(FaultKind.ECC, "double-bit ECC error"),
-        Fault(FaultKind.RESET, "NVML: GPU requires restart"),
-        Fault(FaultKind.NVML, "NVML: Uninitialized"),
+        CardFault(FaultKind.ECC, "double-bit ECC error"),
+        CardFault(FaultKind.RESET, "NVML: GPU requires restart"),
+        CardFault(FaultKind.NVML, "NVML: Uninitialized"),
         LOST,
         UNREADABLE,
         UNLOADED,
@@ -178,7 +178,7 @@ def stories(draw: st.DrawFn) -> list[tuple[float, Happening]]:
 @patient
 @given(stories(), _faults, _rules)
 def test_a_fault_that_counts_always_makes_unhealthy_and_no_other_changes_anything(
-    told: Sequence[tuple[float, Happening]], fault: Fault, rules: Rules
+    told: Sequence[tuple[float, Happening]], fault: CardFault, rules: Rules
 ) -> None:
     before = story(*told, rules=rules)
     after = after_fault(before, fault, moment(2000), rules)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from agent.cards.health import Fault, FaultKind, Probe, xid_fault
-from agent.cards.inventory import CardFault
+from agent.cards.health import CardFault, FaultKind, Probe, xid_fault
+from agent.cards.inventory import UnservedCard
 from agent.cards.nvml import NvmlSession, NvmlSource
 from agent.errors import DriverUnloaded, Unavailable
 from contract.inventory import Card, Link
@@ -82,7 +82,7 @@ def test_a_card_that_cannot_be_read_is_named_and_the_others_are_served(
     found = session.discover()
     assert [card.index for card in found.inventory.cards] == [1]
     assert found.inventory.links == ()
-    assert found.faults == (CardFault(0, uuid(0) if known else None, reason),)
+    assert found.faults == (UnservedCard(0, uuid(0) if known else None, reason),)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_an_event_is_told_with_its_card(session: NvmlSession, node: NvmlScript) 
     node.event(1, ECC, 0)
     assert session.wait(5) == (uuid(1), xid_fault(79))
     assert session.wait(5) == (uuid(0), xid_fault(13))
-    assert session.wait(5) == (uuid(1), Fault(FaultKind.ECC, "double-bit ECC error"))
+    assert session.wait(5) == (uuid(1), CardFault(FaultKind.ECC, "double-bit ECC error"))
     assert session.wait(0.01) is None
     node.event(-1)
     with pytest.raises(Unavailable, match=r"\ANVML: an event of a card that is not known\Z"):
@@ -311,9 +311,9 @@ def test_a_card_tells_its_errors_and_what_the_driver_asks_for(
     assert session.probe(uuid(0)) == Probe(None, None, pending=False)  # it can tell nothing
     node.card(0, mig=1)
     mig = "in MIG mode, which is not served"
-    assert session.probe(uuid(0)) == Fault(FaultKind.MIG, mig)
+    assert session.probe(uuid(0)) == CardFault(FaultKind.MIG, mig)
     found = session.discover()
-    assert found.skipped == (CardFault(0, uuid(0), mig),)
+    assert found.skipped == (UnservedCard(0, uuid(0), mig),)
     assert [card.index for card in found.inventory.cards] == [1]
     assert found.faults == ()
 
@@ -337,5 +337,5 @@ def test_a_card_that_does_not_answer_says_why(
     *, session: NvmlSession, node: NvmlScript, function: str, code: int, kind: FaultKind, text: str
 ) -> None:
     node.fail(f"nvmlDeviceGet{function}", code, card=0)
-    assert session.probe(uuid(0)) == Fault(kind, f"NVML: {text}")
+    assert session.probe(uuid(0)) == CardFault(kind, f"NVML: {text}")
     assert isinstance(session.probe(uuid(1)), Probe)

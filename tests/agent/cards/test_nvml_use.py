@@ -6,7 +6,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from agent.cards.card_use import CardUse, Sample, newest_samples
+from agent.cards.card_use import CardUse, CoreSample, newest_samples
 from agent.cards.nvml_use import read_use
 from agent.errors import Unavailable
 from tests.agent.builders import raising
@@ -112,16 +112,16 @@ def test_a_driver_that_does_not_work_says_why_and_is_left_as_it_was(
     ("samples", "found"),
     [
         ([], {}),
-        ([Sample(1, 11, 30)], {1: 30}),
-        ([Sample(1, 12, 30), Sample(1, 11, 90), Sample(2, 11, 0)], {1: 30, 2: 0}),
-        ([Sample(1, 12, 30), Sample(1, 12, 40)], {1: 40}),
-        ([Sample(1, 12, 40), Sample(1, 12, 30)], {1: 40}),
-        ([Sample(1, 10, 30)], {}),  # at the time from which on was asked
-        ([Sample(0, 11, 30)], {}),  # an entry that was not filled
-        ([Sample(1, 11, 101), Sample(2, 11, 1_431_633_408)], {}),  # more than a card has
+        ([CoreSample(1, 11, 30)], {1: 30}),
+        ([CoreSample(1, 12, 30), CoreSample(1, 11, 90), CoreSample(2, 11, 0)], {1: 30, 2: 0}),
+        ([CoreSample(1, 12, 30), CoreSample(1, 12, 40)], {1: 40}),
+        ([CoreSample(1, 12, 40), CoreSample(1, 12, 30)], {1: 40}),
+        ([CoreSample(1, 10, 30)], {}),  # at the time from which on was asked
+        ([CoreSample(0, 11, 30)], {}),  # an entry that was not filled
+        ([CoreSample(1, 11, 101), CoreSample(2, 11, 1_431_633_408)], {}),  # more than a card has
     ],
 )
 def test_of_samples_the_newest_plausible_one_counts(
-    samples: list[Sample], found: dict[int, int]
+    samples: list[CoreSample], found: dict[int, int]
 ) -> None:
     assert newest_samples(samples, since=10) == found

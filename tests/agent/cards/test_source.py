@@ -1,6 +1,6 @@
 from agent.cards.health import Probe
 from agent.cards.inventory import Discovery
-from agent.cards.source import StaticSource, look, none_served
+from agent.cards.source import StaticSource, discover, none_served
 from tests.agent.builders import device_table
 from tests.agent.nvml_node import NvmlScript
 
@@ -16,7 +16,7 @@ def test_the_cards_of_a_file_are_always_healthy() -> None:
 def test_a_node_without_a_card_to_serve_says_why(node: NvmlScript) -> None:
     node.card(1, mig=1)
     node.fail("nvmlDeviceGetUUID", 15, card=0)
-    found = look(None)
+    found = discover(None)
     assert found.inventory.cards == ()
     assert none_served(found) == (
         "no card can be served: card 0: NVML: GPU is lost; card 1: in MIG mode, which is not served"

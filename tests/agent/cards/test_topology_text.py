@@ -1,6 +1,6 @@
 from hypothesis import given, settings
 
-from agent.cards.inventory import CardFault, Discovery
+from agent.cards.inventory import Discovery, UnservedCard
 from agent.cards.topology_text import describe, link_matrix
 from contract.inventory import Card, Inventory, Link
 from tests.agent.builders import card, patient
@@ -30,8 +30,8 @@ def test_everything_that_is_known_is_told() -> None:
     found = Discovery(
         FOUR,
         "550.54.15",
-        (CardFault(3, None, "NVML: GPU is lost"),),
-        (CardFault(2, "GPU-c", "in MIG mode"),),
+        (UnservedCard(3, None, "NVML: GPU is lost"),),
+        (UnservedCard(2, "GPU-c", "in MIG mode"),),
     )
     assert describe(found) == (
         """\

@@ -13,7 +13,7 @@ import pytest
 from agent.driver import folder as folder_module
 from agent.driver.folder import DriverFolder
 from agent.driver.host import Host, device_on_host
-from agent.driver.keeper import DriverKeeper
+from agent.driver.updater import DriverUpdater
 from agent.errors import DriverFilesError
 from tests.agent.builders import raising
 from tests.agent.driver.driver_host import ELF, I386, DriverHost, expected, tree
@@ -36,7 +36,7 @@ class Site(DriverHost):
 
     def lay_out(self, host: Host | None = None) -> bool:
         host = host or self.host()
-        return self.folder().lay_out(host.look(), host.open)
+        return self.folder().lay_out(host.find_files(), host.open)
 
     def found(self) -> dict[str, str]:
         """What containers find."""
@@ -163,13 +163,13 @@ def test_the_folder_follows_the_kernels_module_and_not_the_package(site: Site) -
     site.install(NEW)
     site.module.write_text(f"{OLD}\n")
     with pytest.raises(DriverFilesError, match=f"libraries of driver {NEW}.* module of {OLD}"):
-        site.host().look()
+        site.host().find_files()
     site.module.unlink()  # not loaded yet: the loader's first choice
-    assert site.host().look().version == NEW
+    assert site.host().find_files().version == NEW
     site.module.write_text(f"{OLD}\n")
     site.add("libcuda.so.1", f"libcuda.so.{OLD}")  # an older one beside it
     site.write_cache()
-    assert set(site.host().look().files) == {f"lib64/libcuda.so.{OLD}", "bin/nvidia-smi"}
+    assert set(site.host().find_files().files) == {f"lib64/libcuda.so.{OLD}", "bin/nvidia-smi"}
 
 
 def test_32_bit_libraries_have_a_folder_of_their_own_but_not_where_vcuda_stands_before(
@@ -180,11 +180,11 @@ def test_32_bit_libraries_have_a_folder_of_their_own_but_not_where_vcuda_stands_
     (folder / f"libcuda.so.{OLD}").write_bytes(ELF + b"32")
     site.entries.append((I386, "libcuda.so.1", f"/usr/lib/i386-linux-gnu/libcuda.so.{OLD}"))
     site.write_cache()
-    found = site.host().look()
+    found = site.host().find_files()
     assert f"lib/libcuda.so.{OLD}" in found.files
     assert found.links["lib/libcuda.so.1"] == f"libcuda.so.{OLD}"
     with pytest.raises(DriverFilesError, match=r"has no .* of vcuda-controller: put it"):
-        site.host(vcuda=True).look()
+        site.host(vcuda=True).find_files()
     left = site.root / "etc/gpu-manager/vdriver/nvidia"  # by gpu-manager
     for each in ("lib64/libcuda-control.so", "bin/gpu-client"):
         (left / each).parent.mkdir(parents=True)
@@ -211,11 +211,11 @@ def test_a_driver_in_a_container_is_found_where_the_gpu_operator_mounts_it(tmp_p
     site = Site(tmp_path / "bare")
     site.write_cache()
     with pytest.raises(DriverFilesError, match="the host's loader knows no libcuda"):
-        site.host().look()  # after a boot, before the container
+        site.host().find_files()  # after a boot, before the container
     contain(site, NEW)
     assert site.lay_out()
     assert site.found() == expected(NEW)
-    source = site.host().look().files["bin/nvidia-smi"]
+    source = site.host().find_files().files["bin/nvidia-smi"]
     assert source.path == "/run/nvidia/driver/usr/bin/nvidia-smi"
 
 
@@ -225,7 +225,7 @@ def test_of_two_drivers_the_one_in_the_kernel_is_taken_and_the_hosts_first(site:
     assert site.found() == expected(NEW)
     contained.install(OLD)
     site.module.write_text(f"{OLD}\n")
-    assert site.host().look().files["bin/nvidia-smi"].path == "/usr/bin/nvidia-smi"
+    assert site.host().find_files().files["bin/nvidia-smi"].path == "/usr/bin/nvidia-smi"
 
 
 def test_device_nodes_of_a_driver_container_are_in_its_own_dev(site: Site) -> None:
@@ -284,7 +284,7 @@ def test_an_odd_host_is_refused_in_words(
 
 
 def test_a_file_that_changes_while_it_is_copied_is_not_taken(site: Site) -> None:
-    layout = site.host().look()
+    layout = site.host().find_files()
     site.install(NEW)
     site.install(OLD)  # the same version, other files
     with pytest.raises(DriverFilesError, match="is being changed on the host"):
@@ -294,17 +294,17 @@ def test_a_file_that_changes_while_it_is_copied_is_not_taken(site: Site) -> None
 
 def test_another_architecture_has_no_driver(site: Site) -> None:
     with pytest.raises(DriverFilesError, match="riscv64 is no architecture of a driver"):
-        Host(site.root, machine="riscv64").look()
+        Host(site.root, machine="riscv64").find_files()
 
 
 def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.driver.keeper._LOOK_SECONDS", 0.01)
-    monkeypatch.setattr("agent.driver.keeper._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("agent.driver.updater._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("agent.driver.updater._RETRY_SECONDS", 0.01)
     host, stop = Site(tmp_path), threading.Event()
     results: list[bool] = []
-    keeper = DriverKeeper(host.host(), host.folder(), idle=lambda: True, on_result=results.append)
+    keeper = DriverUpdater(host.host(), host.folder(), idle=lambda: True, on_result=results.append)
     with running(lambda: keeper.run(stop), stop.set):
         eventually(lambda: False in results, "it has looked")
         assert "there is no /etc/ld.so.cache" in keeper.problem
@@ -317,4 +317,4 @@ def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
         (host.root / "etc/ld.so.cache").unlink()
         eventually(lambda: bool(keeper.problem), "the host has no driver now")
     assert host.found() == expected("550.2")
-    assert DriverKeeper(host.host(), host.folder(), idle=lambda: True).ready.is_set()
+    assert DriverUpdater(host.host(), host.folder(), idle=lambda: True).ready.is_set()

@@ -16,7 +16,7 @@ from agent.errors import CheckpointError
 from agent.kubelet.checkpoint import FILE_NAME, CheckpointFile, CheckpointParser
 from simulator.kubelet import checkpoint as kubelets
 from simulator.kubelet import state as kubelet_state
-from simulator.kubelet.answers import Answer
+from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.numa import Holding
 from tests.agent.builders import CORE, MEMORY, patient
 from tests.agent.fakes import NAMES, RESOURCES
@@ -130,14 +130,16 @@ def _file(held: Any, node: int) -> str:
     pods = {
         uid: {
             container: {
-                named[resource]: Holding(tuple(ids), Answer(envs={"A": "b"}), {node: tuple(ids)})
+                named[resource]: Holding(
+                    tuple(ids), PluginResponse(envs={"A": "b"}), {node: tuple(ids)}
+                )
                 for resource, ids in places.items()
             }
             for container, places in containers.items()
         }
         for uid, containers in held.items()
     }
-    return kubelets.encode(kubelet_state.Checkpoint(pods, {}))
+    return kubelets.encode(kubelet_state.KubeletCheckpoint(pods, {}))
 
 
 @patient

@@ -14,13 +14,13 @@ import pytest
 from agent.allocator.interfaces import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
-from simulator.kubelet.answers import Answer
+from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.numa import NO_NODE, Holding
 from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import Pod, parse_pod
-from simulator.kubelet.sockets import Mischief
+from simulator.kubelet.sockets import Misbehavior
 from tests.agent.a_kubelet import TurnsAway
 from tests.agent.builders import CORE, MEMORY
 from tests.agent.fakes import DEADLINE_S, NAMES, RESOURCES, FakeClock, eventually
@@ -34,7 +34,7 @@ class Shown:
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "pr.sock"
         self.pods: dict[str, dict[str, dict[str, list[str]]]] = {}
-        mischief = Mischief()
+        mischief = Misbehavior()
         self.at = mischief.at
         self.server = PodResourcesServer(self.socket, self._list, mischief=mischief)
 
@@ -46,7 +46,7 @@ class Shown:
                 parse_pod({"metadata": metadata, "spec": spec}),
                 {
                     container: {
-                        resource: Holding(tuple(ids), Answer(), {NO_NODE: tuple(ids)})
+                        resource: Holding(tuple(ids), PluginResponse(), {NO_NODE: tuple(ids)})
                         for resource, ids in held.items()
                     }
                     for container, held in containers.items()

@@ -16,7 +16,7 @@ from agent.errors import Unavailable
 from agent.kubernetes_api import events as module
 from agent.kubernetes_api import write_queue
 from agent.kubernetes_api.client import Api, Gone, Json, Rejected
-from agent.kubernetes_api.events import EventQueue, Notice, Subject, describe
+from agent.kubernetes_api.events import EventQueue, EventSubject, Notice, describe
 from simulator.client import ApiClient
 from tests.agent.builders import patient
 from tests.agent.fakes import DEADLINE_S, FakeClock, eventually
@@ -24,9 +24,9 @@ from tests.agent.threads import running
 from tests.examples import share
 
 EVENTS = "/api/v1/namespaces/default/events"
-POD = Subject("Pod", "default", "a", "uid-a")
+POD = EventSubject("Pod", "default", "a", "uid-a")
 REFUSED = Notice(POD, "GPURefused", "container main: no card fits")
-LEFT_OUT = Notice(Subject("Node", "", "n1", "n1"), "GPULeftOut", "card 3 is not served")
+LEFT_OUT = Notice(EventSubject("Node", "", "n1", "n1"), "GPULeftOut", "card 3 is not served")
 
 
 def notice(number: int = 0) -> Notice:
@@ -133,8 +133,8 @@ def test_the_same_thing_told_again_has_the_same_name_and_any_other_another() -> 
     others = [
         Notice(POD, "GPUStartVetoed", REFUSED.message),
         Notice(POD, REFUSED.reason, "another"),
-        Notice(Subject("Pod", "default", "a", "uid-b"), REFUSED.reason, REFUSED.message),
-        Notice(Subject("Node", "default", "a", "uid-a"), REFUSED.reason, REFUSED.message),
+        Notice(EventSubject("Pod", "default", "a", "uid-b"), REFUSED.reason, REFUSED.message),
+        Notice(EventSubject("Node", "default", "a", "uid-a"), REFUSED.reason, REFUSED.message),
     ]
     assert name(REFUSED, count=7) == name(REFUSED)
     assert len({name(REFUSED), name(REFUSED, "n2"), *map(name, others)}) == 6
@@ -143,7 +143,7 @@ def test_the_same_thing_told_again_has_the_same_name_and_any_other_another() -> 
 @pytest.mark.parametrize("last", ["a", "-", "."])
 def test_what_is_too_long_is_cut_to_what_the_api_takes(last: str) -> None:
     name = "a" * 199 + last + "b" * 53
-    long = Notice(Subject("Pod", "default", name, "uid"), "GPURefused", "x" * 3000)
+    long = Notice(EventSubject("Pod", "default", name, "uid"), "GPURefused", "x" * 3000)
     event = describe(long, node="n1", count=1, at=0)
     assert len(event["message"]) == 1024
     label, _, _ = event["metadata"]["name"].rpartition(".")

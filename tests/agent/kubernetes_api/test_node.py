@@ -39,18 +39,18 @@ def test_what_changes_is_told_and_while_nobody_answers_what_was_known_holds(
     reader = NodeReader(
         api=api, node="n1", names=NAMES, on_cordon=told.append, on_others=unexpected
     )
-    reader.look()
+    reader.read()
     assert told == []
     api.say(" GPU-1,GPU-0, ")
-    reader.look()
-    reader.look()
+    reader.read()
+    reader.read()
     assert told == [{"GPU-0", "GPU-1"}]
     for error in (Unavailable("timeout"), Rejected(403, "forbidden"), Rejected(404, "no node")):
         api.found = error
-        reader.look()
+        reader.read()
     assert told == [{"GPU-0", "GPU-1"}]
     api.say(None)
-    reader.look()
+    reader.read()
     assert told == [{"GPU-0", "GPU-1"}, frozenset()]
     assert [each.getMessage() for each in caplog.records] == [
         "cordoned cards",
@@ -77,9 +77,9 @@ def test_another_device_plugin_shows_in_what_the_node_offers(
         api=api, node="n1", names=NAMES, on_cordon=unexpected, on_others=told.append
     )
     api.found = {"metadata": {}, "status": {"allocatable": allocatable}}
-    reader.look()
-    reader.look()
+    reader.read()
+    reader.read()
     assert told == ([others] if others else [])
     api.found = {"metadata": {}}
-    reader.look()
+    reader.read()
     assert told == ([others, {}] if others else [])

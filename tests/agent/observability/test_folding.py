@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.observability import decision_log as module
-from agent.observability.decision_log import Folding
+from agent.observability.decision_log import RepeatFilter
 from tests.agent.fakes import FakeClock
 
 
@@ -23,7 +23,7 @@ def _limits() -> Iterator[None]:
 
 def test_the_first_are_told_alone_and_then_how_many_there_were() -> None:
     clock = FakeClock()
-    folding: Folding[int] = Folding(clock)
+    folding: RepeatFilter[int] = RepeatFilter(clock)
     assert [folding.add("full", number) for number in range(5)] == [1, 1, 0, 0, 0]
     clock.now += 9
     assert folding.due() == []
@@ -44,7 +44,7 @@ def test_the_first_are_told_alone_and_then_how_many_there_were() -> None:
 def test_a_flood_of_kinds_is_bounded_too() -> None:
     """A reason may name a pod, and be another one each time."""
     clock = FakeClock()
-    folding: Folding[int] = Folding(clock)
+    folding: RepeatFilter[int] = RepeatFilter(clock)
     assert sum(folding.add(f"held by pod {number}", number) for number in range(1000)) == 5
     clock.now += 10
     assert folding.due() == [(995, 999)]
@@ -58,7 +58,7 @@ _steps = st.lists(
 @given(steps=_steps)
 def test_all_that_came_is_told_of_in_the_end(steps: list[tuple[str | None, int]]) -> None:
     clock, came, told = FakeClock(), Counter[str](), Counter[str]()
-    folding: Folding[str] = Folding(clock)
+    folding: RepeatFilter[str] = RepeatFilter(clock)
     for kind, seconds in steps:
         clock.now += seconds
         if kind is not None:

@@ -4,14 +4,14 @@ from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
 from agent.observability.metrics import Metrics
 from agent.observability.series import card_series, gpu_manager_series
-from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
-from agent.usage.join import Measured, Used
+from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
+from agent.usage.join import MeasuredUse, NodeMeasurement
 from tests.agent.builders import pod_id
 
 
-def holder(name: str, cores: int, memory: int, *, uid: str | None = None) -> Holder:
+def holder(name: str, cores: int, memory: int, *, uid: str | None = None) -> CardHolder:
     ref = ContainerRef(pod_id(name, uid), "main")
-    return Holder(ref, ref.pod.uid, {"GPU-0": HeldShare(cores, memory)})
+    return CardHolder(ref, ref.pod.uid, {"GPU-0": HeldShare(cores, memory)})
 
 
 def shown(metrics: Metrics) -> set[str]:
@@ -24,7 +24,7 @@ def shown(metrics: Metrics) -> set[str]:
 
 HELD = Holdings(
     (holder("a", 30, 8, uid="1"), holder("a", 10, 2, uid="2"), holder('b"\n', 5, 1)),
-    {"GPU-0": CardRoom(45, 55, 11, 21)},
+    {"GPU-0": CardTotals(45, 55, 11, 21)},
 )
 
 
@@ -51,14 +51,14 @@ def test_what_is_held_is_told_and_gone_with_its_holder() -> None:
     assert shown(metrics) == of_cards
 
 
-def used(cores: int | None, memory: int | None) -> dict[str, Used]:
-    return {"GPU-0": Used(cores, memory)}
+def used(cores: int | None, memory: int | None) -> dict[str, MeasuredUse]:
+    return {"GPU-0": MeasuredUse(cores, memory)}
 
 
 def test_what_is_used_is_told_of_who_is_there_and_what_the_driver_cannot_tell_is_absent() -> None:
     (a, _, b), metrics = HELD.holders, Metrics()
     gone = holder("gone", 1, 1).ref
-    measured = Measured(
+    measured = NodeMeasurement(
         {"GPU-0": CardUse(70, None), "GPU-9": CardUse(1, 1)},
         {a.ref: used(0, None), b.ref: used(None, 7), gone: used(50, 50)},
     )
@@ -77,8 +77,10 @@ def test_of_gpu_managers_gauges_a_sum_is_told_only_if_all_of_it_is() -> None:
     mib = 1 << 20
     two = {"GPU-0": HeldShare(100, 4 * mib), "GPU-1": HeldShare(100, 4 * mib)}
     ref = holder("a", 0, 0).ref
-    holdings = Holdings((Holder(ref, "u", two),))
-    measured = Measured({}, {ref: {"GPU-0": Used(60, 3 * mib), "GPU-1": Used(None, mib)}})
+    holdings = Holdings((CardHolder(ref, "u", two),))
+    measured = NodeMeasurement(
+        {}, {ref: {"GPU-0": MeasuredUse(60, 3 * mib), "GPU-1": MeasuredUse(None, mib)}}
+    )
     found = gpu_manager_series("n1", {"GPU-0": 0, "GPU-1": 1}, holdings, measured)
     of = ("a", "default", "n1", "main")
     assert {each.name: (each.labels[-1], dict(each.samples)) for each in found} == {

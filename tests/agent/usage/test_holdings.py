@@ -6,7 +6,7 @@ import pytest
 
 from agent.allocator.interfaces import HeldSlots
 from agent.allocator.node_state import NodeState
-from agent.usage.holdings import CardRoom, HeldShare, Holdings, count_holdings
+from agent.usage.holdings import CardTotals, HeldShare, Holdings, count_holdings
 from placement.pods import PodInfo
 from tests.agent.builders import (
     BLOCK,
@@ -60,8 +60,8 @@ def test_shares_and_whole_cards_are_counted_by_container_and_by_card() -> None:
         "b/c0": {"GPU-1": HeldShare(100, 10 * BLOCK)},
     }
     assert found.cards == {
-        "GPU-0": CardRoom(30, 70, 4 * BLOCK, 6 * BLOCK),
-        "GPU-1": CardRoom(100, 0, 10 * BLOCK, 0),
+        "GPU-0": CardTotals(30, 70, 4 * BLOCK, 6 * BLOCK),
+        "GPU-1": CardTotals(100, 0, 10 * BLOCK, 0),
     }
     one, other = found.holders
     assert (one.runtime_uid, one.core_limit) == ("u-a", 60)
@@ -81,7 +81,7 @@ def test_a_whole_card_holds_all_of_its_memory_whatever_was_asked_for() -> None:
     held = {**WHOLE, MEMORY: ids("GPU-1", range(3))}
     found = _holdings((view("b", container("c0", 100, 3)), {"c0": held}))
     assert _shares(found) == {"b/c0": {"GPU-1": HeldShare(100, 10 * BLOCK)}}
-    assert found.cards["GPU-1"] == CardRoom(100, 0, 10 * BLOCK, 0)
+    assert found.cards["GPU-1"] == CardTotals(100, 0, 10 * BLOCK, 0)
 
 
 @pytest.mark.parametrize(("running", "shown"), [(False, {"a/i", "a/c0"}), (True, {"a/c0"})])
@@ -90,7 +90,7 @@ def test_an_init_container_is_shown_until_its_pod_runs(running: bool, shown: set
     pod = view("a", container("i", 30, 4, kind=INIT), container("c0", 30, 4))
     found = _holdings((replace(pod, running=running), {"i": SHARE, "c0": SHARE}))
     assert set(_shares(found)) == shown
-    assert found.cards["GPU-0"] == CardRoom(30, 70, 4 * BLOCK, 6 * BLOCK)
+    assert found.cards["GPU-0"] == CardTotals(30, 70, 4 * BLOCK, 6 * BLOCK)
 
 
 def test_what_is_held_of_a_card_that_is_no_more_is_left_out() -> None:

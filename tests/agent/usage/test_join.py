@@ -6,26 +6,26 @@ import pytest
 
 from agent.allocator.interfaces import ContainerRef
 from agent.cards.card_use import CardUse
-from agent.usage.holdings import HeldShare, Holder
-from agent.usage.join import OveruseWatch, Owner, Used, join
+from agent.usage.holdings import CardHolder, HeldShare
+from agent.usage.join import MeasuredUse, OveruseWatch, ProcessOwner, join
 from tests.agent.builders import pod_id
 
 MIB = 1 << 20
 HALF = HeldShare(50, 2048 * MIB)
 
 
-def holder(name: str, shares: Mapping[str, HeldShare], **changes: object) -> Holder:
+def holder(name: str, shares: Mapping[str, HeldShare], **changes: object) -> CardHolder:
     """A container ``main`` of a pod whose UID is its name."""
     ref = ContainerRef(pod_id(name, name), "main")
-    return Holder(**{"ref": ref, "runtime_uid": name, "shares": shares} | changes)  # type: ignore[arg-type]
+    return CardHolder(**{"ref": ref, "runtime_uid": name, "shares": shares} | changes)  # type: ignore[arg-type]
 
 
-def owner(name: str) -> Owner:
-    return Owner(name, "main")
+def owner(name: str) -> ProcessOwner:
+    return ProcessOwner(name, "main")
 
 
 A, B = holder("a", {"GPU-0": HALF}), holder("b", {"GPU-1": HeldShare(100, 8)})
-OWNERS = {1: owner("a"), 2: owner("a"), 3: owner("b"), 4: Owner("a", "plain")}
+OWNERS = {1: owner("a"), 2: owner("a"), 3: owner("b"), 4: ProcessOwner("a", "plain")}
 
 
 @pytest.mark.parametrize(
@@ -33,32 +33,32 @@ OWNERS = {1: owner("a"), 2: owner("a"), 3: owner("b"), 4: Owner("a", "plain")}
     [
         pytest.param(
             {"GPU-0": CardUse(9, 9, {1: 20, 2: 30, 4: 5, 9: 5}, {1: 1, 2: 2, 4: 4, 9: 8})},
-            {"GPU-0": Used(50, 3)},
+            {"GPU-0": MeasuredUse(50, 3)},
             {},
             id="all processes of the container, and no others",
         ),
         pytest.param(
             {"GPU-0": CardUse(9, 9, {1: 80, 2: 80}, {1: 1})},
-            {"GPU-0": Used(100, 1)},
+            {"GPU-0": MeasuredUse(100, 1)},
             {},
             id="no more than the card",
         ),
         pytest.param(
             {"GPU-0": CardUse(9, 9, None, {1: 1}), "GPU-1": CardUse(9, 9, {3: 7}, None)},
-            {"GPU-0": Used(None, 1)},
-            {"GPU-1": Used(7, None)},
+            {"GPU-0": MeasuredUse(None, 1)},
+            {"GPU-1": MeasuredUse(7, None)},
             id="what the driver cannot tell",
         ),
         pytest.param(
             {"GPU-0": CardUse(9, 9, {}, {}), "GPU-1": CardUse(9, 9, {1: 40}, {1: 4})},
-            {"GPU-0": Used(0, 0), "GPU-1": Used(40, 4)},
-            {"GPU-1": Used(0, 0)},
+            {"GPU-0": MeasuredUse(0, 0), "GPU-1": MeasuredUse(40, 4)},
+            {"GPU-1": MeasuredUse(0, 0)},
             id="on a card that it does not hold",
         ),
     ],
 )
 def test_use_is_that_of_the_holders(
-    cards: dict[str, CardUse], of_a: dict[str, Used], of_b: dict[str, Used]
+    cards: dict[str, CardUse], of_a: dict[str, MeasuredUse], of_b: dict[str, MeasuredUse]
 ) -> None:
     unknown = holder("", {"GPU-0": HALF})  # its UID is not known yet: it may be anybody
     assert join(cards, OWNERS, (A, B, unknown)) == {A.ref: of_a, B.ref: of_b}
@@ -70,40 +70,40 @@ def test_use_is_that_of_the_holders(
 @pytest.mark.parametrize(
     ("of", "used", "text"),
     [
-        (A, {"GPU-0": Used(60, 2560 * MIB)}, ""),
-        (A, {"GPU-0": Used(61, 0)}, "uses 61 cores of GPU-0 and holds 50"),
-        (A, {"GPU-0": Used(0, 3000 * MIB)}, "uses 3000 MiB of GPU-0 and holds 2048"),
+        (A, {"GPU-0": MeasuredUse(60, 2560 * MIB)}, ""),
+        (A, {"GPU-0": MeasuredUse(61, 0)}, "uses 61 cores of GPU-0 and holds 50"),
+        (A, {"GPU-0": MeasuredUse(0, 3000 * MIB)}, "uses 3000 MiB of GPU-0 and holds 2048"),
         (
             A,
-            {"GPU-0": Used(0, 0), "GPU-1": Used(30, 600 * MIB)},
+            {"GPU-0": MeasuredUse(0, 0), "GPU-1": MeasuredUse(30, 600 * MIB)},
             "uses 30 cores of GPU-1 and holds 0; uses 600 MiB of GPU-1 and holds 0",
         ),
-        (holder("a", {"GPU-0": HALF}, core_limit=80), {"GPU-0": Used(90, 0)}, ""),
-        (holder("a", {"GPU-0": HALF}, core_limit=20), {"GPU-0": Used(60, 0)}, ""),
+        (holder("a", {"GPU-0": HALF}, core_limit=80), {"GPU-0": MeasuredUse(90, 0)}, ""),
+        (holder("a", {"GPU-0": HALF}, core_limit=20), {"GPU-0": MeasuredUse(60, 0)}, ""),
     ],
 )
 def test_more_than_a_share_is_more_than_its_tolerance(
-    of: Holder, used: dict[str, Used], text: str
+    of: CardHolder, used: dict[str, MeasuredUse], text: str
 ) -> None:
     watch = OveruseWatch()
-    told = [watch.look(at, (of,), {of.ref: used}) for at in (0, 15, 30)]
+    told = [watch.find(at, (of,), {of.ref: used}) for at in (0, 15, 30)]
     assert [[each.text for each in one] for one in told] == [[], [], [text] if text else []]
 
 
 def test_only_what_goes_on_is_told_and_once() -> None:
-    watch, much = OveruseWatch(), {A.ref: {"GPU-0": Used(90, 0)}}
+    watch, much = OveruseWatch(), {A.ref: {"GPU-0": MeasuredUse(90, 0)}}
 
-    def told(at: float, use: Mapping[ContainerRef, Mapping[str, Used]] = much) -> bool:
-        return [each.ref for each in watch.look(at, (A,), use)] == [A.ref]
+    def told(at: float, use: Mapping[ContainerRef, Mapping[str, MeasuredUse]] = much) -> bool:
+        return [each.ref for each in watch.find(at, (A,), use)] == [A.ref]
 
     assert not any(told(at) for at in (0, 29))
     assert not told(30, {})  # a pause: it begins anew
     assert not any(told(at) for at in (31, 60))
     watch_twice = OveruseWatch()
-    assert [watch_twice.look(at, (A,), much) for at in (0, 60)] == [[], []]  # too few looks
+    assert [watch_twice.find(at, (A,), much) for at in (0, 60)] == [[], []]  # too few looks
     assert told(61)
     assert not any(told(at) for at in (70, 200))
-    watch.look(201, (), {})  # the container has gone: another of its name is another
+    watch.find(201, (), {})  # the container has gone: another of its name is another
     assert not told(202)
     watch.interrupt()
     assert not any(told(at) for at in (240, 260))

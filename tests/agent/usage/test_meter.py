@@ -15,14 +15,14 @@ from agent.errors import Unavailable
 from agent.runtime.cgroups import Cgroups, ContainerCgroup
 from agent.runtime.cri import ContainerInfo, Cri
 from agent.usage import join
-from agent.usage.holdings import CardRoom, HeldShare, Holder, Holdings
-from agent.usage.join import Measured, Overuse, Used
+from agent.usage.holdings import CardHolder, CardTotals, HeldShare, Holdings
+from agent.usage.join import MeasuredUse, NodeMeasurement, Overuse
 from agent.usage.meter import Meter, Owners
 from tests.agent.builders import pod_id
 
 REF = ContainerRef(pod_id("a", "uid-a"), "main")
 HOLDINGS = Holdings(
-    (Holder(REF, "uid-a", {"GPU-0": HeldShare(50, 8)}),), {"GPU-0": CardRoom(50, 50, 8, 8)}
+    (CardHolder(REF, "uid-a", {"GPU-0": HeldShare(50, 8)}),), {"GPU-0": CardTotals(50, 50, 8, 8)}
 )
 ID = "a" * 64
 
@@ -82,7 +82,7 @@ class World:
         )
 
 
-def measured(meter: Meter) -> Measured | None:
+def measured(meter: Meter) -> NodeMeasurement | None:
     return meter.measured
 
 
@@ -90,29 +90,29 @@ def test_a_look_joins_what_driver_kernel_runtime_and_record_say() -> None:
     world = World()
     meter = world.meter()
     assert measured(meter) is None
-    meter.look()
-    found = {REF: {"GPU-0": Used(90, 5)}}
-    assert measured(meter) == Measured(world.cards, found)
+    meter.measure()
+    found = {REF: {"GPU-0": MeasuredUse(90, 5)}}
+    assert measured(meter) == NodeMeasurement(world.cards, found)
     assert world.since == 95_000_000  # microseconds: since the look before
     assert world.asked == ["a", "b"]
-    meter.look()
+    meter.measure()
     assert world.asked == ["a", "b", "b"]  # what the runtime has named, it is not asked again
     assert [each.ref for each in world.overuses] == [REF]
-    meter.look()
+    meter.measure()
     assert len(world.overuses) == 1
 
 
 def test_a_look_that_is_old_says_nothing() -> None:
     world = World()
     meter = world.meter()
-    meter.look()
+    meter.measure()
     world.now += 15
     assert measured(meter) is not None
     world.now += 0.1
     assert measured(meter) is None
-    meter.look()
+    meter.measure()
     world.holdings = None  # another agent serves
-    meter.look()
+    meter.measure()
     assert measured(meter) is None
 
 
@@ -126,19 +126,21 @@ def test_what_cannot_be_measured_is_absent_and_said_once(
     caplog.set_level(logging.INFO)
     world = World()
     meter = world.meter()
-    meter.look()
+    meter.measure()
     world.away = "NVML: Driver Not Loaded"
-    meter.look()
-    meter.look()
+    meter.measure()
+    meter.measure()
     assert measured(meter) is None
     world.away = ""
     world.cards = {"GPU-0": CardUse(problems=("in MIG mode",))}
-    meter.look()
-    meter.look()
-    assert measured(meter) == Measured(world.cards, {REF: {"GPU-0": Used(None, None)}})
+    meter.measure()
+    meter.measure()
+    assert measured(meter) == NodeMeasurement(
+        world.cards, {REF: {"GPU-0": MeasuredUse(None, None)}}
+    )
     assert world.asked == ["a", "b"]
     world.cards = {"GPU-0": CardUse(0, 0, {7: 0}, {})}
-    meter.look()
+    meter.measure()
     assert world.asked == ["a", "b", "a"]  # it was gone, and forgotten
     assert _messages(caplog) == [
         ("use cannot be measured", "NVML: Driver Not Loaded"),
@@ -153,7 +155,7 @@ def test_an_agent_that_does_not_see_the_host_says_so_instead_of_zeros(
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: 1)
     meter = World().meter()
-    meter.look()
+    meter.measure()
     assert measured(meter) is None
     ((_, reason),) = _messages(caplog)
     assert reason.endswith("the agent needs hostPID")

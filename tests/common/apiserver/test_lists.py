@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.apiserver.lists import decode_lean
+from common.apiserver.lists import decode_without_managed_fields
 from tests.agent.builders import patient
 
 _TEXTS = st.sampled_from(
@@ -57,14 +57,14 @@ def test_nothing_but_managed_fields_is_left_out(
     items: list[Any], ascii_only: bool, sort: bool
 ) -> None:
     content = _encoded(items, ensure_ascii=ascii_only, sort_keys=sort)
-    assert _bare(decode_lean(content)) == _bare(json.loads(content))
+    assert _bare(decode_without_managed_fields(content)) == _bare(json.loads(content))
 
 
 def test_managed_fields_are_left_out_where_they_stand_as_an_api_server_writes_them() -> None:
     managed = [{"manager": "kubelet", "fieldsV1": {"f:spec": {'k:{"a":"b"}': {".": {}}}}}]
     item = {"metadata": {"name": "a", "managedFields": managed}, "spec": {"nodeName": "n1"}}
     assert (
-        decode_lean(_encoded([item, item]))["items"]
+        decode_without_managed_fields(_encoded([item, item]))["items"]
         == [{"metadata": {"name": "a"}, "spec": {"nodeName": "n1"}}] * 2
     )
 
@@ -72,4 +72,4 @@ def test_managed_fields_are_left_out_where_they_stand_as_an_api_server_writes_th
 @pytest.mark.parametrize("content", [b"", b'{"items":[', b'{"a":1,"managedFields":[{'])
 def test_what_is_no_json_is_an_error(content: bytes) -> None:
     with pytest.raises(ValueError, match="Expecting"):
-        decode_lean(content)
+        decode_without_managed_fields(content)

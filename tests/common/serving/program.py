@@ -13,44 +13,41 @@ from pathlib import Path
 
 from common.logs import configure
 from common.serving import connection, server
-from common.serving.app import TEXT, Answer, Application, Request
+from common.serving.app import TEXT, Application, HttpRequest, HttpResponse
 from common.serving.connection import Phase
+from common.serving.errors import TooLarge
 from common.serving.metrics import ServerMetrics
-from common.serving.tls import Certificate, Files
+from common.serving.tls import Files, ServedCertificate
 
 LARGEST = 2**20
 ALL_BODIES = 2**21
 
 
-class TooLarge(Exception):
-    """More than may come."""
+def _ok(body: bytes) -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, TEXT, body)
 
 
-def _ok(body: bytes) -> Answer:
-    return Answer(HTTPStatus.OK, TEXT, body)
-
-
-def _length(request: Request) -> Answer:
+def _length(request: HttpRequest) -> HttpResponse:
     try:
-        return _ok(str(len(request.body(too_large=TooLarge))).encode())
+        return _ok(str(len(request.json_body())).encode())
     except TooLarge as error:
-        return Answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TEXT, str(error).encode())
+        return HttpResponse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TEXT, str(error).encode())
 
 
-async def _late(gate: Path, _: Request) -> Answer:
+async def _late(gate: Path, _: HttpRequest) -> HttpResponse:
     while not gate.exists():  # noqa: ASYNC110, ASYNC240 -- of another process
         await asyncio.sleep(0.02)
     return _ok(b"late")
 
 
-class Program(server.Server):
+class Program(server.GunicornServer):
     """A server with a few routes."""
 
     gate = Path()
 
     def load(self) -> Application:
         """Make the application."""
-        refuse = lambda _, status, text: Answer(status, TEXT, text.encode())  # noqa: E731
+        refuse = lambda _, status, text: HttpResponse(status, TEXT, text.encode())  # noqa: E731
         app = Application(refuse, "ours", LARGEST)
         app.add("/length", "POST", _length)
         app.add("/late", "GET", partial(_late, self.gate))
@@ -67,7 +64,7 @@ if __name__ == "__main__":
         server.HANDSHAKE_SECONDS = 5.0
     configure()
     Program.gate = Path(gate)
-    certificate = None if patience == "plain" else Certificate(Files(Path(cert), Path(key)))
+    certificate = None if patience == "plain" else ServedCertificate(Files(Path(cert), Path(key)))
     Program(
         "test",
         "127.0.0.1",

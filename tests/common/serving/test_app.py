@@ -5,12 +5,12 @@ from http import HTTPStatus
 
 import pytest
 
-from common.serving.app import TEXT, Answer, Application, Request
+from common.serving.app import TEXT, Application, HttpRequest, HttpResponse
 from tests.common.serving.through import call, client_of, scope_of
 
 
 def application() -> Application:
-    return Application(lambda _, status, text: Answer(status, TEXT, text.encode()), "ours", 9)
+    return Application(lambda _, status, text: HttpResponse(status, TEXT, text.encode()), "ours", 9)
 
 
 def test_a_view_that_waits_goes_on_when_its_client_leaves() -> None:
@@ -19,10 +19,10 @@ def test_a_view_that_waits_goes_on_when_its_client_leaves() -> None:
     async def run() -> None:
         goes_on = asyncio.Event()
 
-        async def view(_: Request) -> Answer:
+        async def view(_: HttpRequest) -> HttpResponse:
             await goes_on.wait()
             done.append("done")
-            return Answer(HTTPStatus.OK, TEXT, b"")
+            return HttpResponse(HTTPStatus.OK, TEXT, b"")
 
         app = application()
         app.add("/", "POST", view)
@@ -41,6 +41,6 @@ def test_a_view_that_waits_goes_on_when_its_client_leaves() -> None:
 
 def test_the_head_of_an_answer_has_its_length_and_no_body() -> None:
     app = application()
-    app.add("/", "GET", lambda _: Answer(HTTPStatus.OK, TEXT, b"text"))
+    app.add("/", "GET", lambda _: HttpResponse(HTTPStatus.OK, TEXT, b"text"))
     answer = client_of(app).head("/")
     assert (answer.status_code, answer.headers["Content-Length"], answer.data) == (200, "4", b"")

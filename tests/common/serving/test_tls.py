@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from certs import store
 from certs.issue import issue
 from certs.names import parse_subject
-from common.serving.errors import SettingsError
-from common.serving.tls import Certificate, Change, Files, not_after, server_context
+from common.errors import SettingsError
+from common.serving.tls import Files, ReloadResult, ServedCertificate, not_after, server_context
 
 
 def _encrypted(key: bytes) -> bytes:
@@ -125,13 +125,13 @@ def mount(tmp_path: Path) -> Mount:
 
 
 def test_a_new_pair_takes_the_place_of_the_old_one_for_new_connections(mount: Mount) -> None:
-    certificate = Certificate(mount.files)
+    certificate = ServedCertificate(mount.files)
     context, expires = certificate.context, certificate.expires
-    assert certificate.refresh() is Change.NONE
+    assert certificate.refresh() is ReloadResult.NONE
     assert certificate.context is context
     mount.replace()
-    assert certificate.refresh() is Change.LOADED
-    assert certificate.refresh() is Change.NONE
+    assert certificate.refresh() is ReloadResult.LOADED
+    assert certificate.refresh() is ReloadResult.NONE
     assert certificate.context is not context
     assert certificate.expires - expires == pytest.approx(86400, abs=60)
 
@@ -152,7 +152,7 @@ def test_a_broken_pair_is_refused_once_and_the_one_before_serves_on(
     certificates: Path,
 ) -> None:
     name, content, reason = damaged
-    certificate = Certificate(mount.files)
+    certificate = ServedCertificate(mount.files)
     first = certificate.context
 
     def damage(folder: Path) -> None:
@@ -164,13 +164,13 @@ def test_a_broken_pair_is_refused_once_and_the_one_before_serves_on(
 
     mount.replace(damage)
     with caplog.at_level(logging.ERROR, "webhook"):
-        assert certificate.refresh() is Change.REFUSED
-        assert certificate.refresh() is Change.NONE
+        assert certificate.refresh() is ReloadResult.REFUSED
+        assert certificate.refresh() is ReloadResult.NONE
     assert certificate.context is first
     (record,) = caplog.records
     assert reason in vars(record)["reason"]
     mount.replace()
-    assert certificate.refresh() is Change.LOADED
+    assert certificate.refresh() is ReloadResult.LOADED
     assert certificate.context is not first
 
 

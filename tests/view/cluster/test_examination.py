@@ -11,9 +11,9 @@ from contract.names import Names
 from tests.placement.cluster.builders import make_node
 from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
-from view.cluster.examination import examine
-from view.model.doctor.checks import judge
-from view.model.doctor.facts import Finding, Level, Owned, Unread
+from view.cluster.examination import collect_facts
+from view.model.doctor.checks import run_checks
+from view.model.doctor.facts import Finding, Level, ManagedObject, UnreadSource
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/gpu-turnstile/leases/gpu-turnstile-scheduler"
@@ -102,7 +102,7 @@ def api() -> FakeApi:
 
 
 def look(api: FakeApi) -> list[Finding]:
-    return judge(examine(api, Names(), "team"))
+    return run_checks(collect_facts(api, Names(), "team"))
 
 
 def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
@@ -118,7 +118,7 @@ def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
 
 
 def test_one_node_alone_can_be_looked_at(api: FakeApi) -> None:
-    facts = examine(api, Names(), "team", "n2")
+    facts = collect_facts(api, Names(), "team", "n2")
     assert (dict(facts.agents), dict(facts.proxies)) == ({}, {})
 
 
@@ -192,8 +192,10 @@ def test_a_pod_is_tried_and_what_became_of_it_is_told(
 
 def test_without_the_agents_daemonset_nobody_says_what_is_enforced(api: FakeApi) -> None:
     api.answers[DAEMONSETS] = []
-    facts = examine(api, Names(), "team")
-    assert facts.enforcement == Unread("there is no DaemonSet gpu-turnstile-agent, which says it")
+    facts = collect_facts(api, Names(), "team")
+    assert facts.enforcement == UnreadSource(
+        "there is no DaemonSet gpu-turnstile-agent, which says it"
+    )
 
 
 def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
@@ -207,9 +209,9 @@ def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
 
 def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: FakeApi) -> None:
     api.answers[AGENT_METRICS] = Unavailable("no route")
-    facts = examine(api, Names(), "team")
-    assert facts.agents == {"n1": Unread("no route")}
-    assert not isinstance(facts.proxies["n1"], Unread)
+    facts = collect_facts(api, Names(), "team")
+    assert facts.agents == {"n1": UnreadSource("no route")}
+    assert not isinstance(facts.proxies["n1"], UnreadSource)
 
 
 def test_of_two_agents_on_a_node_the_one_that_answers_counts(api: FakeApi) -> None:
@@ -217,12 +219,12 @@ def test_of_two_agents_on_a_node_the_one_that_answers_counts(api: FakeApi) -> No
         pod("gpu-turnstile-node", "agent-2-ending", "agent", 9440)
     ]
     api.answers[AGENT_METRICS.replace("agent-1", "agent-2-ending")] = Unavailable("it is ending")
-    assert not isinstance(examine(api, Names(), "team").agents["n1"], Unread)
+    assert not isinstance(collect_facts(api, Names(), "team").agents["n1"], UnreadSource)
 
 
 def test_an_answer_of_another_form_is_unknown(api: FakeApi) -> None:
     api.answers["/version"] = {"major": "1"}
-    assert examine(api, Names(), "team").version == Unread(
+    assert collect_facts(api, Names(), "team").version == UnreadSource(
         "the API server answered with something else: KeyError('gitVersion')"
     )
 
@@ -252,12 +254,12 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     agent, _proxy = api.answers["/api/v1/namespaces/gpu-turnstile-node/pods"]
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
-    facts = examine(api, Names(), "team")
+    facts = collect_facts(api, Names(), "team")
     assert facts.owned == [
-        Owned("Deployment", "", "a", "view", ("gpus", "team")),
-        Owned("Deployment", "", "b", "", None),
+        ManagedObject("Deployment", "", "a", "view", ("gpus", "team")),
+        ManagedObject("Deployment", "", "b", "", None),
     ]
-    assert not isinstance(facts.programs, Unread)
+    assert not isinstance(facts.programs, UnreadSource)
     assert [each.since for each in facts.programs if each.name == "agent-1"] == [
         datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
     ]

@@ -122,7 +122,7 @@ HELD = 'gpu_turnstile_agent_card_cores_held{card="GPU-9"} 100\n'
 
 def agent(name: str, node: str, *, port: int | None = None, phase: str = "Running") -> Json:
     ports = [] if port is None else [{"name": "other"}, {"name": "http", "containerPort": port}]
-    command = ["python", "-m", "agent.keeper"]
+    command = ["python", "-m", "agent.supervisor"]
     spec = {"nodeName": node, "containers": [{"name": "a", "command": command, "ports": ports}]}
     return {"metadata": {"name": name}, "spec": spec, "status": {"phase": phase}}
 

@@ -13,7 +13,7 @@ import pytest
 
 from view.cluster import prometheus as module
 from view.cluster.prometheus import Prometheus
-from view.model.usage_history import PastUse
+from view.model.usage_history import PastUsage
 
 
 def vector(*samples: tuple[dict[str, str], str]) -> bytes:
@@ -95,9 +95,9 @@ def test_what_pods_held_and_left_idle_is_asked_for(server: Server) -> None:
     assert (found.problem, found.seen) == ("", 12 * 3600)
     assert abs(found.at - time.time()) < 60
     assert found.pods == (
-        PastUse("team", "a", 2, 1, 0.3),
-        PastUse("team", "b", 0.1, None, None),
-        PastUse("team", "odd", None, None, None),
+        PastUsage("team", "a", 2, 1, 0.3),
+        PastUsage("team", "b", 0.1, None, None),
+        PastUsage("team", "odd", None, None, None),
     )
     assert {path for path, _, _ in server.asked} == {"/below/api/v1/query"}
     card = "max by (namespace, pod, container, card) (gpu_turnstile_agent_container_cores_{})"

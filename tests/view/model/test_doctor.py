@@ -12,22 +12,22 @@ import yaml
 from tests.deploy.kustomize import build_components
 from tests.placement.cluster.builders import NAMES, make_node
 from view.model.doctor import control_plane
-from view.model.doctor.checks import judge
+from view.model.doctor.checks import run_checks
 from view.model.doctor.facts import (
     DaemonSet,
+    DryRun,
     Facts,
     Finding,
-    Held,
-    Hook,
     Lease,
     Level,
-    Owned,
-    Program,
-    Trial,
-    Unread,
+    ManagedObject,
+    ProgramPod,
+    ReportedAllocation,
+    UnreadSource,
+    WebhookEntry,
 )
 from view.model.nodes import NodeFacts, read_node
-from view.model.usage import Sample
+from view.model.usage import MetricSample
 from view.terminal.doctor import exit_code
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,9 +36,9 @@ AGENT, PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 BOTH = dict.fromkeys(("gpu-turnstile-agent", "gpu-turnstile-proxy"), DaemonSet(1, 1))
 
 
-def pod(component: str, name: str, node: str = "n1", **changed: object) -> Program:
+def pod(component: str, name: str, node: str = "n1", **changed: object) -> ProgramPod:
     return replace(
-        Program(f"gpu-turnstile-{component}", name, node, "image:1", ready=True),
+        ProgramPod(f"gpu-turnstile-{component}", name, node, "image:1", ready=True),
         **changed,  # type: ignore[arg-type]
     )
 
@@ -66,34 +66,40 @@ def node(
     return read_node(made, NAMES)
 
 
-def agent(**changed: float) -> list[Sample]:
+def agent(**changed: float) -> list[MetricSample]:
     values = {"registered": 1.0, "list_readable": 1.0, "checkpoint_readable": 1.0, **changed}
     held = {"namespace": "default", "pod": "share", "container": "main", "card": "GPU-n1-0"}
     return [
-        *(Sample(AGENT + name, {}, each) for name, each in values.items()),
-        Sample(AGENT + "cards", {"state": "served"}, 2.0),
-        Sample(AGENT + "container_cores_held", held, 50.0),
+        *(MetricSample(AGENT + name, {}, each) for name, each in values.items()),
+        MetricSample(AGENT + "cards", {"state": "served"}, 2.0),
+        MetricSample(AGENT + "container_cores_held", held, 50.0),
     ]
 
 
-def server(program: str, ends: timedelta = timedelta(days=60), asked: float = 7) -> list[Sample]:
+def server(
+    program: str, ends: timedelta = timedelta(days=60), asked: float = 7
+) -> list[MetricSample]:
     prefix = f"gpu_turnstile_{program}_"
     return [
-        Sample(f"{prefix}certificate_expiry_timestamp_seconds", {}, (NOW + ends).timestamp()),
-        Sample(f"{prefix}request_duration_seconds_count", {"verb": "filter"}, asked),
+        MetricSample(f"{prefix}certificate_expiry_timestamp_seconds", {}, (NOW + ends).timestamp()),
+        MetricSample(f"{prefix}request_duration_seconds_count", {"verb": "filter"}, asked),
     ]
 
 
 OWNED = [
-    Owned(kind, "gpu-turnstile", name, component)
+    ManagedObject(kind, "gpu-turnstile", name, component)
     for component, (workload, name) in control_plane.WORKLOADS.items()
     for kind in (workload, "ServiceAccount")
-] + [Owned("Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender")]
+] + [
+    ManagedObject(
+        "Deployment", "gpu-turnstile", "gpu-turnstile-scheduler-certs", "scheduler-extender"
+    )
+]
 
 BOUND = dict.fromkeys(control_plane.POLICIES, True)
 
 
-def owned_without(component: str) -> list[Owned]:
+def owned_without(component: str) -> list[ManagedObject]:
     """All but what a component runs."""
     gone = (component, *control_plane.WORKLOADS[component])
     return [each for each in OWNED if (each.component, each.kind, each.name) != gone]
@@ -112,23 +118,23 @@ HEALTHY = Facts(
         pod("scheduler", "s"),
         pod("kube-scheduler", "k"),
     ],
-    mutating=[Hook("pods.gpu-turnstile.io", "Fail", trusts=True)],
+    mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", trusts=True)],
     policies=BOUND,
-    trial=Trial(stamped=True),
+    trial=DryRun(stamped=True),
     lease=Lease("s", NOW - timedelta(seconds=2), 10),
     daemonsets=BOTH,
     enforcement="hami-core",
-    held=[Held("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
+    held=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
     owned=OWNED,
     agents={"n1": agent()},
-    proxies={"n1": [Sample(f"{PROXY}given_up", {"resource": "tencent.com/vcuda-core"}, 0)]},
+    proxies={"n1": [MetricSample(f"{PROXY}given_up", {"resource": "tencent.com/vcuda-core"}, 0)]},
     webhooks={"w1": server("webhook"), "w2": server("webhook")},
     extenders={"s": server("scheduler")},
 )
 
 
 def findings(**changed: object) -> list[Finding]:
-    return judge(replace(HEALTHY, **changed))  # type: ignore[arg-type]
+    return run_checks(replace(HEALTHY, **changed))  # type: ignore[arg-type]
 
 
 def wrong(**changed: object) -> list[str]:
@@ -149,8 +155,8 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
     }
 
 
-def without(*components: str) -> list[Program]:
-    assert not isinstance(HEALTHY.programs, Unread)
+def without(*components: str) -> list[ProgramPod]:
+    assert not isinstance(HEALTHY.programs, UnreadSource)
     gone = {f"gpu-turnstile-{each}" for each in components}
     return [each for each in HEALTHY.programs if each.component not in gone]
 
@@ -167,9 +173,9 @@ TROUBLES: dict[str, dict[str, object]] = {
     (
         "webhook-configuration error: pods.gpu-turnstile.io has failurePolicy Ignore: GPU pods "
         "come unstamped"
-    ): {"mutating": [Hook("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
+    ): {"mutating": [WebhookEntry("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
     "webhook-configuration error: no caBundle: pods.gpu-turnstile.io": {
-        "mutating": [Hook("pods.gpu-turnstile.io", "Fail", trusts=False)]
+        "mutating": [WebhookEntry("pods.gpu-turnstile.io", "Fail", trusts=False)]
     },
     "webhook-certificate warning: the certificate that w1 serves ends in 9 days": {
         "webhooks": {"w1": server("webhook", timedelta(days=9))}
@@ -177,7 +183,7 @@ TROUBLES: dict[str, dict[str, object]] = {
     "webhook-certificate error: the certificate that w1 serves has ended 3 days ago": {
         "webhooks": {"w1": server("webhook", timedelta(days=-3))}
     },
-    "webhook-certificate unknown: w1: 503": {"webhooks": {"w1": Unread("503")}},
+    "webhook-certificate unknown: w1: 503": {"webhooks": {"w1": UnreadSource("503")}},
     "policies error: not there: gpu-turnstile-agent-node": {
         "policies": dict.fromkeys(control_plane.POLICIES[1:], True)
     },
@@ -211,17 +217,17 @@ TROUBLES: dict[str, dict[str, object]] = {
     (
         "kubelet error: its proxy has told the kubelet that all devices are unhealthy: no agent"
         " serves"
-    ): {"proxies": {"n1": [Sample(f"{PROXY}given_up", {}, 1)]}},
-    "kubelet unknown: its proxy: 503": {"proxies": {"n1": Unread("503")}},
+    ): {"proxies": {"n1": [MetricSample(f"{PROXY}given_up", {}, 1)]}},
+    "kubelet unknown: its proxy: 503": {"proxies": {"n1": UnreadSource("503")}},
     (
         "other-plugins error: nvidia.com/gpu is served here too: a card is given to two pods "
         "that do not share"
     ): {"nodes": [node(nvidia=2)]},
     "cards warning: a card is in MIG mode and left out": {
-        "agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "mig"}, 1)]}
+        "agents": {"n1": [*agent(), MetricSample(f"{AGENT}cards", {"state": "mig"}, 1)]}
     },
     "cards warning: a card came later, and is served once the agent is started again": {
-        "agents": {"n1": [*agent(), Sample(f"{AGENT}cards", {"state": "late"}, 1)]}
+        "agents": {"n1": [*agent(), MetricSample(f"{AGENT}cards", {"state": "late"}, 1)]}
     },
     "cards error: the cards cannot be looked at: no driver, or NVML does not answer": {
         "agents": {"n1": agent(cards_problem=1)}
@@ -255,11 +261,13 @@ TROUBLES: dict[str, dict[str, object]] = {
     (
         "records warning: pod default/share: container main is on a card that is not there "
         "(GPU-9) and computes on nothing there: delete the pod"
-    ): {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)]},
+    ): {"held": [ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)]},
     (
         "records error: pod default/share: container main holds something else by the kubelet "
         "than its annotation gpu-allocation says"
-    ): {"held": [Held("default", "share", "main", "n1", frozenset({"GPU-n1-1"}), 50)]},
+    ): {
+        "held": [ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-1"}), 50)]
+    },
     (
         "leftovers warning: component view has no Deployment gpu-turnstile-view any more, and "
         "left 1 objects: ServiceAccount"
@@ -267,7 +275,7 @@ TROUBLES: dict[str, dict[str, object]] = {
     (
         "leftovers warning: of a version before 0.3.0, which had no component labels: CronJob "
         "gpu-turnstile-certs"
-    ): {"owned": [*OWNED, Owned("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
+    ): {"owned": [*OWNED, ManagedObject("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
     "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, ill=[1])]},  # places too
 }
 
@@ -343,8 +351,8 @@ def test_agents_that_nobody_could_find_are_not_said_to_be_registered() -> None:
     assert "kubelet unknown: no agent has been asked for its metrics" in found
 
 
-@pytest.mark.parametrize("agents", [{}, {"n1": Unread("you may not")}])
-def test_what_was_not_compared_is_not_said_to_agree(agents: dict[str, Unread]) -> None:
+@pytest.mark.parametrize("agents", [{}, {"n1": UnreadSource("you may not")}])
+def test_what_was_not_compared_is_not_said_to_agree(agents: dict[str, UnreadSource]) -> None:
     (found,) = [each for each in findings(agents=agents) if each.check == "records"]
     assert (found.level, found.nodes) == (Level.UNKNOWN, ("n1",))
     assert found.text == "its agent's metrics cannot be read: what pods hold was not compared"
@@ -429,8 +437,10 @@ def test_of_one_node_only_what_is_about_it_or_about_none_is_told() -> None:
     nodes = [node("n1"), node("n2", inventory=None)]
     programs = [*without("none"), pod("agent", "a2", "n2"), pod("proxy", "p2", "n2")]
     facts = replace(HEALTHY, nodes=nodes, programs=programs)
-    assert [each.level for each in judge(facts, "n2") if each.check == "allocatable"] == ["error"]
-    assert [each for each in judge(facts, "n1") if each.check == "allocatable"] == []
+    assert [each.level for each in run_checks(facts, "n2") if each.check == "allocatable"] == [
+        "error"
+    ]
+    assert [each for each in run_checks(facts, "n1") if each.check == "allocatable"] == []
 
 
 def test_without_an_extender_none_is_missed() -> None:

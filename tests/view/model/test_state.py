@@ -20,9 +20,9 @@ from placement.scoring import Policy
 from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, hint, make_node, make_pod, record
 from tests.view import scenes
+from view.model.explanation import PodExplanation
 from view.model.reports import ClusterReport, Gap, NodeReport, PodReport, Stage
 from view.model.state import ClusterState
-from view.model.stories import PodStory
 
 ALL_PODS = Gap("pods", "default", "pods is forbidden")
 
@@ -44,7 +44,7 @@ def scene() -> ClusterState:
     return state
 
 
-def told(state: ClusterState, name: str) -> PodStory:
+def told(state: ClusterState, name: str) -> PodExplanation:
     found = state.explain("default", name)
     assert found is not None
     return found
@@ -360,6 +360,6 @@ def test_held_and_free_add_up_and_what_fits_is_what_placing_says(
     (fit,) = state.fit(new)
     assert fit.fits == isinstance(check(parsed.pod_class, room.snapshot()), Fit)
     if fit.fits:
-        assert fit.nodes[0].placing
+        assert fit.nodes[0].placement
     for change in fit.changes:
         assert change.nodes == ("n1",)

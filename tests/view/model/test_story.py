@@ -11,11 +11,11 @@ from tests.agent.builders import patient
 from tests.placement.cluster.builders import NAMES, Json, make_node, make_pod
 from tests.view import scenes
 from tests.view.model.test_state import scene, state_of, told
+from view.model.explanation import PodExplanation
 from view.model.manifest import InvalidManifest
-from view.model.stories import PodStory
 
 
-def story(name: str) -> PodStory:
+def story(name: str) -> PodExplanation:
     return told(scene(), name)
 
 
@@ -184,7 +184,7 @@ def test_a_manifest_is_told_whether_where_and_how_often_it_fits(
     state = state_of([make_node("n1", 2)], [scenes.running("a", (60, 4), "n1", 0)])
     (found,) = state.fit(manifest)
     assert (found.fits, found.replicas, found.room) == (room == replicas, replicas, room)
-    assert found.nodes[0].placing == (("main", (0,)),)
+    assert found.nodes[0].placement == (("main", (0,)),)
 
 
 def test_a_node_with_its_pod_of_a_daemonset_keeps_no_further_one_away() -> None:

@@ -6,8 +6,8 @@ from tests.placement.cluster.builders import NAMES, make_node, make_pod, record
 from tests.view import scenes
 from view.model.reports import ClusterReport
 from view.model.state import ClusterState
-from view.model.usage import ContainerUse, NodeUse
-from view.model.usage_history import GroupBy, History, PastUse, UsageRow, usage_rows
+from view.model.usage import ContainerUsage, NodeUsage
+from view.model.usage_history import GroupBy, History, PastUsage, UsageRow, usage_rows
 
 
 def report() -> ClusterReport:
@@ -26,8 +26,8 @@ def report() -> ClusterReport:
 
 
 USE = {
-    "n1": NodeUse(
-        "n1", containers=(ContainerUse("team", "a", "c0", ("GPU-n1-0",), 60, 0, 15, None),)
+    "n1": NodeUsage(
+        "n1", containers=(ContainerUsage("team", "a", "c0", ("GPU-n1-0",), 60, 0, 15, None),)
     )
 }
 DAY = History(
@@ -35,10 +35,10 @@ DAY = History(
     1000.0,
     600.0,
     (
-        PastUse("team", "a", 4.0, 4.0, 3.0),
-        PastUse("team", "lone", 2.0, None, None),
-        PastUse("team", "gone", 8.0, 8.0, 0.0),
-        PastUse("team", "odd", None, None, None),
+        PastUsage("team", "a", 4.0, 4.0, 3.0),
+        PastUsage("team", "lone", 2.0, None, None),
+        PastUsage("team", "gone", 8.0, 8.0, 0.0),
+        PastUsage("team", "odd", None, None, None),
     ),
 )
 

@@ -9,9 +9,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from view.model.doctor.facts import Finding
+from view.model.explanation import FitReport, PodExplanation
 from view.model.reports import DeniedReport, Gap, NodeReport, PodReport
-from view.model.stories import FitReport, PodStory
-from view.model.usage import ContainerUse, NodeUse
+from view.model.usage import ContainerUsage, NodeUsage
 from view.model.usage_history import History
 from view.terminal.documents import API_VERSION
 
@@ -21,11 +21,11 @@ KINDS: dict[str, tuple[type, dict[str, Any]]] = {
         NodeReport,
         {"pods": tuple[PodReport, ...], "denied": tuple[DeniedReport, ...]},
     ),
-    "GpuPodList": (PodReport, {"uses": tuple[ContainerUse, ...] | None}),
-    "GpuPodStoryList": (PodStory, {}),
+    "GpuPodList": (PodReport, {"uses": tuple[ContainerUsage, ...] | None}),
+    "GpuPodStoryList": (PodExplanation, {}),
     "GpuFitList": (FitReport, {}),
     "GpuFindingList": (Finding, {}),
-    "GpuUseList": (NodeUse, {"measuredAt": str, "lastDay": History | None}),
+    "GpuUseList": (NodeUsage, {"measuredAt": str, "lastDay": History | None}),
 }
 OPTIONAL = {"pods", "denied"}
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}

@@ -14,7 +14,7 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import make_pod
 from tests.view.cluster.test_prometheus import prometheus
 from tests.view.terminal.test_pages import Terminal
-from view.model.usage import CardUse, ContainerUse, NodeUse
+from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
 from view.terminal.faults import CommandError, in_words
 from view.terminal.screen import Progress
@@ -147,7 +147,7 @@ def test_help_is_whole_sentences_and_says_every_default(
 def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def ask(*_: object) -> tuple[NodeUse, ...]:
+    def ask(*_: object) -> tuple[NodeUsage, ...]:
         warnings.warn("Unverified HTTPS request is being made to host 'h'", stacklevel=1)
         return ()
 
@@ -156,11 +156,11 @@ def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl
     assert (result.code, result.err) == (0, "")
 
 
-USE = NodeUse(
+USE = NodeUsage(
     "n1",
     measured=True,
-    cards=(CardUse("GPU-n1-0", 60, 40, 0, 0, 12, 0),),
-    containers=(ContainerUse("default", "train", "c0", ("GPU-n1-0",), 60, 0, 12, 0),),
+    cards=(CardUsage("GPU-n1-0", 60, 40, 0, 0, 12, 0),),
+    containers=(ContainerUsage("default", "train", "c0", ("GPU-n1-0",), 60, 0, 12, 0),),
 )
 
 

@@ -15,13 +15,13 @@ from tests.view import scenes
 from tests.view.model.test_state import ALL_PODS, pod_in, scene, state_of, told
 from view.model.reports import Gap
 from view.model.state import ClusterState
-from view.model.usage import CardUse, ContainerUse, NodeUse
+from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.model.words import age, safe
+from view.terminal.explanation import show_explanation, show_fits
 from view.terminal.layout import Column, Page, bar, table
 from view.terminal.nodes import show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.screen import Screen
-from view.terminal.story import show_fits, show_story
 from view.terminal.top import show_use
 from view.terminal.words import ranges
 
@@ -29,17 +29,17 @@ NOW = scenes.NOW
 CARDS = {"GPU-n1-0": ("n1", 0, "NVIDIA A100"), "GPU-n2-0": ("n2", 0, "Tesla T4")}
 GIB = float(2**30)
 USES = (
-    NodeUse(
+    NodeUsage(
         "n1",
         measured=True,
-        cards=(CardUse("GPU-n1-0", 60, 40, 4 * GIB, 4 * GIB, 75, 3 * GIB),),
+        cards=(CardUsage("GPU-n1-0", 60, 40, 4 * GIB, 4 * GIB, 75, 3 * GIB),),
         containers=(
-            ContainerUse("default", "train", "c0", ("GPU-n1-0",), 60, 4 * GIB, 75, 3 * GIB),
-            ContainerUse("team", "idle", "c0", ("GPU-x",), 30, GIB, 0, None),
+            ContainerUsage("default", "train", "c0", ("GPU-n1-0",), 60, 4 * GIB, 75, 3 * GIB),
+            ContainerUsage("team", "idle", "c0", ("GPU-x",), 30, GIB, 0, None),
         ),
     ),
-    NodeUse("n2", cards=(CardUse("GPU-n2-0", 50, 50, GIB, GIB, None, None),)),
-    NodeUse("n3", "its agent cannot be asked: no route"),
+    NodeUsage("n2", cards=(CardUsage("GPU-n2-0", 50, 50, GIB, GIB, None, None),)),
+    NodeUsage("n3", "its agent cannot be asked: no route"),
 )
 
 
@@ -48,7 +48,7 @@ def drawn(page: Page, width: int | None = 400, *, color: bool = False) -> list[s
 
 
 def story(state: ClusterState, name: str, *, wide: bool = False) -> Page:
-    return show_story(told(state, name), NOW, wide=wide)
+    return show_explanation(told(state, name), NOW, wide=wide)
 
 
 def pages(state: ClusterState) -> Mapping[str, Page]:
@@ -114,7 +114,7 @@ def test_150_pods_that_wait_do_not_bury_the_nodes() -> None:
 
 
 def test_a_pod_that_is_deleted_is_told_of() -> None:
-    page = show_story(replace(told(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW)
+    page = show_explanation(replace(told(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW)
     assert drawn(page)[0] == "Deleted at 2025-11-22T08:59:00Z: what follows was known then"
 
 

@@ -28,7 +28,7 @@ from tests.view.terminal.test_commands import Result
 from tests.view.terminal.test_pages import Terminal
 from view.cluster.live import LiveCluster
 from view.terminal import commands
-from view.terminal.session import Session
+from view.terminal.context import CommandContext
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kubeconfig")]
 
@@ -262,7 +262,7 @@ def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
     assert found.code == 3
     assert "may fit or not, that is not known" in found.out
     assert "nowhere" not in found.out
-    api.mend()
+    api.restore()
     api.deny(NODES)  # some nodes are known, where some fit
     assert run(capsys, "fit", "-f", str(file)).code == 3
     file.write_text(json.dumps(deployment(10, 2)))
@@ -394,18 +394,18 @@ class Watch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, out: StringIO, *words: str) -> None:
         self.out, self._words, self.over = out, words, threading.Event()
         self.code: object = None
-        monkeypatch.setattr("view.terminal.session._LEAST_PAUSE", 0.05)
-        monkeypatch.setattr("view.terminal.session._LONGEST_PAUSE", 0.1)
-        monkeypatch.setattr(Session.show_all, "__defaults__", (3600.0,))  # not by time
+        monkeypatch.setattr("view.terminal.context._LEAST_PAUSE", 0.05)
+        monkeypatch.setattr("view.terminal.context._LONGEST_PAUSE", 0.1)
+        monkeypatch.setattr(CommandContext.show_all, "__defaults__", (3600.0,))  # not by time
         monkeypatch.setattr("sys.stdout", out)
-        wait = Session._next
+        wait = CommandContext._next
 
         def wait_or_end(cluster: LiveCluster, version: int, stop: threading.Event) -> int:
             if self.over.is_set():
                 raise KeyboardInterrupt
             return wait(cluster, version, stop)
 
-        monkeypatch.setattr("view.terminal.session.Session._next", staticmethod(wait_or_end))
+        monkeypatch.setattr("view.terminal.context.CommandContext._next", staticmethod(wait_or_end))
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
@@ -438,7 +438,7 @@ def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
         eventually(lambda: watch.shows(f"by {api.url}; {stale}"), "it is said to be stale")
         assert "\nSTALE: what follows was so at " in watch.out.getvalue()
         pages = watch.out.getvalue().count("As of ")
-        api.mend()
+        api.restore()
         eventually(lambda: watch.out.getvalue().count("As of ") > pages, "it is not stale any more")
 
 

@@ -40,7 +40,7 @@ def gpu_node(
             )
         )
         size, taken = Amounts(100, blocks), (Amounts(*each[2:4]) for each in of_card)
-        free.append(reduce(Amounts.less, taken, size))
+        free.append(reduce(Amounts.minus, taken, size))
     node = bare_node(
         name, encode_inventory(PublishedInventory(BLOCK, tuple(found), free=tuple(free)))
     )

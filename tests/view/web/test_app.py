@@ -16,11 +16,11 @@ from contract.inventory import Amounts, Card, PublishedInventory, encode_invento
 from tests.placement.cluster.builders import BLOCK, NAMES, bare_node, make_node, make_pod, record
 from tests.view import scenes
 from tests.view.web.sample import cluster, held_pod, waiting_pod
+from view.model.explanation import PodExplanation
 from view.model.reports import Freshness, Gap, NodeReport
 from view.model.state import ClusterState
-from view.model.stories import PodStory
-from view.model.usage import CardUse, ContainerUse, NodeUse, story_with_use, with_use
-from view.model.usage_history import History, PastUse
+from view.model.usage import CardUsage, ContainerUsage, NodeUsage, story_with_use, with_use
+from view.model.usage_history import History, PastUsage
 from view.model.words import known_by
 from view.web import figures
 from view.web.app import INTERNAL, create_app
@@ -62,7 +62,7 @@ class Shown(Live):
     def publish(self) -> None:
         self.edition = next_edition(self.edition, with_use(self.state.report(), self.uses))
 
-    def explain(self, namespace: str, name: str) -> PodStory | None:
+    def explain(self, namespace: str, name: str) -> PodExplanation | None:
         if self.broken:
             raise RuntimeError("a mistake of ours")
         story = self.state.explain(namespace, name)
@@ -424,12 +424,12 @@ def test_use_is_shown_beside_what_is_held_where_it_is_measured(
     shown: Shown, client: FlaskClient
 ) -> None:
     shown.fill(*cluster())
-    use = NodeUse(
+    use = NodeUsage(
         "a100-1",
         measured=True,
-        cards=(CardUse("GPU-a100-1-0", 85, 15, 0, 0, 31.0, 10.0 * 2**30),),
+        cards=(CardUsage("GPU-a100-1-0", 85, 15, 0, 0, 31.0, 10.0 * 2**30),),
         containers=(
-            ContainerUse("vision", "train-resnet-0", "main", (), 60, 0, 30.0, 9.0 * 2**30),
+            ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 30.0, 9.0 * 2**30),
         ),
     )
     shown.uses = {"a100-1": use}
@@ -446,8 +446,8 @@ def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
     shown: Shown, client: FlaskClient
 ) -> None:
     shown.fill(*cluster())
-    uses = ContainerUse("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
-    shown.uses = {"a100-1": NodeUse("a100-1", measured=True, containers=(uses,))}
+    uses = ContainerUsage("vision", "train-resnet-0", "main", (), 60, 0, 15.0, None)
+    shown.uses = {"a100-1": NodeUsage("a100-1", measured=True, containers=(uses,))}
     shown.publish()
     path = "by=pod&namespace=vision"
     page = text_of(client.get(f"/use?{path}").text)
@@ -461,11 +461,11 @@ def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
     assert "vision/ train-resnet-0 0.6 0.15 0 unknown unknown unknown" in page
 
     past = (
-        PastUse("vision", "train-resnet-0", 0.006, 0.006, 0.0045),
-        PastUse("vision", "train-resnet-1", 0.006, None, None),
-        PastUse("vision", "gone", 0.25, 0.25, 0.0),
-        PastUse("vision", "odd", None, None, None),
-        PastUse("llm", "finetune-70b", 9.0, None, None),
+        PastUsage("vision", "train-resnet-0", 0.006, 0.006, 0.0045),
+        PastUsage("vision", "train-resnet-1", 0.006, None, None),
+        PastUsage("vision", "gone", 0.25, 0.25, 0.0),
+        PastUsage("vision", "odd", None, None, None),
+        PastUsage("llm", "finetune-70b", 9.0, None, None),
     )
     shown.history = History("", 90_400.0, 7_200.0, past)
     page = text_of(client.get(f"/use?{path}").text)

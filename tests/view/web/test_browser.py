@@ -381,7 +381,7 @@ def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
         seconds = ask(driver, age)
         assert seconds >= 10
         eventually(lambda: ask(driver, age) >= seconds + 2, "the age goes on")
-        api.mend()
+        api.restore()
         os.killpg(own.process.pid, signal.SIGCONT)
         eventually(lambda: ask(driver, state) == ["on", "Live"], "it is live again")
         driver.get("about:blank")

@@ -67,7 +67,7 @@ def test_what_a_pod_asks_for_is_written_in_its_authors_units() -> None:
     state.put_pod(make_pod("one", (50, 8)))
     state.put_pod(make_pod("two", (50, 8), (200, 0)))
     state.put_pod(make_pod("whole", (100, 0)))
-    found = [pages.asks(each) for each in state.report().pods]
+    found = [pages.requests_of(each) for each in state.report().pods]
     assert found == ["50 cores, 8 blocks", "250 cores, 8 blocks in 2 containers", "100 cores"]
-    assert pages.asks(state.report().pods[0], 256 << 20) == "50 cores, 8 blocks (2 GiB)"
+    assert pages.requests_of(state.report().pods[0], 256 << 20) == "50 cores, 8 blocks (2 GiB)"
     assert pages.Blocks(()).size("n1") == 0, "no node says how large a block is"

@@ -12,12 +12,12 @@ from tests.view.web.sample import cluster
 from view.model.reports import CardReport, NodeReport
 from view.model.state import ClusterState
 from view.model.usage_history import GroupBy, History, UsageRow
-from view.web import filters, heat
+from view.web import card_map, filters
 from view.web.editions import EMPTY, next_edition
-from view.web.filters import Filter, Group, Paint, Show
+from view.web.filters import CardFilter, Filter, MapColor, MapGrouping
 from view.web.links import Dashboard
 from view.web.pages import NodesPage
-from view.web.usage_table import Choice, Sort, as_csv, in_order
+from view.web.usage_table import UsageOrder, UsageSelection, as_csv, in_order
 
 
 def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  # noqa: B008 -- frozen
@@ -69,15 +69,15 @@ def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
     [
         (Filter(), 4, 12),
         (Filter(namespace="llm"), 2, 3),
-        (Filter(namespace="llm", show=Show.ROOM), 0, 0),
+        (Filter(namespace="llm", show=CardFilter.ROOM), 0, 0),
         (Filter(search="NOTEBOOK-a"), 1, 1),
         (Filter(search="GPU-l40s-1-1"), 1, 1),
         (Filter(node="l40s-1"), 1, 2),
         (Filter(node="l40s"), 0, 0),
-        (Filter(show=Show.WRONG), 2, 3),
-        (Filter(show=Show.WHOLE), 1, 1),
-        (Filter(show=Show.ROOM), 3, 6),
-        (Filter(show=Show.IDLE), 0, 0),
+        (Filter(show=CardFilter.WRONG), 2, 3),
+        (Filter(show=CardFilter.WHOLE), 1, 1),
+        (Filter(show=CardFilter.ROOM), 3, 6),
+        (Filter(show=CardFilter.IDLE), 0, 0),
     ],
 )
 def test_a_choice_counts_the_cards_that_it_means(chosen: Filter, nodes: int, cards: int) -> None:
@@ -93,7 +93,7 @@ def test_a_node_without_cards_is_meant_by_its_own_name_alone() -> None:
 
 
 def test_a_kind_of_cards_changes_none_of_the_answers() -> None:
-    everything, wrong = page_of(), page_of(Filter(show=Show.WRONG))
+    everything, wrong = page_of(), page_of(Filter(show=CardFilter.WRONG))
     numbers = [(each.wrong.number, each.room.number) for each in (everything, wrong)]
     assert numbers[0] == numbers[1]
 
@@ -101,19 +101,27 @@ def test_a_kind_of_cards_changes_none_of_the_answers() -> None:
 @pytest.mark.parametrize(
     ("sort", "first", "last"),
     [
-        (filters.Sort.NAME, "a100-1", "l40s-2"),
-        (filters.Sort.FREE, "a100-2", "l40s-2"),
-        (filters.Sort.HELD, "a100-1", "l40s-2"),
+        (filters.NodeOrder.NAME, "a100-1", "l40s-2"),
+        (filters.NodeOrder.FREE, "a100-2", "l40s-2"),
+        (filters.NodeOrder.HELD, "a100-1", "l40s-2"),
     ],
 )
-def test_nodes_are_sorted(sort: filters.Sort, first: str, last: str) -> None:
+def test_nodes_are_sorted(sort: filters.NodeOrder, first: str, last: str) -> None:
     names = [each.name for each in page_of(Filter(sort=sort)).shown]
     assert (names[0], names[-1]) == (first, last)
 
 
 def test_a_choice_is_written_as_it_is_read() -> None:
     chosen = Filter(
-        "a", "b", "c", "d", Show.IDLE, filters.Sort.IDLE, Paint.USE, Group.POOL, every=True
+        "a",
+        "b",
+        "c",
+        "d",
+        CardFilter.IDLE,
+        filters.NodeOrder.IDLE,
+        MapColor.USE,
+        MapGrouping.POOL,
+        every=True,
     )
     written = dict(each.split("=") for each in chosen.query(start=7).split("&"))
     assert Filter.parse(written) == replace(chosen, start=7)
@@ -129,45 +137,45 @@ def _card(node: NodeReport, **fields: object) -> CardReport:
 @pytest.mark.parametrize(
     ("paint", "fields", "kind", "text"),
     [
-        (Paint.CORES, {"cores_held": 0}, "", "0 %"),
-        (Paint.CORES, {"cores_held": 1}, "h1", "1 %"),
-        (Paint.CORES, {"cores_held": 40}, "h2", "40 %"),
-        (Paint.CORES, {"cores_held": 99}, "h3", "99 %"),
-        (Paint.CORES, {"cores_held": 100}, "h4", "100 %"),
-        (Paint.MEMORY, {"blocks_held": 16}, "h2", "50 %"),
-        (Paint.USE, {"cores_used": None}, "unknown", "unknown"),
-        (Paint.USE, {"cores_used": 70}, "h3", "70 %"),
-        (Paint.CORES, {"unhealthy": "Xid 79"}, "wrong", "wrong"),
-        (Paint.CORES, {"overbooked": True}, "wrong", "wrong"),
+        (MapColor.CORES, {"cores_held": 0}, "", "0 %"),
+        (MapColor.CORES, {"cores_held": 1}, "h1", "1 %"),
+        (MapColor.CORES, {"cores_held": 40}, "h2", "40 %"),
+        (MapColor.CORES, {"cores_held": 99}, "h3", "99 %"),
+        (MapColor.CORES, {"cores_held": 100}, "h4", "100 %"),
+        (MapColor.MEMORY, {"blocks_held": 16}, "h2", "50 %"),
+        (MapColor.USE, {"cores_used": None}, "unknown", "unknown"),
+        (MapColor.USE, {"cores_used": 70}, "h3", "70 %"),
+        (MapColor.CORES, {"unhealthy": "Xid 79"}, "wrong", "wrong"),
+        (MapColor.CORES, {"overbooked": True}, "wrong", "wrong"),
     ],
 )
 def test_a_card_is_filled_as_far_as_it_is_held(
-    paint: Paint, fields: dict[str, object], kind: str, text: str
+    paint: MapColor, fields: dict[str, object], kind: str, text: str
 ) -> None:
     state = ClusterState(NAMES)
     state.put_node(make_node("n1", 1))
     (node,) = state.report().nodes
     card = _card(node, **fields)
-    drawn = heat.picture(node, (card,), {card.uuid}, paint)
+    drawn = card_map.picture(node, (card,), {card.uuid}, paint)
     assert [each for each, _ in drawn.fills] == [kind] * bool(kind)
     assert drawn.text.endswith(text)
-    faint = heat.picture(node, (card,), (), paint)
+    faint = card_map.picture(node, (card,), (), paint)
     assert faint.fills == ()
 
 
 def test_the_map_is_divided_by_pool_and_model() -> None:
     pool = make_node("p1", 1)
     pool["metadata"]["labels"] = {"karpenter.sh/nodepool": "spot"}
-    divided = page_of(Filter(group=Group.POOL), pool).map
+    divided = page_of(Filter(group=MapGrouping.POOL), pool).map
     assert [(each.name, len(each.nodes)) for each in divided] == [("spot", 1), ("No pool", 4)]
     assert divided[1].sums == "4 nodes, 12 cards, 1 whole free, 3 wrong"
-    models = page_of(Filter(group=Group.MODEL)).map
+    models = page_of(Filter(group=MapGrouping.MODEL)).map
     assert [each.name for each in models] == ["NVIDIA A100-SXM4-80GB", "NVIDIA L40S"]
 
 
 def test_very_many_models_end_in_one_division(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heat, "_MOST_GROUPS", 1)
-    assert [each.name for each in page_of(Filter(group=Group.MODEL)).map] == ["Others"]
+    monkeypatch.setattr(card_map, "_MOST_GROUPS", 1)
+    assert [each.name for each in page_of(Filter(group=MapGrouping.MODEL)).map] == ["Others"]
 
 
 # --- who wastes -----------------------------------------------------------------------
@@ -179,25 +187,27 @@ def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
         UsageRow("a", "-1", "", 2, 1, 0, 1, 1, 0.75),
         UsageRow("c", "", "@p", 0.5),
     ]
-    orders = {sort: "".join(each.namespace for each in in_order(usage, sort)) for sort in Sort}
-    assert orders == {
-        Sort.IDLE: "bac",
-        Sort.HELD: "bac",
-        Sort.SHARE: "abc",
-        Sort.NOW: "abc",
-        Sort.WAITING: "bac",
-        Sort.NAME: "abc",
+    orders = {
+        sort: "".join(each.namespace for each in in_order(usage, sort)) for sort in UsageOrder
     }
-    rows = list(csv.DictReader(io.StringIO(as_csv(in_order(usage, Sort.NOW), History()))))
+    assert orders == {
+        UsageOrder.IDLE: "bac",
+        UsageOrder.HELD: "bac",
+        UsageOrder.SHARE: "abc",
+        UsageOrder.NOW: "abc",
+        UsageOrder.WAITING: "bac",
+        UsageOrder.NAME: "abc",
+    }
+    rows = list(csv.DictReader(io.StringIO(as_csv(in_order(usage, UsageOrder.NOW), History()))))
     assert [(each["owner"], each["pod"]) for each in rows] == [
         ("'-1", ""),
         ("'=cmd|/x", ""),
         ("", "'@p"),
     ]
     assert list(rows[2].values())[3:] == ["0.5", "", "0.0", "", "", "", "", "", "0"]
-    choice = Choice.parse({"by": "x", "sort": "y", "every": "2"})
-    assert choice == Choice()
-    assert Choice(GroupBy.POD, "llm").query(every=True).startswith("by=pod&namespace=llm")
+    choice = UsageSelection.parse({"by": "x", "sort": "y", "every": "2"})
+    assert choice == UsageSelection()
+    assert UsageSelection(GroupBy.POD, "llm").query(every=True).startswith("by=pod&namespace=llm")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from common.errors import Unavailable
-from common.serving.errors import SettingsError
+from common.errors import SettingsError, Unavailable
 from contract.names import Names
 from simulator.api.faults import SILENCE
 from simulator.api.server import ApiServer, kubeconfig_for
@@ -29,17 +28,17 @@ from tests.view.web.sample import cluster, held_pod
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model import state
+from view.model.explanation import PodExplanation
 from view.model.nodes import NodeFacts, read_node
 from view.model.reports import ClusterReport, Freshness
 from view.model.state import ClusterState
-from view.model.stories import PodStory
 from view.web import server as module
 from view.web.app import contact, create_app
 from view.web.feed import Feed
 from view.web.hosts import Hosts
 from view.web.live import Live
 from view.web.metrics import Metrics
-from view.web.server import Server, connection_of
+from view.web.server import PageServer, connection_of
 from view.web.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -134,7 +133,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
         assert "a100-1" in text  # what was known then
         assert "gpu_turnstile_view_in_step 0.0" in page.ask("/metrics")[1]
         assert f'data-stale="{why}"' in page.ask("/rows?since=0")[1]
-        api.mend()
+        api.restore()
         page.wait(lambda: page.ask("/readyz")[0] == 200)
         assert 'data-stale=""' in page.ask("/")[1]
 
@@ -172,7 +171,7 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
     with ApiClient(api.url) as admin:
         admin.delete("/api/v1/namespaces/llm/pods/short", grace_period_seconds=0)
 
-    def story() -> PodStory:
+    def story() -> PodExplanation:
         found = live.explain("llm", "short")
         assert found is not None
         return found
@@ -238,7 +237,7 @@ def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
 
 
 def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
-    server = Server(replace(settings, prometheus=Prometheus("http://127.0.0.1:1")))
+    server = PageServer(replace(settings, prometheus=Prometheus("http://127.0.0.1:1")))
     assert server.connections == 802
     assert server.cfg.bind == ["127.0.0.1:8480"]
     server.end()
@@ -255,8 +254,8 @@ def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
 def test_what_cannot_be_used_is_found_before_the_port_is_opened(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[Server] = []
-    monkeypatch.setattr(Server, "run", lambda server: ran.append(server))  # noqa: PLW0108 -- bound
+    ran: list[PageServer] = []
+    monkeypatch.setattr(PageServer, "run", lambda server: ran.append(server))  # noqa: PLW0108 -- bound
     module.serve(settings)
     (tmp_path / "kubeconfig").write_text("[]")
     with pytest.raises(SettingsError, match="cannot use"):

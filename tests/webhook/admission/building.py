@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from contract.names import Names
 from contract.stamps import OrderStamp
-from webhook.admission.options import DEFAULTS, Options
+from webhook.admission.decision import Decision
+from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.pods import decide_pod
-from webhook.admission.reviews import Review, Target
-from webhook.admission.verdicts import Verdict
+from webhook.admission.reviews import Review, ReviewedResource
 
 Json = dict[str, Any]
 TIME = 1_700_000_000_000_000_000
@@ -32,13 +32,13 @@ def no_stamp() -> OrderStamp:
 
 
 def decide(
-    pod: Json, options: Options = DEFAULTS, *, stamp: Callable[[], OrderStamp] = stamp
-) -> Verdict:
+    pod: Json, options: AdmissionOptions = DEFAULTS, *, stamp: Callable[[], OrderStamp] = stamp
+) -> Decision:
     """Decide about a new pod, by the usual names."""
     return decide_pod(pod, names=Names(), stamp=stamp, options=options)
 
 
-def review_of(target: Target, content: Json | None, /, **changes: Any) -> Review:
+def review_of(target: ReviewedResource, content: Json | None, /, **changes: Any) -> Review:
     whole: Json = {
         "uid": "u",
         "target": target,
@@ -51,7 +51,7 @@ def review_of(target: Target, content: Json | None, /, **changes: Any) -> Review
     return Review(**(whole | changes))
 
 
-def applied(content: Json, verdict: Verdict) -> Json:
+def applied(content: Json, verdict: Decision) -> Json:
     operations: Any = [dict(each) for each in verdict.patch]
     patched: Json = jsonpatch.apply_patch(content, operations)
     return patched

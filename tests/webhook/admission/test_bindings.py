@@ -18,8 +18,8 @@ from tests.webhook.admission.building import (
     stamp,
 )
 from webhook.admission.bindings import mutate_binding, stamp_binding
-from webhook.admission.reviews import Target
-from webhook.admission.verdicts import Verdict
+from webhook.admission.decision import Decision
+from webhook.admission.reviews import ReviewedResource
 
 NAMES = Names()
 STAMPS = {
@@ -27,10 +27,10 @@ STAMPS = {
     "tencent.com/bind-order": ORDER,
     "tencent.com/predicate-node": "node-1",
 }
-BINDING = Target("", "v1", "pods", "Binding", "binding")
+BINDING = ReviewedResource("", "v1", "pods", "Binding", "binding")
 
 
-def _stamp(binding: Json) -> Verdict:
+def _stamp(binding: Json) -> Decision:
     return stamp_binding(binding, names=NAMES, stamp=stamp)
 
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_stamped_is_bound_all_the_same(
 ) -> None:
     binding[field] = value
     verdict = stamp_binding(binding, names=NAMES, stamp=no_stamp)
-    assert verdict == Verdict(warnings=(f"{warning}: bound without stamps",))
+    assert verdict == Decision(warnings=(f"{warning}: bound without stamps",))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,14 @@ def test_what_cannot_be_stamped_is_bound_all_the_same(
     [
         (BINDING, False),
         (BINDING, True),
-        (Target("", "v1", "pods", "", "binding"), False),
-        (Target("", "v1", "bindings", "Binding", ""), False),
-        (Target("", "v1", "", "Binding", ""), False),
+        (ReviewedResource("", "v1", "pods", "", "binding"), False),
+        (ReviewedResource("", "v1", "bindings", "Binding", ""), False),
+        (ReviewedResource("", "v1", "", "Binding", ""), False),
     ],
 )
-def test_both_ways_to_bind_are_stamped(binding: Json, target: Target, dry_run: bool) -> None:
+def test_both_ways_to_bind_are_stamped(
+    binding: Json, target: ReviewedResource, dry_run: bool
+) -> None:
     review = review_of(target, binding, dry_run=dry_run)
     assert mutate_binding(review, names=NAMES, stamp=stamp) == _stamp(binding)
 
@@ -92,8 +94,11 @@ def test_both_ways_to_bind_are_stamped(binding: Json, target: Target, dry_run: b
     ("changes", "what"),
     [
         ({"operation": "UPDATE"}, "UPDATE of v1/pods/binding"),
-        ({"target": Target("", "v1", "pods", "Pod", "")}, "CREATE of v1/pods"),
-        ({"target": Target("", "v1", "pods", "Eviction", "binding")}, "CREATE of v1/pods/binding"),
+        ({"target": ReviewedResource("", "v1", "pods", "Pod", "")}, "CREATE of v1/pods"),
+        (
+            {"target": ReviewedResource("", "v1", "pods", "Eviction", "binding")},
+            "CREATE of v1/pods/binding",
+        ),
     ],
 )
 def test_anything_else_passes_unread_with_a_warning(
@@ -101,7 +106,7 @@ def test_anything_else_passes_unread_with_a_warning(
 ) -> None:
     review = review_of(BINDING, binding, **changes)
     warning = f"gpu-turnstile stamps only CREATE of v1/pods/binding here: {what} passed unread"
-    assert mutate_binding(review, names=NAMES, stamp=no_stamp) == Verdict(warnings=(warning,))
+    assert mutate_binding(review, names=NAMES, stamp=no_stamp) == Decision(warnings=(warning,))
 
 
 KEYS = st.sampled_from([*STAMPS, "a/b", "~", "/~1"]) | st.text(max_size=5)

@@ -16,13 +16,13 @@ from tests.deploy.policies import denials
 from tests.examples import share
 from tests.webhook.admission.building import ANY, Json, applied, decide
 from tests.webhook.admission.test_pods import SPEC
+from webhook.admission.decision import Decision
 from webhook.admission.defaults import adjust_memory
-from webhook.admission.options import DefaultMemory, Options
-from webhook.admission.verdicts import Verdict
+from webhook.admission.options import AdmissionOptions, DefaultMemory
 
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
-PROPORTIONAL = Options(97, DefaultMemory.PROPORTIONAL)
+PROPORTIONAL = AdmissionOptions(97, DefaultMemory.PROPORTIONAL)
 
 
 def test_the_containers_of_a_pod_are_copied_once_however_many_there_are(
@@ -93,7 +93,7 @@ def test_whole_cards_are_given_no_more_memory_than_they_have(
         _asking("fits", limits={CORE: "200", MEMORY: "8"}),
         _asking("a-share", limits={CORE: "50", MEMORY: "6"}),
     ]
-    verdict = decide(pod, Options(4, default))
+    verdict = decide(pod, AdmissionOptions(4, default))
     assert verdict.warnings == (
         "container one: memory 6 is more than 4, all that its whole cards have",
         "container two: memory 9 is more than 8, all that its whole cards have",
@@ -105,7 +105,7 @@ def test_whole_cards_are_given_no_more_memory_than_they_have(
     }
     assert two["resources"] == {"limits": {CORE: "200", MEMORY: "8"}}
     assert others == pod["spec"]["containers"][2:]
-    assert decide(pod, Options(0, DefaultMemory.REFUSE)).warnings == ()
+    assert decide(pod, AdmissionOptions(0, DefaultMemory.REFUSE)).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_whatever_the_pod_only_missing_memory_and_too_much_of_it_is_changed(
     pod: Json, largest: int
 ) -> None:
     before = copy.deepcopy(pod)
-    options = Options(largest, DefaultMemory.PROPORTIONAL)
+    options = AdmissionOptions(largest, DefaultMemory.PROPORTIONAL)
     adjusted = adjust_memory(pod, names=NAMES, options=options)
     assert pod == before
-    assert applied(copy.deepcopy(pod), Verdict(patch=adjusted.patch)) == adjusted.pod
+    assert applied(copy.deepcopy(pod), Decision(patch=adjusted.patch)) == adjusted.pod
     demand, errors = read_pod_demand(pod.get("spec"), NAMES)
     after, left = read_pod_demand(adjusted.pod.get("spec"), NAMES)
     assert [each for each in errors if each.rule != "share-without-memory"] == list(left)
@@ -161,7 +161,7 @@ def test_shares_of_one_card_together_fit_the_largest(cores: list[int], largest: 
     together = [each for n, each in enumerate(cores) if sum(cores[: n + 1]) <= 100]
     containers = [_asking(f"c{n}", limits={CORE: each}) for n, each in enumerate(together)]
     pod: Json = {"spec": {"containers": containers}}
-    options = Options(largest, DefaultMemory.PROPORTIONAL)
+    options = AdmissionOptions(largest, DefaultMemory.PROPORTIONAL)
     demand, _ = read_pod_demand(adjust_memory(pod, names=NAMES, options=options).pod["spec"], NAMES)
     assert sum(each.demand.memory for each in demand.containers) <= max(largest, len(together))
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from contract.names import Names
 from contract.requests import read_pod_demand
 from tests.examples import any_json
-from webhook.admission.verdicts import bounded
+from webhook.admission.decision import bounded
 from webhook.admission.warnings import about_environment
 
 NAMES = Names()

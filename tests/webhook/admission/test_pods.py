@@ -20,11 +20,11 @@ from tests.webhook.admission.building import (
     review_of,
     stamp,
 )
-from webhook.admission.options import Options
+from webhook.admission.decision import Decision
+from webhook.admission.options import AdmissionOptions
 from webhook.admission.pods import decide_pod, mutate_pod
 from webhook.admission.privileged import Privileged
-from webhook.admission.reviews import Target
-from webhook.admission.verdicts import Verdict
+from webhook.admission.reviews import ReviewedResource
 
 NAMES = Names()
 CORE, MEMORY = NAMES.core, NAMES.memory
@@ -68,7 +68,7 @@ BY_BINDING = {f"tencent.com/{key}": "1" for key in ("predicate-time", "bind-orde
 def test_a_pod_without_gpus_passes_untouched(pod: Json, annotations: Json) -> None:
     _with_resources(pod, {"limits": {"cpu": "1"}})
     pod["metadata"]["annotations"] = annotations
-    assert decide(pod, stamp=no_stamp) == Verdict()
+    assert decide(pod, stamp=no_stamp) == Decision()
 
 
 def test_resources_whose_names_are_nearly_ours_are_refused_or_warned_of(pod: Json) -> None:
@@ -101,7 +101,7 @@ def test_a_privileged_container_of_a_gpu_pod_is_warned_of_or_denied(pod: Json, f
     verdict = decide(pod)
     assert verdict.allowed
     assert verdict.warnings == ("container helper: privileged, it sees every card of its node",)
-    denied = decide(pod, Options(privileged=Privileged.DENY), stamp=no_stamp)
+    denied = decide(pod, AdmissionOptions(privileged=Privileged.DENY), stamp=no_stamp)
     at = len(pod["spec"][field]) - 1
     assert [str(each) for each in denied.errors] == [
         (
@@ -112,8 +112,8 @@ def test_a_privileged_container_of_a_gpu_pod_is_warned_of_or_denied(pod: Json, f
     ]
     pod["spec"]["containers"][0].pop("resources")
     for treatment in Privileged:
-        options = Options(privileged=treatment)
-        assert decide(pod, options, stamp=no_stamp) == Verdict()
+        options = AdmissionOptions(privileged=treatment)
+        assert decide(pod, options, stamp=no_stamp) == Decision()
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_can_hardly_be_meant_is_allowed_with_a_warning(
 ) -> None:
     _with_resources(pod, {"limits": {CORE: "20", MEMORY: "7"}})
     pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    verdict = decide(pod, Options(largest))
+    verdict = decide(pod, AdmissionOptions(largest))
     assert verdict.label == "patched"
     assert verdict.warnings == (
         *more,
@@ -248,12 +248,14 @@ def test_another_domain_changes_every_name(pod: Json) -> None:
     ]
 
 
-POD = Target("", "v1", "pods", "Pod", "")
+POD = ReviewedResource("", "v1", "pods", "Pod", "")
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize("target", [POD, Target("", "v1", "", "Pod", "")])
-def test_the_creation_of_a_pod_is_decided(pod: Json, target: Target, dry_run: bool) -> None:
+@pytest.mark.parametrize("target", [POD, ReviewedResource("", "v1", "", "Pod", "")])
+def test_the_creation_of_a_pod_is_decided(
+    pod: Json, target: ReviewedResource, dry_run: bool
+) -> None:
     review = review_of(target, pod, dry_run=dry_run)
     assert mutate_pod(review, names=NAMES, stamp=stamp) == decide(pod)
 
@@ -262,15 +264,18 @@ def test_the_creation_of_a_pod_is_decided(pod: Json, target: Target, dry_run: bo
     ("changes", "what"),
     [
         ({"operation": "UPDATE"}, "UPDATE of v1/pods"),
-        ({"target": Target("", "v1", "pods", "Binding", "binding")}, "CREATE of v1/pods/binding"),
-        ({"target": Target("", "v1", "nodes", "Node", "")}, "CREATE of v1/nodes"),
+        (
+            {"target": ReviewedResource("", "v1", "pods", "Binding", "binding")},
+            "CREATE of v1/pods/binding",
+        ),
+        ({"target": ReviewedResource("", "v1", "nodes", "Node", "")}, "CREATE of v1/nodes"),
     ],
 )
 def test_anything_else_passes_unread_with_a_warning(
     pod: Json, changes: dict[str, Any], what: str
 ) -> None:
     verdict = mutate_pod(review_of(POD, pod, **changes), names=NAMES, stamp=no_stamp)
-    assert verdict == Verdict(
+    assert verdict == Decision(
         warnings=(f"gpu-turnstile decides only CREATE of v1/pods here: {what} passed unread",)
     )
 
@@ -334,7 +339,7 @@ def test_a_pod_of_a_thousand_containers_and_annotations_is_decided(pod: Json) ->
 
 
 OUR_SCHEDULER = "gpu-turnstile-scheduler"
-OUR_OPTIONS = Options(scheduler_name=OUR_SCHEDULER)
+OUR_OPTIONS = AdmissionOptions(scheduler_name=OUR_SCHEDULER)
 
 
 @pytest.mark.parametrize("given", [None, "", "default-scheduler"])
@@ -371,8 +376,8 @@ def test_a_gpu_pod_that_names_no_runtime_class_gets_ours_where_there_is_one(
     pod: Json, given: Json, expected: str
 ) -> None:
     pod["spec"] |= given
-    verdict = decide(pod, Options(runtime_class="nvidia"))
+    verdict = decide(pod, AdmissionOptions(runtime_class="nvidia"))
     assert applied(pod, verdict)["spec"] == pod["spec"] | {"runtimeClassName": expected}
     plain = _with_resources(pod, {})
-    again = decide(plain, Options(runtime_class="nvidia"))
-    assert again == Verdict()
+    again = decide(plain, AdmissionOptions(runtime_class="nvidia"))
+    assert again == Decision()

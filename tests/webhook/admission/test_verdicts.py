@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
-from contract.errors import Fault, FieldError
+from contract.errors import FieldError, FieldFault
 from contract.names import Names
-from webhook.admission.verdicts import Verdict, bounded
+from webhook.admission.decision import Decision, bounded
 from webhook.admission.warnings import advise
 
 
@@ -28,11 +28,11 @@ def test_characters_that_break_a_line_are_replaced() -> None:
 
 
 def test_a_verdict_is_named_by_what_it_does() -> None:
-    error = FieldError("spec", Fault.INVALID, "no", "b")
-    other = FieldError("spec", Fault.INVALID, "no", "a")
-    assert Verdict().label == "allowed"
-    assert Verdict(patch=({"op": "add"},)).label == "patched"
-    denied = Verdict(errors=(error, other, error))
+    error = FieldError("spec", FieldFault.INVALID, "no", "b")
+    other = FieldError("spec", FieldFault.INVALID, "no", "a")
+    assert Decision().label == "allowed"
+    assert Decision(patch=({"op": "add"},)).label == "patched"
+    denied = Decision(errors=(error, other, error))
     assert (denied.label, denied.allowed, denied.rules) == ("denied", False, ("a", "b"))
 
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from contract.names import Names
 from tests.examples import share
 from tests.webhook.admission.building import Json, review_of
-from webhook.admission.options import DEFAULTS, DefaultMemory, Options
+from webhook.admission.decision import Decision
+from webhook.admission.options import DEFAULTS, AdmissionOptions, DefaultMemory
 from webhook.admission.privileged import Privileged
-from webhook.admission.reviews import Review, Target
-from webhook.admission.verdicts import Verdict
+from webhook.admission.reviews import Review, ReviewedResource
 from webhook.admission.workloads import validate_workload
 
 NAMES = Names()
@@ -50,10 +50,12 @@ def _workload(path: str, template: object) -> Json:
 def _review(new: Json | None, old: Json | None = None, *, kind: int = 0, **changes: Any) -> Review:
     group, plural, name, _ = KINDS[kind]
     changes = {"operation": "UPDATE" if old is not None else "CREATE"} | changes
-    return review_of(Target(group, "v1", plural, name, ""), new, old_object=old, **changes)
+    return review_of(
+        ReviewedResource(group, "v1", plural, name, ""), new, old_object=old, **changes
+    )
 
 
-def _validate(review: Review, options: Options = DEFAULTS) -> Verdict:
+def _validate(review: Review, options: AdmissionOptions = DEFAULTS) -> Decision:
     return validate_workload(review, names=NAMES, options=options)
 
 
@@ -62,7 +64,7 @@ def test_a_template_that_asks_by_a_name_that_is_nearly_ours_is_refused_or_warned
     limits = template["spec"]["containers"][0]["resources"]["limits"]
     limits["example.com/vcuda-core"] = "50"
     verdict = _validate(_review(_workload(TEMPLATE, template)))
-    assert verdict == Verdict(
+    assert verdict == Decision(
         warnings=(f"write {CORE}, example.com/vcuda-core is not served here",)
     )
     limits["tencent.com/vcuda-cores"] = "50"
@@ -81,7 +83,7 @@ def test_the_rules_of_pods_hold_with_the_path_from_the_root(
     workload: tuple[str, str, str, str], operation: str, named: str
 ) -> None:
     group, plural, kind, path = workload
-    target = Target(
+    target = ReviewedResource(
         group, "v1", "" if named == "kind" else plural, "" if named == "resource" else kind, ""
     )
     new = _workload(path, _template(core="150"))
@@ -91,12 +93,12 @@ def test_the_rules_of_pods_hold_with_the_path_from_the_root(
     ]
     assert verdict.patch == ()
     good = _workload(path, _template(core="100"))
-    assert _validate(_review(good, target=target, operation=operation)) == Verdict()
+    assert _validate(_review(good, target=target, operation=operation)) == Decision()
 
 
 @pytest.mark.parametrize("broken", [None, [], "x", {"template": None}, {"template": {"spec": 5}}])
 def test_what_has_no_template_is_left_to_the_api_server(broken: object) -> None:
-    assert _validate(_review({"spec": broken})) == Verdict()
+    assert _validate(_review({"spec": broken})) == Decision()
 
 
 def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
@@ -105,7 +107,7 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
         ("tencent.com/gpu-assigned", "tencent.com/bind-order", "tencent.com/vcuda-core"), "1"
     )
     annotations = "spec.template.metadata.annotations"
-    assert _validate(_review(_workload(TEMPLATE, template)), Options(3)) == Verdict(
+    assert _validate(_review(_workload(TEMPLATE, template)), AdmissionOptions(3)) == Decision(
         warnings=(
             "container main: memory 7 is more than 6, all that its whole cards have",
             f"{annotations}[tencent.com/vcuda-core]: deprecated, not read: ask in limits",
@@ -118,8 +120,8 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
 def test_a_template_whose_pods_will_get_memory_passes_with_the_same_warning() -> None:
     new = _workload(TEMPLATE, _template(core="50"))
     assert not _validate(_review(new)).allowed
-    options = Options(96, DefaultMemory.PROPORTIONAL)
-    expected = Verdict(
+    options = AdmissionOptions(96, DefaultMemory.PROPORTIONAL)
+    expected = Decision(
         warnings=("container main: no memory: gets 48 blocks, 50% of the largest card (96)",)
     )
     assert _validate(_review(new), options) == _validate(_review(new, new), options) == expected
@@ -142,7 +144,7 @@ def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
     old = _workload(TEMPLATE, _template(core="150"))
     old["spec"]["template"]["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     new = {**old, "spec": {**old["spec"], "replicas": 0}}
-    options = Options(privileged=Privileged.DENY)
+    options = AdmissionOptions(privileged=Privileged.DENY)
     assert len(_validate(_review(new), options).errors) == 2
     verdict = _validate(_review(new, old), options)
     assert verdict.allowed
@@ -154,19 +156,22 @@ def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
     ("changes", "what"),
     [
         (
-            {"target": Target("apps", "v1", "deployments", "Scale", "scale")},
+            {"target": ReviewedResource("apps", "v1", "deployments", "Scale", "scale")},
             "CREATE of apps/v1/deployments/scale",
         ),
         (
-            {"target": Target("apps", "v1beta1", "deployments", "Deployment", "")},
+            {"target": ReviewedResource("apps", "v1beta1", "deployments", "Deployment", "")},
             "CREATE of apps/v1beta1/deployments",
         ),
-        ({"target": Target("ray.io", "v1", "jobs", "Job", "")}, "CREATE of ray.io/v1/jobs"),
+        (
+            {"target": ReviewedResource("ray.io", "v1", "jobs", "Job", "")},
+            "CREATE of ray.io/v1/jobs",
+        ),
     ],
 )
 def test_anything_else_passes_unread_with_a_warning(changes: dict[str, Any], what: str) -> None:
     new = _workload(TEMPLATE, _template(core="150"))
-    assert _validate(_review(new, **changes)) == Verdict(
+    assert _validate(_review(new, **changes)) == Decision(
         warnings=(f"gpu-turnstile knows no pod template there: {what} passed unread",)
     )
 

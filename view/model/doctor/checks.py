@@ -13,7 +13,7 @@ from view.model.doctor.facts import (
     Finding,
     Level,
     NotReadError,
-    Unread,
+    UnreadSource,
 )
 
 VERSION = "kubernetes-version"
@@ -21,7 +21,7 @@ VERSION = "kubernetes-version"
 
 def _check_proxies(facts: Facts) -> Iterable[Finding]:
     """Judge proxies as agents; what could not be read of both is told with the agents."""
-    if isinstance(facts.programs, Unread) or isinstance(facts.daemonsets, Unread):
+    if isinstance(facts.programs, UnreadSource) or isinstance(facts.daemonsets, UnreadSource):
         return ()
     return nodes.check_programs(facts, PROXY)
 
@@ -60,7 +60,7 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
 }
 
 
-def judge(facts: Facts, node: str | None = None) -> list[Finding]:
+def run_checks(facts: Facts, node: str | None = None) -> list[Finding]:
     """Run all checks; of one that needs what could not be read nothing is known.
 
     Args:

@@ -14,7 +14,7 @@ from view.model.doctor.facts import (
     Level,
     Maybe,
     Samples,
-    Unread,
+    UnreadSource,
     error,
     known,
     ok,
@@ -179,8 +179,8 @@ def check_asked(facts: Facts) -> Iterator[Finding]:
     """See that a scheduler asks the extender."""
     if not installed(facts, EXTENDER):
         return
-    unread = [each for each in facts.extenders.values() if isinstance(each, Unread)]
-    read = [each for each in facts.extenders.values() if not isinstance(each, Unread)]
+    unread = [each for each in facts.extenders.values() if isinstance(each, UnreadSource)]
+    read = [each for each in facts.extenders.values() if not isinstance(each, UnreadSource)]
     name = "gpu_turnstile_scheduler_request_duration_seconds_count"
     asked = sum(value(each, name, verb="filter") or 0 for each in read)
     if asked:
@@ -215,9 +215,9 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
 
 def installed(facts: Facts, program: str) -> bool:
     """Tell whether there are pods of a program, or the Deployment that makes them."""
-    if isinstance(facts.programs, Unread):
+    if isinstance(facts.programs, UnreadSource):
         return False
-    owned = () if isinstance(facts.owned, Unread) else facts.owned
+    owned = () if isinstance(facts.owned, UnreadSource) else facts.owned
     return any(each.component == program for each in facts.programs) or any(
         (each.kind, each.name) == ("Deployment", program) for each in owned
     )
@@ -242,7 +242,7 @@ def check_certificates(
     """Judge the certificates that replicas say that they serve."""
     ends, unread = [], []
     for pod, samples in sorted(replicas.items()):
-        if isinstance(samples, Unread):
+        if isinstance(samples, UnreadSource):
             unread.append(f"{pod}: {samples.why}")
             continue
         expiry = value(samples, f"{prefix}certificate_expiry_timestamp_seconds")

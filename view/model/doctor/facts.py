@@ -8,19 +8,19 @@ from enum import StrEnum
 from typing import Annotated, TypeAlias, TypeVar
 
 from view.model.nodes import NodeFacts
-from view.model.usage import Sample
+from view.model.usage import MetricSample
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadSource:
     """Something that could not be read, and why, in words."""
 
     why: str
 
 
-Maybe: TypeAlias = T | Unread
+Maybe: TypeAlias = T | UnreadSource
 
 
 class NotReadError(Exception):
@@ -33,7 +33,7 @@ def known(part: Maybe[T]) -> T:
     Raises:
         NotReadError: it was not.
     """
-    if isinstance(part, Unread):
+    if isinstance(part, UnreadSource):
         raise NotReadError(part.why)
     return part
 
@@ -98,7 +98,7 @@ class DaemonSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ProgramPod:
     """A pod of ours."""
 
     component: Annotated[str, "its ``app.kubernetes.io/name``."]
@@ -114,7 +114,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Hook:
+class WebhookEntry:
     """One webhook of a configuration."""
 
     name: Annotated[str, "such as ``pods.gpu-turnstile.io``."]
@@ -123,7 +123,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DryRun:
     """What became of a pod that was created as a dry run."""
 
     stamped: Annotated[bool, "whether it came back with the webhook's stamps."]
@@ -140,7 +140,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ReportedAllocation:
     """What the annotation of a pod says that a container got."""
 
     namespace: Annotated[str, "of the pod."]
@@ -152,7 +152,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Owned:
+class ManagedObject:
     """An object that carries our label ``app.kubernetes.io/part-of``."""
 
     kind: Annotated[str, "as in a manifest."]
@@ -165,7 +165,7 @@ class Owned:
     ] = None
 
 
-Samples: TypeAlias = Sequence[Sample]
+Samples: TypeAlias = Sequence[MetricSample]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +176,16 @@ class Facts:
     domain: Annotated[str, "of resource and annotation names."]
     version: Annotated[Maybe[str], "of the API server, such as ``v1.36.2``."]
     nodes: Annotated[Maybe[Sequence[NodeFacts]], "all of them."]
-    programs: Annotated[Maybe[Sequence[Program]], "all pods of ours."]
+    programs: Annotated[Maybe[Sequence[ProgramPod]], "all pods of ours."]
     mutating: Annotated[
-        Maybe[Sequence[Hook] | None],
+        Maybe[Sequence[WebhookEntry] | None],
         "the hooks of the MutatingWebhookConfiguration; ``None`` where there is none.",
     ]
     policies: Annotated[
         Maybe[Mapping[str, bool]],
         "names of our ValidatingAdmissionPolicies, and whether each is bound.",
     ]
-    trial: Annotated[Maybe[Trial], "of the pod that was created as a dry run."]
+    trial: Annotated[Maybe[DryRun], "of the pod that was created as a dry run."]
     lease: Annotated[Maybe[Lease | None], "the extender's; ``None`` where there is none."]
     daemonsets: Annotated[
         Maybe[Mapping[str, DaemonSet]], "those in the agents' namespace, by name."
@@ -193,8 +193,10 @@ class Facts:
     enforcement: Annotated[
         Maybe[str], "what the agents' DaemonSet sets; ``none`` where it sets nothing."
     ]
-    held: Annotated[Maybe[Sequence[Held]], "what the annotations of running pods say."]
-    owned: Annotated[Maybe[Sequence[Owned]], "our objects."]
+    held: Annotated[
+        Maybe[Sequence[ReportedAllocation]], "what the annotations of running pods say."
+    ]
+    owned: Annotated[Maybe[Sequence[ManagedObject]], "our objects."]
     agents: Annotated[Mapping[str, Maybe[Samples]], "metrics of agents, by node."]
     proxies: Annotated[Mapping[str, Maybe[Samples]], "metrics of proxies, by node."]
     webhooks: Annotated[Mapping[str, Maybe[Samples]], "metrics of webhook replicas, by pod."]
@@ -206,7 +208,7 @@ class Facts:
 
         Of several releases the one that most objects belong to.
         """
-        owned = [] if isinstance(self.owned, Unread) else self.owned
+        owned = [] if isinstance(self.owned, UnreadSource) else self.owned
         releases = Counter(each.release for each in owned if each.release)
         if not releases:
             return "kubectl apply -k YOUR-KUSTOMIZATION"

@@ -12,12 +12,12 @@ from view.model.doctor.facts import (
     PROXY,
     Facts,
     Finding,
-    Held,
     Level,
     Maybe,
-    Program,
+    ProgramPod,
+    ReportedAllocation,
     Samples,
-    Unread,
+    UnreadSource,
     error,
     known,
     ok,
@@ -67,14 +67,14 @@ class _ByText:
 def _where(replicas: Mapping[str, Maybe[Samples]], name: str, **labels: str) -> Iterator[str]:
     """Yield the nodes of which a metric that was read is something else than zero."""
     for node, samples in replicas.items():
-        if not isinstance(samples, Unread) and value(samples, name, **labels):
+        if not isinstance(samples, UnreadSource) and value(samples, name, **labels):
             yield node
 
 
 def _where_not(replicas: Mapping[str, Maybe[Samples]], name: str) -> Iterator[str]:
     """Yield the nodes of which a metric is zero."""
     for node, samples in replicas.items():
-        if not isinstance(samples, Unread) and value(samples, name) == 0:
+        if not isinstance(samples, UnreadSource) and value(samples, name) == 0:
             yield node
 
 
@@ -89,7 +89,11 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
         text = "no node has a label that the DaemonSet chooses nodes by"
         yield error(text, "kubectl label node NODE gpu-turnstile.io/gpus=true")
         return
-    nodes = None if isinstance(facts.nodes, Unread) else {each.placed.name for each in facts.nodes}
+    nodes = (
+        None
+        if isinstance(facts.nodes, UnreadSource)
+        else {each.placed.name for each in facts.nodes}
+    )
     ready = {each.node for each in pods if each.ready}
     found, counted = _ByText(), list[Finding]()
     if daemonset.there < daemonset.wanted:
@@ -111,7 +115,7 @@ def check_programs(facts: Facts, component: str) -> Iterator[Finding]:
     yield from found.findings("" if counted else fine)
 
 
-def _compare_images(pods: Sequence[Program], found: _ByText) -> None:
+def _compare_images(pods: Sequence[ProgramPod], found: _ByText) -> None:
     """Tell of pods that run another image than most; of all where no image is the commonest."""
     ranked = Counter(each.image for each in pods).most_common()
     if len(ranked) < 2:
@@ -134,7 +138,7 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
     found = _ByText()
     for whose, replicas in (("", facts.agents), ("its proxy: ", facts.proxies)):
         for node, samples in sorted(replicas.items()):
-            if isinstance(samples, Unread):
+            if isinstance(samples, UnreadSource):
                 found.add(Level.UNKNOWN, node, f"{whose}{samples.why}")
     silent = _where_not(facts.agents, f"{_AGENT}registered")
     found.add(Level.ERROR, silent, "the kubelet does not know the agent's resources", _POD)
@@ -161,8 +165,8 @@ def check_other_plugins(facts: Facts) -> Iterator[Finding]:
     yield from found.findings(f"no GPU node serves {NVIDIA[0]} beside ours")
 
 
-def _programs_on(facts: Facts, node: NodeFacts, *components: str) -> list[Program]:
-    programs = () if isinstance(facts.programs, Unread) else facts.programs
+def _programs_on(facts: Facts, node: NodeFacts, *components: str) -> list[ProgramPod]:
+    programs = () if isinstance(facts.programs, UnreadSource) else facts.programs
     name = node.placed.name
     return [each for each in programs if each.node == name and each.component in components]
 
@@ -238,7 +242,7 @@ def check_records(facts: Facts) -> Iterator[Finding]:
     late = _where(facts.agents, f"{_AGENT}patches_pending")
     text = "allocations are not written to their pods yet"
     found.add(Level.WARNING, late, text, "docs/operate.md#the-api-server-is-away")
-    nodes = () if isinstance(facts.nodes, Unread) else facts.nodes
+    nodes = () if isinstance(facts.nodes, UnreadSource) else facts.nodes
     there = {
         each.placed.name: {card.uuid for card in each.placed.cards}
         for each in nodes
@@ -247,12 +251,12 @@ def check_records(facts: Facts) -> Iterator[Finding]:
     for each in known(facts.held):
         whose = f"pod {each.namespace}/{each.pod}: container {each.container}"
         explain = f"kubectl gpu explain -n {each.namespace} {each.pod}"
-        samples = facts.agents.get(each.node, Unread(""))
+        samples = facts.agents.get(each.node, UnreadSource(""))
         lost = sorted(each.cards - there.get(each.node, each.cards))
         if lost:
             text = f"{whose} is on {lost_in_words(lost)} and computes on nothing there: "
             found.add(Level.WARNING, each.node, f"{text}delete the pod", explain)
-        elif isinstance(samples, Unread):
+        elif isinstance(samples, UnreadSource):
             text = "its agent's metrics cannot be read: what pods hold was not compared"
             found.add(Level.UNKNOWN, each.node, text)
         else:
@@ -264,7 +268,7 @@ def check_records(facts: Facts) -> Iterator[Finding]:
     yield from found.findings(f"of {count}, all hold what their annotation says")
 
 
-def _agrees(held: Held, samples: Samples) -> bool:
+def _agrees(held: ReportedAllocation, samples: Samples) -> bool:
     whose = {"namespace": held.namespace, "pod": held.pod, "container": held.container}
     by_card = {
         each.labels.get("card", ""): each.value

@@ -1,4 +1,4 @@
-"""``python -m agent.keeper ARGUMENTS``: runs ``python -m agent ARGUMENTS``, again when it has died.
+"""``python -m agent.supervisor``: runs ``python -m agent``, with these arguments, until it ends well.
 
 The kubelet starts a container that has died, but not while it admits a pod. A pod that asks for
 GPUs waits for the agent in just that moment, so under load the kubelet would come to the agent's
@@ -16,7 +16,7 @@ from types import FrameType
 
 from common.logs import configure
 
-log = logging.getLogger("agent.keeper")
+log = logging.getLogger("agent.supervisor")
 
 QUICK_SECONDS = 10.0
 MOST_QUICK = 3
@@ -24,7 +24,7 @@ MOST_QUICK = 3
 _BAD_SETTINGS = 2
 
 
-def keep(command: Sequence[str]) -> int:
+def supervise(command: Sequence[str]) -> int:
     """Run a command until it ends by itself, or is asked to end with this process.
 
     Returns:
@@ -61,7 +61,7 @@ def keep(command: Sequence[str]) -> int:
 def main() -> None:
     """Keep the agent of this container."""
     configure()
-    sys.exit(keep([sys.executable, "-m", "agent", *sys.argv[1:]]))
+    sys.exit(supervise([sys.executable, "-m", "agent", *sys.argv[1:]]))
 
 
 if __name__ == "__main__":

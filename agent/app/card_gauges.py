@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from agent.cards.nvml_use import read_use
-from agent.kubernetes_api.events import Notice, Subject
+from agent.kubernetes_api.events import EventSubject, Notice
 from agent.observability.decision_log import named
 from agent.observability.metrics import Metrics, render_series
 from agent.observability.series import card_series, gpu_manager_series
@@ -12,7 +12,7 @@ from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
 from agent.settings import MetricsNames, Settings
 from agent.usage.holdings import Holdings
-from agent.usage.join import Measured, Overuse
+from agent.usage.join import NodeMeasurement, Overuse
 from agent.usage.meter import Meter, Owners
 from common.status import Page
 from contract.inventory import Inventory
@@ -20,7 +20,7 @@ from contract.inventory import Inventory
 log = logging.getLogger(__name__)
 
 
-class CardReport:
+class CardGauges:
     """Shows what containers hold of the cards, and what they use where that is measured.
 
     Attributes:
@@ -52,7 +52,7 @@ class CardReport:
         return {}
 
     @property
-    def _measured(self) -> Measured | None:
+    def _measured(self) -> NodeMeasurement | None:
         return self.meter.measured if self.meter is not None else None
 
     def _make_meter(self) -> Meter:
@@ -71,7 +71,7 @@ class CardReport:
         ref, pod = overuse.ref, overuse.ref.pod
         self._metrics.overuse.inc()
         log.warning("takes more than it holds", extra={**named(ref), "reason": overuse.text})
-        subject = Subject("Pod", pod.namespace, pod.name, pod.uid)
+        subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
         self._tell(Notice(subject, "GPUOveruse", f"container {ref.container}: {overuse.text}"))
 
     def _as_gpu_manager(self) -> tuple[int, str, bytes]:

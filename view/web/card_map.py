@@ -10,7 +10,7 @@ from typing import NamedTuple
 from view.model.reports import CardReport, NodeReport
 from view.model.words import count_of
 from view.web.figures import percent
-from view.web.filters import Group, Paint, Show, is_of_kind
+from view.web.filters import CardFilter, MapColor, MapGrouping, is_of_kind
 
 _COLUMNS = 4
 _WIDTH, _HEIGHT, _GAP = 8, 12, 1
@@ -36,19 +36,19 @@ class Division(NamedTuple):
     nodes: tuple[tuple[NodeReport, tuple[CardReport, ...]], ...]
 
 
-def share(node: NodeReport, card: CardReport, paint: Paint) -> int | None:
+def share(node: NodeReport, card: CardReport, paint: MapColor) -> int | None:
     """Return how many percent of a card are held or used; ``None`` where that is not known."""
-    if paint is Paint.USE:
+    if paint is MapColor.USE:
         return None if card.cores_used is None else percent(card.cores_used, card.cores)
     if node.problem:
         return None
-    if paint is Paint.MEMORY:
+    if paint is MapColor.MEMORY:
         return percent(card.blocks_held, card.blocks)
     return percent(card.cores_held, card.cores)
 
 
 def picture(
-    node: NodeReport, cards: Sequence[CardReport], meant: Collection[str], paint: Paint
+    node: NodeReport, cards: Sequence[CardReport], meant: Collection[str], paint: MapColor
 ) -> Picture:
     """Draw some cards of a node; those that are not *meant* are faint."""
     cells: list[str] = []
@@ -78,8 +78,10 @@ def picture(
     )
 
 
-def _cell(node: NodeReport, card: CardReport, paint: Paint, x: int, y: int) -> tuple[str, str, str]:
-    if is_of_kind(Show.WRONG, node, card):
+def _cell(
+    node: NodeReport, card: CardReport, paint: MapColor, x: int, y: int
+) -> tuple[str, str, str]:
+    if is_of_kind(CardFilter.WRONG, node, card):
         return WRONG, _crossed(x, y), "wrong"
     found = share(node, card, paint)
     if found is None:
@@ -95,30 +97,32 @@ def _crossed(x: int, y: int) -> str:
 
 
 def divide(
-    shown: Sequence[tuple[NodeReport, tuple[CardReport, ...]]], group: Group
+    shown: Sequence[tuple[NodeReport, tuple[CardReport, ...]]], group: MapGrouping
 ) -> list[Division]:
     """Divide nodes and their cards; what has neither model nor pool comes last."""
-    if group is Group.NONE:
+    if group is MapGrouping.NONE:
         return [Division("", "", tuple((node, node.cards) for node, _ in shown))]
     found: dict[str, list[tuple[NodeReport, tuple[CardReport, ...]]]] = {}
     for node, _ in shown:
         by_name: dict[str, tuple[CardReport, ...]] = {}
         for card in node.cards:
-            name = node.pool if group is Group.POOL else card.model
+            name = node.pool if group is MapGrouping.POOL else card.model
             by_name[name] = (*by_name.get(name, ()), card)
-        for name, cards in (by_name or {node.pool if group is Group.POOL else "": ()}).items():
+        for name, cards in (
+            by_name or {node.pool if group is MapGrouping.POOL else "": ()}
+        ).items():
             found.setdefault(name, []).append((node, cards))
     names = sorted(found, key=lambda each: (not each, each))
     kept = names if len(names) <= _MOST_GROUPS else names[: _MOST_GROUPS - 1]
     rest = [each for name in names[len(kept) :] for each in found[name]]
-    none = "No cards" if group is Group.MODEL else "No pool"
+    none = "No cards" if group is MapGrouping.MODEL else "No pool"
     divisions = [Division(name or none, _sums(found[name]), tuple(found[name])) for name in kept]
     return [*divisions, Division("Others", _sums(rest), tuple(rest))] if rest else divisions
 
 
 def _sums(nodes: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> str:
     cards = [(node, card) for node, its in nodes for card in its]
-    whole = sum(is_of_kind(Show.WHOLE, node, card) for node, card in cards)
-    wrong = sum(is_of_kind(Show.WRONG, node, card) for node, card in cards)
+    whole = sum(is_of_kind(CardFilter.WHOLE, node, card) for node, card in cards)
+    wrong = sum(is_of_kind(CardFilter.WRONG, node, card) for node, card in cards)
     text = f"{count_of(len(nodes), 'node')}, {count_of(len(cards), 'card')}, {whole} whole free"
     return f"{text}, {wrong} wrong" if wrong else text

@@ -8,7 +8,7 @@ from view.model.reports import CardReport, ContainerReport, Gap, PodReport
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgressStep:
     """One step of a pod's way."""
 
     name: Annotated[
@@ -20,7 +20,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class CardVerdict:
+class CardFit:
     """One card and one container of a pod."""
 
     index: Annotated[int, "of the card."]
@@ -33,7 +33,7 @@ class CardVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeVerdict:
+class NodeFit:
     """One node and a pod."""
 
     node: Annotated[str, "its name."]
@@ -41,16 +41,16 @@ class NodeVerdict:
         bool, "whether all containers of the pod fit on its cards, and it is not cordoned."
     ]
     reason: Annotated[str, "why not, in the scheduler extender's words; empty where it fits."]
-    for_good: Annotated[bool, "freeing cards would not help."]
-    cards: Annotated[tuple[CardVerdict, ...], "its cards."] = ()
-    placing: Annotated[
+    unresolvable: Annotated[bool, "freeing cards would not help."]
+    cards: Annotated[tuple[CardFit, ...], "its cards."] = ()
+    placement: Annotated[
         tuple[tuple[str, tuple[int, ...]], ...],
         "where it fits, the cards that each container would get: name and indices.",
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SuggestedChange:
     """One change that would let a pod run."""
 
     kind: Annotated[
@@ -70,12 +70,12 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class PodStory:
+class PodExplanation:
     """One pod's way, and for one that waits what it waits for."""
 
     pod: Annotated[PodReport, "the pod."]
     summary: Annotated[str, "in one sentence, how it stands and why."]
-    steps: Annotated[tuple[Step, ...], "in the order of time."]
+    steps: Annotated[tuple[ProgressStep, ...], "in the order of time."]
     limits: Annotated[
         tuple[str, ...], "what its containers may use, and what the units are, in sentences."
     ]
@@ -83,11 +83,12 @@ class PodStory:
         tuple[str, ...], "what is wrong with the request itself, as the webhook would say it."
     ]
     nodes: Annotated[
-        tuple[NodeVerdict, ...],
+        tuple[NodeFit, ...],
         "cards considered: of its own node, or of all nodes while it waits.",
     ]
     changes: Annotated[
-        tuple[Change, ...], "what would let it run, the smallest first; only for one that does not."
+        tuple[SuggestedChange, ...],
+        "what would let it run, the smallest first; only for one that does not.",
     ]
     no_change: Annotated[
         str, "in a sentence, that nothing would; empty where something would, or it runs."
@@ -99,7 +100,7 @@ class PodStory:
     ] = ""
 
 
-class Answer(StrEnum):
+class FitResult(StrEnum):
     """Whether a manifest fits."""
 
     FITS = "fits"
@@ -126,7 +127,7 @@ class FitReport:
     kind: Annotated[str, "of the object, such as ``Pod`` or ``Deployment``."]
     namespace: Annotated[str, "its namespace; empty where it names none."]
     name: Annotated[str, "its name."]
-    answer: Annotated[Answer, "whether all its pods fit."]
+    answer: Annotated[FitResult, "whether all its pods fit."]
     replicas: Annotated[
         int, "how many pods it asks for; of a DaemonSet, on how many nodes it wants one."
     ]
@@ -138,10 +139,10 @@ class FitReport:
         tuple[str, ...], "what is wrong with the request itself, as the webhook would say it."
     ]
     nodes: Annotated[
-        tuple[NodeVerdict, ...],
+        tuple[NodeFit, ...],
         "all nodes, those where one such pod fits first; none where the request is wrong.",
     ]
-    changes: Annotated[tuple[Change, ...], "what would let one fit, the smallest first."]
+    changes: Annotated[tuple[SuggestedChange, ...], "what would let one fit, the smallest first."]
     no_change: Annotated[
         str, "in a sentence, that nothing would; empty where something would, or it fits."
     ]
@@ -150,4 +151,4 @@ class FitReport:
     @property
     def fits(self) -> bool:
         """Whether all its pods fit."""
-        return self.answer is Answer.FITS
+        return self.answer is FitResult.FITS

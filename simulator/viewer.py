@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from simulator.burst import container, pod
-from simulator.cluster import NAMES, Cluster
+from simulator.cluster import NAMES, SimulatedCluster
 from simulator.manifests import Json
 from simulator.objects import node_of, why_unbound
 from simulator.report import Report
@@ -19,10 +19,10 @@ _PROGRAM = "from view.kubectl import main; main()"
 _SECONDS = 300.0
 
 
-class People:
+class ClusterViewer:
     """Looks at a cluster of several nodes as a person would."""
 
-    def __init__(self, cluster: Cluster, report: Report) -> None:
+    def __init__(self, cluster: SimulatedCluster, report: Report) -> None:
         self.right = True
         self._cluster = cluster
         self._report = report

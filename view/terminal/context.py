@@ -16,8 +16,8 @@ from common.apiserver.errors import Rejected
 from common.errors import Unavailable
 from contract.names import DEFAULT_DOMAIN, Names
 from placement.scoring import Policy
-from view.cluster.collections import ALL, Kind
-from view.cluster.connection import Connection, connect
+from view.cluster.collections import ALL, ResourceKind
+from view.cluster.connection import ClusterConnection, connect
 from view.cluster.live import LiveCluster
 from view.model.reports import Freshness, Gap
 from view.model.state import ClusterState
@@ -43,7 +43,7 @@ NOT_KNOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CommandOptions:
     """What every command can be told; ``None`` is not told. Named as the flags are."""
 
     kubeconfig: str | None = None
@@ -63,7 +63,7 @@ class Options:
     policy: str | None = None
     watch: bool | None = None
 
-    def over(self, other: "Options") -> "Options":
+    def over(self, other: "CommandOptions") -> "CommandOptions":
         """Return these, and where they say nothing the others."""
         told = {name: getattr(self, name) for name in self.__slots__}
         said = {name: each for name, each in told.items() if each not in (None, ())}
@@ -71,7 +71,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CommandOutput:
     """What a command has found out, for people and for machines."""
 
     kind: Annotated[str, "of the list that machines read."]
@@ -111,10 +111,10 @@ def name_of(item: Any) -> str:
     return str(getattr(item, "name", None) or getattr(pod, "name", None) or item.node)
 
 
-class Session:
+class CommandContext:
     """What a command works with."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: CommandOptions) -> None:
         """Prepare; nothing is asked yet."""
         self.options = options
         color = options.color is not False and not os.environ.get("NO_COLOR")
@@ -136,7 +136,7 @@ class Session:
         return Names(self.options.domain or DEFAULT_DOMAIN)
 
     @cached_property
-    def connection(self) -> Connection:
+    def connection(self) -> ClusterConnection:
         """The API server.
 
         Raises:
@@ -156,7 +156,7 @@ class Session:
         """The namespace that is meant."""
         return self.options.namespace or self.connection.namespace
 
-    def load(self, kinds: Sequence[Kind] = ALL, chosen: str = "") -> LiveCluster:
+    def load(self, kinds: Sequence[ResourceKind] = ALL, chosen: str = "") -> LiveCluster:
         """Read the cluster.
 
         Raises:
@@ -166,7 +166,7 @@ class Session:
         if chosen and (options.selector or options.field_selector):
             one = "" if chosen == "nodes" or options.all_namespaces else self.namespace
             fields, labels = options.field_selector or "", options.selector or ""
-            kinds = [*kinds, Kind(chosen, fields, labels, namespace=one, chosen=True)]
+            kinds = [*kinds, ResourceKind(chosen, fields, labels, namespace=one, chosen=True)]
         with in_words():
             progress = Progress(sys.stderr)
             state = ClusterState(self.names, Policy(options.policy or "binpack"))
@@ -191,7 +191,7 @@ class Session:
         """Return items in the order that the user wants."""
         return sort_by(items, self.options.sort_by) if self.options.sort_by else [*items]
 
-    def show(self, shown: Shown, fresh: Freshness) -> None:
+    def show(self, shown: CommandOutput, fresh: Freshness) -> None:
         """Print what was found out, in the form that the user wants."""
         form = self.options.output
         if form in MACHINE:
@@ -213,7 +213,7 @@ class Session:
         for text in gaps_in_words(shown.gaps):  # what a script reads is rows alone
             click.echo(safe(text), err=True)
 
-    def _aged(self, shown: Shown, fresh: Freshness) -> Page:
+    def _aged(self, shown: CommandOutput, fresh: Freshness) -> Page:
         server = self.connection.client.rest.host
         age = as_of(fresh, time.time(), server)
         gaps = show_gaps(shown.gaps)
@@ -222,7 +222,10 @@ class Session:
         return [*shown.page, *gaps, line(""), age]
 
     def show_all(
-        self, cluster: LiveCluster, picture: Callable[[], Shown], every: float = _STILL_SECONDS
+        self,
+        cluster: LiveCluster,
+        picture: Callable[[], CommandOutput],
+        every: float = _STILL_SECONDS,
     ) -> None:
         """Print a picture; in a watch again when the cluster changes, or *every* few seconds."""
         if not self.options.watch:
@@ -237,7 +240,7 @@ class Session:
         stop = threading.Event()
         version, made, last = cluster.version, -1, None
         cluster.follow(stop)
-        at, shown = 0.0, Shown("", (), ())
+        at, shown = 0.0, CommandOutput("", (), ())
         redrawn = self.screen.is_terminal and not self.machine and self.options.output != "name"
         try:
             with self.screen.redrawing(on=redrawn) as redraw:
@@ -262,7 +265,7 @@ class Session:
 
 
 def read_object(
-    cluster: LiveCluster, kind: Kind, namespace: str, name: str, hint: str = ""
+    cluster: LiveCluster, kind: ResourceKind, namespace: str, name: str, hint: str = ""
 ) -> None:
     """Read one object.
 

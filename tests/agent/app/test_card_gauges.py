@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.app import card_report
+from agent.app import card_gauges
 from agent.runtime.cgroups import Cgroups
 from agent.settings import MetricsNames, Settings
 from agent.usage import join
@@ -52,7 +52,7 @@ def settings(
         (proc / str(pid)).mkdir(parents=True)
         (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/{container}\n")
     monkeypatch.setattr(join, "LASTING_SECONDS", 0)
-    monkeypatch.setattr(card_report, "Cgroups", lambda: Cgroups(proc, folder))
+    monkeypatch.setattr(card_gauges, "Cgroups", lambda: Cgroups(proc, folder))
     kubelet.start()
     return make_settings(
         tmp_path,

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple
 
-from view.model.pod_report import Group, group_pods
+from view.model.pod_report import PodGroup, group_pods
 from view.model.reports import CardReport, ClusterReport, NodeReport, PodReport, Stage
 from view.model.words import count_of
-from view.web.filters import Filter, Show, is_of_kind
+from view.web.filters import CardFilter, Filter, is_of_kind
 
 MOST = 3
 """Lines of one answer."""
@@ -17,7 +17,7 @@ WRONG_STAGES = (Stage.FAILING, Stage.REFUSED, Stage.FAILED)
 Cards = Sequence[tuple[NodeReport, Sequence[CardReport]]]
 
 
-class Line(NamedTuple):
+class SummaryLine(NamedTuple):
     """One line of an answer."""
 
     text: Annotated[str, "in words."]
@@ -27,16 +27,16 @@ class Line(NamedTuple):
     pod: Annotated[PodReport | None, "of which it is; ``None`` where it is of cards."] = None
 
 
-class Answer(NamedTuple):
+class SummaryPanel(NamedTuple):
     """The answer to one question."""
 
     number: int
-    lines: tuple[Line, ...]
+    lines: tuple[SummaryLine, ...]
     more: int
 
 
-def _answer(count: int, lines: Sequence[Line]) -> Answer:
-    return Answer(count, tuple(lines[:MOST]), max(len(lines) - MOST, 0))
+def _answer(count: int, lines: Sequence[SummaryLine]) -> SummaryPanel:
+    return SummaryPanel(count, tuple(lines[:MOST]), max(len(lines) - MOST, 0))
 
 
 def attention(report: ClusterReport, chosen: Filter) -> list[PodReport]:
@@ -50,7 +50,7 @@ def attention(report: ClusterReport, chosen: Filter) -> list[PodReport]:
     ]
 
 
-def grouped(pods: Iterable[PodReport]) -> list[Group]:
+def grouped(pods: Iterable[PodReport]) -> list[PodGroup]:
     """Return pods by stage, owner and cause: those that are not well first, then the oldest."""
     pods = tuple(pods)
     return [
@@ -61,57 +61,64 @@ def grouped(pods: Iterable[PodReport]) -> list[Group]:
 
 
 def what_is_wrong(
-    report: ClusterReport, shown: Cards, groups: Sequence[Group], chosen: Filter
-) -> Answer:
+    report: ClusterReport, shown: Cards, groups: Sequence[PodGroup], chosen: Filter
+) -> SummaryPanel:
     """Count nodes, cards, pods and workloads that are not well."""
-    query = chosen.query(show=Show.WRONG)
+    query = chosen.query(show=CardFilter.WRONG)
     away = Counter(node.problem for node, _ in shown if node.problem)
     sick = Counter(card.unhealthy for _, cards in shown for card in cards if card.unhealthy)
     over = sum(card.overbooked for _, cards in shown for card in cards)
     denied = [each for each in report.denied if chosen.finds(each.namespace, each.name)]
     wrong = [group for group in groups if group.pods[0].stage is not Stage.WAITING]
-    lines = [Line(f"{count_of(n, 'node')}: {why}", query) for why, n in away.most_common()]
+    lines = [SummaryLine(f"{count_of(n, 'node')}: {why}", query) for why, n in away.most_common()]
     lines += [
-        Line(f"{count_of(n, 'card')} unhealthy: {why}", query) for why, n in sick.most_common()
+        SummaryLine(f"{count_of(n, 'card')} unhealthy: {why}", query)
+        for why, n in sick.most_common()
     ]
     if over:
-        lines.append(Line(f"{count_of(over, 'card')} held by more than there is", query))
+        lines.append(SummaryLine(f"{count_of(over, 'card')} held by more than there is", query))
     lines += [
-        Line(f"{group.name} {group.pods[0].stage.value}: {group.pods[0].why}", pod=group.pods[0])
+        SummaryLine(
+            f"{group.name} {group.pods[0].stage.value}: {group.pods[0].why}", pod=group.pods[0]
+        )
         for group in wrong
     ]
     lines += [
-        Line(f"{each.kind} {each.namespace}/{each.name}: its pods are denied: {each.message}")
+        SummaryLine(
+            f"{each.kind} {each.namespace}/{each.name}: its pods are denied: {each.message}"
+        )
         for each in denied
     ]
     pods = sum(len(group.pods) for group in wrong)
     return _answer(away.total() + sick.total() + over + pods + len(denied), lines)
 
 
-def where_is_room(shown: Cards, chosen: Filter) -> Answer:
+def where_is_room(shown: Cards, chosen: Filter) -> SummaryPanel:
     """Count whole cards that are free, and say of each model what there is."""
     whole: Counter[str] = Counter()
     some: Counter[str] = Counter()
     largest: dict[str, int] = {}
     for node, cards in shown:
         for card in cards:
-            if is_of_kind(Show.ROOM, node, card):
+            if is_of_kind(CardFilter.ROOM, node, card):
                 some[card.model] += 1
-                whole[card.model] += is_of_kind(Show.WHOLE, node, card)
+                whole[card.model] += is_of_kind(CardFilter.WHOLE, node, card)
                 largest[card.model] = max(largest.get(card.model, 0), card.cores_free)
     lines = [
-        Line(
+        SummaryLine(
             f"{model}: {whole[model]} whole, {some[model] - whole[model]} more with room; "
             f"up to {largest[model]} cores on one",
-            chosen.query(model=model, show=Show.ROOM),
+            chosen.query(model=model, show=CardFilter.ROOM),
         )
         for model in sorted(some, key=lambda each: (-whole[each], -some[each], each))
     ]
     return _answer(whole.total(), lines)
 
 
-def who_waits(groups: Sequence[Group]) -> Answer:
+def who_waits(groups: Sequence[PodGroup]) -> SummaryPanel:
     """Count the pods that wait; the oldest first."""
     waiting = [group for group in groups if group.pods[0].stage is Stage.WAITING]
-    lines = [Line(f"{group.name}: {group.pods[0].why}", pod=group.pods[0]) for group in waiting]
+    lines = [
+        SummaryLine(f"{group.name}: {group.pods[0].why}", pod=group.pods[0]) for group in waiting
+    ]
     return _answer(sum(len(group.pods) for group in waiting), lines)

@@ -18,7 +18,7 @@ Operation = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """The decision about one object.
 
     Attributes:

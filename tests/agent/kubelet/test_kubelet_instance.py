@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from inotify_simple import INotify
 
-from agent.kubelet import kubelet_life
-from agent.kubelet.kubelet_life import DirectoryWatch, KubeletLife
+from agent.kubelet import kubelet_instance
+from agent.kubelet.kubelet_instance import DirectoryWatch, KubeletInstance
 
 LONG = 100.0
 """Longer than any test takes: a wait that ends by itself would be seen."""
@@ -21,8 +21,8 @@ SOON = 0.2
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectoryWatch]:
     """Of a directory that is not there yet, and that is not looked at again now and then."""
-    monkeypatch.setattr(kubelet_life, "LOOK_AGAIN_SECONDS", LONG)
-    monkeypatch.setattr(kubelet_life, "_BLIND_SECONDS", 0.05)
+    monkeypatch.setattr(kubelet_instance, "LOOK_AGAIN_SECONDS", LONG)
+    monkeypatch.setattr(kubelet_instance, "_BLIND_SECONDS", 0.05)
     made = DirectoryWatch(tmp_path / "d")
     yield made
     made.close()
@@ -121,7 +121,7 @@ def test_without_inotify_it_says_so_and_looks_again_soon(
 
     (tmp_path / "d").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr(kubelet_life, "INotify", NoWatches)
+        patch.setattr(kubelet_instance, "INotify", NoWatches)
         assert took(watch) < LONG
     (told, *_) = caplog.records
     assert told.getMessage() == "cannot watch the plugin directory"
@@ -134,7 +134,7 @@ def test_each_kubelet_has_a_life_of_its_own_which_outlasts_it_until_another_come
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    socket, life = tmp_path / "kubelet.sock", KubeletLife(tmp_path)
+    socket, life = tmp_path / "kubelet.sock", KubeletInstance(tmp_path)
 
     def start() -> str:
         """Start a kubelet, which makes its socket anew, and give the name of its life."""
@@ -153,5 +153,5 @@ def test_each_kubelet_has_a_life_of_its_own_which_outlasts_it_until_another_come
     assert life.current() == second
     assert caplog.messages == ["the kubelet has restarted"]
     assert start() not in {first, second}
-    assert KubeletLife(tmp_path).current() == life.current()  # the next agent names it alike
+    assert KubeletInstance(tmp_path).current() == life.current()  # the next agent names it alike
     assert caplog.messages == ["the kubelet has restarted"] * 2

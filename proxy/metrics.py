@@ -7,16 +7,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from common.status import Page
-from proxy.kubelet import Front
+from proxy.kubelet import KubeletEndpoint
 
 _PREFIX = "gpu_turnstile_proxy_"
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Figures(Collector):
+class ProxyMetrics(Collector):
     """The proxy's metrics, read anew for each scrape."""
 
-    def __init__(self, fronts: Mapping[str, Front], refused: Callable[[], int]) -> None:
+    def __init__(self, fronts: Mapping[str, KubeletEndpoint], refused: Callable[[], int]) -> None:
         """Prepare.
 
         Args:
@@ -30,7 +30,7 @@ class Figures(Collector):
         """Read all metrics."""
         fronts = dict(self._fronts)
 
-        def gauge(name: str, text: str, value: Callable[[Front], float]) -> Metric:
+        def gauge(name: str, text: str, value: Callable[[KubeletEndpoint], float]) -> Metric:
             family = GaugeMetricFamily(f"{_PREFIX}{name}", text, labels=["resource"])
             for resource, front in fronts.items():
                 family.add_metric([resource], value(front))
@@ -76,7 +76,7 @@ class Figures(Collector):
         )
 
 
-def metrics(figures: Figures) -> Page:
+def metrics(figures: ProxyMetrics) -> Page:
     """Make the page of all metrics."""
     registry = CollectorRegistry()
     registry.register(figures)

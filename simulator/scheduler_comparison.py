@@ -8,7 +8,7 @@ from random import Random
 
 from contract.allocation import decode_allocations
 from simulator.burst import container, pod, submit
-from simulator.cluster import NAMES, Cluster
+from simulator.cluster import NAMES, SimulatedCluster
 from simulator.kubelet.pods import parse_pod, requests_of
 from simulator.manifests import Json
 from simulator.objects import annotations, node_of, phase, why_unbound
@@ -26,7 +26,7 @@ _SETTLE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BurstOutcome:
     """What became of a burst.
 
     Attributes:
@@ -54,10 +54,10 @@ def mixed_pods(cores: int, *, seed: int) -> list[Json]:
     return pods
 
 
-class TwoLevels:
+class SchedulerComparison:
     """The same burst, scheduled twice."""
 
-    def __init__(self, cluster: Cluster, report: Report) -> None:
+    def __init__(self, cluster: SimulatedCluster, report: Report) -> None:
         self.right = True
         self._cluster = cluster
         self._report = report
@@ -86,7 +86,7 @@ class TwoLevels:
             f"scheduler that counts places, {len(seeing.failed)} by one that asks our extender."
         )
 
-    def burst(self, pods: Sequence[Json]) -> Outcome:
+    def burst(self, pods: Sequence[Json]) -> BurstOutcome:
         """Create *pods*, and show what became of them."""
         began = time.monotonic()
         # One client: which pods come first decides which can be placed at all.
@@ -131,7 +131,7 @@ class TwoLevels:
             return NAMES.gpu_allocation in annotations(pod)
         return phase(pod) == "Failed"
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> BurstOutcome:
         pods = self._cluster.pods()
         inventories = self._cluster.inventories()
         taken = {name: Counter[str]() for name in inventories}
@@ -142,7 +142,7 @@ class TwoLevels:
             for given in decode_allocations(record).values():
                 for card in given.cards:
                     taken[node_of(each)][card] += given.cores // len(given.cards)
-        return Outcome(
+        return BurstOutcome(
             sum(phase(each) == "Running" for each in pods),
             [_told(each) for each in pods if phase(each) == "Failed"],
             [why_unbound(each) for each in pods if not node_of(each)],

@@ -14,7 +14,7 @@ _LOOK_SECONDS = 30.0
 _RETRY_SECONDS = 5.0
 
 
-class DriverKeeper:
+class DriverUpdater:
     """Lays the host's driver files out, and again when the driver has changed.
 
     Attributes:
@@ -47,15 +47,15 @@ class DriverKeeper:
     def run(self, stop: threading.Event) -> None:
         """Look until *stop* is set."""
         while True:
-            self.look()
+            self.update()
             if stop.wait(_RETRY_SECONDS if self.problem else _LOOK_SECONDS):
                 return
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Look once; what goes wrong is logged when it is new."""
         problem = ""
         try:
-            layout = self._source.look()
+            layout = self._source.find_files()
             if self._folder.lay_out(layout, self._source.open):
                 extra = {"driver": layout.version, "files": len(layout.files)}
                 log.info("laid out driver files", extra=extra)

@@ -71,11 +71,11 @@ def test_one_that_dies_again_and_again_is_left_to_the_kubelet(tmp_path: Path) ->
 
 def test_it_imports_nothing_of_what_it_keeps() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", "import sys, agent.keeper; print(*sys.modules)"],
+        [sys.executable, "-c", "import sys, agent.supervisor; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
 
     ours = {each for each in found if each.partition(".")[0] in {"agent", "common", "grpc"}}
-    assert ours == {"agent", "agent.keeper", "common", "common.logs"}
+    assert ours == {"agent", "agent.supervisor", "common", "common.logs"}

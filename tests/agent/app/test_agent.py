@@ -11,9 +11,10 @@ from typing import Any
 import grpc
 import pytest
 
-from agent.app import refresher, supervisor
-from agent.app.container_setup import Upkeep
-from agent.app.supervisor import Agent
+from agent.app import agent as agent_module
+from agent.app import refresher
+from agent.app.agent import Agent
+from agent.app.container_setup import EnforcerRunner
 from agent.errors import SettingsError
 from agent.injection.inject import DriverFiles
 from agent.kubernetes_api.inventory import InventoryPace
@@ -22,14 +23,14 @@ from contract.allocation import Allocation, Evidence, decode_allocations
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
-from simulator.kubelet.answers import Answer
-from simulator.kubelet.checkpoint import CheckpointFile
+from simulator.kubelet.answers import PluginResponse
+from simulator.kubelet.checkpoint import CheckpointStore
 from simulator.kubelet.devices import PodHoldings
-from simulator.kubelet.errors import CallFailed, TurnedAway
+from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.numa import NO_NODE, Holding
-from simulator.kubelet.settings import Moment
-from simulator.kubelet.state import Checkpoint
+from simulator.kubelet.settings import HookPoint
+from simulator.kubelet.state import KubeletCheckpoint
 from tests.agent.a_kubelet import TurnsAway, client_of, make_kubelet, registered, serve
 from tests.agent.app.whole import PODS, page, ready, running
 from tests.agent.builders import BLOCK
@@ -105,7 +106,7 @@ def test_a_pod_is_served_proven_and_its_allocation_written(
     kubelet: Kubelet,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.INFO, "agent.app.supervisor")
+    caplog.set_level(logging.INFO, "agent.app.agent")
     server.apply(make_manifest("a", (30, 8)))
     with running(settings) as agent:
         eventually(lambda: ready(agent), "registered")
@@ -213,7 +214,7 @@ def test_another_kubelet_is_noticed_though_it_is_not_where_the_agent_has_registe
     own = tmp_path / "kubelet.sock"
     own.touch()
 
-    def seem_another(moment: Moment) -> None:
+    def seem_another(moment: HookPoint) -> None:
         if (moment.when, moment.what) == ("before", "Allocate"):
             own.chmod(0o777 if own.stat().st_mode & 1 == 0 else 0o600)
 
@@ -264,7 +265,7 @@ def test_what_is_free_is_not_told_before_it_is_known(
 def test_an_agent_that_cannot_load_never_registers_and_is_to_be_restarted(
     settings: Settings, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Upkeep, "tick", _fail)
+    monkeypatch.setattr(EnforcerRunner, "tick", _fail)
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
     with running(settings) as agent:
         dead = (503, "a thread of the agent has died\n")
@@ -302,9 +303,9 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
         eventually(
             lambda: 'events_total{result="written"}' in page(agent, "/metrics")[1], "counted"
         )
-        held: PodHoldings = {"c0": {NAMES.core: Holding(cores, Answer(), {NO_NODE: cores})}}
-        CheckpointFile(kubelet.settings.plugin_dir).save(Checkpoint({uid_b: held}, {}))
-        with pytest.raises(CallFailed):
+        held: PodHoldings = {"c0": {NAMES.core: Holding(cores, PluginResponse(), {NO_NODE: cores})}}
+        CheckpointStore(kubelet.settings.plugin_dir).save(KubeletCheckpoint({uid_b: held}, {}))
+        with pytest.raises(PluginCallFailed):
             client_of(kubelet, NAMES.core).pre_start(cores)
         eventually(lambda: len(_events(admin)) == 2, "it is told")
     event, veto = sorted(_events(admin), key=lambda each: str(each["reason"]))
@@ -335,8 +336,8 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
         eventually(lambda: ready(killed), "registered")
         serve(kubelet, admin, "a")
     kubelet.stop()
-    server.mend()
-    (settings.plugin_dir / supervisor.IN_SERVICE).unlink()
+    server.restore()
+    (settings.plugin_dir / agent_module.IN_SERVICE).unlink()
     at["List"] = TurnsAway(TurnedAway("not yet", grpc.StatusCode.UNAVAILABLE))
     with running(
         replace(settings, kubelet_dir=kubelet.settings.root_dir)

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from view.model.changes import how_to_make
-from view.model.reports import ContainerStatus, PodReport, Stage
-from view.model.stories import (
-    Answer,
-    CardVerdict,
-    Change,
+from view.model.explanation import (
+    CardFit,
     FitReport,
-    NodeVerdict,
-    PodStory,
+    FitResult,
+    NodeFit,
+    PodExplanation,
+    SuggestedChange,
 )
+from view.model.reports import ContainerStatus, PodReport, Stage
 from view.model.why import status_code
 from view.model.words import age, cards_in_words, count_of, name_some
 from view.terminal.layout import (
@@ -24,15 +24,15 @@ from view.terminal.layout import (
     Cell,
     Column,
     Grid,
-    Line,
     Page,
     Row,
+    TextLine,
     cell,
     line,
     table,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, ask_of, ranges, short_model
+from view.terminal.words import STAGES, ranges, requests_of, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),
@@ -44,12 +44,12 @@ _MOST_CHANGES = 6
 _MOST_EVENTS = 8
 
 
-def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
+def show_explanation(story: PodExplanation, now: datetime, *, wide: bool = False) -> Page:
     """Lay a pod's way out."""
     pod, name = story.pod, f"{story.pod.namespace}/{story.pod.name}"
-    page: list[Grid | Line] = [
-        Line((cell(f"Pod {name} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
-        line(f"asks for {ask_of(pod.containers)}" + _wishes(story) + _since(pod, now)),
+    page: list[Grid | TextLine] = [
+        TextLine((cell(f"Pod {name} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
+        line(f"asks for {requests_of(pod.containers)}" + _wishes(story) + _since(pod, now)),
     ]
     if story.deleted:
         page.insert(
@@ -84,7 +84,7 @@ def show_story(story: PodStory, now: datetime, *, wide: bool = False) -> Page:
     return [*page, *_events(story, wide=wide)]
 
 
-def _containers(pod: PodReport) -> list[Grid | Line]:
+def _containers(pod: PodReport) -> list[Grid | TextLine]:
     """Lay out how the containers stand, where that is more than that they run."""
     if all(each.state == "running" and not each.restarts for each in pod.statuses):
         return []
@@ -117,7 +117,7 @@ def _why(status: ContainerStatus) -> str:
     return ": ".join(filter(None, said))
 
 
-def _wishes(story: PodStory) -> str:
+def _wishes(story: PodExplanation) -> str:
     wishes = [f"{key}={value}" for key, value in story.pod.wishes]
     return f", wishes {', '.join(wishes)}" if wishes else ""
 
@@ -128,13 +128,13 @@ def _since(pod: PodReport, now: datetime) -> str:
     return f"; waiting for {age(pod.created, now)}"
 
 
-def _heading(story: PodStory) -> str:
+def _heading(story: PodExplanation) -> str:
     if story.pod.stage in (Stage.WAITING, Stage.REFUSED):
         return "Cards considered now"
     return "Cards of its node, as if it had none yet"
 
 
-def show_changes(changes: Sequence[Change], *, most: int | None) -> list[Line]:
+def show_changes(changes: Sequence[SuggestedChange], *, most: int | None) -> list[TextLine]:
     """Lay changes out, each with where the pod would fit then."""
     lines = []
     for change in changes[:most]:
@@ -143,29 +143,29 @@ def show_changes(changes: Sequence[Change], *, most: int | None) -> list[Line]:
         needs = f" (needs {change.needs})" if change.needs else ""
         besides = f"; {change.besides}" if change.besides else ""
         row = (cell(f"- {what}"), cell(where, GOOD), cell(needs + besides, DIM))
-        lines.append(Line(row, indent=2))
+        lines.append(TextLine(row, indent=2))
     if len(changes) > len(lines):
         lines.append(line(f"and {len(changes) - len(lines)} more: -o wide", DIM, indent=2))
     return lines
 
 
-def show_verdicts(nodes: Sequence[NodeVerdict], *, most: int | None) -> list[Grid | Line]:
+def show_verdicts(nodes: Sequence[NodeFit], *, most: int | None) -> list[Grid | TextLine]:
     """Lay nodes out, with what each card lacks; nodes and cards that are alike stand together."""
-    groups: dict[object, list[NodeVerdict]] = {}
+    groups: dict[object, list[NodeFit]] = {}
     for verdict in nodes:
         alike = tuple((card.index, card.model, card.why_not) for card in verdict.cards)
-        key = (verdict.placing,) if verdict.fits else (verdict.reason, alike)
+        key = (verdict.placement,) if verdict.fits else (verdict.reason, alike)
         groups.setdefault(key, []).append(verdict)
     rows: list[Row] = []
     for group in list(groups.values())[:most]:
         first = group[0]
         name = cell(name_some([each.node for each in group], 1), BOLD)
         if first.fits:
-            placing = (f"{each} on {cards_in_words(cards)}" for each, cards in first.placing)
+            placing = (f"{each} on {cards_in_words(cards)}" for each, cards in first.placement)
             rows.append((name, cell("yes", GOOD), cell("; ".join(placing))))
         else:
             rows += [(name, cell("no", BAD), cell(first.reason)), *_cards(first)]
-    page: list[Grid | Line] = []
+    page: list[Grid | TextLine] = []
     if rows:
         columns = (Column("NODE"), Column("FITS"), Column("WHY", wraps=True))
         page.append(Grid(columns, tuple(rows)))
@@ -176,9 +176,9 @@ def show_verdicts(nodes: Sequence[NodeVerdict], *, most: int | None) -> list[Gri
     return page
 
 
-def _cards(verdict: NodeVerdict) -> list[Row]:
+def _cards(verdict: NodeFit) -> list[Row]:
     """Return a row for all cards of a node that are alike and lack the same."""
-    alike: dict[tuple[str, str], list[CardVerdict]] = {}
+    alike: dict[tuple[str, str], list[CardFit]] = {}
     for card in verdict.cards:
         alike.setdefault((card.model, card.why_not), []).append(card)
     rows: list[Row] = []
@@ -197,7 +197,7 @@ def _cards(verdict: NodeVerdict) -> list[Row]:
     return rows
 
 
-def _events(story: PodStory, *, wide: bool) -> list[Grid | Line]:
+def _events(story: PodExplanation, *, wide: bool) -> list[Grid | TextLine]:
     events = story.pod.events if wide else story.pod.events[:_MOST_EVENTS]
     if not events:
         return []
@@ -221,11 +221,11 @@ _MOST_FITTING = 5
 
 def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
     """Lay the answers for several manifests out."""
-    page: list[Grid | Line] = []
+    page: list[Grid | TextLine] = []
     for report in reports:
         page += [line("")] if page else []
-        page.append(Line((cell(f"{report.kind} {report.name} ", BOLD), _answer_of(report))))
-        page.append(line(f"asks for {ask_of(report.containers)}"))
+        page.append(TextLine((cell(f"{report.kind} {report.name} ", BOLD), _answer_of(report))))
+        page.append(line(f"asks for {requests_of(report.containers)}"))
         page += [line(f"kept away: {report.short}", WARN)] if report.room and report.short else []
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
         if report.changes:
@@ -244,20 +244,20 @@ def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
 
 
 def _answer_of(report: FitReport) -> Cell:
-    if report.answer is Answer.INVALID:
+    if report.answer is FitResult.INVALID:
         return cell("would be refused at its creation", BAD)
     fitting = [each.node for each in report.nodes if each.fits]
-    if report.answer is Answer.FITS and report.replicas == 1:
+    if report.answer is FitResult.FITS and report.replicas == 1:
         return cell(f"fits on {count_of(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
     pods = f"{report.room} of its {count_of(report.replicas, 'pod')}"
     where = f"on {count_of(len(report.placed), 'node')}: "
     where += name_some(
         [f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed]
     )
-    if report.answer is Answer.UNKNOWN:
+    if report.answer is FitResult.UNKNOWN:
         known = f": {pods} fit {where}" if report.room else ""
         return cell(f"may fit or not, that is not known{known}", WARN)
-    if report.answer is Answer.FITS:
+    if report.answer is FitResult.FITS:
         many = f"fits with all of its {report.replicas} pods {where}"
         return cell(many if report.replicas else "fits: it has no pods", GOOD)
     if report.room:

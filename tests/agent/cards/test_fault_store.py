@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.cards.health import CardHealth, Fault, FaultKind, xid_fault
-from agent.cards.kept_faults import KeptFaults, decode, driver_life, encode
+from agent.cards.fault_store import FaultStore, decode, driver_life, encode
+from agent.cards.health import CardFault, CardHealth, FaultKind, xid_fault
 from agent.host.state_file import StateFile
 
 NOON = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 ILL = CardHealth(xid_fault(79), NOON, 17.25, needs_reset=True, gone=True, uncorrectable=4)
-ECC = CardHealth(Fault(FaultKind.ECC, "double-bit ECC error"), NOON, 3.0, reset_seen=True)
+ECC = CardHealth(CardFault(FaultKind.ECC, "double-bit ECC error"), NOON, 3.0, reset_seen=True)
 
 
 @pytest.mark.parametrize("ill", [{}, {"GPU-0": ILL, "GPU-1": ECC}])
@@ -55,8 +55,8 @@ def test_where_the_drivers_life_is_not_known_nothing_is_kept(
 ) -> None:
     """Nothing would tell that the driver was loaded anew: the card would be ill for ever."""
     store = StateFile(tmp_path / "ill-cards.json")
-    KeptFaults(store, lambda: life).save({"GPU-0": ILL})
-    assert KeptFaults(store, lambda: life).load() == kept
+    FaultStore(store, lambda: life).save({"GPU-0": ILL})
+    assert FaultStore(store, lambda: life).load() == kept
 
 
 # --- the driver's life -----------------------------------------------------------------------

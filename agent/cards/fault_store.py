@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from agent.cards.health import CardHealth, Fault, FaultKind
+from agent.cards.health import CardFault, CardHealth, FaultKind
 from agent.cards.pci import SYSFS
 from agent.host.state_file import StateFile
 
@@ -44,7 +44,7 @@ def driver_life(boot_id: Path = _BOOT_ID, sysfs: Path = SYSFS) -> str:
     return f"{boot}-{module}" if boot else ""
 
 
-class KeptFaults:
+class FaultStore:
     """The ill cards of an agent and of the agents before, in one text."""
 
     def __init__(self, store: StateFile, life: Callable[[], str]) -> None:
@@ -73,7 +73,7 @@ class KeptFaults:
         The text is compared with what is there: a kubelet that starts empties its plugin folder.
         """
         unwatched = {uuid: was for uuid, was in self._before.items() if uuid not in health}
-        ill = unwatched | {uuid: each for uuid, each in health.items() if each.told_once}
+        ill = unwatched | {uuid: each for uuid, each in health.items() if each.is_event_only}
         life = self._life()
         text = encode(life, ill) if ill and life else ""
         if text != self._store.load():
@@ -109,7 +109,7 @@ def _read(raw: Mapping[str, Any]) -> CardHealth:
     if not math.isfinite(last):
         raise ValueError("a time that is no number")
     return CardHealth(
-        fault=Fault(
+        fault=CardFault(
             FaultKind(fault["kind"]), str(fault["text"]), None if xid is None else int(xid)
         ),
         since=datetime.fromisoformat(raw["since"]),

@@ -18,30 +18,30 @@ from agent.allocator.allocator import Allocator
 from agent.allocator.grants import Entitlement
 from agent.allocator.interfaces import ContainerRef
 from agent.allocator.slots import DeviceTable
-from agent.app.card_report import CardReport
-from agent.app.card_updates import CardNews
-from agent.app.container_setup import Injector, Upkeep, set_up_containers
+from agent.app.card_gauges import CardGauges
+from agent.app.card_updates import CardUpdates
+from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
+from agent.cards.fault_store import FaultStore, driver_life
 from agent.cards.health import Rules
-from agent.cards.kept_faults import KeptFaults, driver_life
-from agent.cards.source import Source, StaticSource, open_source
+from agent.cards.source import CardSource, StaticSource, open_source
 from agent.driver.folder import DriverFolder
 from agent.driver.host import Host
-from agent.driver.keeper import DriverKeeper
+from agent.driver.updater import DriverUpdater
 from agent.errors import SettingsError
 from agent.host.node_lock import NodeLock
 from agent.host.stale_sockets import remove_dead
 from agent.host.state_file import StateFile
 from agent.kubelet.checkpoint import CheckpointFile
 from agent.kubelet.device_list import HealthFeed, check_size
-from agent.kubelet.kubelet_life import KubeletLife
+from agent.kubelet.kubelet_instance import KubeletInstance
 from agent.kubelet.podresources import PodResources
 from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginService, RefusalPace
 from agent.kubernetes_api.annotation_writer import PatchQueue
 from agent.kubernetes_api.client import Api
-from agent.kubernetes_api.events import EventQueue, Notice, Subject
+from agent.kubernetes_api.events import EventQueue, EventSubject, Notice
 from agent.kubernetes_api.inventory import InventoryPace, InventoryWriter, survey
 from agent.kubernetes_api.node import NodeReader
 from agent.kubernetes_api.pods import PodCache
@@ -62,13 +62,13 @@ _JOIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class _CardServices:
     """What can be made once the cards are known."""
 
     writer: PatchQueue
     allocator: Allocator
     registrar: Registrar
-    upkeep: Upkeep
+    upkeep: EnforcerRunner
     refresher: Refresher
 
 
@@ -89,7 +89,7 @@ class Agent:
         self,
         settings: Settings,
         *,
-        source: Source | None = None,
+        source: CardSource | None = None,
         pace: Pace | None = None,
         inventory_pace: InventoryPace | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class Agent:
         self._metrics = Metrics()
         self._stop = threading.Event()
         self._opening = threading.Lock()
-        self._session: _Session | None = None
+        self._session: _CardServices | None = None
         self._lock = NodeLock(settings.plugin_dir)
         self._loaded = False  # whether the record is what the kubelet's record says
         self._unusable = ""  # why cards that were found cannot be served
@@ -131,7 +131,7 @@ class Agent:
             pace=inventory_pace,
             on_result=lambda result: self._metrics.inventory.labels(result).inc(),
         )
-        news = CardNews(
+        news = CardUpdates(
             node=settings.node_name,
             metrics=self._metrics,
             tell=self._events.put,
@@ -141,7 +141,7 @@ class Agent:
             self._source,
             rules=Rules(settings.recovery_quiet, settings.ignore_xids, settings.fatal_xids),
             observer=news,
-            kept=KeptFaults(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
+            kept=FaultStore(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
             pace=pace,
         )
         self._health_feed = HealthFeed(self._watch.unhealthy_cards)
@@ -152,7 +152,7 @@ class Agent:
             on_cordon=self._cordon,
             on_others=news.others_changed,
         )
-        self._report = CardReport(
+        self._report = CardGauges(
             settings,
             metrics=self._metrics,
             holdings=self._holdings,
@@ -176,7 +176,7 @@ class Agent:
             self.threads.append(self._thread("use", lambda: meter.run(self._stop)))
         self._driver_files = None
         if settings.lays_out_driver:
-            self._driver_files = keeper = DriverKeeper(
+            self._driver_files = keeper = DriverUpdater(
                 Host(settings.host_root, vcuda=settings.enforcement is EnforcementMode.VCUDA),
                 DriverFolder(settings.driver_link),
                 idle=self._idle,
@@ -283,7 +283,7 @@ class Agent:
             thread.start()
             self.threads.append(thread)
 
-    def _make_session(self, inventory: Inventory) -> _Session:
+    def _make_session(self, inventory: Inventory) -> _CardServices:
         """Make what serves these cards; raise as :func:`_open_table`."""
         settings, names = self._settings, self._settings.names
         table = _open_table(inventory, settings)
@@ -309,7 +309,7 @@ class Agent:
             pod_resources=self._record,
             checkpoint=self._checkpoint,
             store=StateFile(settings.plugin_dir / IN_SERVICE),
-            kubelet=KubeletLife(settings.kubelet_dir).current,
+            kubelet=KubeletInstance(settings.kubelet_dir).current,
             writer=writer,
             decision_log=decision_log,
             inject=injector.edits_for,
@@ -357,7 +357,7 @@ class Agent:
                 "enforcement": str(settings.enforcement),
             },
         )
-        return _Session(writer, allocator, registrar, upkeep, refresher)
+        return _CardServices(writer, allocator, registrar, upkeep, refresher)
 
     # --- what the parts ask of each other ----------------------------------------------
 
@@ -419,7 +419,9 @@ class Agent:
         pod = ref.pod
         word = "GPUStartVetoed" if call == "prestart" else "GPURefused"
         message = f"container {ref.container}: {reason}"
-        self._events.put(Notice(Subject("Pod", pod.namespace, pod.name, pod.uid), word, message))
+        self._events.put(
+            Notice(EventSubject("Pod", pod.namespace, pod.name, pod.uid), word, message)
+        )
 
     def _holdings(self) -> Holdings | None:
         """Return who holds what; ``None`` while that is not known."""

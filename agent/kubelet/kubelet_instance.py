@@ -38,7 +38,7 @@ def identity(path: Path) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, 0 if stat.S_ISDIR(status.st_mode) else status.st_ctime_ns
 
 
-class KubeletLife:
+class KubeletInstance:
     """Names the kubelet's lives, looked at before each call. Safe to share between threads."""
 
     def __init__(self, kubelet_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""``python -m agent.supervisor``: runs ``python -m agent``, with these arguments, until it ends well.
+"""``python -m agent.supervisor`` runs ``python -m agent`` with its arguments, again when it died.
 
 The kubelet starts a container that has died, but not while it admits a pod. A pod that asks for
 GPUs waits for the agent in just that moment, so under load the kubelet would come to the agent's

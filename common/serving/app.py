@@ -54,6 +54,16 @@ class HttpRequest:
         """Return a header's value; empty where there is none."""
         return self.headers.get(name, b"").decode("latin-1")
 
+    def body(self) -> bytes:
+        """Return the body.
+
+        Raises:
+            TooLarge: it has more than :attr:`largest` bytes.
+        """
+        if self.size > self.largest:
+            raise TooLarge(f"body: must be at most {self.largest} bytes")
+        return self._body
+
     def json_body(self) -> bytes:
         """Return the body of a request that announces plain JSON.
 
@@ -67,9 +77,7 @@ class HttpRequest:
         encoding = self.header(b"content-encoding")
         if encoding.lower() not in {"", "identity"}:
             raise _unsupported("Content-Encoding", encoding, "compressed bodies are not read")
-        if self.size > self.largest:
-            raise TooLarge(f"body: must be at most {self.largest} bytes")
-        return self._body
+        return self.body()
 
 
 def _unsupported(header: str, value: str, rule: str) -> UnsupportedMedia:

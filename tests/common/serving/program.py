@@ -29,7 +29,7 @@ def _ok(body: bytes) -> HttpResponse:
 
 def _length(request: HttpRequest) -> HttpResponse:
     try:
-        return _ok(str(len(request.json_body())).encode())
+        return _ok(str(len(request.body())).encode())
     except TooLarge as error:
         return HttpResponse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, TEXT, str(error).encode())
 

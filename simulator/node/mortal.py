@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import grpc
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.interfaces import AnnotationWriter, DecisionLog
+from agent.allocator.interfaces import DecisionLog
 from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import Upkeep
 from agent.kubelet.podresources import PodResources
@@ -24,6 +24,7 @@ from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation
 from contract.resource import Resource
 from placement.pods import PodInfo
+from simulator.node.api import Api
 
 CUT = "error reading from server: EOF"
 """What a kubelet says of a plugin that dies during a call."""
@@ -103,36 +104,28 @@ def mortal_log(log: DecisionLog, death: Death) -> DecisionLog:
 
 
 class MortalOutbox:
-    """A :class:`agent.allocator.interfaces.AnnotationWriter` whose queue dies with the agent.
+    """A :class:`agent.allocator.interfaces.AnnotationWriter` of which a dead agent has no use.
 
     Args:
-        waits: keep everything until :meth:`write`, as a queue does that has not come to it.
+        waits: leave everything queued until :meth:`write`, as a queue does that has not come to it.
     """
 
-    def __init__(self, writer: AnnotationWriter, death: Death, *, waits: bool) -> None:
-        self._writer = writer
+    def __init__(self, api: Api[Any], death: Death, *, waits: bool) -> None:
+        self._api = api
         self._death = death
         self._waits = waits
-        self._lock = threading.Lock()
-        self._waiting: dict[str, tuple[PodInfo, dict[str, Allocation]]] = {}
 
     def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Record what a pod's containers got, now or later."""
-        if self._death.dead.is_set():
-            return
-        if not self._waits:
-            self._writer.put(view, allocations)
-            return
-        with self._lock:
-            self._waiting[view.id.uid] = view, allocations
+        if not self._death.dead.is_set():
+            self._api.put(view, allocations)
+            if not self._waits:
+                self._api.write()
 
     def write(self) -> None:
         """Write what waits."""
-        with self._lock:
-            waiting, self._waiting = list(self._waiting.values()), {}
         if not self._death.dead.is_set():
-            for each in waiting:
-                self._writer.put(*each)
+            self._api.write()
 
 
 class MortalService(DevicePluginService):

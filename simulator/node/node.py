@@ -3,7 +3,8 @@
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,23 +27,24 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import Calls, DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
+from contract.allocation import Allocation
 from contract.inventory import Inventory
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
-from placement.pods import PodInfo
+from placement.pods import PodInfo, read_pod
 from simulator.audit import Holdings, Who, held_twice, unequal_records
 from simulator.cards import cards_file
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.staticpods import mirror_of
+from simulator.node.api import NODE, Api, PodObject, Watch
 from simulator.node.diary import Diary
 from simulator.node.judge import Admission, in_diary, judge
 from simulator.node.limits import Running, wrong_limits
-from simulator.node.mortal import AgentLife, Death, MortalOutbox, MortalService, mortal_log
+from simulator.node.mortal import AgentLife, Death, InCall, MortalOutbox, MortalService, mortal_log
 from simulator.node.options import NodeOptions
-from simulator.node.pods import PodsInMemory
 
 Json = dict[str, Any]
 
@@ -69,7 +71,8 @@ class Node:
     Attributes:
         agent: its agent; ``None`` while none runs.
         manifests: the pods that the API server has for it, by UID.
-        pods: the same as its agent is told of them.
+        api: what the API server says of them, and of static pods that it shows.
+        watch: how its agent is told of that.
         kubelet_dir: where the agent looks for the kubelet's checkpoint.
         state: the agent's folder on disk.
     """
@@ -95,7 +98,7 @@ class Node:
         self.kubelet = Kubelet(
             Settings(
                 **{
-                    "node_name": "node",
+                    "node_name": NODE,
                     "root_dir": root / "k",
                     "plugin_dir": self.plugin_dir,
                     "pod_resources_socket": self.record_socket,
@@ -112,7 +115,8 @@ class Node:
         )
         if not options.witness:
             self.kubelet.settings.mischief.at["List"] = deny
-        self.pods = PodsInMemory(self._names)
+        self.api: Api[PodObject] = Api(self._names, self._inventory)
+        self.watch = Watch(self.api, self._names, count().__next__)
         self.diary = Diary(lambda: time.time() * 1000)
         self.manifests: dict[str, Json] = {}
         self._static: dict[str, Json] = {}
@@ -135,7 +139,7 @@ class Node:
 
     def views(self) -> Sequence[PodInfo]:
         """Return the pods that the agent knows."""
-        return self.pods.pods()
+        return self.watch.cache.pods()
 
     # --- what happens on the node -----------------------------------------------------
 
@@ -144,9 +148,10 @@ class Node:
         behind = self._options.cache_behind
         for each in manifests:
             self.manifests[each["metadata"]["uid"]] = each
-            self.pods.bind(each, seen=not behind)
-            if behind and len(self.manifests) % behind == 0:
-                self.pods.catch_up()
+            self.api.add(PodObject(each))
+            if behind:
+                self.api.hanging = bool(len(self.manifests) % behind)
+            self.watch.deliver()
         self.kubelet.add_pods(*manifests)
 
     def admit(self, manifests: Sequence[Json]) -> list[Admission]:
@@ -165,7 +170,10 @@ class Node:
     def remove(self, uid: str) -> None:
         """Delete a pod by force: it is gone from the API at once."""
         manifest = self.manifests.pop(uid)
-        self.pods.remove(uid)
+        pod = self.api.find(uid)
+        if pod is not None:
+            self.api.remove(pod)
+            self.watch.deliver()
         self.kubelet.remove_pods(manifest)
 
     def add_static(self, manifest: Json) -> str:
@@ -179,7 +187,8 @@ class Node:
         pod = next(each for each in self.kubelet.life.pods() if each.uid == uid)
         shown = mirror_of(pod)
         self._mirrors[uid] = shown["metadata"]["uid"] = f"mirror-of-{uid}"
-        self.pods.bind(shown)
+        self.api.add(PodObject(shown))
+        self.watch.deliver()
         self.kubelet.add_pods(shown)
         return self._mirrors[uid]
 
@@ -187,22 +196,27 @@ class Node:
         """Report the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
         for uid in self.kubelet.trace.pods("end") & self.manifests.keys():
-            manifest = self.manifests[uid]
-            if "deletionTimestamp" in manifest["metadata"]:
-                del self.manifests[uid]
-                self.pods.remove(uid)
-                self.kubelet.remove_pods(manifest)
+            if "deletionTimestamp" in self.manifests[uid]["metadata"]:
+                self.remove(uid)
             else:
-                self.pods.end(uid)
-                manifest["status"] = {"phase": "Succeeded"}
+                self._show(uid, "Succeeded")
 
     def sweep_statuses(self) -> None:
         """Show what the kubelet says of pods: rejected for good, or that all containers run."""
         self._show_running()
         for uid in sorted(self.kubelet.trace.pods("reject")):
-            self.pods.end(uid)
-            if uid in self.manifests:
-                self.manifests[uid]["status"] = {"phase": "Failed"}
+            self._show(uid, "Failed")
+
+    def _show(self, uid: str, phase: str) -> None:
+        pod = self.api.find(uid)
+        if pod is not None and pod.ran_into(phase):
+            self.api.changed(pod)
+        self.watch.deliver()
+
+    def catch_up(self) -> None:
+        """Let the agent's watch go on, after ``api.hanging``."""
+        self.api.hanging = False
+        self.watch.deliver()
 
     def restart_agent(self) -> None:
         """End the agent and start another, which finds its one file."""
@@ -279,7 +293,7 @@ class Node:
     def _show_running(self) -> None:
         for uid in sorted(self._running() - self._shown_running):
             self._shown_running.add(uid)
-            self.pods.run(self._mirrors.get(uid, uid))
+            self._show(self._mirrors.get(uid, uid), "Running")
 
     def _running(self) -> set[str]:
         started = self.kubelet.trace.containers("start")
@@ -305,10 +319,15 @@ class Node:
         records = {
             (uid, container): allocation
             for uid in {uid for uid, _ in held}
-            for container, allocation in self.pods.recorded(self._mirrors.get(uid, uid)).items()
+            for container, allocation in self.recorded(self._mirrors.get(uid, uid)).items()
         }
         recorded = {who: resources for who, resources in held.items() if who in records}
         return unequal_records(recorded, records, self._names)
+
+    def recorded(self, uid: str) -> Mapping[str, Allocation]:
+        """Return what is recorded on a pod that the API server has."""
+        pod = self.api.find(uid)
+        return {} if pod is None else read_pod(pod.manifest(), self._names).annotated
 
     def double_grants(self) -> int:
         """Count places that two pods hold."""
@@ -339,13 +358,16 @@ class Node:
 
     def start_agent(self) -> None:
         """Start an agent that remembers nothing; :meth:`wait_until_offered` waits for it."""
-        death = Death(self._options.agent_hook)
-        writer = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
+        death = Death(self._reached)
+        # Whatever was deleted by force before its list has left the node long ago.
+        self.watch = Watch(self.api, self._names, count(0, 60).__next__)
+        self.api.patches.clear()
+        writer = MortalOutbox(self.api, death, waits=self._options.patches_wait)
         channel = PodResources(self.record_socket, resources=self._resources)
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
             table=self._table,
-            pods=self.pods,
+            pods=self.watch.cache,
             pod_resources=channel,
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
             store=StateFile(self.plugin_dir / "in-service.json"),
@@ -355,8 +377,10 @@ class Node:
             inject=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
+            pause=lambda seconds: time.sleep(0 if self.api.hanging else seconds),
         )
-        self.pods.subscribe(allocator.catch_up)
+        self.watch.deliver(0)
+        self.watch.cache.subscribe(allocator.catch_up)
         registrar = Registrar(
             plugin_dir=self.plugin_dir,
             services={
@@ -366,6 +390,10 @@ class Node:
         )
         self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
         self.agent.start()
+
+    def _reached(self, moment: InCall) -> None:
+        self.watch.deliver()  # what was written in this call
+        self._options.agent_hook(moment)
 
     def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, Upkeep]:
         if not self._options.limits:

@@ -103,7 +103,7 @@ def calls_of(node: Node, uid: str) -> list[Admission]:
 
 def evidence_of(node: Node, uid: str) -> Counter[Evidence]:
     """By what the agent recorded the containers of one pod."""
-    return Counter(each.evidence for each in node.pods.recorded(uid).values())
+    return Counter(each.evidence for each in node.recorded(uid).values())
 
 
 def assert_no_guess(node: Node, *uids: str) -> None:
@@ -134,7 +134,7 @@ def assert_right(node: Node, *uids: str) -> None:
         held[one.pod_uid].add(one.container)
     for uid in uids:
         assert {*calls[uid]} == {Verdict.RIGHT}, f"{uid}: {calls_of(node, uid)}"
-        assert {*node.pods.recorded(uid)} == held[uid], f"{uid}: {said_to(node, uid)}"
+        assert {*node.recorded(uid)} == held[uid], f"{uid}: {said_to(node, uid)}"
 
 
 def assert_sound(node: Node) -> None:

@@ -47,13 +47,13 @@ def assert_all_seen(node: Node, pods: list[Json]) -> None:
 
     The API is asked once for each pod that has come: no other of its name can be meant.
     """
-    assert node.pods.fetched == len(pods)
+    assert node.api.gets == len(pods)
     assert_nobody_was_refused(node)
     assert_right(node, *map(uid_of, pods))
     assert_sound(node)
     assert {each.evidence for each in node.admissions()} == {Evidence.TICKET}
     assert node.diary.counts["prefer by witness"] == len(node.admissions())
-    recorded = [r for each in pods for r in node.pods.recorded(uid_of(each)).values()]
+    recorded = [r for each in pods for r in node.recorded(uid_of(each)).values()]
     assert {each.evidence for each in recorded} == {Evidence.WITNESS}
     # Every container was proven before it started, by both its resources, and no guess was wrong.
     assert node.diary.counts["prestart by record"] == len(node.admissions())
@@ -82,13 +82,13 @@ def test_pods_that_the_watch_has_not_told_of_are_named_rightly_by_one_get_each()
     """That the API shows a pod only after ``List`` did proves nothing: it is called a guess."""
     pods = crowd(10, seed=5)
     with a_node(seed=5, cards=4, memory="32Gi") as node:
-        node.pods.hang()
+        node.api.hanging = True
         node.bind(*pods)
         node.settle()
         assert_nobody_was_refused(node)
         assert_right(node, *map(uid_of, pods))
         assert_no_guess(node, *map(uid_of, pods))
-        assert node.pods.fetched == len(pods)
+        assert node.api.gets == len(pods)
         assert node.diary.counts["corrected"] == 0
 
 

@@ -176,10 +176,10 @@ def test_a_name_that_comes_back_before_the_watch_tells_is_looked_up(
 ) -> None:
     with a_node() as node:
         node.admit([web("uid-1"), a_pod("other")])
-        node.pods.hang()
+        node.api.hanging = True
         replace(node, shape, by_force=by_force)
         assert said_to(node, "uid-2") == ""
-        node.pods.catch_up()
+        node.catch_up()
         node.admit([a_pod("probe")])
         assert_right(node, "uid-2", "uid-other", "uid-probe")
         assert_sound(node)

@@ -271,7 +271,7 @@ def check(case: Case) -> None:
     assert [uid for uid in running if not record[uid]] == []
     assert known_of(node) == record
     for uid in running:
-        assert {name for name, _ in record[uid]} == {*node.pods.recorded(uid)}, uid
+        assert {name for name, _ in record[uid]} == {*node.recorded(uid)}, uid
     assert node.miscounts() == []
     assert node.diary.counts["unproven"] == 0
     check_received(node)

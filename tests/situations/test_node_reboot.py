@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from contract.allocation import Evidence
+from simulator.node.api import PodObject
 from simulator.node.node import Node
 from tests.agent.fakes import eventually
 from tests.situations.build import (
@@ -126,7 +127,7 @@ def test_all_pods_come_back_as_one_batch_with_what_they_had(
         power_cut(node)
         for each in new:  # bound while the node was away, and in the same second as the others
             node.manifests[uid_of(each)] = each
-            node.pods.bind(each)
+            node.api.add(PodObject(each))
         power_on(node, caplog, agent_first=agent_first)
         wait_until_running(node, *old, *new)
         assert held(node, old) == before
@@ -154,7 +155,7 @@ def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
         node.admit([old])
         power_cut(node)
         node.manifests = {"uid-new": new, "uid-old": old}
-        node.pods.bind(new)
+        node.api.add(PodObject(new))
         power_on(node, caplog, agent_first=agent_first)
         eventually(node.kubelet.idle, "both pods were looked at")
         assert said_to(node, "uid-new") == ""

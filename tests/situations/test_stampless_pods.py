@@ -94,7 +94,7 @@ def test_a_wrong_guess_within_a_static_pod_is_corrected_before_its_containers_st
         assert {name for each, name in node.kubelet.running() if each == uid} == {"log", "c0", "c1"}
         mirror = node.mirror(uid)
         node.look_for_ended()
-        assert {*node.pods.recorded(mirror)} == {"c0", "c1"}
+        assert {*node.recorded(mirror)} == {"c0", "c1"}
         node.admit([a_pod("next")])
         assert_right(node, "uid-next")
         assert node.differences() == []
@@ -204,7 +204,7 @@ def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
         node.wait_until_offered()
         node.admit([a_pod("next")])
         assert_right(node, "uid-next")
-        assert node.pods.recorded("uid-old") == {}
+        assert node.recorded("uid-old") == {}
         node.kubelet.restart_container("default", "old", "c0")
         wait_for(lambda: node.diary.refusals)
         refusal = node.diary.refusals[0]

@@ -48,7 +48,7 @@ class PodObject:
         """Return it as it is now."""
         return deepcopy(self._manifest)
 
-    def ran_into(self, phase: str) -> bool:
+    def set_phase(self, phase: str) -> bool:
         """Set its phase; return whether that is another."""
         before = str(self._manifest.get("status", {}).get("phase"))
         self._manifest["status"] = {"phase": phase}

@@ -209,7 +209,7 @@ class Node:
 
     def _show(self, uid: str, phase: str) -> None:
         pod = self.api.find(uid)
-        if pod is not None and pod.ran_into(phase):
+        if pod is not None and pod.set_phase(phase):
             self.api.changed(pod)
         self.watch.deliver()
 

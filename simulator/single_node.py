@@ -17,7 +17,7 @@ from simulator.burst import submit
 from simulator.client import ApiError
 from simulator.cluster import NAMES, SimulatedCluster
 from simulator.manifests import Json, read_manifests
-from simulator.node.judge import Admission, Verdict, count, in_log, judge
+from simulator.node.judge import Attribution, JudgedCall, count, decisions_in_log, judge
 from simulator.objects import annotations, phase
 from simulator.report import Report
 from simulator.rules import Candidate, RuleCall, gpu_manager, score
@@ -99,7 +99,7 @@ class SingleNodeDemo:
         self._expect(held=not failed)
         uids = {each["metadata"]["uid"] for each in found}
         calls = [each for each in self._cluster.trace() if each.pod_uid in uids]
-        answers = in_log(self._cluster.agent_log())
+        answers = decisions_in_log(self._cluster.agent_log())
         resources = {NAMES.core: Resource.CORE, NAMES.memory: Resource.MEMORY}
         judged = judge(calls, answers, resources)
         agent = count(judged)
@@ -113,7 +113,7 @@ class SingleNodeDemo:
         self._report.table(
             ("RULE", "CALLS", "RIGHT", "WRONG", "REFUSED"),
             [
-                (rule, str(verdicts.total()), *(str(verdicts[each]) for each in Verdict))
+                (rule, str(verdicts.total()), *(str(verdicts[each]) for each in Attribution))
                 for rule, verdicts in rules.items()
             ],
             counts=True,
@@ -121,13 +121,13 @@ class SingleNodeDemo:
         for by, number in Counter(each.evidence for each in judged).most_common():
             if by is not None:
                 self._report.say(f"  {number} by evidence {by}: {_EVIDENCE[by]}")
-        wrong = [each for each in judged if each.verdict is Verdict.WRONG]
+        wrong = [each for each in judged if each.verdict is Attribution.WRONG]
         for one in wrong[:5]:
             self._report.say(f"wrong: {one}")
         unequal = unequal_records(holdings_of(calls), records_of(found, NAMES), NAMES)
         for text in unequal[:5]:
             self._report.say(text)
-        self._expect(held=agent[Verdict.RIGHT] == len(judged) > 0 and not unequal)
+        self._expect(held=agent[Attribution.RIGHT] == len(judged) > 0 and not unequal)
         running = len(found) - len(failed)
         self._report.say(
             f"{running} of {len(found)} pods running after {took:.1f} s; "
@@ -183,7 +183,7 @@ class SingleNodeDemo:
         return found
 
 
-def _request(admission: Admission) -> RuleCall:
+def _request(admission: JudgedCall) -> RuleCall:
     call = admission.event
     pod = f"{call.namespace}/{call.pod}"
     return RuleCall(admission.resource, len(call.ids), int(call.unix_ms * 1e6), pod, call.container)

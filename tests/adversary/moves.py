@@ -74,7 +74,7 @@ class Faults:
         self._before = pod
         bound = [each for each in world.api.pods() if each.phase not in TERMINAL_PHASES]
         room = len(world.cards_here) * 100 - sum(map(_cores, bound))
-        if _cores(pod) > room or not world.api.free(name):
+        if _cores(pod) > room or world.api.named("default", name):
             return
         if "GPU-elsewhere" in pod.annotations.get(NAMES.gpu_allocation, ""):
             self.note("unknown cards in annotations")

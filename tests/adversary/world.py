@@ -35,7 +35,8 @@ class World(Node):
     Attributes:
         call: the call that the agent is in.
         proving: a start is being proved.
-        passed: UIDs of pods that were listed while others were served, and of refused ones.
+        passed: UIDs of pods that were listed while others were served, and named, and of refused
+            ones.
         could: UIDs of pods that could be placed when they were first asked for.
         misled: the last call was settled without ``List``.
         confused: UIDs of pods in whose calls another was named.
@@ -209,11 +210,11 @@ class World(Node):
             for each in call.said:
                 self.trace(f"   {each}")
             self.misled = not call.seen  # the next List puts everything right
-            if call.seen:
-                listed = {each.pod.uid for each in self.kubelet.state.listed()}
-                self.passed |= listed - {call.pod.uid}
             if self.judge.named(call):
                 self.confused.add(call.pod.uid)
+            elif call.seen:
+                listed = {each.pod.uid for each in self.kubelet.state.listed()}
+                self.passed |= listed - {call.pod.uid}
             self.call_now = None
 
     def _refused(self, call: Call, error: Refusal, *, fit: bool) -> None:

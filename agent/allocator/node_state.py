@@ -193,7 +193,8 @@ class NodeState:
             if not {*known} - self._history.met <= {each.uid}:
                 continue  # another of its name may be asking
             is_new = self.last_call.is_new(each, self.snapshot)
-            was_listed = each.shows or each.kubelet_id in self.last_call.ruled_out
+            # After a wrong guess, new is what came since the call before it.
+            was_listed = each.shows or self.last_call.ruled_out
             is_shown = each.uid in shown and self.known.is_shown(each.uid)
             if is_new and not was_listed and is_shown and each.id.key in names:
                 found.add(each.uid)

@@ -161,12 +161,12 @@ class NodeState:
         self.update_snapshot()
         if caught_up and self.current is not None:
             was, snapshot = self.current, self.snapshot
-            now = was
+            now = by_offer(was, self._offered, checkpoint or Checkpoint(), snapshot)
             if listed is not None:
-                now, wrong = by_list(was, snapshot)
+                # Who got what is offered was rejected, and so were those listed beside it (K1).
+                was, (now, wrong) = now, by_list(now, snapshot)
                 corrections += wrong
                 self._plan = None if _is_of_another_pod(wrong) else self._plan
-            now = by_offer(now, self._offered, checkpoint or Checkpoint(), snapshot)
             if is_disproved(was, now, snapshot):
                 self.last_call = self.last_call.before_wrong_guess()
             self.current = now

@@ -100,6 +100,20 @@ def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Nod
     assert last(node) == "first/main"
 
 
+def test_a_guess_whose_places_are_offered_again_leaves_those_listed_beside_it_rejected(
+    node: Node,
+) -> None:
+    """Whichever of them had got the places was rejected since; of the others none was asking."""
+    node.rejected(make_pod("first", asks(30, 8), at=2))
+    node.begin(failing(make_pod("second", asks(30, 8, other=True), at=3)), (CORE, OTHER_PLUGIN))
+    while node.kubelet.admitting is not None:
+        node.call()
+    assert last(node) == "second/main"
+    node.begin(make_pod("asking", asks(30, 8), at=1))
+    node.call()
+    assert last(node) == "asking/main"
+
+
 def test_what_was_planned_with_a_wrong_guess_is_planned_anew() -> None:
     """Part of the card that the whole pod was to be on is another's, as it turns out."""
     node = Node(blocks=16)

@@ -264,10 +264,10 @@ class Judge:
         else:
             self.find("unproven", f"{call}: {said}")
 
-    def started(self, pod: Pod, container: Container, cards: set[str], *, known: bool) -> None:
-        """Judge a container that starts on these cards."""
+    def started(self, pod: Pod, container: Container, cards: set[str]) -> None:
+        """Judge a container that starts on these cards; the agent knows its pod."""
         against = sorted(each for each in cards if not pod.wished(each))
-        if against and known:
+        if against:
             self.find("wish", f"{pod.uid} {container.name} starts on {against}: {pod.annotations}")
 
     def recorded(self, pod: Pod, held: dict[str, set[str]], record: dict[str, set[str]]) -> None:

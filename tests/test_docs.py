@@ -424,7 +424,9 @@ def _fields(extra: Sequence[ast.expr]) -> set[str] | None:
 
 
 def test_the_table_of_log_lines_has_their_levels_and_fields() -> None:
-    section = whole(ROOT / "docs/operate.md").partition("\n## The log\n")[2].partition("\n## ")[0]
+    section = (
+        whole(ROOT / "docs/reference.md").partition("\n## Log lines\n")[2].partition("\n## ")[0]
+    )
     rows = re.findall(
         r"^\| ([a-z]+)[\w., ]* \| `([^`]+)` \| (\w+) \| ([^|]*)\|", section, flags=re.MULTILINE
     )

@@ -29,7 +29,7 @@ from view.model.nodes import NVIDIA, NodeFacts
 from view.model.words import count_of, lost_in_words, summarize
 
 _CHOICE = (
-    "docs/install.md#2-choose-a-scheduler-how-cards-reach-containers-and-what-holds-the-limits"
+    "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
 )
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
@@ -232,7 +232,7 @@ def check_enforcement(facts: Facts) -> Iterator[Finding]:
         return
     found, old = _ByText(), _where(facts.agents, f"{_AGENT}hami_core_outdated")
     text = "HAMi-core is older than 2026-02-03: programs wait 52 seconds at their start"
-    found.add(Level.WARNING, old, text, "docs/install.md#what-hami-core-needs-on-a-node")
+    found.add(Level.WARNING, old, text, "docs/options.md#what-hami-core-needs-on-a-node")
     yield from found.findings(enforcement)
 
 

@@ -190,6 +190,15 @@ def test_every_target_of_make_that_is_named_exists() -> None:
     assert [each for each in found if each[1] not in targets] == []
 
 
+def test_every_test_that_is_named_exists() -> None:
+    found = everywhere(r"\]\(\.\./(tests/[\w/]+\.py)\): `(test_\w+)`")
+    assert [
+        f"{page.name}: {path} {name}"
+        for page, (path, name) in found
+        if f"def {name}(" not in whole(ROOT / path)
+    ] == []
+
+
 # --- programs -------------------------------------------------------------------------------
 
 

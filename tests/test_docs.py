@@ -39,7 +39,7 @@ PAGES = [
     ROOT / "deploy/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-PROJECTS = ROOT / "README.md"
+PROJECTS = ROOT / "docs/comparison.md"
 # The words of Kubernetes, its runtimes and their tools, which docs/ quotes too.
 _OTHERS_SAY = {
     "ValidatingAdmissionPolicy 'gpu-turnstile-...' denied request",

@@ -28,9 +28,7 @@ from view.model.doctor.facts import (
 from view.model.nodes import NVIDIA, NodeFacts
 from view.model.words import count_of, lost_in_words, summarize
 
-_CHOICE = (
-    "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
-)
+_CHOICE = "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
 _AGAIN = "kubectl gpu doctor --node {}"

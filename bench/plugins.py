@@ -72,7 +72,7 @@ class LoadedPods:
 class NoOutbox:
     """Takes what would be written to the API, which happens off the path."""
 
-    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
+    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Do nothing."""
 
 

@@ -2,7 +2,7 @@
 
 Every line has the fields of :data:`FIELDS`. Values go into ``extra``, never into the message:
 ``log.warning("allocation write failed, will retry", extra={"pod": pod, "reason": reason})``.
-``docs/operate.md`` tells admins about both.
+``docs/reference.md`` tells admins about both.
 """
 
 import json

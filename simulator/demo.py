@@ -18,18 +18,18 @@ from simulator.scheduler_comparison import (
     SchedulerComparison,
     mixed_pods,
 )
-from simulator.story import Story
+from simulator.single_node import SingleNodeDemo
 from simulator.viewer import ClusterViewer
 
 
 def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: bool) -> bool:
-    """Run the demo; examples with ``invalid`` in their file's name are to be refused.
+    """Run the demo; the webhook must deny examples with ``invalid`` in their file name.
 
     Returns:
-        Whether everything was right.
+        Whether all checks passed.
 
     Raises:
-        ClusterError: a process did not come up or died.
+        ProcessDied: a process did not come up or died.
         ValueError: an example cannot be read.
         OSError: an example cannot be read, or a process cannot be started.
     """
@@ -45,10 +45,10 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
     with SimulatedCluster(seed=seed) as cluster:
         cluster.start_nodes(first)
         cluster.wait_for_nodes()
-        story = Story(cluster, parse_inventory(cards_of(0)), report)
-        story.good_examples([each for each in files if "invalid" not in each.name])
-        story.bad_examples([each for each in files if "invalid" in each.name])
-        story.burst(
+        single = SingleNodeDemo(cluster, parse_inventory(cards_of(0)), report)
+        single.good_examples([each for each in files if "invalid" not in each.name])
+        single.bad_examples([each for each in files if "invalid" in each.name])
+        single.burst(
             burst_pods(pods, seed=seed, names=NAMES),
             clients,
             node=first,
@@ -56,26 +56,26 @@ def run_demo(examples: Path, *, seed: int, pods: int, clients: int, verbose: boo
         )
         cluster.clear()
         cluster.wait_for_nodes()
-        two = SchedulerComparison(cluster, report)
-        two.run(mixed_pods(LOAD, seed=SEED))
-        people = ClusterViewer(cluster, report)
-        people.look()
-    right = story.right and two.right and people.right
+        comparison = SchedulerComparison(cluster, report)
+        comparison.run(mixed_pods(LOAD, seed=SEED))
+        viewer = ClusterViewer(cluster, report)
+        viewer.explain_pending()
+    right = single.right and comparison.right and viewer.right
     report.say(
-        f"\n{'Nothing was wrong' if right else 'SOMETHING WAS WRONG'}; "
-        f"{time.monotonic() - began:.0f} s, no process or file left behind."
+        f"\n{'All checks passed' if right else 'A CHECK FAILED'}; "
+        f"{time.monotonic() - began:.0f} s, no process or file is left."
     )
     if not verbose:
-        report.say("Everything that was done, and what came of it: make demo V=1")
-    report.say("Nodes like these on a page, in a browser: make page")
+        report.say("Every step: make demo V=1")
+    report.say("A web page of such nodes: make page")
     return right
 
 
 def run_page(port: int) -> None:
-    """Fill four simulated nodes, and serve their page until a signal ends the program.
+    """Serve the page of four simulated nodes with pods until a signal ends the program.
 
     Raises:
-        ClusterError: the port is in use; a process did not come up or died.
+        ProcessDied: the port is in use; a process did not come up or died.
         OSError: a process cannot be started.
     """
     _claim(port)
@@ -86,17 +86,17 @@ def run_page(port: int) -> None:
         cluster.wait_for_nodes()
         cluster.let_the_scheduler_see_cards()
         SchedulerComparison(cluster, report).burst(mixed_pods(LOAD, seed=SEED))
-        people = ClusterViewer(cluster, report)
-        people.look()
-        people.serve(port)
+        viewer = ClusterViewer(cluster, report)
+        viewer.explain_pending()
+        viewer.serve(port)
 
 
 def _claim(port: int) -> None:
-    """Refuse a port that the page cannot have: another page there would be taken for ours."""
+    """Check that the port is free: a page of another program there would be taken for ours."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise ProcessDied(
-            f"port {port}: {os.strerror(error.errno or 0)}: end what uses it, or choose another: "
-            f".venv/bin/python -m simulator page --port {free_port()}"
+            f"port {port}: {os.strerror(error.errno or 0)}: stop the program that uses it, "
+            f"or choose another: .venv/bin/python -m simulator page --port {free_port()}"
         ) from error

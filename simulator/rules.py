@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from contract.demand import ContainerDemand, ContainerKind
 from contract.resource import Resource, count_of
-from simulator.node.judge import Named, Verdict, right
+from simulator.node.judge import Attribution, NamedContainer, right
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +53,23 @@ class RuleCall:
     container: str
 
 
-def score(requests: Iterable[RuleCall], named: Iterable[Named | None]) -> Counter[Verdict]:
+def score(
+    requests: Iterable[RuleCall], named: Iterable[NamedContainer | None]
+) -> Counter[Attribution]:
     """Compare a rule's answers with the truth; who names a pod alone is right by the pod."""
 
-    def judge(request: RuleCall, name: Named | None) -> Verdict:
+    def judge(request: RuleCall, name: NamedContainer | None) -> Attribution:
         if name is None:
-            return Verdict.REFUSED
+            return Attribution.REFUSED
         is_right = right(request.pod, {request.container}, (), name)
-        return Verdict.RIGHT if is_right else Verdict.WRONG
+        return Attribution.RIGHT if is_right else Attribution.WRONG
 
     return Counter(map(judge, requests, named))
 
 
 def gpu_manager(
     candidates: Sequence[Candidate], requests: Sequence[RuleCall]
-) -> list[Named | None]:
+) -> list[NamedContainer | None]:
     """Apply the rule of ``tkestack/gpu-manager``, for the core calls (K6).
 
     Source: ``pkg/services/allocator/nvidia/allocator.go``, ``Allocate`` and
@@ -79,7 +81,7 @@ def gpu_manager(
     """
     served: set[tuple[str, str]] = set()
     unfinished: Candidate | None = None
-    answers: list[Named | None] = []
+    answers: list[NamedContainer | None] = []
     for request in requests:
         line = [unfinished] if unfinished else in_line(candidates, request)
         found: tuple[Candidate, ContainerDemand] | None = None
@@ -98,7 +100,7 @@ def gpu_manager(
         served.add((pod.uid, container.name))
         missing = any((pod.uid, each.name) not in served for each in pod.main)
         unfinished = pod if missing else None
-        answers.append(Named(pod.pod, container.name))
+        answers.append(NamedContainer(pod.pod, container.name))
     return answers
 
 

@@ -1,4 +1,4 @@
-"""What people see of the nodes: ``kubectl gpu`` at the end of the demo, and the page."""
+"""``kubectl gpu`` at the end of the demo, and the page of ``make page``."""
 
 import functools
 import math
@@ -14,13 +14,13 @@ from simulator.objects import node_of, why_unbound
 from simulator.report import Report
 
 _CORES, _BLOCKS, _MOST = 90, 96, 16
-"""Pods that ask for nearly a whole card each, until one waits: not more than there are cards."""
+"""Pods that request nearly a whole card each; at most one more than there are cards."""
 _PROGRAM = "from view.kubectl import main; main()"
 _SECONDS = 300.0
 
 
 class ClusterViewer:
-    """Looks at a cluster of several nodes as a person would."""
+    """Shows a cluster of several nodes as its users see it."""
 
     def __init__(self, cluster: SimulatedCluster, report: Report) -> None:
         self.right = True
@@ -28,8 +28,8 @@ class ClusterViewer:
         self._report = report
         self._last = ""
 
-    def look(self) -> None:
-        """Create pods until no card has room for one; show the cards, and why it waits."""
+    def explain_pending(self) -> None:
+        """Create pods until one is pending; show the cards, and why that pod is pending."""
         one = container("main", _CORES, _BLOCKS, NAMES)
         for number in range(1, _MOST + 1):
             self._last = name = f"wants-more-{number}"
@@ -43,7 +43,7 @@ class ClusterViewer:
                 break
         self._report.detail.heading("$ kubectl gpu")
         self._show()
-        self._report.heading(f"One more pod waits: $ kubectl gpu explain {name}")
+        self._report.heading(f"One more pod is pending: $ kubectl gpu explain {name}")
         summary = self._show("explain", name).partition("\n")[0]
         if not self._report.verbose:
             self._report.say(summary)
@@ -57,7 +57,7 @@ class ClusterViewer:
         url = f"http://127.0.0.1:{port}"
         self._cluster.start("view", f"--port={port}")
         self._cluster.wait("page", lambda: self._cluster.reaches(f"{url}/readyz"))
-        self._report.say(f"\nThe page of these nodes: {url}/ -- Ctrl-C ends it and them.")
+        self._report.say(f"\nPage of these nodes: {url}/ (Ctrl-C stops the page and the nodes)")
         kubeconfig = shlex.quote(f"{self._cluster.root}/kubeconfig")
         program = shlex.quote(str(Path(sys.executable).with_name("kubectl-gpu")))
         self._report.say(
@@ -73,7 +73,7 @@ class ClusterViewer:
         return next(each for each in self._cluster.pods() if each["metadata"]["name"] == name)
 
     def _show(self, *command: str) -> str:
-        """Run ``kubectl gpu``; without verbosity return what it prints instead."""
+        """Run ``kubectl gpu``: on the terminal if verbose, else return its output."""
         sys.stdout.flush()
         done = subprocess.run(  # noqa: S603 -- our own program, on the terminal that we have
             [sys.executable, "-c", _PROGRAM, *command, "--kubeconfig", "kubeconfig"],

@@ -33,14 +33,14 @@ def _packages() -> set[str]:
 
 def test_every_path_that_is_named_is_there() -> None:
     paths = re.findall(_PATH, PAGE)
-    assert len(paths) > 30
+    assert len(paths) > 20
     assert [each for each in paths if not (ROOT / each).exists()] == []
 
 
 def test_every_package_has_a_row_in_the_module_map() -> None:
-    _, _, section = PAGE.partition("\n## Where is what\n")
-    rows = re.findall(r"^\| `([\w/.]+)` \|", section.partition("\n## ")[0], flags=re.MULTILINE)
-    assert _packages() - set(rows) == set()
+    _, _, section = PAGE.partition("\n## Packages\n")
+    cells = re.findall(r"^\| (`.*?) \|", section.partition("\n## ")[0], flags=re.MULTILINE)
+    assert _packages() - set(re.findall(r"`([\w/.]+)`", " ".join(cells))) == set()
 
 
 def test_every_method_that_is_named_is_in_its_module() -> None:

@@ -39,7 +39,7 @@ PAGES = [
     ROOT / "deploy/README.md",
     *sorted((ROOT / "docs").glob("*.md")),
 ]
-PROJECTS = ROOT / "README.md"
+PROJECTS = ROOT / "docs/comparison.md"
 # The words of Kubernetes, its runtimes and their tools, which docs/ quotes too.
 _OTHERS_SAY = {
     "ValidatingAdmissionPolicy 'gpu-turnstile-...' denied request",
@@ -188,6 +188,16 @@ def test_every_target_of_make_that_is_named_exists() -> None:
     in_blocks = {each for page in PAGES for each in commands(page) if each.startswith("make ")}
     assert {"make demo", "make test", "make check"} <= {each.strip() for each in in_blocks}
     assert [each for each in found if each[1] not in targets] == []
+
+
+def test_every_test_that_is_named_exists() -> None:
+    found = everywhere(r"\]\(\.\./(tests/[\w/]+\.py\): `test_\w+)`")
+    named = [(page, each.split("): `")) for page, each in found]
+    assert [
+        f"{page.name}: {path}: {name}"
+        for page, (path, name) in named
+        if f"def {name}(" not in whole(ROOT / path)
+    ] == []
 
 
 # --- programs -------------------------------------------------------------------------------
@@ -424,7 +434,9 @@ def _fields(extra: Sequence[ast.expr]) -> set[str] | None:
 
 
 def test_the_table_of_log_lines_has_their_levels_and_fields() -> None:
-    section = whole(ROOT / "docs/operate.md").partition("\n## The log\n")[2].partition("\n## ")[0]
+    section = (
+        whole(ROOT / "docs/reference.md").partition("\n## Log lines\n")[2].partition("\n## ")[0]
+    )
     rows = re.findall(
         r"^\| ([a-z]+)[\w., ]* \| `([^`]+)` \| (\w+) \| ([^|]*)\|", section, flags=re.MULTILINE
     )

@@ -164,6 +164,8 @@ def with_uid(
         by_file = _as_checkpointed(current, before, now, entries, pods)
         return by_file or _as_the_api_shows(current, now, entries, pods) or current
     info = pods.by_uid(current.uid)  # of a static pod its mirror may have come
+    if info is None and current.uid not in now.pods:  # the entry was a rejected pod's (K33)
+        return _as_checkpointed(current, before, now, entries, pods) or current
     if info is None or info.id == current.id:
         return current
     return replace(current, id=info.id)

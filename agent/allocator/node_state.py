@@ -161,12 +161,12 @@ class NodeState:
         self.update_snapshot()
         if caught_up and self.current is not None:
             was, snapshot = self.current, self.snapshot
-            now = was
+            now = by_offer(was, self._offered, checkpoint or Checkpoint(), snapshot)
             if listed is not None:
-                now, wrong = by_list(was, snapshot)
+                # Who got what is offered was rejected, and so were those listed beside it (K1).
+                was, (now, wrong) = now, by_list(now, snapshot)
                 corrections += wrong
                 self._plan = None if _is_of_another_pod(wrong) else self._plan
-            now = by_offer(now, self._offered, checkpoint or Checkpoint(), snapshot)
             if is_disproved(was, now, snapshot):
                 self.last_call = self.last_call.before_wrong_guess()
             self.current = now
@@ -189,10 +189,15 @@ class NodeState:
         """
         found = set[str]()
         for each in self.snapshot.listed_changing:
+            known = map(kubelet_uid, self.known.of_name(each.id.key))
+            if not {*known} - self._history.met <= {each.uid}:
+                continue  # another of its name may be asking
             is_new = self.last_call.is_new(each, self.snapshot)
-            if is_new and each.id.key in names:
-                uids = map(kubelet_uid, self.known.of_name(each.id.key))
-                found |= {uid for uid in uids if uid in shown and self.known.is_shown(uid)}
+            # After a wrong guess, new is what came since the call before it.
+            was_listed = each.shows or self.last_call.ruled_out
+            is_shown = each.uid in shown and self.known.is_shown(each.uid)
+            if is_new and not was_listed and is_shown and each.id.key in names:
+                found.add(each.uid)
             if each.lacks and each.info is not None:
                 named = uids_seen(each.id.key)
                 # Those of a name are admitted as they came (K1): none of before comes to List now.
@@ -254,7 +259,7 @@ class NodeState:
         if snapshot.listing:  # a name that has gone may come back as another pod's
             listed = {each.uid for each in snapshot.listed_changing}
             self._confirmed &= snapshot.stable.by_uid.keys() | listed
-        self.last_call = self.last_call.forget_unlisted(snapshot, self._history.listed)
+        self.last_call = self.last_call.forget_unlisted(snapshot)
 
     # --- the snapshot -------------------------------------------------------------------
 

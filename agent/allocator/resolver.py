@@ -13,7 +13,6 @@ ruled out, or as the pod of a last call that was right. Else, and always without
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from agent.allocator.interfaces import ContainerRef
@@ -90,21 +89,25 @@ class LastCall:
             return replace(self, pod=None)
         return replace(self.fallback, ruled_out=self.fallback.ruled_out | {self.pod})
 
-    def forget_unlisted(self, snapshot: AllocationSnapshot, seen: AbstractSet[str]) -> "LastCall":
-        """Forget what has left ``List``: a name that comes back is another pod's.
+    def forget_unlisted(self, snapshot: AllocationSnapshot) -> "LastCall":
+        """Forget what is not in ``List``: a name that comes back is another pod's.
 
-        Args:
-            snapshot: who holds what, by a look without a call too.
-            seen: the kubelet's UIDs of the pods that this kubelet has listed.
+        *snapshot* may be of a look without a call.
         """
         if not snapshot.listing:
             return self
         pod, then, now = self.pod, self.signatures, snapshot.signatures
-        if pod is not None and pod.uid in seen and not snapshot.lists(pod.key):
+        if pod is not None and not snapshot.lists(pod.key):
             pod = None
         if then is not None and not then.items() <= now.items():
             then = {each: min(count, now.get(each, 0)) for each, count in then.items()}
-        return replace(self, pod=pod, signatures=then)
+        fallback = self.fallback.forget_unlisted(snapshot) if self.fallback is not None else None
+        return replace(self, pod=pod, signatures=then, fallback=fallback)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the last call was guessed without ``List``."""
+        return self.guessed and self.fallback is None
 
     def is_target(self, pod: SnapshotPod) -> bool:
         """Return whether the last call was for *pod*; its UID may not have been known then."""
@@ -115,13 +118,14 @@ class LastCall:
         """Return whether a pod is listed only since the last call.
 
         If ``List`` shows n more pods of its signature than then, the n newest that show nothing are
-        new. If nothing is known of the last call, every pod is.
+        new; and the pod of the last call, if ``List`` could not be had in that. If nothing is known
+        of the last call, every pod is.
         """
         if self.signatures is None or pod.signature not in self.signatures:
             return True
         grown = snapshot.signatures.get(pod.signature, 0) - self.signatures[pod.signature]
         if pod.shows or grown <= 0:
-            return False
+            return grown > 0 and self.is_blind and self.is_target(pod)
         alike = (each for each in snapshot.listed_changing if each.signature == pod.signature)
         known = [each for each in alike if not each.shows and each.info is not None]
         known.sort(key=lambda each: (each.sure, each.rank), reverse=True)

@@ -130,7 +130,7 @@ class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no t
 
         async def give(message: dict[str, Any]) -> None:
             if not keep and "headers" in message:
-                message["headers"].append((b"ClientConnection", b"close"))
+                message["headers"].append((b"Connection", b"close"))
             self._enter(Phase.SENDING)
             await send(message)
             self._enter(Phase.ANSWERING)

@@ -16,13 +16,13 @@ from agent.allocator.slots import summarize
 from contract.allocation import Evidence
 from contract.resource import Resource
 from simulator.kubelet.trace import TraceEvent
-from simulator.node.diary import Said
+from simulator.node.recording_log import LoggedDecision
 
 _SLACK_MS = 5.0
 """Between the clocks of two programs of one machine."""
 
 
-class Verdict(StrEnum):
+class Attribution(StrEnum):
     """How an answer compares with the truth."""
 
     RIGHT = "right"
@@ -31,7 +31,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedContainer:
     """Whom somebody names for a call.
 
     Attributes:
@@ -50,7 +50,9 @@ class Named:
         return cls(str(ref.pod) if ref.pod.name else "", ref.container, ref.pod.uid)
 
 
-def right(pod: str, containers: Collection[str], uids: Collection[str], named: Named) -> bool:
+def right(
+    pod: str, containers: Collection[str], uids: Collection[str], named: NamedContainer
+) -> bool:
     """Return whether *named* is whom a call was made for, as far as it says.
 
     Args:
@@ -67,7 +69,7 @@ def right(pod: str, containers: Collection[str], uids: Collection[str], named: N
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AgentDecision:
     """What an agent said when it assigned places.
 
     Attributes:
@@ -78,12 +80,12 @@ class Answer:
     at_ms: float
     resource: Resource
     ids: str
-    named: Named
+    named: NamedContainer
     evidence: Evidence
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class JudgedCall:
     """One ``Allocate``: what the kubelet made it for, and what became of it.
 
     Attributes:
@@ -94,8 +96,8 @@ class Admission:
 
     resource: Resource
     event: TraceEvent
-    verdict: Verdict
-    answer: Answer | None
+    verdict: Attribution
+    answer: AgentDecision | None
     error: str = ""
 
     @property
@@ -104,33 +106,33 @@ class Admission:
         return None if self.answer is None else self.answer.evidence
 
 
-def in_diary(said: Iterable[Said]) -> Iterator[Answer]:
+def decisions_in_recording(said: Iterable[LoggedDecision]) -> Iterator[AgentDecision]:
     """Read the answers to ``Allocate`` in what an agent of this process said."""
     for each in said:
         if each.call == "allocate" and each.evidence and each.resource and each.ref:
-            ids, named = summarize(each.ids), Named.by(each.ref)
-            yield Answer(each.at_ms, each.resource, ids, named, each.evidence)
+            ids, named = summarize(each.ids), NamedContainer.by(each.ref)
+            yield AgentDecision(each.at_ms, each.resource, ids, named, each.evidence)
 
 
-def in_log(lines: Iterable[Mapping[str, Any]]) -> Iterator[Answer]:
+def decisions_in_log(lines: Iterable[Mapping[str, Any]]) -> Iterator[AgentDecision]:
     """Read the answers to ``Allocate`` in an agent's log."""
     for line in lines:
         if line.get("message") == "allocate":
-            yield Answer(
+            yield AgentDecision(
                 datetime.fromisoformat(line["time"]).timestamp() * 1000,
                 Resource(line["resource"]),
                 line["ids"],
-                Named(line["pod"], line["container"]),
+                NamedContainer(line["pod"], line["container"]),
                 Evidence(line["evidence"]),
             )
 
 
 def judge(
     calls: Iterable[TraceEvent],
-    answers: Iterable[Answer],
+    answers: Iterable[AgentDecision],
     resources: Mapping[str, Resource],
     mirrors: Mapping[str, str] | None = None,
-) -> list[Admission]:
+) -> list[JudgedCall]:
     """Compare each ``Allocate`` with what the agent said while it was in flight.
 
     Args:
@@ -139,7 +141,7 @@ def judge(
         resources: by their full names.
         mirrors: by UID of a static pod, the UID under which the API shows it.
     """
-    said: defaultdict[tuple[Resource, str], deque[Answer]] = defaultdict(deque)
+    said: defaultdict[tuple[Resource, str], deque[AgentDecision]] = defaultdict(deque)
     for answer in answers:
         said[answer.resource, answer.ids].append(answer)
     return [
@@ -152,23 +154,23 @@ def judge(
 def _judge(
     call: TraceEvent,
     resource: Resource,
-    said: Mapping[tuple[Resource, str], deque[Answer]],
+    said: Mapping[tuple[Resource, str], deque[AgentDecision]],
     mirrors: Mapping[str, str],
-) -> Admission:
+) -> JudgedCall:
     if call.error:
-        return Admission(resource, call, Verdict.REFUSED, None, call.error)
+        return JudgedCall(resource, call, Attribution.REFUSED, None, call.error)
     began, ended = call.unix_ms - _SLACK_MS, call.unix_ms + call.took_ms + _SLACK_MS
     queue = said[resource, summarize(call.ids)]
     while queue and queue[0].at_ms < began:  # its call was cut off
         queue.popleft()
     if not queue or queue[0].at_ms > ended:
-        return Admission(resource, call, Verdict.WRONG, None, "the agent said nothing")
+        return JudgedCall(resource, call, Attribution.WRONG, None, "the agent said nothing")
     answer = queue.popleft()
     uids = [call.pod_uid, *filter(None, [mirrors.get(call.pod_uid)])]
     is_right = right(f"{call.namespace}/{call.pod}", {call.container}, uids, answer.named)
-    return Admission(resource, call, Verdict.RIGHT if is_right else Verdict.WRONG, answer)
+    return JudgedCall(resource, call, Attribution.RIGHT if is_right else Attribution.WRONG, answer)
 
 
-def count(admissions: Iterable[Admission]) -> Counter[Verdict]:
+def count(admissions: Iterable[JudgedCall]) -> Counter[Attribution]:
     """Count the verdicts."""
     return Counter(each.verdict for each in admissions)

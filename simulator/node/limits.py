@@ -16,7 +16,7 @@ from contract.demand import CORES_PER_CARD, ContainerDemand
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningContainer:
     """One container that runs.
 
     Attributes:
@@ -28,7 +28,7 @@ class Running:
     received: Mapping[str, Any]
 
 
-def wrong_limits(running: Iterable[Running], *, block: int) -> list[str]:
+def wrong_limits(running: Iterable[RunningContainer], *, block: int) -> list[str]:
     """List every container that finds limits that are not its own."""
     wrong, owners = [], dict[str, str]()
     for each in running:

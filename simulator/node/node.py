@@ -3,7 +3,8 @@
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,23 +27,31 @@ from agent.kubelet.registration import Registrar
 from agent.kubelet.server import DevicePluginCalls, DevicePluginService
 from agent.runtime.cgroups import Cgroups
 from agent.runtime.cri import Cri
+from contract.allocation import Allocation
 from contract.inventory import Inventory
 from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
-from placement.pods import PodInfo
+from placement.pods import PodInfo, read_pod
 from simulator.audit import Holdings, Who, held_twice, unequal_records
 from simulator.cards import cards_file
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.staticpods import mirror_of
-from simulator.node.diary import Diary
-from simulator.node.judge import Admission, in_diary, judge
-from simulator.node.limits import Running, wrong_limits
-from simulator.node.mortal import AgentLife, Death, MortalOutbox, MortalService, mortal_log
+from simulator.node.api import NODE, InMemoryApi, InMemoryWatch, PodObject
+from simulator.node.judge import JudgedCall, decisions_in_recording, judge
+from simulator.node.killable import (
+    AgentRun,
+    CallStage,
+    KillableQueue,
+    KillableService,
+    KillSwitch,
+    killable_log,
+)
+from simulator.node.limits import RunningContainer, wrong_limits
 from simulator.node.options import NodeOptions
-from simulator.node.pods import PodsInMemory
+from simulator.node.recording_log import RecordingLog
 
 Json = dict[str, Any]
 
@@ -63,13 +72,14 @@ def deny(_resource: str) -> None:
     raise TurnedAway("permission denied", grpc.StatusCode.PERMISSION_DENIED)
 
 
-class Node:
+class SimulatedNode:
     """A simulated node with our agent on it.
 
     Attributes:
         agent: its agent; ``None`` while none runs.
         manifests: the pods that the API server has for it, by UID.
-        pods: the same as its agent is told of them.
+        api: what the API server says of them, and of static pods that it shows.
+        watch: how its agent is told of that.
         kubelet_dir: where the agent looks for the kubelet's checkpoint.
         state: the agent's folder on disk.
     """
@@ -95,7 +105,7 @@ class Node:
         self.kubelet = Kubelet(
             Settings(
                 **{
-                    "node_name": "node",
+                    "node_name": NODE,
                     "root_dir": root / "k",
                     "plugin_dir": self.plugin_dir,
                     "pod_resources_socket": self.record_socket,
@@ -112,13 +122,14 @@ class Node:
         )
         if not options.witness:
             self.kubelet.settings.mischief.at["List"] = deny
-        self.pods = PodsInMemory(self._names)
-        self.diary = Diary(lambda: time.time() * 1000)
+        self.api: InMemoryApi[PodObject] = InMemoryApi(self._names, self._inventory)
+        self.watch = InMemoryWatch(self.api, self._names, count().__next__)
+        self.diary = RecordingLog(lambda: time.time() * 1000)
         self.manifests: dict[str, Json] = {}
         self._static: dict[str, Json] = {}
         self._mirrors: dict[str, str] = {}
         self._shown_running: set[str] = set()
-        self.agent: AgentLife | None = None
+        self.agent: AgentRun | None = None
 
     def __enter__(self) -> Self:
         """Start the kubelet and the agent, and wait until both resources are offered."""
@@ -135,7 +146,7 @@ class Node:
 
     def views(self) -> Sequence[PodInfo]:
         """Return the pods that the agent knows."""
-        return self.pods.pods()
+        return self.watch.cache.pods()
 
     # --- what happens on the node -----------------------------------------------------
 
@@ -144,12 +155,13 @@ class Node:
         behind = self._options.cache_behind
         for each in manifests:
             self.manifests[each["metadata"]["uid"]] = each
-            self.pods.bind(each, seen=not behind)
-            if behind and len(self.manifests) % behind == 0:
-                self.pods.catch_up()
+            self.api.add(PodObject(each))
+            if behind:
+                self.api.hanging = bool(len(self.manifests) % behind)
+            self.watch.deliver()
         self.kubelet.add_pods(*manifests)
 
-    def admit(self, manifests: Sequence[Json]) -> list[Admission]:
+    def admit(self, manifests: Sequence[Json]) -> list[JudgedCall]:
         """Bind pods and wait until each runs or was rejected; give the calls made for them."""
         for each in manifests:
             self.bind(each)
@@ -165,7 +177,10 @@ class Node:
     def remove(self, uid: str) -> None:
         """Delete a pod by force: it is gone from the API at once."""
         manifest = self.manifests.pop(uid)
-        self.pods.remove(uid)
+        pod = self.api.find(uid)
+        if pod is not None:
+            self.api.remove(pod)
+            self.watch.deliver()
         self.kubelet.remove_pods(manifest)
 
     def add_static(self, manifest: Json) -> str:
@@ -179,7 +194,8 @@ class Node:
         pod = next(each for each in self.kubelet.life.pods() if each.uid == uid)
         shown = mirror_of(pod)
         self._mirrors[uid] = shown["metadata"]["uid"] = f"mirror-of-{uid}"
-        self.pods.bind(shown)
+        self.api.add(PodObject(shown))
+        self.watch.deliver()
         self.kubelet.add_pods(shown)
         return self._mirrors[uid]
 
@@ -187,22 +203,27 @@ class Node:
         """Report the API what the kubelet says: rejected pods, and such as have ended."""
         self.sweep_statuses()
         for uid in self.kubelet.trace.pods("end") & self.manifests.keys():
-            manifest = self.manifests[uid]
-            if "deletionTimestamp" in manifest["metadata"]:
-                del self.manifests[uid]
-                self.pods.remove(uid)
-                self.kubelet.remove_pods(manifest)
+            if "deletionTimestamp" in self.manifests[uid]["metadata"]:
+                self.remove(uid)
             else:
-                self.pods.end(uid)
-                manifest["status"] = {"phase": "Succeeded"}
+                self._show(uid, "Succeeded")
 
     def sweep_statuses(self) -> None:
         """Show what the kubelet says of pods: rejected for good, or that all containers run."""
         self._show_running()
         for uid in sorted(self.kubelet.trace.pods("reject")):
-            self.pods.end(uid)
-            if uid in self.manifests:
-                self.manifests[uid]["status"] = {"phase": "Failed"}
+            self._show(uid, "Failed")
+
+    def _show(self, uid: str, phase: str) -> None:
+        pod = self.api.find(uid)
+        if pod is not None and pod.set_phase(phase):
+            self.api.changed(pod)
+        self.watch.deliver()
+
+    def catch_up(self) -> None:
+        """Let the agent's watch go on, after ``api.hanging``."""
+        self.api.hanging = False
+        self.watch.deliver()
 
     def restart_agent(self) -> None:
         """End the agent and start another, which finds its one file."""
@@ -279,7 +300,7 @@ class Node:
     def _show_running(self) -> None:
         for uid in sorted(self._running() - self._shown_running):
             self._shown_running.add(uid)
-            self.pods.run(self._mirrors.get(uid, uid))
+            self._show(self._mirrors.get(uid, uid), "Running")
 
     def _running(self) -> set[str]:
         started = self.kubelet.trace.containers("start")
@@ -291,9 +312,9 @@ class Node:
 
     # --- who was right ------------------------------------------------------------------
 
-    def admissions(self) -> list[Admission]:
+    def admissions(self) -> list[JudgedCall]:
         """Compare each ``Allocate`` of the kubelet with what the agent said in it."""
-        answers = in_diary(self.diary.everything)
+        answers = decisions_in_recording(self.diary.everything)
         return judge(self.kubelet.trace.events, answers, self._resources, self._mirrors)
 
     def differences(self) -> list[str]:
@@ -305,10 +326,15 @@ class Node:
         records = {
             (uid, container): allocation
             for uid in {uid for uid, _ in held}
-            for container, allocation in self.pods.recorded(self._mirrors.get(uid, uid)).items()
+            for container, allocation in self.recorded(self._mirrors.get(uid, uid)).items()
         }
         recorded = {who: resources for who, resources in held.items() if who in records}
         return unequal_records(recorded, records, self._names)
+
+    def recorded(self, uid: str) -> Mapping[str, Allocation]:
+        """Return what is recorded on a pod that the API server has."""
+        pod = self.api.find(uid)
+        return {} if pod is None else read_pod(pod.manifest(), self._names).annotated
 
     def double_grants(self) -> int:
         """Count places that two pods hold."""
@@ -339,24 +365,29 @@ class Node:
 
     def start_agent(self) -> None:
         """Start an agent that remembers nothing; :meth:`wait_until_offered` waits for it."""
-        death = Death(self._options.agent_hook)
-        writer = MortalOutbox(self.pods, death, waits=self._options.patches_wait)
+        death = KillSwitch(self._reached)
+        # Whatever was deleted by force before its list has left the node long ago.
+        self.watch = InMemoryWatch(self.api, self._names, count(0, 60).__next__)
+        self.api.patches.clear()
+        writer = KillableQueue(self.api, death, waits=self._options.patches_wait)
         channel = PodResources(self.record_socket, resources=self._resources)
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
             table=self._table,
-            pods=self.pods,
+            pods=self.watch.cache,
             pod_resources=channel,
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
             store=StateFile(self.plugin_dir / "current-pod.json"),
             kubelet=KubeletInstance(self.kubelet_dir).current,
             writer=writer,
-            decision_log=mortal_log(self.diary, death),
+            decision_log=killable_log(self.diary, death),
             inject=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
+            pause=lambda seconds: time.sleep(0 if self.api.hanging else seconds),
         )
-        self.pods.subscribe(allocator.catch_up)
+        self.watch.deliver(0)
+        self.watch.cache.subscribe(allocator.catch_up)
         registrar = Registrar(
             plugin_dir=self.plugin_dir,
             services={
@@ -364,8 +395,12 @@ class Node:
                 for name, resource in self._resources.items()
             },
         )
-        self.agent = AgentLife(allocator, registrar, channel, writer, death, works)
+        self.agent = AgentRun(allocator, registrar, channel, writer, death, works)
         self.agent.start()
+
+    def _reached(self, moment: CallStage) -> None:
+        self.watch.deliver()  # what was written in this call
+        self._options.agent_hook(moment)
 
     def _enforcer(self, allocator: Callable[[], Allocator]) -> tuple[Enforcer, EnforcerRunner]:
         if not self._options.limits:
@@ -388,7 +423,7 @@ class Node:
                 continue
             container = read_pod_demand(manifest["spec"], self._names)[0].of(name)
             if container is not None:
-                found.append(Running(uid, container, self.kubelet.received(uid, name)))
+                found.append(RunningContainer(uid, container, self.kubelet.received(uid, name)))
         return wrong_limits(found, block=BLOCK)
 
     def look_for_ended(self) -> None:
@@ -426,9 +461,9 @@ class Node:
             time.sleep(_POLL_S)
 
     def _service(
-        self, calls: DevicePluginCalls, resource: Resource, death: Death
+        self, calls: DevicePluginCalls, resource: Resource, death: KillSwitch
     ) -> Callable[[], DevicePluginService]:
-        return lambda: MortalService(
+        return lambda: KillableService(
             resource=resource,
             table=self._table,
             calls=calls,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from placement.scoring import Policy
-from simulator.node.mortal import AgentHook, no_hook
+from simulator.node.killable import AgentHook, no_hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class NodeOptions:
         checkpoint: whether the agent can read the kubelet's checkpoint.
         list_rate, list_burst: the kubelet's limit on ``List`` (fact K5).
         boot: whether kubelet and agent are started at once; a test may want to do it itself.
-        cache_behind: how many pods the agent's watch is behind the kubelet.
+        cache_behind: of every so many pods at once the agent's watch tells; it hangs meanwhile.
         patches_wait: whether allocations stay in the agent's queue until
             ``Node.write_patches``; they die with the agent.
         agent_hook: called in the agent before each answer leaves; it may let the agent die.

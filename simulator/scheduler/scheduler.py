@@ -149,7 +149,7 @@ class Scheduler:
         try:
             node = self.choose(pod, nodes, used)
         except NoNodeFits as error:
-            self._tell(pod, "NoNodeFits", str(error))
+            self._tell(pod, "Unschedulable", str(error))
         except ExtenderError as error:
             self._failed(pod, str(error))
         else:

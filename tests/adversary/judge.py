@@ -8,8 +8,8 @@ from agent.allocator.interfaces import ContainerRef
 from agent.errors import PlacementError, Refusal
 from contract.allocation import Evidence
 from contract.resource import Resource
-from simulator.node.diary import Said
-from simulator.node.judge import Named, right
+from simulator.node.judge import NamedContainer, right
+from simulator.node.recording_log import LoggedDecision
 from tests.in_memory.pods import Container, Pod, card_of
 
 
@@ -50,7 +50,7 @@ class Call:
     reachable: bool = True
     alike: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
-    said: list[Said] = field(default_factory=list)
+    said: list[LoggedDecision] = field(default_factory=list)
 
     @property
     def place(self) -> tuple[str, str, Resource]:
@@ -133,7 +133,7 @@ class Judge:
                 self.find("witness", f"{call}: {each}")
         return another
 
-    def _carries_out(self, call: Call, said: Said) -> bool:
+    def _carries_out(self, call: Call, said: LoggedDecision) -> bool:
         """Return whether ``Allocate`` assigns what the call before it chose, on an excused guess.
 
         Nothing has come to be known between the two: the kubelet asks for the places at once.
@@ -145,7 +145,7 @@ class Judge:
             and said.ref == self._guesses.get(call.place)
         )
 
-    def _earlier_alike(self, call: Call, said: Said) -> bool:
+    def _earlier_alike(self, call: Call, said: LoggedDecision) -> bool:
         """Return whether a pod was named that had this name before and would be served the same.
 
         Where the watch has not told of a pod, only a GET in every call could tell the two apart.
@@ -164,7 +164,7 @@ class Judge:
         )
 
     @staticmethod
-    def _a_guess(call: Call, said: Said) -> bool:
+    def _a_guess(call: Call, said: LoggedDecision) -> bool:
         """Return whether more than one container could have been asking, for all that is known."""
         if said.ref is None or said.word == "refused":
             return False
@@ -172,13 +172,15 @@ class Judge:
         return pod.uid in call.ended
 
     @staticmethod
-    def _right(call: Call, said: Said) -> bool:
+    def _right(call: Call, said: LoggedDecision) -> bool:
         """Return whether the container named is the one that a call is for."""
         containers = {call.container.name, *call.alike}
         pod = "/".join(call.pod.key)
-        return said.ref is not None and right(pod, containers, call.pod.uids, Named.by(said.ref))
+        return said.ref is not None and right(
+            pod, containers, call.pod.uids, NamedContainer.by(said.ref)
+        )
 
-    def _bystander(self, call: Call, said: Said) -> None:
+    def _bystander(self, call: Call, said: LoggedDecision) -> None:
         ref = said.ref
         pod = self._pods.get(ref.pod.uid) if ref is not None else None
         if ref is None or pod is None:
@@ -195,7 +197,7 @@ class Judge:
         self,
         call: Call,
         error: Refusal,
-        said: Iterable[Said],
+        said: Iterable[LoggedDecision],
         *,
         fit: bool,
         fitted: bool,
@@ -255,17 +257,17 @@ class Judge:
         if cards and stray:
             self.find("split", f"{call}: memory on {sorted(stray)}, cores on {sorted(cards)}")
 
-    def unproven(self, call: Call, said: Said, *, overtaken: bool) -> None:
+    def unproven(self, call: Call, said: LoggedDecision, *, overtaken: bool) -> None:
         """Judge a start without proof: the checkpoint could be read."""
         if overtaken:
             self.excused["unproven: the checkpoint is one container old (K33)"] += 1
         else:
             self.find("unproven", f"{call}: {said}")
 
-    def started(self, pod: Pod, container: Container, cards: set[str], *, known: bool) -> None:
-        """Judge a container that starts on these cards."""
+    def started(self, pod: Pod, container: Container, cards: set[str]) -> None:
+        """Judge a container that starts on these cards; the agent knows its pod."""
         against = sorted(each for each in cards if not pod.wished(each))
-        if against and known:
+        if against:
             self.find("wish", f"{pod.uid} {container.name} starts on {against}: {pod.annotations}")
 
     def recorded(self, pod: Pod, held: dict[str, set[str]], record: dict[str, set[str]]) -> None:

@@ -74,7 +74,7 @@ class Faults:
         self._before = pod
         bound = [each for each in world.api.pods() if each.phase not in TERMINAL_PHASES]
         room = len(world.cards_here) * 100 - sum(map(_cores, bound))
-        if _cores(pod) > room or not world.api.free(name):
+        if _cores(pod) > room or world.api.named("default", name):
             return
         if "GPU-elsewhere" in pod.annotations.get(NAMES.gpu_allocation, ""):
             self.note("unknown cards in annotations")
@@ -297,9 +297,9 @@ class Faults:
     def restart_kubelet(self) -> None:
         """Let the kubelet die and come up, and the agent register with it, at once or later."""
         self.note("kubelet died")
-        held = self.world.containers_held()
+        held = self.world.resources_held()
         self.world.kubelet.restart()
-        self.world.lost |= held - self.world.containers_held()
+        self.world.lost |= {each[:2] for each in held - self.world.resources_held()}
         self.world.could.clear()
         self.world.passed.clear()
         if self._random.random() < 0.2:

@@ -65,7 +65,7 @@ SABOTAGE: dict[str, tuple[str, Callable[..., Any]]] = {
         "agent.allocator.allocator.Allocator.free",
         lambda *_: {f"GPU-{index}": 0 for index in range(4)},
     ),
-    "record": ("tests.in_memory.api.Api.put", lambda *_: None),
+    "record": ("simulator.node.api.InMemoryApi.put", lambda *_: None),
     "wrong": ("agent.allocator.calls.resolve", by_no_turn),
     "witness": ("agent.allocator.calls.resolve", as_witness),
 }

@@ -35,7 +35,8 @@ class World(Node):
     Attributes:
         call: the call that the agent is in.
         proving: a start is being proved.
-        passed: UIDs of pods that were listed while others were served, and of refused ones.
+        passed: UIDs of pods that were listed while others were served, and named, and of refused
+            ones.
         could: UIDs of pods that could be placed when they were first asked for.
         misled: the last call was settled without ``List``.
         confused: UIDs of pods in whose calls another was named.
@@ -57,6 +58,10 @@ class World(Node):
         self.confused: set[str] = set()
         self.lost: set[tuple[str, str]] = set()
         self._told: set[str] = set()  # UIDs of the pods that this agent was ever shown
+        # Places given while the agent could not know the pod's wishes; and of these such that only
+        # an agent knew of that has died.
+        self._unadvised: set[frozenset[str]] = set()
+        self._forgotten: set[frozenset[str]] = set()
         cards = tuple(card(index, blocks=blocks) for index, blocks in enumerate(_BLOCKS))
         self.cards_here = tuple(each.uuid for each in cards)
         super().__init__(
@@ -78,6 +83,7 @@ class World(Node):
 
     def _start_agent(self) -> None:
         super().restart_agent()
+        self._forgotten |= self._unadvised
         self._told = {each.id.uid for each in self.watch.cache.pods()}
         self.allocator.refresh()
 
@@ -155,6 +161,9 @@ class World(Node):
             lambda: not held.intersection(ids),
         )
         self.judge.twice(call, ids, held)
+        places = {frozenset(ids)}
+        self._forgotten -= places
+        self._unadvised = self._unadvised - places if call.known else self._unadvised | places
         if pod.uid not in self.confused and (call.known or call.reachable):
             self.judge.cards(call, ids, self.held(pod, container.name).get(resource.other, ()))
 
@@ -201,11 +210,11 @@ class World(Node):
             for each in call.said:
                 self.trace(f"   {each}")
             self.misled = not call.seen  # the next List puts everything right
-            if call.seen:
-                listed = {each.pod.uid for each in self.kubelet.state.listed()}
-                self.passed |= listed - {call.pod.uid}
             if self.judge.named(call):
                 self.confused.add(call.pod.uid)
+            elif call.seen:
+                listed = {each.pod.uid for each in self.kubelet.state.listed()}
+                self.passed |= listed - {call.pod.uid}
             self.call_now = None
 
     def _refused(self, call: Call, error: Refusal, *, fit: bool) -> None:
@@ -240,7 +249,11 @@ class World(Node):
         except PluginCallFailed as error:
             self.trace(f"   vetoed: {error}")
             wished = all(pod.wished(card_of(each)) for each in ids)
-            if wished and not pod.invalid and pod.uid not in self.confused:
+            held = self.held(pod, container.name)
+            lacking = any(container.count(each) and each not in held for each in Resource)
+            if lacking and (pod.uid, container.name) in self.lost:
+                self.judge.excused["a start without what a dead kubelet took with it"] += 1
+            elif wished and not pod.invalid and pod.uid not in self.confused:
                 self.judge.find("veto", f"{call}: {error}")
             raise
         except Exception as error:
@@ -266,12 +279,19 @@ class World(Node):
                 card_of(each) for ids in self.held(pod, container.name).values() for each in ids
             }
             told = self.knows(pod) and not self.api.away
-            self.judge.started(pod, container, cards, known=told)
+            forgotten = not self._forgotten.isdisjoint(self.held(pod, container.name).values())
+            if told and not (forgotten and pod.phase == "Running"):
+                self.judge.started(pod, container, cards)
         return started
 
-    def containers_held(self) -> set[tuple[str, str]]:
-        """Return UID and name of the containers that hold places."""
-        return {(uid, name) for uid, each in self.kubelet.holdings.items() for name in each}
+    def resources_held(self) -> set[tuple[str, str, Resource]]:
+        """Return UID and name of the containers that hold places, and of what."""
+        return {
+            (uid, name, resource)
+            for uid, containers in self.kubelet.holdings.items()
+            for name, held in containers.items()
+            for resource in held
+        }
 
     def _held_by_others(self, pod: Pod, container: Container, resource: Resource) -> set[str]:
         """Return the places that others hold, this pod's ordinary init containers not counted."""

@@ -19,7 +19,7 @@ from contract.allocation import Evidence
 from contract.demand import PodDemand
 from contract.resource import Resource, count_of
 from placement.pods import AdmissionRank, PodId, PodInfo
-from simulator.node.judge import Named, Verdict
+from simulator.node.judge import Attribution, NamedContainer
 from simulator.rules import Candidate, gpu_manager, score
 from tests.agent.builders import pods_of
 from tests.agent.fakes import NAMES
@@ -56,7 +56,7 @@ def test_a_call_with_a_witness_is_resolved_to_the_container_the_kubelet_was_admi
 
 def _replay(
     pods: Sequence[Candidate], calls: Sequence[Recorded], *, witness: bool
-) -> list[Named | None]:
+) -> list[NamedContainer | None]:
     """Return whom our resolver names for each call, with all that an agent remembers between them.
 
     Stricter than the agent is: a ``List`` that the rate limit turned away is not asked for
@@ -71,7 +71,7 @@ def _replay(
     known, turn, service = KnownPods(), LastCall(), CurrentPod(PodId("", "", ""), "")
     written: dict[str, dict[str, dict[Resource, frozenset[str]]]] = {}
     given: dict[Resource, frozenset[str]] = {}  # to the container that is being served
-    answers: list[Named | None] = []
+    answers: list[NamedContainer | None] = []
     for call in calls:
         request = call.request
         known = known.updated([_view(pod) for pod in pods if pod.bound_ns <= request.at_ns])
@@ -97,7 +97,7 @@ def _replay(
         service = service.with_assignment(
             Assignment(found.container.name, request.resource, ids, found.evidence, allocated=True)
         )
-        answers.append(Named(str(found.pod), found.container.name))
+        answers.append(NamedContainer(str(found.pod), found.container.name))
     return answers
 
 
@@ -115,7 +115,7 @@ def test_with_list_every_call_is_right_and_without_it_guesses_are_wrong(
     burst = load_burst(RECORDING, NAMES)
     requests = [each.request for each in burst.calls]
     found = score(requests, _replay(burst.pods, burst.calls, witness=witness))
-    assert tuple(found[each] for each in Verdict) == expected
+    assert tuple(found[each] for each in Attribution) == expected
 
 
 def test_the_oldest_pod_with_equal_cores_is_mostly_the_wrong_one() -> None:
@@ -123,4 +123,4 @@ def test_the_oldest_pod_with_equal_cores_is_mostly_the_wrong_one() -> None:
     burst = load_burst(RECORDING, NAMES)
     cores = [each.request for each in burst.calls if each.request.resource is Resource.CORE]
     found = score(cores, gpu_manager(burst.pods, cores))
-    assert tuple(found[each] for each in Verdict) == (8, 100, 26)
+    assert tuple(found[each] for each in Attribution) == (8, 100, 26)

@@ -46,7 +46,7 @@ class FakeReplicas(Replicas):
 
     shown: Served
 
-    def ask(self, server_name: str) -> Served:
+    def fetch_served(self, server_name: str) -> Served:
         assert server_name == "hook.gpu.svc"
         return self.shown
 

@@ -48,7 +48,7 @@ def test_the_list_has_all_that_is_needed_with_its_hash_and_nothing_else(
     """pip refuses what is not in the list, and installs what nothing needs any more."""
     versions = pinned(name)
     unneeded = versions.keys() - needed_by([Requirement(each) for each in wanted], versions)
-    assert not unneeded, f"make {name} again (docs/install.md), nothing needs {unneeded}"
+    assert not unneeded, f"make {name} again (CONTRIBUTING.md), nothing needs {unneeded}"
     text = (ROOT / "deploy/image" / name).read_text(encoding="utf-8")
     for entry in re.findall(r"^[a-z0-9](?:.*\\\n)*.*", text, flags=re.MULTILINE):
         assert "--hash=sha256:" in entry, entry

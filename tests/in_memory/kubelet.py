@@ -22,7 +22,7 @@ from simulator.kubelet.errors import AdmissionFailure, PluginCallFailed, StartFa
 from simulator.kubelet.numa import NO_NODE, Device, Holding
 from simulator.kubelet.pods import TERMINAL_PHASES
 from simulator.kubelet.state import KnownPod, KubeletCheckpoint, KubeletState
-from tests.in_memory.api import Api
+from simulator.node.api import InMemoryApi
 from tests.in_memory.pods import OTHER_PLUGIN, Container, Pod
 
 _OTHERS = tuple(Device(f"other-{number}") for number in range(500))
@@ -69,7 +69,7 @@ class Kubelet:
     def __init__(
         self,
         places: Mapping[Resource, Collection[str]],
-        api: Api,
+        api: InMemoryApi[Pod],
         plugins: Plugins,
         random: Random,
         *,

@@ -22,10 +22,10 @@ from placement.pods import PodInfo
 from placement.scoring import Policy
 from simulator.kubelet.devices import PreferStep, SaveCheckpoint
 from simulator.kubelet.errors import PluginCallFailed
-from simulator.node.diary import Diary
+from simulator.node.api import InMemoryApi, InMemoryWatch
+from simulator.node.recording_log import RecordingLog
 from tests.agent.builders import device_table
 from tests.in_memory import kubelet as simulated
-from tests.in_memory.api import Api, Watch
 from tests.in_memory.kubelet import Kubelet
 from tests.in_memory.pods import NAMES, Container, Pod, card_of
 
@@ -90,7 +90,7 @@ class Node:
         self._shown: dict[str, ListedPod] = {}
         self._checkpoint = Checkpoint()
         self._written: object = None
-        self.api = Api(indices={each.uuid: each.index for each in self.table.inventory.cards})
+        self.api: InMemoryApi[Pod] = InMemoryApi(NAMES, self.table.inventory)
         self.kubelet = Kubelet(
             {each: tuple(self.table.slots(each)) for each in Resource},
             self.api,
@@ -107,9 +107,9 @@ class Node:
     def restart_agent(self) -> None:
         """Replace the agent by one that knows nothing but its file; it has registered already."""
         self.api.patches.clear()
-        self.diary = Diary(lambda: self.now)
+        self.diary = RecordingLog(lambda: self.now)
         self.grants: list[Grant] = []
-        self.watch = Watch(self.api, lambda: self.now)
+        self.watch = InMemoryWatch(self.api, NAMES, lambda: self.now)
         self.allocator = Allocator(
             table=self.table,
             pods=self.watch.cache,

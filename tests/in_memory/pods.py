@@ -12,11 +12,11 @@ from contract.resource import Resource
 from contract.stamps import OrderStamp
 from placement.pods import PodId, read_pod
 from simulator.kubelet import pods as simulated
+from simulator.node.api import NODE
 
 Json = dict[str, Any]
 
 NAMES = Names()
-NODE = "node"
 OTHER_PLUGIN = "example.com/other"
 """A resource of another vendor's device plugin."""
 

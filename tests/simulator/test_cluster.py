@@ -14,7 +14,7 @@ from simulator.audit import held_twice, holdings_of, records_of, unequal_records
 from simulator.burst import burst_pods, submit
 from simulator.cluster import NODE, SimulatedCluster
 from simulator.manifests import Json
-from simulator.node.judge import Verdict, in_log, judge
+from simulator.node.judge import Attribution, decisions_in_log, judge
 
 NAMES = Names()
 RESOURCES = {NAMES.core: Resource.CORE, NAMES.memory: Resource.MEMORY}
@@ -79,10 +79,10 @@ def _audit(cluster: SimulatedCluster) -> None:
     # its pod's record, the next one cannot know what it got. The others are all there.
     unequal = unequal_records(held, records_of(running, NAMES), NAMES)
     assert [each for each in unequal if "'init'): recorded None" not in each] == []
-    judged = judge(trace, in_log(cluster.agent_log()), RESOURCES)
+    judged = judge(trace, decisions_in_log(cluster.agent_log()), RESOURCES)
     # A call that was answered just before a SIGKILL may be missing from the log: that is a
     # line lost, not a wrong name.
-    assert [each for each in judged if each.verdict is Verdict.WRONG and each.answer] == []
+    assert [each for each in judged if each.verdict is Attribution.WRONG and each.answer] == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from contract.names import Names
 from contract.resource import Resource
 from simulator.audit import held_twice, holdings_of, unequal_records
 from simulator.kubelet.trace import TraceEvent
-from simulator.node.judge import Verdict, in_log, judge
+from simulator.node.judge import Attribution, decisions_in_log, judge
 from simulator.rules import Candidate, RuleCall, gpu_manager, score
 
 NAMES = Names()
@@ -48,9 +48,9 @@ def test_the_agent_is_right_where_it_names_in_a_call_the_container_it_is_for() -
         _line("x", 0, at=50.0),  # in a call that the kubelet did not live to hear answered
         _line("d", 0, at=105.0),
     ]
-    judged = judge(calls, in_log(log), {CORE: Resource.CORE})
+    judged = judge(calls, decisions_in_log(log), {CORE: Resource.CORE})
     assert [each.verdict for each in judged] == [
-        *(Verdict.RIGHT, Verdict.WRONG, Verdict.WRONG, Verdict.RIGHT)
+        *(Attribution.RIGHT, Attribution.WRONG, Attribution.WRONG, Attribution.RIGHT)
     ]
     assert [each.answer and each.answer.named.pod for each in judged] == [
         *("default/a", "default/a", None, "default/d")
@@ -67,10 +67,10 @@ def _pod(name: str, age: int, *containers: str, bound: int = 0) -> Candidate:
 
 
 @pytest.mark.parametrize(
-    ("order", "verdict"), [(["old", "new"], Verdict.RIGHT), (["new", "old"], Verdict.WRONG)]
+    ("order", "verdict"), [(["old", "new"], Attribution.RIGHT), (["new", "old"], Attribution.WRONG)]
 )
 def test_the_rule_of_age_is_right_only_where_age_is_the_order(
-    order: list[str], verdict: Verdict
+    order: list[str], verdict: Attribution
 ) -> None:
     pods, calls = [_pod("old", 1, "main"), _pod("new", 2, "main")], list(map(_asked, order))
     assert score(calls, gpu_manager(pods, calls)) == {verdict: 2}
@@ -79,7 +79,7 @@ def test_the_rule_of_age_is_right_only_where_age_is_the_order(
 def test_the_rule_of_age_finishes_a_pod_it_has_begun_before_an_older_one() -> None:
     pods = [_pod("old", 1, "main", bound=20), _pod("begun", 2, "one", "two")]
     calls = [_asked("begun", "one"), _asked("begun", "two", at=30)]
-    assert score(calls, gpu_manager(pods, calls)) == {Verdict.RIGHT: 2}
+    assert score(calls, gpu_manager(pods, calls)) == {Attribution.RIGHT: 2}
 
 
 def test_a_place_that_two_pods_hold_is_found() -> None:

@@ -11,8 +11,8 @@ from simulator.burst import container
 from simulator.burst import pod as bare_pod
 from simulator.cards import cards_file
 from simulator.kubelet.trace import TraceEvent
-from simulator.node.judge import Admission, Verdict
-from simulator.node.node import Node
+from simulator.node.judge import Attribution, JudgedCall
+from simulator.node.node import SimulatedNode
 from simulator.node.options import NodeOptions
 from tests.agent.fakes import eventually
 
@@ -23,7 +23,7 @@ CREATED = "2025-01-15T08:00:00Z"
 BEGAN_NS = 1_736_928_000_000_000_000
 
 
-def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any) -> Node:
+def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any) -> SimulatedNode:
     """A node of small cards (32 blocks each unless told) whose ``List`` has no limit."""
     told = {
         "list_rate": 10_000.0,
@@ -31,7 +31,7 @@ def a_node(*, seed: int = 0, cards: int = 2, memory: str = "8Gi", **options: Any
         "document": cards_file(cards, memory),
         **options,
     }
-    return Node(NodeOptions(seed=seed, **told))
+    return SimulatedNode(NodeOptions(seed=seed, **told))
 
 
 def gpu(name: str = "c0", cores: int = 10, memory: int = 4, **fields: Any) -> Json:
@@ -96,17 +96,17 @@ def uid_of(manifest: Json) -> str:
     return str(manifest["metadata"]["uid"])
 
 
-def calls_of(node: Node, uid: str) -> list[Admission]:
+def calls_of(node: SimulatedNode, uid: str) -> list[JudgedCall]:
     """Every ``Allocate`` made for one pod, judged."""
     return [each for each in node.admissions() if each.event.pod_uid == uid]
 
 
-def evidence_of(node: Node, uid: str) -> Counter[Evidence]:
+def evidence_of(node: SimulatedNode, uid: str) -> Counter[Evidence]:
     """By what the agent recorded the containers of one pod."""
-    return Counter(each.evidence for each in node.pods.recorded(uid).values())
+    return Counter(each.evidence for each in node.recorded(uid).values())
 
 
-def assert_no_guess(node: Node, *uids: str) -> None:
+def assert_no_guess(node: SimulatedNode, *uids: str) -> None:
     """What is written on these pods was seen, or proven when they started."""
     for uid in uids:
         found = evidence_of(node, uid)
@@ -114,18 +114,18 @@ def assert_no_guess(node: Node, *uids: str) -> None:
         assert Evidence.ORDER not in found, uid
 
 
-def preferred_for(node: Node, uid: str) -> list[TraceEvent]:
+def preferred_for(node: SimulatedNode, uid: str) -> list[TraceEvent]:
     """Every preferred call made for one pod."""
     rpcs = node.kubelet.trace.rpcs("GetPreferredAllocation")
     return [each for each in rpcs if each.pod_uid == uid]
 
 
-def said_to(node: Node, uid: str) -> str:
+def said_to(node: SimulatedNode, uid: str) -> str:
     """What the pod's author reads in ``status.message``."""
     return str((node.kubelet.status(uid) or {}).get("message", ""))
 
 
-def assert_right(node: Node, *uids: str) -> None:
+def assert_right(node: SimulatedNode, *uids: str) -> None:
     """Every call of these pods was answered, rightly, and what they got is recorded on them."""
     calls, held = defaultdict(list), defaultdict(set)
     for each in node.admissions():
@@ -133,20 +133,20 @@ def assert_right(node: Node, *uids: str) -> None:
     for one in node.kubelet.record():
         held[one.pod_uid].add(one.container)
     for uid in uids:
-        assert {*calls[uid]} == {Verdict.RIGHT}, f"{uid}: {calls_of(node, uid)}"
-        assert {*node.pods.recorded(uid)} == held[uid], f"{uid}: {said_to(node, uid)}"
+        assert {*calls[uid]} == {Attribution.RIGHT}, f"{uid}: {calls_of(node, uid)}"
+        assert {*node.recorded(uid)} == held[uid], f"{uid}: {said_to(node, uid)}"
 
 
-def assert_sound(node: Node) -> None:
+def assert_sound(node: SimulatedNode) -> None:
     """What holds whatever happened: nobody named wrongly, no place given twice, equal records."""
-    wrong = [each for each in node.admissions() if each.verdict is Verdict.WRONG]
+    wrong = [each for each in node.admissions() if each.verdict is Attribution.WRONG]
     assert wrong == [], wrong  # told in words: pytest explains only what stands in tests
     assert node.double_grants() == 0
     assert node.differences() == [], node.differences()
     wait_for(lambda: _counts_right(node))
 
 
-def _counts_right(node: Node) -> bool:
+def _counts_right(node: SimulatedNode) -> bool:
     """Return whether the agent counts as the kubelet does, once it has looked who has ended.
 
     Who had not ended by the last call, no call tells it of.
@@ -156,7 +156,7 @@ def _counts_right(node: Node) -> bool:
     return node.miscounts() == []
 
 
-def places_of(node: Node, uid: str, container: str = "") -> set[tuple[str, str]]:
+def places_of(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[str, str]]:
     """What a pod, or one container of it, holds by the kubelet's own record: resource and ID."""
     return {
         (each.resource, device_id)
@@ -166,7 +166,7 @@ def places_of(node: Node, uid: str, container: str = "") -> set[tuple[str, str]]
     }
 
 
-def cards_of(node: Node, uid: str, container: str = "") -> set[str]:
+def cards_of(node: SimulatedNode, uid: str, container: str = "") -> set[str]:
     """The cards of which a pod, or one container of it, holds places."""
     return {each.partition("::")[0] for _, each in places_of(node, uid, container)}
 

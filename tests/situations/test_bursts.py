@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 from contract.allocation import Evidence
-from simulator.node.node import Node
+from simulator.node.node import SimulatedNode
 from tests.situations.build import (
     Json,
     a_node,
@@ -37,23 +37,23 @@ def crowd(count: int, *, seed: int, containers: Sequence[int] = (1, 1, 1, 2, 5))
     ]
 
 
-def assert_nobody_was_refused(node: Node) -> None:
+def assert_nobody_was_refused(node: SimulatedNode) -> None:
     assert node.diary.refusals == []
     assert [each.error for each in node.kubelet.trace.events if each.event == "reject"] == []
 
 
-def assert_all_seen(node: Node, pods: list[Json]) -> None:
+def assert_all_seen(node: SimulatedNode, pods: list[Json]) -> None:
     """Everybody was named rightly, by what ``List`` showed and by nothing weaker.
 
     The API is asked once for each pod that has come: no other of its name can be meant.
     """
-    assert node.pods.fetched == len(pods)
+    assert node.api.gets == len(pods)
     assert_nobody_was_refused(node)
     assert_right(node, *map(uid_of, pods))
     assert_sound(node)
     assert {each.evidence for each in node.admissions()} == {Evidence.TICKET}
     assert node.diary.counts["prefer by witness"] == len(node.admissions())
-    recorded = [r for each in pods for r in node.pods.recorded(uid_of(each)).values()]
+    recorded = [r for each in pods for r in node.recorded(uid_of(each)).values()]
     assert {each.evidence for each in recorded} == {Evidence.WITNESS}
     # Every container was proven before it started, by both its resources, and no guess was wrong.
     assert node.diary.counts["prestart by record"] == len(node.admissions())
@@ -82,13 +82,13 @@ def test_pods_that_the_watch_has_not_told_of_are_named_rightly_by_one_get_each()
     """That the API shows a pod only after ``List`` did proves nothing: it is called a guess."""
     pods = crowd(10, seed=5)
     with a_node(seed=5, cards=4, memory="32Gi") as node:
-        node.pods.hang()
+        node.api.hanging = True
         node.bind(*pods)
         node.settle()
         assert_nobody_was_refused(node)
         assert_right(node, *map(uid_of, pods))
         assert_no_guess(node, *map(uid_of, pods))
-        assert node.pods.fetched == len(pods)
+        assert node.api.gets == len(pods)
         assert node.diary.counts["corrected"] == 0
 
 

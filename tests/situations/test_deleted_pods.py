@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from simulator.kubelet.settings import HookPoint
-from simulator.node.node import Node
+from simulator.node.node import SimulatedNode
 from tests.situations.build import (
     Json,
     a_node,
@@ -31,7 +31,7 @@ WAY = tuple(
 )
 """Every step of the way of a pod of three calls of each kind: two of c0, the first of c1."""
 
-Delete = Callable[[Node, str], None]
+Delete = Callable[[SimulatedNode, str], None]
 
 WAYS_TO_DELETE: dict[str, Delete] = {
     "deleted": lambda node, uid: node.delete(uid),
@@ -64,14 +64,14 @@ def victim(name: str = "victim") -> Json:
     return a_pod(name, gpu("c0"), gpu("c1"))
 
 
-def ended(node: Node, uid: str) -> bool:
+def ended(node: SimulatedNode, uid: str) -> bool:
     return any(
         each.event in ("end", "reject") and each.pod_uid == uid
         for each in node.kubelet.trace.events
     )
 
 
-def assert_next_is_right_and_all_is_free_again(node: Node) -> None:
+def assert_next_is_right_and_all_is_free_again(node: SimulatedNode) -> None:
     """An equal pod is named rightly at once; then one that needs the whole node finds it."""
     node.admit([victim("good")])
     assert_right(node, "uid-good")
@@ -115,7 +115,7 @@ class Gate:
 
 
 @contextmanager
-def held_up(seed: int = 0) -> Iterator[tuple[Node, Gate]]:
+def held_up(seed: int = 0) -> Iterator[tuple[SimulatedNode, Gate]]:
     """A node whose kubelet is in the middle of a pod, so that what is bound now has to wait."""
     gate = Gate()
     with a_node(seed=seed, kubelet={"hook": gate}) as node:
@@ -139,7 +139,7 @@ def web(uid: str, *containers: Json, at: int = 0) -> Json:
     return a_pod("web", *(containers or SHAPES["same shape"]), uid=uid, at=at)
 
 
-def replace(node: Node, shape: tuple[Json, ...], *, by_force: bool) -> None:
+def replace(node: SimulatedNode, shape: tuple[Json, ...], *, by_force: bool) -> None:
     """Delete web (uid-1) and create web (uid-2) as soon as the API server allows it."""
     if by_force:
         node.remove("uid-1")
@@ -176,10 +176,10 @@ def test_a_name_that_comes_back_before_the_watch_tells_is_looked_up(
 ) -> None:
     with a_node() as node:
         node.admit([web("uid-1"), a_pod("other")])
-        node.pods.hang()
+        node.api.hanging = True
         replace(node, shape, by_force=by_force)
         assert said_to(node, "uid-2") == ""
-        node.pods.catch_up()
+        node.catch_up()
         node.admit([a_pod("probe")])
         assert_right(node, "uid-2", "uid-other", "uid-probe")
         assert_sound(node)

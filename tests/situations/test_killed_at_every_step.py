@@ -21,9 +21,9 @@ import pytest
 from contract.allocation import Evidence
 from contract.resource import Resource
 from simulator.kubelet.errors import CrashHere
-from simulator.node.judge import Verdict
-from simulator.node.mortal import AgentDies, InCall
-from simulator.node.node import Node
+from simulator.node.judge import Attribution
+from simulator.node.killable import AgentKilled, CallStage
+from simulator.node.node import SimulatedNode
 from tests.agent.fakes import DEADLINE_S, eventually
 from tests.situations.build import NAMES, a_node, a_pod, gpu, said_to, sidecar, uid_of
 from tests.situations.steps import START, Step, Trap, steps_of
@@ -173,14 +173,14 @@ class Case:
             self.node.start_agent()
             self.node.wait_until_offered()
 
-    def in_agent(self, moment: InCall) -> None:
+    def in_agent(self, moment: CallStage) -> None:
         """Die in the call that the trapped step begins."""
         mine = self.fault is Fault.LOST and self.trap.sprung.is_set() and not self.died.is_set()
         mine = mine and moment.call == self.step.what
         mine = mine and self.step.resource.endswith(moment.resource.value)
         if mine and (moment.call != START or moment.ids == self.ids):
             self.died.set()
-            raise AgentDies
+            raise AgentKilled
 
     def recover(self) -> None:
         """Start again what was killed."""
@@ -225,7 +225,7 @@ Places = dict[tuple[str, str], frozenset[str]]
 """Container and resource -> places."""
 
 
-def held(node: Node, uid: str) -> Places:
+def held(node: SimulatedNode, uid: str) -> Places:
     """What the kubelet has given to a pod."""
     return {
         (each.container, each.resource): frozenset(each.ids)
@@ -234,7 +234,7 @@ def held(node: Node, uid: str) -> Places:
     }
 
 
-def known_of(node: Node) -> dict[str, Places]:
+def known_of(node: SimulatedNode) -> dict[str, Places]:
     """What the agent's record has, by pod UID."""
     assert node.agent is not None
     names = {Resource.CORE: NAMES.core, Resource.MEMORY: NAMES.memory}
@@ -250,10 +250,10 @@ def check(case: Case) -> None:
     """Compare everything there is to compare, after the last pod."""
     node = case.node
     for each in node.admissions():
-        if each.verdict is Verdict.REFUSED:
+        if each.verdict is Attribution.REFUSED:
             assert each.event.pod_uid in (uid_of(POD), uid_of(BEHIND))
             continue
-        assert each.verdict is Verdict.RIGHT, each
+        assert each.verdict is Attribution.RIGHT, each
         assert each.evidence in (Evidence.TICKET, Evidence.WITNESS), each
     assert node.diary.refusals == []
     assert node.diary.counts["corrected"] == 0
@@ -271,13 +271,13 @@ def check(case: Case) -> None:
     assert [uid for uid in running if not record[uid]] == []
     assert known_of(node) == record
     for uid in running:
-        assert {name for name, _ in record[uid]} == {*node.pods.recorded(uid)}, uid
+        assert {name for name, _ in record[uid]} == {*node.recorded(uid)}, uid
     assert node.miscounts() == []
     assert node.diary.counts["unproven"] == 0
     check_received(node)
 
 
-def check_received(node: Node) -> None:
+def check_received(node: SimulatedNode) -> None:
     """Every container sees the one card on which its cores and its memory are."""
     cards: dict[tuple[str, str], set[str]] = {}
     for each in node.kubelet.record():

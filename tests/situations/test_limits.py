@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from simulator.node.node import Node
+from simulator.node.node import SimulatedNode
 from tests.situations.build import Json, a_node, a_pod, assert_sound, gpu, uid_of, wait_for
 
 
@@ -27,20 +27,20 @@ def crowd(count: int, *, seed: int, prefix: str = "p") -> list[Json]:
     return pods
 
 
-def a_limited_node(**options: object) -> Node:
+def a_limited_node(**options: object) -> SimulatedNode:
     return a_node(seed=3, cards=8, memory="32Gi", limits=True, **options)
 
 
-def directories(node: Node) -> set[Path]:
+def directories(node: SimulatedNode) -> set[Path]:
     return {each for each in (node.state / "tickets").iterdir() if not each.name.startswith(".")}
 
 
-def assert_own_limits(node: Node) -> None:
+def assert_own_limits(node: SimulatedNode) -> None:
     assert node.wrong_limits() == [], node.wrong_limits()
     assert_sound(node)
 
 
-def restart_all(node: Node) -> None:
+def restart_all(node: SimulatedNode) -> None:
     """Let every container end and start again, as a crashed program does."""
     names = {view.id.uid: view.id.name for view in node.views()}
     starts = Counter(_starts(node))
@@ -50,7 +50,7 @@ def restart_all(node: Node) -> None:
     wait_for(lambda: all(_starts(node)[each] > starts[each] for each in running))
 
 
-def _starts(node: Node) -> Counter[tuple[str, str]]:
+def _starts(node: SimulatedNode) -> Counter[tuple[str, str]]:
     events = node.kubelet.trace.events
     return Counter((each.pod_uid, each.container) for each in events if each.event == "start")
 
@@ -85,7 +85,7 @@ def test_what_was_made_for_pods_that_are_gone_is_removed_and_nothing_else() -> N
         assert directories(node) == set()
 
 
-def _settled_without(node: Node, pods: list[Json]) -> set[str]:
+def _settled_without(node: SimulatedNode, pods: list[Json]) -> set[str]:
     """The pods of these that are still there."""
     node.sweep()
     return {uid_of(each) for each in pods} & {view.id.uid for view in node.views()}

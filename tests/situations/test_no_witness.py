@@ -7,8 +7,8 @@ import pytest
 
 import agent.allocator.observer
 from contract.allocation import Evidence
-from simulator.node.diary import Diary
-from simulator.node.node import Node, deny
+from simulator.node.node import SimulatedNode, deny
+from simulator.node.recording_log import RecordingLog
 from tests.agent.fakes import eventually
 from tests.situations.build import (
     Json,
@@ -25,7 +25,7 @@ from tests.situations.build import (
 
 
 @contextmanager
-def denied(node: Node) -> Iterator[None]:
+def denied(node: SimulatedNode) -> Iterator[None]:
     at = node.kubelet.settings.mischief.at
     at["List"] = deny
     yield
@@ -48,7 +48,7 @@ def test_order_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent.allocator.observer, "LIST_WITHIN", 0.02)
     reasons: list[str] = []
     monkeypatch.setattr(
-        Diary, "podresources_unavailable", lambda _diary, reason: reasons.append(reason)
+        RecordingLog, "podresources_unavailable", lambda _diary, reason: reasons.append(reason)
     )
     pods = some_pods()[2:]
     uids = [uid_of(each) for each in pods]
@@ -87,7 +87,7 @@ def test_a_pod_that_nobody_can_know_is_refused_and_the_next_one_is_fine() -> Non
         assert_sound(node)
 
 
-def asked_first(node: Node) -> str:
+def asked_first(node: SimulatedNode) -> str:
     """What the kubelet came with first, its dice decide: cores or memory."""
     resource = node.kubelet.trace.rpcs("GetPreferredAllocation")[0].resource
     return {"core": "10 places of core", "memory": "4 places of memory"}[

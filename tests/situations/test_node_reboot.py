@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from contract.allocation import Evidence
-from simulator.node.node import Node
+from simulator.node.api import PodObject
+from simulator.node.node import SimulatedNode
 from tests.agent.fakes import eventually
 from tests.situations.build import (
     CREATED,
@@ -41,21 +42,23 @@ def stale_socket(path: Path) -> None:
         dead.bind(str(path))
 
 
-def leave_stale_sockets(node: Node) -> None:
+def leave_stale_sockets(node: SimulatedNode) -> None:
     """Leave everything that agent and kubelet had open."""
     for name in ("kubelet.sock", "vcore-0badcafe.sock", "vmemory-0badcafe.sock"):
         stale_socket(node.plugin_dir / name)
     stale_socket(node.record_socket)
 
 
-def power_cut(node: Node) -> None:
+def power_cut(node: SimulatedNode) -> None:
     """End everything at once; only files are left."""
     node.kubelet.kill()
     node.end_agent()
     leave_stale_sockets(node)
 
 
-def power_on(node: Node, log: pytest.LogCaptureFixture, *, agent_first: bool = False) -> None:
+def power_on(
+    node: SimulatedNode, log: pytest.LogCaptureFixture, *, agent_first: bool = False
+) -> None:
     """Boot: no container runs, and all pods come as one batch."""
     if agent_first:
         log.clear()  # of what the agent before may have tried
@@ -69,7 +72,7 @@ def power_on(node: Node, log: pytest.LogCaptureFixture, *, agent_first: bool = F
     node.wait_until_offered()
 
 
-def wait_until_running(node: Node, *manifests: Json) -> None:
+def wait_until_running(node: SimulatedNode, *manifests: Json) -> None:
     """Wait until all containers of these pods run, init containers aside."""
     wanted = {
         (uid_of(each), container["name"])
@@ -79,7 +82,7 @@ def wait_until_running(node: Node, *manifests: Json) -> None:
     eventually(lambda: wanted <= node.kubelet.running(), f"{sorted(wanted)} run")
 
 
-def held(node: Node, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]]]:
+def held(node: SimulatedNode, manifests: Sequence[Json]) -> dict[str, set[tuple[str, str]]]:
     """What each pod holds."""
     return {uid_of(each): places_of(node, uid_of(each)) for each in manifests}
 
@@ -126,7 +129,7 @@ def test_all_pods_come_back_as_one_batch_with_what_they_had(
         power_cut(node)
         for each in new:  # bound while the node was away, and in the same second as the others
             node.manifests[uid_of(each)] = each
-            node.pods.bind(each)
+            node.api.add(PodObject(each))
         power_on(node, caplog, agent_first=agent_first)
         wait_until_running(node, *old, *new)
         assert held(node, old) == before
@@ -154,7 +157,7 @@ def test_a_pod_that_comes_before_the_old_ones_goes_where_all_it_needs_is_free(
         node.admit([old])
         power_cut(node)
         node.manifests = {"uid-new": new, "uid-old": old}
-        node.pods.bind(new)
+        node.api.add(PodObject(new))
         power_on(node, caplog, agent_first=agent_first)
         eventually(node.kubelet.idle, "both pods were looked at")
         assert said_to(node, "uid-new") == ""

@@ -15,7 +15,7 @@ import pytest
 from agent.kubelet.podresources import PodResources
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.settings import HookPoint
-from simulator.node.node import Node
+from simulator.node.node import SimulatedNode
 from tests.agent.fakes import DEADLINE_S, eventually
 from tests.situations.build import (
     NAMES,
@@ -51,7 +51,7 @@ class Forgetfulness:
         self.kubelet: Kubelet | None = None
         self.monitor: PodResources | None = None
 
-    def victim(self, node: Node) -> None:
+    def victim(self, node: SimulatedNode) -> None:
         """Admit a pod that ends when it is told to."""
         name = f"victim-{len(self._let_go)}"
         self._let_go[name] = threading.Event()
@@ -59,7 +59,7 @@ class Forgetfulness:
         eventually(lambda: places_of(node, f"uid-{name}"), f"{name} is admitted")
         self._victims.append(name)
 
-    def forget(self, node: Node, pod: str, container: str = "c0", *resources: str) -> None:
+    def forget(self, node: SimulatedNode, pod: str, container: str = "c0", *resources: str) -> None:
         """Have the kubelet forget what it gives to this container, of both unless told."""
         for resource in resources or (NAMES.core, NAMES.memory):
             self.victim(node)
@@ -91,7 +91,7 @@ class Forgetfulness:
 
 
 @contextmanager
-def forgetful_node(**options: Any) -> Iterator[tuple[Node, Forgetfulness]]:
+def forgetful_node(**options: Any) -> Iterator[tuple[SimulatedNode, Forgetfulness]]:
     """A node of one card whose kubelet can be made to forget."""
     hook = Forgetfulness()
     kubelet = {"hook": hook, **options.pop("kubelet", {})}

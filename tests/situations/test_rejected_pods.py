@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from contract.allocation import Evidence
-from simulator.node.judge import Verdict
-from simulator.node.node import Node
+from simulator.node.api import PodObject
+from simulator.node.judge import Attribution
+from simulator.node.node import SimulatedNode
 from tests.situations.build import (
     Json,
     a_node,
@@ -99,25 +100,27 @@ EVERY = {"node affinity": UNHEARD} | CALLED
 LINE = {"before it in the queue": 0, "after it in the queue": 2_000}
 
 
-def node_with(*, keeps_rejected: bool, seed: int = 0) -> Node:
+def node_with(*, keeps_rejected: bool, seed: int = 0) -> SimulatedNode:
     return a_node(seed=seed, kubelet={"active_pods_only": not keeps_rejected})
 
 
-def reject(node: Node, how: Rejected, name: str = "bad", at: int = 0, *, told: bool = True) -> str:
+def reject(
+    node: SimulatedNode, how: Rejected, name: str = "bad", at: int = 0, *, told: bool = True
+) -> str:
     """Have a pod rejected; *told*: the watch tells that it failed, not only that it was bound."""
     bad = how.make(name, at)
     node.bind(bad)
     if not told:
-        node.pods.hang()
+        node.api.hanging = True
     node.settle()
     uid = uid_of(bad)
     assert len([each for each in calls_of(node, uid) if not each.event.error]) == how.calls
     assert said_to(node, uid).startswith(how.message)
-    assert node.pods.recorded(uid) == {} or how.calls == 4
+    assert node.recorded(uid) == {} or how.calls == 4
     return uid
 
 
-def assert_next_is_right(node: Node, *, seen: bool = True) -> None:
+def assert_next_is_right(node: SimulatedNode, *, seen: bool = True) -> None:
     """The pod that asks next is named rightly in its very first call, and in all others.
 
     *seen*: nobody else could have been meant.
@@ -125,7 +128,7 @@ def assert_next_is_right(node: Node, *, seen: bool = True) -> None:
     good = a_pod("good", gpu("c0"), gpu("c1"), at=1_000)
     node.admit([good])
     assert said_to(node, uid_of(good)) == ""
-    node.pods.catch_up()
+    node.catch_up()
     assert_right(node, uid_of(good))
     assert_sound(node)
     if seen:
@@ -146,7 +149,7 @@ def test_a_pod_rejected_unheard_misleads_one_call_at_most() -> None:
     """The worst case: several of them, listed, and shown as waiting by a watch far behind."""
     with node_with(keeps_rejected=True) as node:
         node.bind(*(UNHEARD.make(f"bad-{each}", each) for each in range(5)))
-        node.pods.hang()
+        node.api.hanging = True
         node.settle()
         for number in range(3):
             good = a_pod(f"good-{number}", gpu("c0"), gpu("c1"), at=100 + number)
@@ -155,14 +158,14 @@ def test_a_pod_rejected_unheard_misleads_one_call_at_most() -> None:
             assert verdicts[1:] == ["right"] * 3
             if number:  # all that were listed then have been seen lacking while others were served
                 assert verdicts[0] == "right"
-        node.pods.catch_up()
+        node.catch_up()
         node.admit([a_pod("probe")])
         assert_right(node, "uid-good-1", "uid-good-2", "uid-probe")
         assert node.differences() == []
         assert node.miscounts() == []
         assert node.double_grants() == 0
         # What the one wrong guess gave away was put right before the container started.
-        assert {*node.pods.recorded("uid-good-0")} == {"c0", "c1"}
+        assert {*node.recorded("uid-good-0")} == {"c0", "c1"}
 
 
 @pytest.mark.parametrize("failed", [5, 9], ids=["some", "more than are asked for one by one"])
@@ -171,7 +174,7 @@ def test_failed_pods_that_list_keeps_do_not_hide_the_pod_that_is_asking(failed: 
     with node_with(keeps_rejected=True) as node:
         for number in range(failed):
             reject(node, UNHEARD, f"bad-{number}", number)
-        node.pods.hang()
+        node.api.hanging = True
         assert_next_is_right(node)
 
 
@@ -179,12 +182,12 @@ def test_a_pod_that_only_the_kubelet_knows_is_not_taken_for_one_that_had_its_tur
     with node_with(keeps_rejected=True) as node:
         node.bind(UNHEARD.make("bad", 0))
         node.bind(a_pod("good", gpu("c0"), gpu("c1"), at=1))
-        node.pods.hang()
+        node.api.hanging = True
         node.settle()  # the last three calls for good have shown that bad is over
         static = a_pod("static", gpu("c0"), gpu("c1"), stamped=False)
         uid = node.add_static(static)
         node.settle()
-        assert [each.verdict for each in calls_of(node, uid)] == [Verdict.RIGHT] * 4
+        assert [each.verdict for each in calls_of(node, uid)] == [Attribution.RIGHT] * 4
 
 
 @pytest.mark.parametrize("keeps_rejected", [False, True], ids=["1.34", "1.33"])
@@ -238,7 +241,7 @@ def test_what_a_kubelet_frees_later_than_it_lists_is_not_where_memory_goes_first
         ]
         for each in (bad, *good):
             node.manifests[uid_of(each)] = each
-            node.pods.bind(each)
+            node.api.add(PodObject(each))
         node.start_kubelet()
         node.settle()
         assert said_to(node, uid_of(bad)) == AFFINITY

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from contract.allocation import Evidence
-from simulator.node.node import Node
+from simulator.node.node import SimulatedNode
 from tests.simulator.kubelet_helpers import FakePlugin
 from tests.situations.build import (
     BEGAN_NS,
@@ -37,11 +37,11 @@ def a_manifest(name: str, *containers: Json, init: tuple[Json, ...] = ()) -> Jso
     return made
 
 
-def verdicts(node: Node, uid: str) -> list[str]:
+def verdicts(node: SimulatedNode, uid: str) -> list[str]:
     return [each.verdict.value for each in calls_of(node, uid)]
 
 
-def assert_next_is_right(node: Node, name: str = "next") -> None:
+def assert_next_is_right(node: SimulatedNode, name: str = "next") -> None:
     node.admit([a_pod(name, gpu("c0"), gpu("c1", 5, 2))])
     assert_right(node, f"uid-{name}")
     assert evidence_of(node, f"uid-{name}") == {WITNESSED: 2}
@@ -94,7 +94,7 @@ def test_a_wrong_guess_within_a_static_pod_is_corrected_before_its_containers_st
         assert {name for each, name in node.kubelet.running() if each == uid} == {"log", "c0", "c1"}
         mirror = node.mirror(uid)
         node.look_for_ended()
-        assert {*node.pods.recorded(mirror)} == {"c0", "c1"}
+        assert {*node.recorded(mirror)} == {"c0", "c1"}
         node.admit([a_pod("next")])
         assert_right(node, "uid-next")
         assert node.differences() == []
@@ -204,7 +204,7 @@ def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
         node.wait_until_offered()
         node.admit([a_pod("next")])
         assert_right(node, "uid-next")
-        assert node.pods.recorded("uid-old") == {}
+        assert node.recorded("uid-old") == {}
         node.kubelet.restart_container("default", "old", "c0")
         wait_for(lambda: node.diary.refusals)
         refusal = node.diary.refusals[0]

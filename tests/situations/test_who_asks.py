@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from simulator.node.judge import Verdict
+from simulator.node.judge import Attribution
 from tests.situations.build import (
     Json,
     a_node,
@@ -33,12 +33,12 @@ def test_force_deleted_pods_that_are_still_listed_are_never_named(old_list: bool
         for each in gone:
             node.remove(f"uid-{each}")
         wait_for(node.kubelet.idle)
-        node.pods.hang()
+        node.api.hanging = True
         asking = [a_pod(f"z{number}", gpu("c0", 10, 4), plain()) for number in range(3)]
         node.admit(asking)
         uids = [each["metadata"]["uid"] for each in asking]
         for uid in uids:
-            assert [each.verdict for each in calls_of(node, uid)] == [Verdict.RIGHT] * 2
+            assert [each.verdict for each in calls_of(node, uid)] == [Attribution.RIGHT] * 2
             assert_no_guess(node, uid)
         named = {each.ref.container for each in node.diary.said if each.ref}
         assert "plain" not in named
@@ -59,7 +59,7 @@ def test_a_burst_with_force_deletions_names_everybody_rightly(
                 node.remove(f"uid-p{number:02}")
             else:
                 kept.append(f"uid-p{number:02}")
-        node.pods.catch_up()
+        node.catch_up()
         node.admit([a_pod("probe", gpu("c0", 3, 1))])
         assert_right(node, "uid-probe", *kept)
         assert {each.ref.container for each in node.diary.said if each.ref} == {"c0"}

@@ -116,7 +116,7 @@ class Admissions(RuleBasedStateMachine):
         told: bool,
     ) -> None:
         """The kubelet comes to a pod that the watch has told of, or not yet."""
-        if not self.node.api.free(name):
+        if self.node.api.named("default", name):
             return
         containers = [
             asks(counts[0], counts[1], f"c{index}", kind)

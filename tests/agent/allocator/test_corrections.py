@@ -1,5 +1,6 @@
 """What the checkpoint and ``List`` say of our last answers (R6)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,6 +177,14 @@ def test_a_nameless_pod_gets_the_uid_that_the_file_newly_shows_with_its_answer()
     found = _identified(now=STATIC)
     assert (found.id, found.uid) == (pod_id("p", "static"), "static")
     assert _identified(now=STATIC, before=STATIC).uid == ""
+
+
+def test_a_nameless_pod_whose_uid_was_a_rejected_pods_gets_its_own_once_the_file_shows_it() -> None:
+    """The rejected pod's entry was newly written, by a write that came late (K33)."""
+    taken = replace(_identified(now=STATIC), uid="rejected")
+    assert with_uid(taken, NOTHING, STATIC, entries=[], pods=pods_of()).uid == "static"
+    both = Checkpoint({**STATIC.pods, "rejected": STATIC.pods["static"]})
+    assert with_uid(taken, NOTHING, both, entries=[], pods=pods_of()).uid == "rejected"
 
 
 @cases(

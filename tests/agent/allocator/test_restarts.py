@@ -9,7 +9,7 @@ from contract.allocation import Evidence
 from contract.resource import Resource
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import MEMORY_FIRST, Node
-from tests.in_memory.pods import OTHER_PLUGIN, asks, failing, init, make_pod, static_pod
+from tests.in_memory.pods import OTHER_PLUGIN, Pod, asks, failing, init, make_pod, static_pod
 
 ORDER, TICKET = Evidence.ORDER, Evidence.TICKET
 
@@ -149,6 +149,46 @@ def test_a_name_that_left_list_is_not_sure_when_it_comes_back(node: Node) -> Non
     node.begin(make_pod("a", asks(30, 8)))
     node.call()
     assert last(node)[1] is ORDER
+
+
+def remake(node: Node, pod: Pod) -> Pod:
+    """Delete a pod by force, and make another of its name; the agent's watch is behind."""
+    made = make_pod(pod.name, *pod.containers)
+    node.api.remove(pod)
+    node.kubelet.deleted_by_force(pod)
+    node.bind(made, seen=False)
+    return made
+
+
+def test_a_pod_that_has_got_something_is_not_sure_because_the_api_shows_one_of_its_name(
+    node: Node,
+) -> None:
+    """Its admission began before; that pod was guessed, and the checkpoint disproves it."""
+    node.admit(make_pod("before", asks(10, 2)))
+    deleted = make_pod("a", asks(30, 8), asks(30, 8, "second"))
+    node.bind(deleted, seen=False)
+    node.begin(deleted)
+    remake(node, deleted)
+    node.diary.take()
+    node.serve(deleted, "main", MEMORY, CORE)
+    node.serve(deleted, "second", CORE, MEMORY)
+    assert {*node.diary.evidence("prefer")} == {ORDER}
+
+
+def test_a_pod_is_not_sure_while_the_api_has_shown_two_of_its_name(node: Node) -> None:
+    """The watch tells of the one before after a GET has shown the one that is asking."""
+    node.admit(make_pod("before", asks(10, 2)))
+    first = make_pod("a", asks(30, 8))
+    node.bind(first, seen=False)
+    asking = remake(node, first)
+    node.watch.cache.fetch(*asking.key)
+    node.watch.deliver(1)
+    node.begin(asking)
+    node.api.remove(asking)
+    node.kubelet.deleted_by_force(asking)
+    node.diary.take()
+    node.serve(asking)
+    assert node.diary.evidence("prefer") == [ORDER, ORDER]
 
 
 # --- while the API server is unreachable ------------------------------------------------------

@@ -4,7 +4,16 @@ import pytest
 
 from tests.agent.builders import CORE, MEMORY
 from tests.in_memory.node import MEMORY_FIRST, Node
-from tests.in_memory.pods import Container, Pod, asks, init, make_pod, static_pod
+from tests.in_memory.pods import (
+    OTHER_PLUGIN,
+    Container,
+    Pod,
+    asks,
+    failing,
+    init,
+    make_pod,
+    static_pod,
+)
 
 
 @pytest.fixture
@@ -91,6 +100,20 @@ def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Nod
     assert last(node) == "first/main"
 
 
+def test_a_guess_whose_places_are_offered_again_leaves_those_listed_beside_it_rejected(
+    node: Node,
+) -> None:
+    """Whichever of them had got the places was rejected since; of the others none was asking."""
+    node.rejected(make_pod("first", asks(30, 8), at=2))
+    node.begin(failing(make_pod("second", asks(30, 8, other=True), at=3)), (CORE, OTHER_PLUGIN))
+    while node.kubelet.admitting is not None:
+        node.call()
+    assert last(node) == "second/main"
+    node.begin(make_pod("asking", asks(30, 8), at=1))
+    node.call()
+    assert last(node) == "asking/main"
+
+
 def test_what_was_planned_with_a_wrong_guess_is_planned_anew() -> None:
     """Part of the card that the whole pod was to be on is another's, as it turns out."""
     node = Node(blocks=16)
@@ -135,3 +158,42 @@ def test_what_an_agent_reserved_is_free_to_the_next_one_whatever_the_checkpoint_
     node.allocator.refresh()
     node.call()
     assert last(node) == "a/main"
+
+
+def test_the_pod_of_a_call_without_list_is_not_passed_over_for_one_that_was_rejected_before_it(
+    node: Node,
+) -> None:
+    """A namesake is listed as well, until it has ended (K20)."""
+    gone = node.admit(make_pod("a", asks(10, 2)))
+    node.start(gone)
+    node.delete(gone, ends=False)
+    asking, rejected = make_pod("a", asks(30, 8), at=1), make_pod("rejected", asks(30, 8), at=2)
+    node.bind(asking, rejected)
+    node.admit(make_pod("between", asks(10, 4)))
+    node.list_away = "rate limited"
+    node.rejected(rejected)
+    node.begin(asking)
+    node.serve(asking, "main", CORE)
+    node.list_away = ""
+    node.serve(asking, "main", MEMORY)
+    assert last(node) == "a/main"
+
+
+def test_a_guess_that_was_wrong_does_not_bring_back_the_pod_of_a_name_that_has_left_list() -> None:
+    """It was served while ``List`` was away; its name is another pod's now."""
+    node = Node()
+    node.admit(make_pod("before", asks(10, 4)))
+    node.list_away = "rate limited"
+    left = node.admit(failing(make_pod("a", asks(30, 8, other=True))), (MEMORY, OTHER_PLUGIN))
+    node.list_away = ""
+    unknown = failing(static_pod("unknown", asks(10, 2, other=True)))
+    node.admit(unknown, (CORE, MEMORY, OTHER_PLUGIN))
+    node.api.remove(left)
+    node.kubelet.removed(left)
+    asking = make_pod("a", asks(30, 8))
+    node.bind(asking, seen=False)
+    node.begin(asking, MEMORY_FIRST)
+    node.call()
+    named = node.diary.everything[-1].ref
+    assert named is not None
+    assert named.pod == asking.id

@@ -28,16 +28,14 @@ from view.model.doctor.facts import (
 from view.model.nodes import NVIDIA, NodeFacts
 from view.model.words import count_of, lost_in_words, summarize
 
-_CHOICE = (
-    "docs/install.md#2-choose-a-scheduler-how-cards-reach-containers-and-what-holds-the-limits"
-)
+_CHOICE = "docs/install.md#2-choose-scheduler-device-injection-and-enforcement"
 _AGENT, _PROXY = "gpu_turnstile_agent_", "gpu_turnstile_proxy_"
 _POD = "kubectl -n gpu-turnstile-node get pods --output wide --field-selector spec.nodeName={}"
 _AGAIN = "kubectl gpu doctor --node {}"
 _SETTLED_AFTER = timedelta(minutes=1)
 _UNBOUND = "kubectl -n gpu-turnstile-node get events --field-selector reason=FailedScheduling"
 _DAEMONSET = "kubectl -n gpu-turnstile-node describe daemonset {}"
-_ILL = "docs/operate.md#a-card-is-lost-or-ill"
+_ILL = "docs/operate.md#a-card-is-unhealthy"
 _NOTHING_OFFERED = "docs/operate.md#the-node-offers-nothing"
 _NOT_KNOWN = (Problem.NO_INVENTORY, Problem.UNREADABLE)
 """Of a node with one of these it is not known which cards it has."""
@@ -143,7 +141,7 @@ def check_agents(facts: Facts) -> Iterator[Finding]:
     silent = _where_not(facts.agents, f"{_AGENT}registered")
     found.add(Level.ERROR, silent, "the kubelet does not know the agent's resources", _POD)
     text = "PodResources List cannot be read: calls are decided by order"
-    page = "docs/operate.md#the-kubelet-was-restarted"
+    page = "docs/operate.md#list-cannot-be-read"
     found.add(Level.WARNING, _where_not(facts.agents, f"{_AGENT}list_readable"), text, page)
     text = "the kubelet's checkpoint cannot be read: containers start unproven"
     page = "docs/operate.md#the-kubelets-checkpoint-cannot-be-read"
@@ -232,7 +230,7 @@ def check_enforcement(facts: Facts) -> Iterator[Finding]:
         return
     found, old = _ByText(), _where(facts.agents, f"{_AGENT}hami_core_outdated")
     text = "HAMi-core is older than 2026-02-03: programs wait 52 seconds at their start"
-    found.add(Level.WARNING, old, text, "docs/install.md#what-hami-core-needs-on-a-node")
+    found.add(Level.WARNING, old, text, "docs/options.md#what-hami-core-needs-on-a-node")
     yield from found.findings(enforcement)
 
 
@@ -241,7 +239,7 @@ def check_records(facts: Facts) -> Iterator[Finding]:
     found, compared = _ByText(), 0
     late = _where(facts.agents, f"{_AGENT}patches_pending")
     text = "allocations are not written to their pods yet"
-    found.add(Level.WARNING, late, text, "docs/operate.md#the-api-server-is-away")
+    found.add(Level.WARNING, late, text, "docs/operate.md#the-api-server-is-unreachable")
     nodes = () if isinstance(facts.nodes, UnreadSource) else facts.nodes
     there = {
         each.placed.name: {card.uuid for card in each.placed.cards}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 import grpc
 
 from agent.allocator.allocator import Allocator
-from agent.allocator.interfaces import AnnotationWriter, DecisionLog
+from agent.allocator.interfaces import DecisionLog
 from agent.allocator.slots import DeviceTable
 from agent.app.container_setup import EnforcerRunner
 from agent.kubelet.podresources import PodResources
@@ -24,6 +24,7 @@ from common.kubelet_api import deviceplugin_pb2 as pb
 from contract.allocation import Allocation
 from contract.resource import Resource
 from placement.pods import PodInfo
+from simulator.node.api import InMemoryApi
 
 CUT = "error reading from server: EOF"
 """What a kubelet says of a plugin that dies during a call."""
@@ -32,12 +33,12 @@ _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
 
 
-class AgentDies(Exception):
+class AgentKilled(Exception):
     """Raised by a hook: the agent dies there and then, its answer is lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class InCall:
+class CallStage:
     """Where an agent is: a call is settled and assigned, its answer has not left yet.
 
     Attributes:
@@ -50,15 +51,15 @@ class InCall:
     ids: frozenset[str] = frozenset()
 
 
-AgentHook = Callable[[InCall], None]
-"""Called at every such moment; it may raise :class:`AgentDies`."""
+AgentHook = Callable[[CallStage], None]
+"""Called at every such moment; it may raise :class:`AgentKilled`."""
 
 
-def no_hook(moment: InCall) -> None:
+def no_hook(moment: CallStage) -> None:
     """Let it go on."""
 
 
-class Death:
+class KillSwitch:
     """Whether one run of the agent has been killed."""
 
     def __init__(self, hook: AgentHook) -> None:
@@ -74,18 +75,18 @@ class Death:
         if self.dead.is_set():
             context.abort(grpc.StatusCode.UNAVAILABLE, CUT)
 
-    def reached(self, moment: InCall) -> None:
+    def reached(self, moment: CallStage) -> None:
         """Let the hook decide whether this is the agent's last moment."""
         try:
             self._hook(moment)
-        except AgentDies:
+        except AgentKilled:
             self.come()
 
 
 class _Muted:
     """Passes calls on to *log* until *death* has come."""
 
-    def __init__(self, log: DecisionLog, death: Death) -> None:
+    def __init__(self, log: DecisionLog, death: KillSwitch) -> None:
         self._log = log
         self._death = death
 
@@ -97,45 +98,37 @@ class _Muted:
         return report
 
 
-def mortal_log(log: DecisionLog, death: Death) -> DecisionLog:
+def killable_log(log: DecisionLog, death: KillSwitch) -> DecisionLog:
     """Return a decision log into which a dead agent writes nothing."""
     return cast(DecisionLog, _Muted(log, death))
 
 
-class MortalOutbox:
-    """A :class:`agent.allocator.interfaces.AnnotationWriter` whose queue dies with the agent.
+class KillableQueue:
+    """A :class:`agent.allocator.interfaces.AnnotationWriter` of which a dead agent has no use.
 
     Args:
-        waits: keep everything until :meth:`write`, as a queue does that has not come to it.
+        waits: leave everything queued until :meth:`write`, as a queue does that has not come to it.
     """
 
-    def __init__(self, writer: AnnotationWriter, death: Death, *, waits: bool) -> None:
-        self._writer = writer
+    def __init__(self, api: InMemoryApi[Any], death: KillSwitch, *, waits: bool) -> None:
+        self._api = api
         self._death = death
         self._waits = waits
-        self._lock = threading.Lock()
-        self._waiting: dict[str, tuple[PodInfo, dict[str, Allocation]]] = {}
 
-    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
+    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Record what a pod's containers got, now or later."""
-        if self._death.dead.is_set():
-            return
-        if not self._waits:
-            self._writer.put(view, allocations)
-            return
-        with self._lock:
-            self._waiting[view.id.uid] = view, allocations
+        if not self._death.dead.is_set():
+            self._api.put(info, allocations)
+            if not self._waits:
+                self._api.write()
 
     def write(self) -> None:
         """Write what waits."""
-        with self._lock:
-            waiting, self._waiting = list(self._waiting.values()), {}
         if not self._death.dead.is_set():
-            for each in waiting:
-                self._writer.put(*each)
+            self._api.write()
 
 
-class MortalService(DevicePluginService):
+class KillableService(DevicePluginService):
     """One resource of the device plugin API, served by an agent that may die in any call."""
 
     def __init__(
@@ -144,7 +137,7 @@ class MortalService(DevicePluginService):
         resource: Resource,
         table: DeviceTable,
         calls: DevicePluginCalls,
-        death: Death,
+        death: KillSwitch,
         numa: bool = False,
     ) -> None:
         super().__init__(resource=resource, table=table, calls=calls, numa=numa)
@@ -155,7 +148,7 @@ class MortalService(DevicePluginService):
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> pb.PreferredAllocationResponse:
         """Settle who asks and choose its places."""
-        moment = InCall("GetPreferredAllocation", self._asked)
+        moment = CallStage("GetPreferredAllocation", self._asked)
         return self._mortally(super().GetPreferredAllocation, request, context, moment)
 
     def Allocate(  # noqa: N802 - the protocol's name
@@ -163,14 +156,14 @@ class MortalService(DevicePluginService):
     ) -> pb.AllocateResponse:
         """Translate IDs into what the container finds."""
         ids = (each for one in request.container_requests for each in one.devices_ids)
-        moment = InCall("Allocate", self._asked, frozenset(ids))
+        moment = CallStage("Allocate", self._asked, frozenset(ids))
         return self._mortally(super().Allocate, request, context, moment)
 
     def PreStartContainer(  # noqa: N802 - the protocol's name
         self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> pb.PreStartContainerResponse:
         """Prove the container before it starts."""
-        moment = InCall("PreStartContainer", self._asked, frozenset(request.devices_ids))
+        moment = CallStage("PreStartContainer", self._asked, frozenset(request.devices_ids))
         return self._mortally(super().PreStartContainer, request, context, moment)
 
     def _mortally(
@@ -178,7 +171,7 @@ class MortalService(DevicePluginService):
         call: Callable[[_Request, grpc.ServicerContext], _Answer],
         request: _Request,
         context: grpc.ServicerContext,
-        moment: InCall,
+        moment: CallStage,
     ) -> _Answer:
         self._death.cut(context)
         try:
@@ -190,14 +183,14 @@ class MortalService(DevicePluginService):
 
 
 @dataclass(slots=True)
-class AgentLife:
+class AgentRun:
     """One run of the agent, from its start to its end."""
 
     allocator: Allocator
     registrar: Registrar
     channel: PodResources
-    writer: MortalOutbox
-    death: Death
+    writer: KillableQueue
+    death: KillSwitch
     works: EnforcerRunner
     thread: threading.Thread | None = None
 

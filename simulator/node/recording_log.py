@@ -11,7 +11,7 @@ from contract.resource import Resource
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class LoggedDecision:
     """One thing that the agent said.
 
     Attributes:
@@ -41,21 +41,21 @@ class Said:
         return " ".join(filter(None, parts))
 
 
-class Diary:
+class RecordingLog:
     """A :class:`agent.allocator.interfaces.DecisionLog` that remembers and counts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self.everything: list[Said] = []
+        self.everything: list[LoggedDecision] = []
         self.counts: Counter[str] = Counter()
 
     @property
-    def said(self) -> list[Said]:
+    def said(self) -> list[LoggedDecision]:
         """Return what was assigned to whom."""
         return [each for each in self.everything if each.evidence and each.call == "allocate"]
 
     @property
-    def refusals(self) -> list[Said]:
+    def refusals(self) -> list[LoggedDecision]:
         """Return the refusals; *ref* is ``None`` where nobody was found asking."""
         return self.of("refused")
 
@@ -71,11 +71,11 @@ class Diary:
             if each.ref and each.evidence and each.call == call
         ]
 
-    def of(self, word: str) -> list[Said]:
+    def of(self, word: str) -> list[LoggedDecision]:
         """Return everything of one kind."""
         return [each for each in self.everything if each.word == word]
 
-    def take(self) -> list[Said]:
+    def take(self) -> list[LoggedDecision]:
         """Return everything since this was asked last, and forget it."""
         said, self.everything = self.everything, []
         return said
@@ -125,4 +125,4 @@ class Diary:
         self._keep(word, *args, **fields)
 
     def _keep(self, word: str, *args: Any, **fields: Any) -> None:
-        self.everything.append(Said(self._clock(), word, *args, **fields))
+        self.everything.append(LoggedDecision(self._clock(), word, *args, **fields))

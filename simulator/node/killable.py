@@ -115,10 +115,10 @@ class KillableQueue:
         self._death = death
         self._waits = waits
 
-    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
+    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Record what a pod's containers got, now or later."""
         if not self._death.dead.is_set():
-            self._api.put(view, allocations)
+            self._api.put(info, allocations)
             if not self._waits:
                 self._api.write()
 

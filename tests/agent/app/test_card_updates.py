@@ -39,8 +39,8 @@ class Paper:
         self.news = CardUpdates(
             node="n1",
             metrics=self.metrics,
-            tell=self.told.append,
-            poke=self._poke,
+            send_event=self.told.append,
+            on_change=self._poke,
         )
 
     def _poke(self) -> None:
@@ -144,9 +144,9 @@ def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is
         (
             "GPUsServedTwice",
             (
-                "another device plugin offers this node's cards as nvidia.com/gpu: 2, and gives "
-                "them to containers that nobody counts here: turn it off on this node, with the "
-                "GPU Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
+                "another device plugin offers this node's cards as nvidia.com/gpu: 2, and its "
+                "allocations are not counted here: turn it off on this node, with the GPU "
+                "Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
             ),
         )
     ]

@@ -134,8 +134,8 @@ class Scene:
         return CardWatch(
             self.driver,
             rules=rules,
-            observer=self,
-            kept=FaultStore(self.disk, lambda: self.disk.life),
+            listener=self,
+            store=FaultStore(self.disk, lambda: self.disk.life),
             pace=pace,
             now=self.clock,
             jitter=lambda: 0.0,
@@ -322,7 +322,7 @@ def test_what_cannot_be_read_is_logged_and_means_nothing(
     scene.disk.text = "[]"
     with scene.watching() as watch:
         assert not watch.unhealthy("GPU-0")
-    assert "ill cards cannot be read" in caplog.messages
+    assert "unhealthy cards cannot be read" in caplog.messages
     assert scene.disk.text == ""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cards.fault_store import FaultStore, decode, driver_life, encode
+from agent.cards.fault_store import FaultStore, decode, driver_instance, encode
 from agent.cards.health import CardFault, CardHealth, FaultKind, xid_fault
 from agent.host.state_file import StateFile
 
@@ -54,7 +54,7 @@ def test_where_the_drivers_life_is_not_known_nothing_is_kept(
     life: str, kept: dict[str, CardHealth], tmp_path: Path
 ) -> None:
     """Nothing would tell that the driver was loaded anew: the card would be ill for ever."""
-    store = StateFile(tmp_path / "ill-cards.json")
+    store = StateFile(tmp_path / "unhealthy-cards.json")
     FaultStore(store, lambda: life).save({"GPU-0": ILL})
     assert FaultStore(store, lambda: life).load() == kept
 
@@ -66,7 +66,7 @@ def test_a_boot_and_a_load_of_the_module_begin_another_life(tmp_path: Path) -> N
     boot, module = tmp_path / "boot_id", tmp_path / "sys/module/nvidia"
 
     def life() -> str:
-        return driver_life(boot, tmp_path / "sys")
+        return driver_instance(boot, tmp_path / "sys")
 
     assert life() == "", "the kernel tells nothing"
     boot.write_text("one\n")

@@ -242,8 +242,8 @@ STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlin
     ("number", "step", "told"),
     [
         (errno.ENOSPC, "mkdir", "the node's admin must free space there"),
-        (errno.EROFS, "write", "the node's admin must put it on a file system that can be written"),
-        (errno.EIO, "write", "the agent's log tells more"),
+        (errno.EROFS, "write", "the node's admin must move it to a writable file system"),
+        (errno.EIO, "write", "see the agent's log"),
     ],
 )
 def test_a_disk_that_does_not_let_us_is_told_in_one_line(

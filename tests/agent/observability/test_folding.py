@@ -16,7 +16,7 @@ from tests.agent.fakes import FakeClock
 def _limits() -> Iterator[None]:
     """Two alone, then together every 10 s; news again after 60 s; three kinds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ALONE", 2)
+        patch.setattr(module, "FIRST_REPORTS", 2)
         patch.setattr(module, "MOST_KINDS", 3)
         yield
 

@@ -63,7 +63,7 @@ def size_of(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
     """Return the bytes of the longest message: the one in which all cards are unhealthy."""
     total = 0
     for card in table.inventory.cards:
-        slots, low = table.places(resource, card), 0
+        slots, low = table.slot_count(resource, card), 0
         while low < slots:  # IDs of as many digits have the same length
             high = min(slots, max(low * 10, 10))
             device = api.Device(
@@ -91,7 +91,7 @@ def check_size(table: DeviceTable, *, numa: bool) -> None:
     size = size_of(table, Resource.MEMORY, numa=numa)
     if size <= MOST_BYTES:
         return
-    slots = sum(table.places(Resource.MEMORY, card) for card in table.inventory.cards)
+    slots = sum(table.slot_count(Resource.MEMORY, card) for card in table.inventory.cards)
     smallest = _smallest_block(table, numa=numa)
     what_to_do = f"use {smallest}Mi or more" if smallest else "no block of this node's cards works"
     raise SettingsError(

@@ -184,9 +184,9 @@ class LoggedDecisions:
             extra={**named(ref), "ids": summarize(ids), "reason": reason},
         )
 
-    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
+    def without_wishes(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Report that slots were chosen while the wishes of the pod's author were not known."""
-        self._metrics.unadvised.inc()
+        self._metrics.without_wishes.inc()
         log.warning(
             "chosen without wishes",
             extra={**named(ref), "resource": resource.value, "ids": summarize(ids)},

@@ -72,7 +72,7 @@ class Metrics:
             "list_readable",
             "Whether the last List of PodResources succeeded, which shows the pod being admitted.",
         )
-        self.unadvised = counter(
+        self.without_wishes = counter(
             "unadvised_choices",
             "Choices of cards made while the wishes of the pod's author were not known.",
         )

@@ -86,7 +86,7 @@ def count_holdings(snapshot: AllocationSnapshot, table: DeviceTable) -> Holdings
     free = {each: free_slots(snapshot, table, each) for each in Resource}
     totals = {}
     for card in table.inventory.cards:
-        blocks, cores_free = table.places(Resource.MEMORY, card), free[Resource.CORE][card.uuid]
+        blocks, cores_free = table.slot_count(Resource.MEMORY, card), free[Resource.CORE][card.uuid]
         shares = (each.shares.get(card.uuid) for each in holders)
         # A container with a whole card may hold fewer of its blocks, but the others are not free.
         filled = any(share is not None and share.memory == card.memory for share in shares)

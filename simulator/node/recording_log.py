@@ -15,8 +15,8 @@ class LoggedDecision:
     """One thing that the agent said.
 
     Attributes:
-        word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven``, ``unadvised`` or
-            ``blind``.
+        word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven``,
+            ``without_wishes`` or ``blind``.
         ref: which container it named, if any.
         call: in which call, where it decided or refused.
         resource: of what.
@@ -112,9 +112,9 @@ class RecordingLog:
         """Report that a container started without proof."""
         self._count("unproven", ref, ids=frozenset(ids), reason=reason)
 
-    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
+    def without_wishes(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Places were chosen while the wishes of the pod's author were not known."""
-        self._count("unadvised", ref, resource=resource, ids=frozenset(ids))
+        self._count("without_wishes", ref, resource=resource, ids=frozenset(ids))
 
     def podresources_unavailable(self, reason: str) -> None:
         """Report that the record could not be had."""

@@ -311,7 +311,7 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
     event, veto = sorted(_events(admin), key=lambda each: str(each["reason"]))
     assert (veto["reason"], veto["message"]) == (
         "GPUStartVetoed",
-        "container c0: 20 places of core, but the container asks for 30",
+        "container c0: 20 cores, but the container requests 30",
     )
     reason = "no card fits 30 cores and 999 memory blocks: 0 of 1 cards found; "
     assert reason in refused["message"]

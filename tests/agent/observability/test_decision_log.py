@@ -51,7 +51,7 @@ LINES: list[tuple[Callable[[LoggedDecisions], None], str, str]] = [
         "unproven_starts_total",
     ),
     (
-        lambda log: log.unadvised(A, CORE, ["GPU-0::1"]),
+        lambda log: log.without_wishes(A, CORE, ["GPU-0::1"]),
         "WARNING chosen without wishes | A resource=core ids=GPU-0::1",
         "unadvised_choices_total",
     ),

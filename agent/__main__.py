@@ -98,7 +98,10 @@ def cards_group() -> None:
 )
 @click.pass_context
 def dump(context: click.Context, output: Path | None) -> None:
-    """Write the cards that NVML finds, or those of --cards FILE before "cards", as a cards file."""
+    """Write this node's cards as a cards file.
+
+    The cards are those of NVML, or of FILE in: python -m agent --cards FILE cards dump.
+    """
     with _one_line():
         found = discover(context.obj)
         if not found.inventory.cards:
@@ -126,7 +129,10 @@ def dump(context: click.Context, output: Path | None) -> None:
 )
 @click.pass_context
 def show(context: click.Context, cards: Path | None) -> None:
-    """Show the cards, and a matrix of their links like that of nvidia-smi topo -m."""
+    """Show the cards and a matrix of their links.
+
+    The matrix is like that of nvidia-smi topo -m.
+    """
     if context.get_parameter_source("cards") is click.core.ParameterSource.DEFAULT:
         cards = context.obj  # python -m agent --cards FILE cards show
     with _one_line():

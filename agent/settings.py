@@ -176,7 +176,7 @@ class Settings:
         parse=parse_ignored_xids,
         show_default="none",
         help="Additional Xids that leave a card healthy, separated by commas, or all. Those of "
-        f"applications always do: {', '.join(map(str, sorted(APPLICATION_XIDS)))}.",
+        f"applications are included: {', '.join(map(str, sorted(APPLICATION_XIDS)))}.",
     )
     fatal_xids: frozenset[int] = setting(
         default="",
@@ -234,7 +234,7 @@ class Settings:
     host_root: Path = setting(
         default=_HOST_ROOT,
         type=_FOLDER,
-        help="Where the host's root is mounted; read only with --driver-dir auto.",
+        help="Where the host's root is mounted; used only with --driver-dir auto.",
     )
     cdi_dir: Path = setting(
         default=Path("/var/run/cdi"),

@@ -145,10 +145,10 @@ def _request(call: Call, snapshot: AllocationSnapshot) -> TargetRequest:
     kept = set(snapshot.stable.held[resource] & named)
     owners: list[PodId] = []
     for each in snapshot.changing if named else ():
-        mine = each.slots(resource) & named
-        if mine:
+        named_slots = each.slots(resource) & named
+        if named_slots:
             owners.append(each.id)
-            kept |= mine - each.reusable(resource)
+            kept |= named_slots - each.reusable(resource)
     check_free(resource, kept)
     if len(owners) > 1:
         raise GrantError(f"{resource.unit} of several pods were named together")

@@ -118,8 +118,8 @@ def _walk_listed(pods: Iterable[SnapshotPod]) -> Iterator[tuple[SnapshotPod, Lis
 
 
 def _is_init(info: PodInfo | None, container: str) -> bool:
-    asked = info.demand.of(container) if info is not None else None
-    return asked is not None and asked.kind is ContainerKind.INIT
+    container_demand = info.demand.of(container) if info is not None else None
+    return container_demand is not None and container_demand.kind is ContainerKind.INIT
 
 
 def _correction(current: CurrentPod, wrong: Assignment, right: ContainerRef) -> Correction:
@@ -140,8 +140,11 @@ def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot)
     ]
     if not all(each.is_guess for each in lost):
         return False
-    mine = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
-    return any(not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost)
+    entries_of_pod = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
+    return any(
+        not any(pod.shows_exactly(each.resource, each.ids) for pod in entries_of_pod)
+        for each in lost
+    )
 
 
 def with_uid(
@@ -214,11 +217,11 @@ def _identify_by_api(
 
     A pod matches if its containers request what was assigned.
     """
-    mine = [entry for entry in entries if entry.key == current.id.key]
+    same_name = [entry for entry in entries if entry.key == current.id.key]
     infos = [
         each
         for each in pods.of_name(current.id.key)
-        if not pods.has_ended(each) and any(entry.may_be(each) for entry in mine)
+        if not pods.has_ended(each) and any(entry.may_be(each) for entry in same_name)
     ]
     if len(infos) != 1 or not current.assignments:
         return None

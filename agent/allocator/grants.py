@@ -110,9 +110,11 @@ def check_request(demand: Demand, grant: Grant) -> None:
     Raises:
         GrantError: the number of slots is not the requested one.
     """
-    asked = count_of(demand, grant.resource)
-    if grant.slots != asked:
-        raise GrantError(f"{grant.slots} {grant.resource.unit}, but the container requests {asked}")
+    requested = count_of(demand, grant.resource)
+    if grant.slots != requested:
+        raise GrantError(
+            f"{grant.slots} {grant.resource.unit}, but the container requests {requested}"
+        )
 
 
 def check_free(resource: Resource, held_by_others: Collection[str]) -> None:

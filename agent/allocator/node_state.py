@@ -312,7 +312,7 @@ class NodeState:
     def set_last_call(self, last_call: LastCall) -> AllocationSnapshot:
         """Set the last call, and return the snapshot, which is rebuilt if that changes it.
 
-        Pods that are thereby rejected hold only the slots that ``List`` shows. The reusable slots
+        Pods that it shows to be rejected hold only the slots in ``List``. The reusable slots
         of the target's init containers may be offered to the target.
         """
         before, self.last_call = self.last_call, last_call

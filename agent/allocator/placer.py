@@ -139,8 +139,8 @@ def _hinted(steps: Sequence[ContainerStep]) -> Sequence[ContainerStep]:
     to later choices, later containers would follow them (K7), or lose their chosen cards. So such a
     container is placed where the later ones can have their cards.
     """
-    free = next((place for place, step in enumerate(steps) if not step.chosen), len(steps))
-    if not any(step.chosen and not step.strict for step in steps[free:]):
+    first = next((position for position, step in enumerate(steps) if not step.chosen), len(steps))
+    if not any(step.chosen and not step.strict for step in steps[first:]):
         return ()
     return [replace(step, strict=bool(step.chosen)) for step in steps]
 

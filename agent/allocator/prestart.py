@@ -118,9 +118,9 @@ class PreStartCall:
                 nameless = (each for each in holders if each.container == name and not each.pod.uid)
                 may_be = (each for each in nameless if not pod.name or each.pod.key == pod.key)
                 named = next(may_be, None)
-                mine = ref in holders or named is not None
+                is_holder = ref in holders or named is not None
                 proof = _Proof(uid, ref if pod.name else named or ref, info, checkpoint.pods[uid])
-                found.append((not mine, state.has_ended(uid), proof))
+                found.append((not is_holder, state.has_ended(uid), proof))
             found.sort(key=lambda each: each[:2])
             corrections = state.correct(checkpoint) if found else []
         for each in corrections:

@@ -51,17 +51,17 @@ class LastCall:
     def after(self, snapshot: AllocationSnapshot, target: PodId, *, guessed: bool) -> "LastCall":
         """Return the state after a call for *target*."""
         found = snapshot.pod(target)
-        me = found.kubelet_id if found is not None else target
+        target_id = found.kubelet_id if found is not None else target
         if not snapshot.listing:  # the guessed pod may not be listed yet
-            return replace(self, pod=me, guessed=True, fallback=None)
+            return replace(self, pod=target_id, guessed=True, fallback=None)
         others = [each for each in snapshot.listed_changing if each.id != target]
         return LastCall(
-            me,
+            target_id,
             snapshot.signatures,
             guessed,
             self._finished_of(others),
-            self.fallback if me == self.pod else replace(self, fallback=None),
-            self.ruled_out if me == self.pod else frozenset(),
+            self.fallback if target_id == self.pod else replace(self, fallback=None),
+            self.ruled_out if target_id == self.pod else frozenset(),
         )
 
     def refused(self, snapshot: AllocationSnapshot) -> "LastCall":

@@ -93,9 +93,7 @@ class DeviceTable:
     @cached_property
     def _by_card(self) -> Mapping[Resource, Mapping[str, frozenset[str]]]:
         return {
-            resource: {
-                uuid: frozenset(name for name, _ in places) for uuid, places in cards.items()
-            }
+            resource: {uuid: frozenset(name for name, _ in slots) for uuid, slots in cards.items()}
             for resource, cards in self._on_card.items()
         }
 
@@ -123,7 +121,7 @@ class DeviceTable:
         It works on sets, since there are thousands of IDs.
         """
         cards = self._by_card[resource].items()
-        return {card: count for card, mine in cards if (count := len(mine & device_ids))}
+        return {card: count for card, on_card in cards if (count := len(on_card & device_ids))}
 
     def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Slot]:
         """Return the slots of device IDs, sorted by card index and number.

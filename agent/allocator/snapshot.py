@@ -135,27 +135,27 @@ class AllocationSnapshot:
         return all_slots(unlisted)[resource]
 
     def withheld(
-        self, asked: Resource, offered: AbstractSet[str], other: Resource
+        self, requested: Resource, offered: AbstractSet[str], other: Resource
     ) -> frozenset[str]:
         """Return slots of *other* that the kubelet counts as used though no pod holds them (R7).
 
         These are stale slots of ended pods (K31). A container's slots are still counted if its
-        slots of *asked* are not offered; a container without slots of *asked* counts like the other
-        containers of its pod. The kubelet frees a pod as a whole, but may never have counted a
-        container whose admission it rejected (K21).
+        slots of *requested* are not offered. A container without slots of *requested* counts like
+        the other containers of its pod. The kubelet frees a pod as a whole, but may never have
+        counted a container whose admission it rejected (K21).
 
         Args:
-            asked: the requested resource.
+            requested: the requested resource.
             offered: its offered slots.
             other: the other resource.
         """
         counted: set[str] = set()
         for each in self.changing:
             containers = each.stale.values()
-            freed = any(one.get(asked, NOTHING) & offered for one in containers)
+            freed = any(one.get(requested, NOTHING) & offered for one in containers)
             for one in containers:
-                mine = one.get(asked, NOTHING)
-                if not mine & offered and (mine or not freed):
+                of_container = one.get(requested, NOTHING)
+                if not of_container & offered and (of_container or not freed):
                     counted |= one.get(other, NOTHING)
         return frozenset(counted - self.held[other])
 
@@ -392,19 +392,21 @@ class _SnapshotBuilder:
             return SnapshotPod(pod, uid, info, None, {}, stale, ended=True)
         return SnapshotPod(pod, uid, info, None, held)
 
-    def _has_ended(self, me: PodId, info: PodInfo | None, held: Containers, shown: Offered) -> bool:
+    def _has_ended(
+        self, kubelet_id: PodId, info: PodInfo | None, held: Containers, shown: Offered
+    ) -> bool:
         """Return whether the entry of a pod that ``List`` does not show is stale (R2)."""
         history = self.context.history
         # Without List: a force-deleted pod may still run while its slots are offered (K15).
         if self.listed is None:
-            return me in history.ended or (info is not None and info.terminal)
-        if me.uid in history.listed or me.uid in history.freed:
+            return kubelet_id in history.ended or (info is not None and info.terminal)
+        if kubelet_id.uid in history.listed or kubelet_id.uid in history.freed:
             return True
         if self.known.has_ended(info) if info is not None else self.context.synced:
             return True
         # The reusable slots of the last call's pod are offered to itself (K7).
         is_reused = _intersects(held, shown) or _intersects(held, self.context.offered)
-        return is_reused and me != self.context.last_pod
+        return is_reused and kubelet_id != self.context.last_pod
 
 
 def _merged(held: Containers, more: Containers) -> Containers:

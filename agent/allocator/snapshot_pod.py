@@ -98,9 +98,9 @@ class SnapshotPod:
 
     def is_init(self, container: str) -> bool:
         """Return whether a container is an ordinary init container, which ``List`` omits (K4)."""
-        asked = self.info.demand.of(container) if self.info is not None else None
-        if asked is not None:
-            return asked.kind is ContainerKind.INIT
+        container_demand = self.info.demand.of(container) if self.info is not None else None
+        if container_demand is not None:
+            return container_demand.kind is ContainerKind.INIT
         return self.listed is not None and container not in self.listed.names
 
     def slots(self, resource: Resource) -> frozenset[str]:
@@ -217,11 +217,11 @@ def find_stable(  # noqa: PLR0913 -- the sources
 
     candidates = [each for each in more if stays(each) and each.is_stable()]
     alike = Counter([each.id.key for each in candidates])
-    come = [each for each in candidates if alike[each.id.key] == 1]
+    new = [each for each in candidates if alike[each.id.key] == 1]
     kept = [each for each in before.pods if stays(each)]
     if len(kept) < len(before.by_uid):
-        return StablePods([*kept, *come])
-    return before.with_pods(come) if come else before
+        return StablePods([*kept, *new])
+    return before.with_pods(new) if new else before
 
 
 def all_slots(pods: Iterable[SnapshotPod]) -> Mapping[Resource, frozenset[str]]:

@@ -367,8 +367,8 @@ class Agent:
     # --- callbacks between the parts ---------------------------------------------------
 
     def _catch_up(self, info: PodInfo) -> None:
-        # Before the allocator exists nothing is assigned: the first snapshot has every pod that is
-        # known by then.
+        # Before the allocator exists nothing is assigned. The first snapshot has all pods that are
+        # known until then.
         if self._services is not None:
             self._services.allocator.catch_up(info)
 

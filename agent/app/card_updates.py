@@ -105,8 +105,8 @@ class CardUpdates:
     def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
         """Count an event of the driver."""
         xid = "" if fault.xid is None else str(fault.xid)
-        whose = "card" if counts else "application"
-        self._metrics.card_events.labels(card.uuid, fault.kind.value, xid, whose).inc()
+        cause = "card" if counts else "application"
+        self._metrics.card_events.labels(card.uuid, fault.kind.value, xid, cause).inc()
 
     def _gauge(self, card: Card, *, healthy: bool) -> None:
         self._metrics.card_healthy.labels(card.uuid, str(card.index), card.model).set(healthy)

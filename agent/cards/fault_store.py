@@ -47,7 +47,7 @@ class FaultStore:
     """The saved faults of this agent and of earlier ones."""
 
     def __init__(self, store: StateFile, driver_instance: Callable[[], str]) -> None:
-        """Keep in *store*; *instance* names the driver's instance, empty where it is not known."""
+        """Save to *store*; *driver_instance* returns the name of the driver instance, or empty."""
         self._store = store
         self._driver_instance = driver_instance
         self._before: dict[str, CardHealth] = {}

@@ -1,4 +1,4 @@
-"""HAMi-core's library on the host: whether it is there, and whether it is too old."""
+"""HAMi-core's library on the host: checks whether it exists and is new enough."""
 
 import logging
 import mmap

@@ -97,7 +97,7 @@ class PatchQueue(WriteQueue[PodId, Json]):
         try:
             self._api.patch_pod(key.namespace, key.name, item)
         except (Rejected, Gone) as error:
-            if not self._is_gone(key, error):
+            if not self._is_pod_deleted(key, error):
                 raise
             with self._changed:  # an equal allocation may be queued again
                 if key in self._recent:
@@ -111,7 +111,7 @@ class PatchQueue(WriteQueue[PodId, Json]):
         else:
             log.warning("allocation write failed, will retry", extra=extra)
 
-    def _is_gone(self, pod: PodId, error: Rejected | Gone) -> bool:
+    def _is_pod_deleted(self, pod: PodId, error: Rejected | Gone) -> bool:
         """Return whether a failed write can never succeed, because its pod is deleted.
 
         Other failures are temporary: permissions are granted later (401, 403), or an admin corrects

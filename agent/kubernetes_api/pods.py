@@ -32,7 +32,7 @@ class PodApi(Protocol):
 
 # So many of the newest deleted UIDs are remembered: a response that was on its way during the
 # deletion must not bring a pod back.
-_MOST_GONE = 1024
+_MOST_DELETED = 1024
 _MOST_OF_NAME = 8
 # For so long after a list, pods that were force-deleted before it may still be on the node: the
 # kubelet has not removed them yet.
@@ -66,7 +66,7 @@ class PodCache:
         self._pods: tuple[PodInfo, ...] = ()
         # UIDs whose names belong to other pods by now, until the watch reports the deletion.
         self._replaced: set[str] = set()
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, None] = OrderedDict()
         # UIDs of each name that the watch has reported since the last list, and the list's time.
         self._watched_uids: OrderedDict[Key, list[str]] = OrderedDict()
         self._listed_at = 0.0
@@ -105,8 +105,8 @@ class PodCache:
             Unavailable: no response in time.
         """
         obj = self._api.get_pod(namespace, name, within)
-        here = obj is not None and (obj.get("spec") or {}).get("nodeName") == self._node
-        return self._remember(obj, alone=True) if obj is not None and here else None
+        on_this_node = obj is not None and (obj.get("spec") or {}).get("nodeName") == self._node
+        return self._remember(obj, alone=True) if obj is not None and on_this_node else None
 
     def refresh(self, *, within: float) -> None:
         """List the pods once, beside the watch, and add those that it has not reported yet.
@@ -170,14 +170,14 @@ class PodCache:
                     if info.id.uid not in uids:
                         uids.append(info.id.uid)
                         uids[:] = uids if len(uids) <= _MOST_OF_NAME else ["", *uids[2:]]
-                    while len(self._watched_uids) > _MOST_GONE:
+                    while len(self._watched_uids) > _MOST_DELETED:
                         self._watched_uids.popitem(last=False)
 
     def _remember(self, obj: Json, *, alone: bool = False) -> PodInfo:
         info = self._parse(obj)
         with self._lock:
             uid = info.id.uid
-            if uid in self._replaced or uid in self._gone or self._infos.get(uid) == info:
+            if uid in self._replaced or uid in self._deleted or self._infos.get(uid) == info:
                 return info
             for other in self._pods if alone else ():
                 if other.id.key == info.id.key and other.id.uid != uid:
@@ -192,9 +192,9 @@ class PodCache:
         uid = obj["metadata"].get("uid", "")
         with self._lock:
             self._replaced.discard(uid)
-            self._gone[uid] = None
-            if len(self._gone) > _MOST_GONE:
-                self._gone.popitem(last=False)
+            self._deleted[uid] = None
+            if len(self._deleted) > _MOST_DELETED:
+                self._deleted.popitem(last=False)
             self._infos.pop(uid, None)
             self._pods = tuple(self._infos.values())
 

@@ -194,7 +194,7 @@ class LoggedDecisions:
 
     def podresources_unavailable(self, reason: str) -> None:
         """Report that the kubelet's ``List`` is unavailable."""
-        self._metrics.blind.inc()
+        self._metrics.list_failures.inc()
         log.warning("List unavailable", extra={"reason": reason})
 
 

@@ -76,7 +76,9 @@ class Metrics:
             "unadvised_choices",
             "Choices of cards made while the wishes of the pod's author were not known.",
         )
-        self.blind = counter("witness_failures", "Times the kubelet's List was unavailable.")
+        self.list_failures = counter(
+            "witness_failures", "Times the kubelet's List was unavailable."
+        )
         self.patches = counter("patches", "Allocations written to pods, by result.", ["result"])
         self.pending = gauge("patches_pending", "Allocations that are not written yet.")
         self.events = counter(

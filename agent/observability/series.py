@@ -113,14 +113,14 @@ def gpu_manager_series(
     """
     cores: dict[tuple[str, ...], float] = {}
     memory: dict[tuple[str, ...], float] = {}
-    asked_cores: dict[tuple[str, ...], float] = {}
-    asked_memory: dict[tuple[str, ...], float] = {}
+    requested_cores: dict[tuple[str, ...], float] = {}
+    requested_memory: dict[tuple[str, ...], float] = {}
     use = measured.use if measured is not None else {}
     for each in holdings.holders if holdings is not None else ():
         of = each.ref.pod.name, each.ref.pod.namespace, node, each.ref.container
         shares = each.shares.values()
-        asked_cores[*of, _TOTAL] = sum(share.cores for share in shares) / CORES_PER_CARD
-        asked_memory[*of, _TOTAL] = sum(share.memory for share in shares) / _MIB
+        requested_cores[*of, _TOTAL] = sum(share.cores for share in shares) / CORES_PER_CARD
+        requested_memory[*of, _TOTAL] = sum(share.memory for share in shares) / _MIB
         for name, used in _by_card(use.get(each.ref, {}), indices):
             if used.cores is not None:
                 cores[*of, name] = used.cores
@@ -129,8 +129,13 @@ def gpu_manager_series(
     for name, text, label, samples in (
         ("gpu_utilization", "gpu utilization", "gpu", cores),
         ("gpu_memory_total", "gpu memory usage in MiB", "gpu_memory", memory),
-        ("request_gpu_utilization", "request of gpu utilization", "req_of_gpu", asked_cores),
-        ("request_gpu_memory", "request of gpu memory in MiB", "req_of_gpu_memory", asked_memory),
+        ("request_gpu_utilization", "request of gpu utilization", "req_of_gpu", requested_cores),
+        (
+            "request_gpu_memory",
+            "request of gpu memory in MiB",
+            "req_of_gpu_memory",
+            requested_memory,
+        ),
     ):
         yield Series(f"container_{name}", text, (*_GPU_MANAGER, label), samples)
 

@@ -57,20 +57,20 @@ def join(
     the host are left out, and so are holders whose pod's UID is not known yet.
     """
     pids: dict[tuple[ProcessOwner, str], set[int]] = defaultdict(set)
-    places: dict[ProcessOwner, set[str]] = defaultdict(set)
+    cards_of: dict[ProcessOwner, set[str]] = defaultdict(set)
     for uuid, use in cards.items():
         for pid in (use.process_cores or {}).keys() | (use.process_memory or {}).keys():
             owner = owners.get(pid)
             if owner is not None:
                 pids[owner, uuid].add(pid)
-                places[owner].add(uuid)
+                cards_of[owner].add(uuid)
     found = {}
     for holder in holders:
         if not holder.runtime_uid:
             continue
         owner = ProcessOwner(holder.runtime_uid, holder.ref.container)
         # A card that was not measured has no entry, instead of zero.
-        on = (holder.shares.keys() & cards.keys()) | places.get(owner, set())
+        on = (holder.shares.keys() & cards.keys()) | cards_of.get(owner, set())
         found[holder.ref] = {
             uuid: _used(cards[uuid], pids.get((owner, uuid), ())) for uuid in sorted(on)
         }

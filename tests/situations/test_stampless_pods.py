@@ -211,7 +211,7 @@ def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
         assert refusal.call == "prestart"
         assert refusal.reason.startswith('device ID "vcuda-')
         assert refusal.reason.endswith(
-            "is not <card uuid>::<place>: it was not given out by this agent"
+            "is not <card uuid>::<number>: it does not come from this agent"
         )
         node.admit([a_pod("second")])
         assert_right(node, "uid-second")

@@ -41,7 +41,7 @@ class ClaimedIdentity:
     container_name: str = ""
     container_id: str = ""
 
-    def shown(self) -> dict[str, str]:
+    def log_fields(self) -> dict[str, str]:
         """Return log fields, cut to a safe length, since the values are not trusted."""
         return {
             "pod_uid": self.pod_uid[:_SHOWN],

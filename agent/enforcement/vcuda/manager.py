@@ -194,6 +194,6 @@ def _log_fields(
         "directory": peer.socket.digest if peer is not None else "",
         "peer_pid": peer.pid if peer is not None else 0,
         "container_id": container.container_id if container is not None else "",
-        "claims": claims.shown(),
+        "claims": claims.log_fields(),
         "reason": str(error),
     }

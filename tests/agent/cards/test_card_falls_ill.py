@@ -1,4 +1,4 @@
-"""A card falls ill under a whole agent, a simulated kubelet and API server, and comes back.
+"""A card becomes unhealthy and recovers under a whole agent, simulated kubelet and API server.
 
 The cards are the stand-in of NVML: what happens to them goes through pynvml.
 """

@@ -300,7 +300,7 @@ def test_another_architecture_has_no_driver(site: Site) -> None:
 def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.driver.updater._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("agent.driver.updater._CHECK_SECONDS", 0.01)
     monkeypatch.setattr("agent.driver.updater._RETRY_SECONDS", 0.01)
     host, stop = Site(tmp_path), threading.Event()
     results: list[bool] = []

@@ -120,7 +120,7 @@ def test_a_request_may_say_nothing_or_what_is_so(claims: ClaimedIdentity) -> Non
         assert check_runtime(replace(REF, pod_uid=uid), INFO) is INFO
     # A card whose bus ID is not known may be the one that is claimed.
     check_claims(ClaimedIdentity(bus_id="0000:99:00.0"), INFO, ("",))
-    assert ClaimedIdentity("b" * 99).shown()["bus_id"] == "b" * 80
+    assert ClaimedIdentity("b" * 99).log_fields()["bus_id"] == "b" * 80
 
 
 @pytest.mark.parametrize(

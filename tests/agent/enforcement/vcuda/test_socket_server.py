@@ -308,7 +308,7 @@ def test_a_process_of_a_foreign_pid_namespace_is_turned_away_with_what_to_do(
     monkeypatch.setattr(socket_server, "_UCRED", unseen)
     socket_site.listen(T1)
     assert socket_site.hangs_up(T1)
-    assert any("the agent's pod needs hostPID: true" in r.getMessage() for r in caplog.records)
+    assert any("its pod needs hostPID: true" in r.getMessage() for r in caplog.records)
     assert socket_site.upstream.peers == []
 
 

@@ -46,7 +46,7 @@ def score(shape: PodClass, snapshot: NodeSnapshot, fit: Fit, policy: Policy) -> 
 
 def _fullness(shape: PodClass, snapshot: NodeSnapshot) -> float:
     """Return how much of the healthy cards would be taken: of that resource of which it is most."""
-    totals = zip(shape.asked, snapshot.totals, strict=True)
+    totals = zip(shape.peak, snapshot.totals, strict=True)
     return min(max([(used + asked) / max(places, 1) for asked, (places, used) in totals]), 1.0)
 
 

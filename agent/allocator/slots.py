@@ -70,7 +70,7 @@ class DeviceTable:
 
     def places(self, resource: Resource, card: Card) -> int:
         """Count the places of *resource* on *card*."""
-        return resource.places(card.memory // self.block)
+        return resource.slots(card.memory // self.block)
 
     @cached_property
     def _slots(self) -> Mapping[Resource, Mapping[str, Slot]]:

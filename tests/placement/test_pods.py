@@ -330,7 +330,7 @@ def test_a_class_knows_what_the_whole_pod_asks_for() -> None:
         ContainerKind.MAIN,
         ContainerKind.MAIN,
     )
-    assert found.asked == (300, 13)
+    assert found.peak == (300, 13)
     assert found.shares == 2
     assert found.most_cards is not None
     assert found.most_cards.demand.cards == 3
@@ -345,7 +345,7 @@ def test_an_init_container_runs_beside_the_sidecars_that_stand_before_it() -> No
             ContainerDemand("main", main, 0, Demand(10, 1)),
         )
     )
-    assert class_of(demand, NO_WISHES).asked == (110, 5000)
+    assert class_of(demand, NO_WISHES).peak == (110, 5000)
 
 
 def test_what_the_webhook_refuses_is_a_problem_of_the_pod() -> None:

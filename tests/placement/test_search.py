@@ -352,7 +352,7 @@ def _check(
     found: Sequence[ContainerPlan], containers: Sequence[ContainerDemand], rooms: Sequence[Room]
 ) -> None:
     """Never over capacity, never a split share, never memory beside the cores."""
-    used = HeldAmounts.nothing_of([each.free for each in rooms])
+    used = HeldAmounts.none_held([each.free for each in rooms])
     for asked, assignment in zip(containers, found, strict=True):
         assert len(set(assignment.cards)) == len(assignment.cards) == asked.demand.cards
         fresh = zip(assignment.cards, assignment.fresh, strict=True)

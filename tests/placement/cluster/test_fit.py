@@ -116,7 +116,7 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
     pod = a_pod("a", (100 * size, 4), annotations=wish(gpu_link=link))
     whole = [at for at, (cores, _) in enumerate(free) if cores == 100]
     links, view = node.card_set.links, NodeSnapshot(node, free)
-    possible = any(links.hold_together(each, link) for each in combinations(whole, size))
+    possible = any(links.fulfils(each, link) for each in combinations(whole, size))
     assert isinstance(check(pod.pod_class, view), Fit) == possible
     try:
         planned = plan_pod(pod, node, view.free, Policy.BINPACK)

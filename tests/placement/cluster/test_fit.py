@@ -74,7 +74,7 @@ def test_what_the_node_never_has_is_told_apart(pod: PodInfo, reason: str) -> Non
         (wish(use_gpu_type="a100"), 200, "fewer than 2 cards of type a100", True),
         (wish(use_gpu_type="t4"), 60, "no card of type t4 has 60 cores and 4 blocks free", False),
         (wish(use_gpu_uuid="GPU-x"), 30, "no card that use-gpu-uuid names", True),
-        (wish(nouse_gpu_type="a100,t4"), 30, "no card that nouse-gpu-type leaves", True),
+        (wish(nouse_gpu_type="a100,t4"), 30, "no card that nouse-gpu-type allows", True),
     ],
 )
 def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(

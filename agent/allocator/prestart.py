@@ -188,7 +188,7 @@ class PreStartCall:
         ruled_out = []
         cards, link = translate(resource, self.table.read(resource, ids)).cards, info.wishes.link
         inventory = self.table.inventory
-        if not Links(inventory).hold_together(inventory.positions(cards), link):
+        if not Links(inventory).fulfils(inventory.positions(cards), link):
             ruled_out.append(f"{', '.join(cards)} by gpu-link ({link})")
         for card in cards:
             found = self.table.inventory.card(card)

@@ -70,7 +70,7 @@ class DeviceTable:
 
     def slot_count(self, resource: Resource, card: Card) -> int:
         """Return the number of slots of *resource* on *card*."""
-        return resource.places(card.memory // self.block)
+        return resource.slots(card.memory // self.block)
 
     @cached_property
     def _slots(self) -> Mapping[Resource, Mapping[str, Slot]]:

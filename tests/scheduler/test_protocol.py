@@ -54,7 +54,7 @@ ONE = "NodeNames, Nodes: must be one of them"
     [
         (b"{", "body: is not JSON: Expecting property name enclosed in double quotes"),
         (b"[]", f"body: {LIST}: must be ExtenderArgs"),
-        (body({"pod": POD}), 'body: "pod" is no field of ExtenderArgs: must be Pod, Nodes'),
+        (body({"pod": POD}), 'body: "pod" is not a field of ExtenderArgs: must be Pod, Nodes'),
         (body({"NodeNames": []}), f"Pod: {NULL}: must be a pod"),
         (body({**ARGS, "Pod": {}}), f"Pod.metadata: {NULL}: {MAPPING}"),
         (_of_pod(metadata={"uid": 7}), f"Pod.metadata.uid: {SEVEN}: must be text"),
@@ -96,7 +96,7 @@ def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TooLarge, match=r"^body: must be at most 16384 bytes$"):
         decode_binding(b" " * 20_000)
     monkeypatch.setattr(protocol, "LARGEST_NAMES", 10)
-    with pytest.raises(TooLarge, match=r"^body: must be at most 10 bytes where nodes come by name"):
+    with pytest.raises(TooLarge, match=r"^body: must be at most 10 bytes with NodeNames"):
         decode_args(body(ARGS))
 
 

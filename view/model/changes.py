@@ -211,7 +211,7 @@ class _ChangeSearch:
         """Yield nodes with room that take no pods, by what would have to end, the most first."""
         by_cause: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for each in self._nodes:
-            away = each.view.node.problem is Problem.AWAY
+            away = each.view.node.problem is Problem.AGENT_DISCONNECTED
             closed = (*[CORDONED] * each.facts.cordoned, *[_AWAY] * away)
             view = each.view_as_if(connected=True)
             if closed and isinstance(check(self._pod.pod_class, view), Fit):

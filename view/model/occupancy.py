@@ -8,10 +8,10 @@ from typing import Annotated
 from contract.demand import CORES_PER_CARD, ContainerKind
 from contract.inventory import NOTHING, Amounts
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import NodeSnapshot, PodCards, known_cards, parts_of
+from placement.cluster.holdings import NodeSnapshot, PodCards, held_by_container, known_cards
 from placement.cluster.node_allocations import NodeAllocations
 from placement.cluster.nodes import Problem
-from placement.held import HeldAmounts, Taken, add_up
+from placement.held import HeldAmounts, HeldByPosition, add_up
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.nodes import NodeFacts
@@ -33,12 +33,12 @@ class PodHolding:
         "left counts with who has taken it since (fact K7). Of whole cards all blocks count: "
         "the kubelet may count fewer, and yet nobody else can have one.",
     ]
-    taken: Annotated[Taken, "of each card the sum of these."]
+    taken: Annotated[HeldByPosition, "of each card the sum of these."]
 
 
 def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHolding:
     """Divide what a pod holds among its containers, those that keep it first."""
-    held = parts_of(pod.demand, cards)
+    held = held_by_container(pod.demand, cards)
     taken = dict(add_up((at, amounts) for (_, at), amounts in held.items()))
     found = []
     inits_last = sorted(pod.demand.containers, key=lambda each: each.kind is ContainerKind.INIT)
@@ -94,10 +94,14 @@ class Occupancy:
             replace(card, unhealthy="", cordoned=False) if place in healthy else card
             for place, card in enumerate(node.cards)
         )
-        problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
+        problem = (
+            Problem.NONE
+            if connected and node.problem is Problem.AGENT_DISCONNECTED
+            else node.problem
+        )
         return NodeSnapshot(replace(node.with_cards(cards), problem=problem), self.view.free)
 
-    def reserve(self, more: Taken) -> "Occupancy":
+    def reserve(self, more: HeldByPosition) -> "Occupancy":
         """Return the node as if more were held of its cards, by pods that do not exist yet."""
         unseen = HeldAmounts(self.facts.placed.sizes, self.unseen).add(more).held
         return replace(self, unseen=unseen, view=_view(self.facts, self.held.values(), unseen))

@@ -255,7 +255,7 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
     facts = collect_facts(api, Names(), "team")
-    assert facts.owned == [
+    assert facts.managed == [
         ManagedObject("Deployment", "", "a", "view", ("gpus", "team")),
         ManagedObject("Deployment", "", "b", "", None),
     ]

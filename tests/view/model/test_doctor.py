@@ -118,14 +118,14 @@ HEALTHY = Facts(
         pod("scheduler", "s"),
         pod("kube-scheduler", "k"),
     ],
-    mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", trusts=True)],
+    mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=True)],
     policies=BOUND,
-    trial=DryRun(stamped=True),
+    dry_run=DryRun(stamped=True),
     lease=Lease("s", NOW - timedelta(seconds=2), 10),
     daemonsets=BOTH,
     enforcement="hami-core",
-    held=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
-    owned=OWNED,
+    allocations=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
+    managed=OWNED,
     agents={"n1": agent()},
     proxies={"n1": [MetricSample(f"{PROXY}given_up", {"resource": "tencent.com/vcuda-core"}, 0)]},
     webhooks={"w1": server("webhook"), "w2": server("webhook")},
@@ -173,9 +173,9 @@ TROUBLES: dict[str, dict[str, object]] = {
     (
         "webhook-configuration error: pods.gpu-turnstile.io has failurePolicy Ignore: GPU pods "
         "come unstamped"
-    ): {"mutating": [WebhookEntry("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
+    ): {"mutating": [WebhookEntry("pods.gpu-turnstile.io", "Ignore", has_ca_bundle=True)]},
     "webhook-configuration error: no caBundle: pods.gpu-turnstile.io": {
-        "mutating": [WebhookEntry("pods.gpu-turnstile.io", "Fail", trusts=False)]
+        "mutating": [WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=False)]
     },
     "webhook-certificate warning: the certificate that w1 serves ends in 9 days": {
         "webhooks": {"w1": server("webhook", timedelta(days=9))}
@@ -271,11 +271,11 @@ TROUBLES: dict[str, dict[str, object]] = {
     (
         "leftovers warning: component view has no Deployment gpu-turnstile-view any more, and "
         "left 1 objects: ServiceAccount"
-    ): {"owned": owned_without("view")},
+    ): {"managed": owned_without("view")},
     (
         "leftovers warning: of a version before 0.3.0, which had no component labels: CronJob "
         "gpu-turnstile-certs"
-    ): {"owned": [*OWNED, ManagedObject("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
+    ): {"managed": [*OWNED, ManagedObject("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
     "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, ill=[1])]},  # places too
 }
 
@@ -291,7 +291,7 @@ def test_each_trouble_is_the_only_one_that_is_told(
 def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> None:
     """Others have a component ``webhook`` too: cert-manager's Deployment has this very label."""
     left = owned_without(component)
-    (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
+    (found,) = [each for each in findings(managed=left) if each.check == "leftovers"]
     ours = f"app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={component}"
     page = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\\\n    ", "")
     assert found.run.split() == ["kubectl", "delete", "--all-namespaces", "--selector", ours, ANY]
@@ -312,7 +312,7 @@ def test_what_components_run_is_what_is_installed() -> None:
 
 
 def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
-    left = findings(owned=owned_without("webhook"))
+    left = findings(managed=owned_without("webhook"))
     (found,) = [each for each in left if each.check == "leftovers"]
     assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
 
@@ -323,10 +323,10 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
     helm = "helm upgrade gpus YOUR-CHART --namespace team --reuse-values"
     left = [each for each in owned if (each.component, each.kind) != ("webhook", "Deployment")]
     told = [
-        findings(owned=owned, mutating=None),
-        findings(owned=owned, policies={}),
-        findings(owned=owned, daemonsets={}),
-        findings(owned=left),
+        findings(managed=owned, mutating=None),
+        findings(managed=owned, policies={}),
+        findings(managed=owned, daemonsets={}),
+        findings(managed=left),
     ]
     wrong = [[each for each in found if each.level is not Level.OK] for found in told]
     assert [{each.run for each in found} for found in wrong] == [{helm}] * len(told)
@@ -446,7 +446,7 @@ def test_of_one_node_only_what_is_about_it_or_about_none_is_told() -> None:
 def test_without_an_extender_none_is_missed() -> None:
     programs = [each for each in without("scheduler") if "kube" not in each.component]
     owned = [each for each in OWNED if not each.component.startswith("scheduler-")]
-    assert wrong(programs=programs, lease=None, extenders={}, owned=owned) == []
+    assert wrong(programs=programs, lease=None, extenders={}, managed=owned) == []
 
 
 def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:

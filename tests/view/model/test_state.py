@@ -81,17 +81,17 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
         ),
         (
             _status(make_pod("a", (30, 4)), conditions=[GATED]),
-            Stage.WAITING,
+            Stage.PENDING,
             "SchedulingGated: gate",
         ),
         (
             make_pod("a", (30, 4)),
-            Stage.WAITING,
+            Stage.PENDING,
             "cards are free for it on n1; default-scheduler has not said anything yet",
         ),
         (
             make_pod("a", (30, 4), annotations={NAMES.gpu_policy: "x"}),
-            Stage.WAITING,
+            Stage.PENDING,
             (
                 'metadata.annotations[tencent.com/gpu-policy]: Invalid value: "x": '
                 "must be binpack or spread"

@@ -16,7 +16,7 @@ from tests.view.cluster.test_prometheus import prometheus
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
-from view.terminal.faults import CommandError, in_words
+from view.terminal.faults import CommandError, as_command_errors
 from view.terminal.screen import Progress
 
 
@@ -151,7 +151,7 @@ def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl
         warnings.warn("Unverified HTTPS request is being made to host 'h'", stacklevel=1)
         return ()
 
-    monkeypatch.setattr(commands, "read_uses", ask)
+    monkeypatch.setattr(commands, "read_usages", ask)
     result = Result(["top"], capsys)
     assert (result.code, result.err) == (0, "")
 
@@ -167,7 +167,7 @@ USE = NodeUsage(
 def test_pods_show_what_agents_measure_of_them(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "read_uses", lambda *_args, **_kwargs: (USE,))
+    monkeypatch.setattr(commands, "read_usages", lambda *_args, **_kwargs: (USE,))
     assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
     assert "USES" not in Result(["pods", "--no-use"], capsys).out
 
@@ -204,7 +204,7 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
     def refuse(*_args: object, **_kwargs: object) -> None:
         raise Rejected(403, "pods is forbidden")
 
-    monkeypatch.setattr(commands, "read_uses", refuse)
+    monkeypatch.setattr(commands, "read_usages", refuse)
     result = Result(["pods", *flags], capsys)
     assert result.code == code
     assert result.err == ("Error from server (Forbidden): pods is forbidden\n" if code else "")
@@ -229,7 +229,7 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
     ],
 )
 def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: str) -> None:
-    with pytest.raises(CommandError) as caught, in_words(7):
+    with pytest.raises(CommandError) as caught, as_command_errors(7):
         raise error
     assert (str(caught.value.message), caught.value.code) == (text, 7)
 

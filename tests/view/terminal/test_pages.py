@@ -22,7 +22,7 @@ from view.terminal.layout import Column, Page, bar, table
 from view.terminal.nodes import show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.screen import Screen
-from view.terminal.top import show_use
+from view.terminal.top import show_usage
 from view.terminal.words import ranges
 
 NOW = scenes.NOW
@@ -61,7 +61,7 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
         "all": show_pods(report.pods, NOW, namespace=None, wide=True, uses=uses),
         "story": story(state, "big"),
         "fit": show_fits(state.fit(make_pod("new", (99, 33)))),
-        "top": show_use(USES, CARDS),
+        "top": show_usage(USES, CARDS),
     }
 
 
@@ -148,7 +148,7 @@ def test_pods_have_a_row_for_each_container() -> None:
 
 
 def test_use_is_shown_beside_what_is_held() -> None:
-    assert drawn(show_use(USES, CARDS)) == [
+    assert drawn(show_usage(USES, CARDS)) == [
         "NODE   CARD   MODEL   CORES USED              HELD     MEMORY USED   HELD",
         "n1     0      A100    75           ██████░░   60/100   3.0 GiB       4.0/8.0 GiB",
         "n2     0      T4      -                       50/100   -             1.0/2.0 GiB",
@@ -159,10 +159,10 @@ def test_use_is_shown_beside_what_is_held() -> None:
         "n3: its agent cannot be asked: no route",
         "Use is not measured on n2: what is shown there is what is held.",
     ]
-    assert not any("team" in line for line in drawn(show_use(USES, CARDS, namespace="default")))
+    assert not any("team" in line for line in drawn(show_usage(USES, CARDS, namespace="default")))
     # Who uses more than it holds stands out.
-    assert "\x1b[33m75" in Screen(Terminal(), width=400).draw(show_use(USES, CARDS))
-    assert drawn(show_use((), {}, sought="nowhere")) == [
+    assert "\x1b[33m75" in Screen(Terminal(), width=400).draw(show_usage(USES, CARDS))
+    assert drawn(show_usage((), {}, searched="nowhere")) == [
         "No agent was found: nowhere. In the simulator there is none: its agents are no pods."
     ]
     state = scene()
@@ -188,7 +188,7 @@ def test_a_narrow_terminal_loses_columns_but_neither_nodes_nor_pods(name: str, w
     uid = {"uid": "u-long", "namespace": "a-namespace-of-some-length"}
     state.put_pod(scenes.running(long, (30, 4), node["metadata"]["name"], 0, **uid))
     state.put_pod(scenes.waiting("big", (60, 400)))
-    shown = {**pages(state), "top": show_use((USES[0],), CARDS)}[name]
+    shown = {**pages(state), "top": show_usage((USES[0],), CARDS)}[name]
     lines = drawn(shown, width)
     heads = " ".join(lines)
     for column in {"pods": ["NAME", "NODE"], "all": ["NAME", "NODE"], "top": ["NODE", "POD"]}.get(
@@ -253,12 +253,12 @@ def test_styles_are_used_in_a_terminal_unless_they_are_not_wanted() -> None:
 def test_pages_follow_each_other_in_a_file_and_replace_each_other_in_a_terminal() -> None:
     out, terminal = StringIO(), Terminal()
     with Screen(out).redrawing(on=False) as redraw:
-        redraw(show_use((), {}))
-        redraw(show_use((), {}))
+        redraw(show_usage((), {}))
+        redraw(show_usage((), {}))
     first, second = out.getvalue().splitlines()
     assert first == second
     with Screen(terminal).redrawing() as redraw:
-        redraw(show_use((), {}))
+        redraw(show_usage((), {}))
     assert "No agent was found" in terminal.getvalue()
     assert "\x1b[?1049h" in terminal.getvalue()  # on a screen of its own, which is left again
     assert "\x1b[?1049l" in terminal.getvalue()

@@ -362,7 +362,7 @@ def test_a_list_for_machines_says_which_schema_and_how_old(
     kinds = {
         "": "GpuNodeList",
         "pods": "GpuPodList",
-        "explain big": "GpuPodStoryList",
+        "explain big": "GpuPodExplanationList",
         "top": "GpuUseList",
     }
     for words, kind in kinds.items():

@@ -19,9 +19,15 @@ from tests.view.web.sample import cluster, held_pod, waiting_pod
 from view.model.explanation import PodExplanation
 from view.model.reports import Freshness, Gap, NodeReport
 from view.model.state import ClusterState
-from view.model.usage import CardUsage, ContainerUsage, NodeUsage, story_with_use, with_use
+from view.model.usage import (
+    CardUsage,
+    ContainerUsage,
+    NodeUsage,
+    explanation_with_usage,
+    with_usage,
+)
 from view.model.usage_history import History, PastUsage
-from view.model.words import known_by
+from view.model.words import evidence_text
 from view.web import figures
 from view.web.app import INTERNAL, create_app
 from view.web.editions import next_edition
@@ -60,13 +66,13 @@ class Shown(Live):
         self.publish()
 
     def publish(self) -> None:
-        self.edition = next_edition(self.edition, with_use(self.state.report(), self.uses))
+        self.edition = next_edition(self.edition, with_usage(self.state.report(), self.uses))
 
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
         if self.broken:
             raise RuntimeError("a mistake of ours")
         story = self.state.explain(namespace, name)
-        return story and story_with_use(story, self.uses)
+        return story and explanation_with_usage(story, self.uses)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -169,7 +175,7 @@ def test_a_pods_page_is_its_story(shown: Shown, client: FlaskClient) -> None:
             *(part for each in story.changes for part in (each.text, each.manifest, each.needs)),
             *(each.node for each in story.nodes),
             *(card.why_not for node in story.nodes for card in node.cards if not story.cards),
-            *(known_by(each) for each in story.pod.containers),
+            *(evidence_text(each) for each in story.pod.containers),
             *(
                 f"{each.namespace}/{each.pod} {each.container}"
                 for card in story.cards

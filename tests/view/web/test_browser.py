@@ -296,7 +296,7 @@ def test_colours_can_be_chosen_and_stay(page: Page, driver: WebDriver) -> None:
     dark = ask(driver, back)
     show(driver, f"{page.url}pods/llm/finetune-70b")
     assert ask(driver, back) == dark == of_the_system != light
-    Select(driver.find_element("id", "theme")).select_by_visible_text("system colours")
+    Select(driver.find_element("id", "theme")).select_by_visible_text("system colors")
     assert ask(driver, back) == light
 
 

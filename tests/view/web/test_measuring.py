@@ -45,10 +45,10 @@ def test_the_last_day_is_asked_of_prometheus(caplog: pytest.LogCaptureFixture) -
         )
         assert live.history is not None
         assert live.history.problem == "Prometheus is being asked"
-        assert live._ask_prometheus() == 300
+        assert live._read_history() == 300
         assert [each.pod for each in live.usage(GroupBy.POD, "team")] == ["a", "b", "odd"]
         server.answers = {"": vector()}
-        assert [live._ask_prometheus() for _ in range(2)] == [15, 15]
+        assert [live._read_history() for _ in range(2)] == [15, 15]
     assert live.history.problem.endswith("does it scrape agents?")
     assert caplog.text.count("the use of the last day is not known") == 1
     assert "secret" not in caplog.text

@@ -123,7 +123,6 @@ def _sums(nodes: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> str:
     cards = [(node, card) for node, own in nodes for card in own]
     whole = sum(is_of_kind(CardFilter.WHOLE, node, card) for node, card in cards)
     wrong = sum(is_of_kind(CardFilter.WRONG, node, card) for node, card in cards)
-    text = (
-        f"{count_of(len(nodes), 'node')}, {count_of(len(cards), 'card')}, {whole} whole cards free"
-    )
+    counts = ((len(nodes), "node"), (len(cards), "card"), (whole, "whole card"))
+    text = f"{', '.join(count_of(*each) for each in counts)} free"
     return f"{text}, {wrong} with problems" if wrong else text

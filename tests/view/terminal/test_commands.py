@@ -38,14 +38,14 @@ class Result:
         ("", "NODE/CARD   MODEL"),
         ("nodes n1 -o wide", "GPU-n1-0"),
         ("pods", "big      waiting    c0"),
-        ("pods -n other", "No pods that ask for GPUs found in namespace other"),
+        ("pods -n other", "No pods that request GPUs found in namespace other"),
         ("pods -A -o wide", "use-gpu-type=h100"),
-        ("explain big", "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"),
+        ("explain big", "Smallest change: request 40 cores instead of 60 (fits on n1, n2)"),
         ("explain pod/train --no-color", "Pod default/train runs on n1"),
         (
             "top",
             (
-                "No agent was found: no pod of an agent runs in namespace gpu-turnstile-node "
+                "No agent found: no pod of an agent runs in namespace gpu-turnstile-node "
                 "(--agent-namespace names another). "
                 "In the simulator there is none: its agents are no pods."
             ),
@@ -78,7 +78,7 @@ def test_a_command_prints_what_it_is_asked_for(
             "explain plain",
             1,
             (
-                'error: pod "plain" asks for no GPU: no container has tencent.com/vcuda-core in '
+                'error: pod "plain" requests no GPU: no container has tencent.com/vcuda-core in '
                 "its limits\n"
             ),
         ),
@@ -179,15 +179,15 @@ def test_the_last_day_is_asked_of_prometheus(
     with prometheus() as server:
         monkeypatch.setenv("GPU_TURNSTILE_PROMETHEUS", server.url)
         assert Result(["top"], capsys).out.splitlines()[2:7] == [
-            "The last day, of which 12.0 hours have been seen",
-            "POD        HELD, CARD HOURS   IDLE, CARD HOURS   IDLE PART",
+            "Last day (12.0 hours observed)",
+            "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE PART",
             "team/a     2.00               0.30               30%",
             "team/b     0.10               unknown            unknown",
             "team/odd   unknown            unknown            unknown",
         ]
         assert "team/a" not in Result(["top", "-n", "other"], capsys).out
     away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
-    assert away["problem"].startswith("Prometheus is not reached: ")
+    assert away["problem"].startswith("Prometheus is unreachable: ")
     refused = Result(["top", "--prometheus", "prometheus:9090"], capsys)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')
@@ -234,8 +234,8 @@ def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: s
     assert (str(caught.value.message), caught.value.code) == (text, 7)
 
 
-_SORT = ["--sort-by\tOrder by a field of -o json: coresFree, .metadata.name and the like."]
-_HEADERS = ["--no-headers\tRows alone, for scripts; what is unknown goes to standard error."]
+_SORT = ["--sort-by\tSort by a field of -o json, for example coresFree or .metadata.name."]
+_HEADERS = ["--no-headers\tPrint rows only, for scripts; what is unknown goes to standard error."]
 
 
 @pytest.mark.parametrize(

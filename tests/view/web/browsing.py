@@ -1,4 +1,4 @@
-"""A page in a process of its own, and Chromium to look at it."""
+"""A page in a process of own, and Chromium to look at it."""
 
 import contextlib
 import http.client

@@ -39,7 +39,7 @@ def test_three_questions_are_answered() -> None:
     assert (page.problems.number, page.problems.more) == (4, 1)
     assert page.free.number == 1
     assert page.free.lines[0].text == (
-        "NVIDIA A100-SXM4-80GB: 1 whole, 4 more with room; up to 100 cores on one"
+        "NVIDIA A100-SXM4-80GB: 1 whole, 4 more with free cores; up to 100 cores on one card"
     )
     assert page.free.lines[0].query == "model=NVIDIA+A100-SXM4-80GB&show=room"
     assert page.pending.number == 1
@@ -145,8 +145,8 @@ def _card(node: NodeReport, **fields: object) -> CardReport:
         (MapColor.MEMORY, {"blocks_held": 16}, "h2", "50 %"),
         (MapColor.USE, {"cores_used": None}, "unknown", "unknown"),
         (MapColor.USE, {"cores_used": 70}, "h3", "70 %"),
-        (MapColor.CORES, {"unhealthy": "Xid 79"}, "wrong", "wrong"),
-        (MapColor.CORES, {"overbooked": True}, "wrong", "wrong"),
+        (MapColor.CORES, {"unhealthy": "Xid 79"}, "wrong", "problem"),
+        (MapColor.CORES, {"overbooked": True}, "wrong", "problem"),
     ],
 )
 def test_a_card_is_filled_as_far_as_it_is_held(
@@ -168,7 +168,7 @@ def test_the_map_is_divided_by_pool_and_model() -> None:
     pool["metadata"]["labels"] = {"karpenter.sh/nodepool": "spot"}
     divided = page_of(Filter(group=MapGrouping.POOL), pool).map
     assert [(each.name, len(each.nodes)) for each in divided] == [("spot", 1), ("No pool", 4)]
-    assert divided[1].sums == "4 nodes, 12 cards, 1 whole free, 3 wrong"
+    assert divided[1].sums == "4 nodes, 12 cards, 1 whole card free, 3 with problems"
     models = page_of(Filter(group=MapGrouping.MODEL)).map
     assert [each.name for each in models] == ["NVIDIA A100-SXM4-80GB", "NVIDIA L40S"]
 
@@ -215,8 +215,11 @@ def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
     [
         ("ftp://x/{pod}", "'ftp://x/{pod}' must begin with http:// or https:// and a host"),
         ("javascript:alert(1)", "must begin with http:// or https:// and a host"),
-        ("https://{pod}/", "no field may stand in the host"),
-        ("https://g/{pods}", "unknown field {pods}: known are {namespace}, {pod}, {node}, {owner}"),
+        ("https://{pod}/", "fields are not allowed in the host"),
+        (
+            "https://g/{pods}",
+            "unknown field {pods}: known fields: {namespace}, {pod}, {node}, {owner}",
+        ),
     ],
 )
 def test_a_dashboard_that_leads_nowhere_is_refused(template: str, reason: str) -> None:

@@ -22,6 +22,7 @@ from view.model.doctor.facts import (
     value,
     warning,
 )
+from view.model.words import count_of
 
 POD_HOOK = "pods.gpu-turnstile.io"
 _OLDEST = (1, 30)
@@ -203,8 +204,8 @@ def check_leftovers(facts: Facts) -> Iterator[Finding]:
             continue
         clean = False
         yield warning(
-            f"component {component} has no {' '.join(workload)} any more, but "
-            f"{len(left)} objects are left: {', '.join(sorted({each.kind for each in left}))}",
+            f"component {component} has no {' '.join(workload)} any more; left over: "
+            f"{count_of(len(left), 'object')} ({', '.join(sorted({each.kind for each in left}))})",
             facts.install if component in _ESSENTIAL else _DELETE.format(component),
         )
     old = sorted({f"{each.kind} {each.name}" for each in owned if not each.component})

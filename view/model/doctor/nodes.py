@@ -275,7 +275,7 @@ def check_allocations(facts: Facts) -> Iterator[Finding]:
                 text = f"{name} holds other devices in the kubelet than in its annotation "
                 found.add(Level.ERROR, each.node, f"{text}gpu-allocation", explain)
     count = count_of(compared, "container")
-    yield from found.findings(f"{count} hold what their annotation shows")
+    yield from found.findings(f"compared {count}: all match their annotation")
 
 
 def _matches(held: ReportedAllocation, samples: Samples) -> bool:

@@ -43,7 +43,7 @@ class ClusterViewer:
                 break
         self._report.detail.heading("$ kubectl gpu")
         self._show()
-        self._report.heading(f"One more pod waits: $ kubectl gpu explain {name}")
+        self._report.heading(f"One more pod is pending: $ kubectl gpu explain {name}")
         summary = self._show("explain", name).partition("\n")[0]
         if not self._report.verbose:
             self._report.say(summary)

@@ -95,7 +95,7 @@ def test_the_demo_shows_what_went_in_what_came_out_and_what_others_would_have_do
     # What a scheduler that counts loses is a matter of luck; what one that sees cards loses is not.
     (astray,) = re.findall(r": (\d+) of 27 by a scheduler that counts places, 0 by", done.stdout)
     assert int(astray) > 0
-    waits = r"^Pod default/wants-more-\d waits: no card has 90 cores and 96 blocks free"
+    waits = r"^Pod default/wants-more-\d is pending: no card has 90 cores and 96 blocks free"
     assert re.search(waits, done.stdout, re.MULTILINE)
     assert "Nothing was wrong" in done.stdout
     assert "make demo V=1" in done.stdout
@@ -130,7 +130,7 @@ def test_a_page_says_how_to_ask_its_cluster_and_ends_when_a_program_of_it_ends()
         asked = subprocess.run(
             command, shell=True, capture_output=True, text=True, timeout=DEADLINE_S, check=True
         )
-        assert re.match(r"Pod default/wants-more-\d waits: no card has 90 cores", asked.stdout)
+        assert re.match(r"Pod default/wants-more-\d is pending: no card has 90 cores", asked.stdout)
         os.kill(_child(page.pid, "serve"), signal.SIGTERM)
         assert page.wait(DEADLINE_S) == 1
         assert "error: view has died" in page.stdout.read()

@@ -22,7 +22,7 @@ from tests.agent.runtime.test_cri import FakeRuntime, entry
 from tests.placement.cluster.builders import bare_node
 from view.cluster.agents import parse_samples
 from view.model.state import ClusterState
-from view.model.usage import read_use
+from view.model.usage import read_usage
 from view.model.usage_history import GroupBy, usage_rows
 
 pytestmark = pytest.mark.slow
@@ -141,7 +141,7 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         )
         for name in ("a", "b"):
             cluster.put_pod(admin.get(f"{PODS}/{name}"))
-        use = read_use("n1", parse_samples(page(measuring, "/metrics")[1]))
+        use = read_usage("n1", parse_samples(page(measuring, "/metrics")[1]))
         rows = usage_rows(cluster.report(), {"n1": use}, None, GroupBy.POD)
         assert {(each.pod, each.held, each.used) for each in rows} == {("a", 0.3, 0.9), ("b", 1, 0)}
         held = 4 * block // (1 << 20)

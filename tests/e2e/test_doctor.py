@@ -1,4 +1,4 @@
-"""``kubectl gpu doctor`` on what is installed: each thing that is broken is reported, and repaired."""
+"""``kubectl gpu doctor`` on an installation: each broken part is reported, then repaired."""
 
 import base64
 import json

@@ -101,7 +101,11 @@ class Occupancy:
             replace(card, unhealthy="", cordoned=False) if position in healthy else card
             for position, card in enumerate(node.cards)
         )
-        problem = Problem.NONE if connected and node.problem is Problem.AGENT_DISCONNECTED else node.problem
+        problem = (
+            Problem.NONE
+            if connected and node.problem is Problem.AGENT_DISCONNECTED
+            else node.problem
+        )
         return NodeSnapshot(replace(node.with_cards(cards), problem=problem), self.snapshot.free)
 
     def reserve(self, more: HeldByPosition) -> "Occupancy":

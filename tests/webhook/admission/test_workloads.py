@@ -171,11 +171,9 @@ def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
 )
 def test_anything_else_passes_unread_with_a_warning(changes: dict[str, Any], what: str) -> None:
     new = _workload(TEMPLATE, _template(core="150"))
+    rest = f"{what} is allowed unchecked"
     assert _validate(_review(new, **changes)) == Decision(
-        warnings=(
-            "gpu-turnstile checks only objects with a pod template here: "
-            f"{what} is allowed unchecked",
-        )
+        warnings=(f"gpu-turnstile checks only objects with a pod template here: {rest}",)
     )
 
 

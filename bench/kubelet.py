@@ -20,13 +20,13 @@ from common.kubelet_api import deviceplugin_pb2 as api
 from contract.names import Names
 from contract.resource import Resource
 from placement.pods import PodInfo
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.checkpoint import CheckpointStore
 from simulator.kubelet.devices import PluginOptions, PodHoldings
 from simulator.kubelet.numa import NO_NODE, Device, Holding
 from simulator.kubelet.plugins import Plugins
 from simulator.kubelet.podresources import PodResourcesServer, describe
 from simulator.kubelet.pods import Pod, parse_pod
+from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.sockets import Misbehavior
 from simulator.kubelet.state import KubeletCheckpoint
 
@@ -68,7 +68,7 @@ class KubeletRecord:
         self._registered = {
             name: tuple(table.slots(resource)) for resource, name in self._names.items()
         }
-        self._mischief = Misbehavior()
+        self._misbehavior = Misbehavior()
         for view, held in load.held():
             self._enter(view, held)
         self._write()
@@ -77,7 +77,7 @@ class KubeletRecord:
             lambda: list(self._listed.values()),
             rate=_UNLIMITED,
             burst=_UNLIMITED,
-            mischief=self._mischief,
+            misbehavior=self._misbehavior,
         )
         self._server.start()
 
@@ -110,7 +110,7 @@ class KubeletRecord:
     @property
     def asked(self) -> int:
         """How often ``List`` was called."""
-        return len(self._mischief.passed)
+        return len(self._misbehavior.passed)
 
     @property
     def size(self) -> int:
@@ -168,8 +168,8 @@ class Registry:
 
     def __init__(self, folder: Path) -> None:
         """Prepare; nothing listens yet."""
-        self._mischief = Misbehavior()
-        self._plugins = Plugins(folder, self, self._mischief)
+        self._misbehavior = Misbehavior()
+        self._plugins = Plugins(folder, self, self._misbehavior)
         self.devices: dict[str, list[str]] = {}
 
     def __enter__(self) -> Self:
@@ -181,12 +181,12 @@ class Registry:
 
     def forget(self) -> None:
         """Forget who has registered so far."""
-        self._mischief.passed.clear()
+        self._misbehavior.passed.clear()
 
     @property
     def registered(self) -> set[str]:
         """The resources that were registered."""
-        return set(self._mischief.of("Register"))
+        return set(self._misbehavior.of("Register"))
 
     def calls(self, resource: str) -> TimedPlugin:
         """Dial the plugin of a resource whose devices have come."""

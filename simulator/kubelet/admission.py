@@ -1,6 +1,6 @@
-"""Whether a pod may run here, and what the user reads when it may not (K1, K9).
+"""The admission of a pod, and the message for the user if it is rejected (K1, K9).
 
-Pure: a generator of the calls to make, as in ``devices``.
+Pure: it yields the calls to make, as in ``devices``.
 """
 
 from collections.abc import Iterable
@@ -14,10 +14,10 @@ _NODE_AFFINITY = "Predicate NodeAffinity failed: node(s) didn't match Pod's node
 
 
 def in_order(batch: Iterable[Pod], random: Random) -> list[Pod]:
-    """Sort a batch by creation time, whole seconds; equal ones come in random order (K1).
+    """Sort a batch by creation time in whole seconds; pods of one second in random order (K1).
 
-    A batch is what one list, or one event of a watch, brought. The informer's store
-    is a Go map and the sort is not stable, so pods of one second come in any order.
+    A batch has the pods of one list, or of one watch event. The informer's store is a Go map and
+    the sort is not stable, so pods of one second come in any order.
     """
     shuffled = list(batch)
     random.shuffle(shuffled)
@@ -25,7 +25,7 @@ def in_order(batch: Iterable[Pod], random: Random) -> list[Pod]:
 
 
 def status_of(error: AdmissionFailure) -> dict[str, str]:
-    """Return the status of a pod that is refused, in the kubelet's words (K9)."""
+    """Return the status of a rejected pod, in the kubelet's words (K9)."""
     if isinstance(error, PodRejected):
         reason, message = error.reason, f"Pod was rejected: {error}"
     else:
@@ -35,13 +35,13 @@ def status_of(error: AdmissionFailure) -> dict[str, str]:
 
 
 def admit(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
-    """Take a pod through the admission handlers, in the order of the kubelet.
+    """Run the admission handlers for a pod, in the kubelet's order.
 
-    The device manager comes before the predicates, so a pod that these refuse has called the
-    plugins already, and gives its devices back.
+    The device manager comes before the predicates. So when a predicate rejects a pod, the plugins
+    were called for it already; its devices are freed.
 
     Raises:
-        AdmissionFailure: the pod is refused, see :func:`status_of`.
+        AdmissionFailure: the pod is rejected, see :func:`status_of`.
     """
     if REJECT in pod.annotations:
         raise PodRejected(pod.annotations[REJECT], _NODE_AFFINITY)
@@ -57,10 +57,10 @@ def _allocate_all(pod: Pod, devices: Devices, active: ActivePods) -> Steps:
         yield from devices.allocate(pod.uid, container, active)
 
 
-def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:
-    """Pass *steps* on until so many Allocates were answered, then fail as another plugin would."""
+def _failing(steps: Steps, devices: Devices, allocations: int) -> Steps:
+    """Run *steps* until *allocations* Allocate calls have succeeded, then fail like a plugin."""
     run = RunningSteps(steps)
-    while answers > 0 and run.step is not None:
+    while allocations > 0 and run.step is not None:
         step = run.step
         try:
             reply = yield step
@@ -68,8 +68,8 @@ def _failing(steps: Steps, devices: Devices, answers: int) -> Steps:
             run.failed(error)
         else:
             run.done(reply)
-            answers -= isinstance(step, AllocateStep)
-    if answers <= 0:
+            allocations -= isinstance(step, AllocateStep)
+    if allocations <= 0:
         devices.forget_in_flight()
         raise AdmissionFailure(
             "rpc error: code = Unknown desc = simulated failure of another device plugin"

@@ -1,7 +1,6 @@
-"""The device manager's checkpoint: who has which devices, over a restart (K11, K12).
+"""The device manager's checkpoint: the devices of each container, across restarts (K11, K12).
 
-Name, form and checksum of the file are the kubelet's own, so that whatever reads the one can read
-the other.
+Name, format and checksum of the file are the kubelet's, so that a program can read both.
 """
 
 import base64
@@ -13,11 +12,11 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from simulator.client import Json
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.files import write_atomically
 from simulator.kubelet.numa import Holding
+from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.state import KubeletCheckpoint
 
 FILE_NAME = "kubelet_internal_checkpoint"
@@ -25,24 +24,24 @@ _OFFSET, _PRIME, _MASK = 0x811C9DC5, 0x01000193, 0xFFFFFFFF
 
 
 def encode(checkpoint: KubeletCheckpoint) -> str:
-    """Write the file's text; equal checkpoints are equal text."""
+    """Return the file's text; equal checkpoints have equal texts."""
     entries: list[Json] = []
-    answers: list[bytes] = []
+    responses: list[bytes] = []
     for uid, container, resource, holding in _walk(checkpoint.pods):
-        answer = holding.answer.SerializeToString(deterministic=True)
-        answers.append(answer)
+        response = holding.response.SerializeToString(deterministic=True)
+        responses.append(response)
         entries.append(
             {
                 "PodUID": uid,
                 "ContainerName": container,
                 "ResourceName": resource,
                 "DeviceIDs": {str(node): list(ids) for node, ids in sorted(holding.nodes.items())},
-                "AllocResp": base64.b64encode(answer).decode(),
+                "AllocResp": base64.b64encode(response).decode(),
             }
         )
     registered = {resource: list(ids) for resource, ids in sorted(checkpoint.registered.items())}
     data = {"PodDeviceEntries": entries or None, "RegisteredDevices": registered}
-    document = {"Data": data, "Checksum": checksum(data, answers)}
+    document = {"Data": data, "Checksum": checksum(data, responses)}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -54,27 +53,27 @@ def _walk(pods: Mapping[str, PodHoldings]) -> Iterator[tuple[str, str, str, Hold
 
 
 def decode(text: str) -> KubeletCheckpoint:
-    """Read the file's text.
+    """Parse the file's text.
 
     Raises:
-        CorruptCheckpoint: it is not what :func:`encode` writes.
+        CorruptCheckpoint: the text is not as :func:`encode` writes it.
     """
     try:
         decoded = json.loads(text)
-        data, told = decoded["Data"], decoded["Checksum"]
+        data, stored = decoded["Data"], decoded["Checksum"]
         entries = data["PodDeviceEntries"] or []
-        answers = [_answer(entry) for entry in entries]
-        found = checksum(data, answers)
+        responses = [_response(entry) for entry in entries]
+        computed = checksum(data, responses)
         registered = {str(r): tuple(ids) for r, ids in data["RegisteredDevices"].items()}
         pods: dict[str, PodHoldings] = {}
-        for entry, answer in zip(entries, answers, strict=True):
+        for entry, response in zip(entries, responses, strict=True):
             containers = pods.setdefault(entry["PodUID"], {})
             resources = containers.setdefault(entry["ContainerName"], {})
-            resources[entry["ResourceName"]] = _holding(entry, answer)
+            resources[entry["ResourceName"]] = _holding(entry, response)
     except (ValueError, TypeError, KeyError, AttributeError, DecodeError) as error:
         raise CorruptCheckpoint(f"checkpoint: not as a kubelet writes it: {error}") from error
-    if told != found:
-        raise CorruptCheckpoint(f"checkpoint: Checksum: {told} does not fit the data")
+    if stored != computed:
+        raise CorruptCheckpoint(f"checkpoint: Checksum: {stored} does not fit the data")
     return KubeletCheckpoint(pods, registered)
 
 
@@ -85,14 +84,14 @@ class CheckpointStore:
         self._path = directory / FILE_NAME
 
     def save(self, checkpoint: KubeletCheckpoint) -> None:
-        """Write it, whole or not at all."""
+        """Write the file atomically."""
         write_atomically(self._path, encode(checkpoint))
 
     def load(self) -> KubeletCheckpoint | None:
-        """Read it; ``None`` when there is none.
+        """Read the file; return ``None`` if there is none.
 
         Raises:
-            CorruptCheckpoint: it cannot be read.
+            CorruptCheckpoint: the file cannot be read.
         """
         try:
             return decode(self._path.read_text(encoding="utf-8"))
@@ -102,41 +101,41 @@ class CheckpointStore:
             raise CorruptCheckpoint(f"checkpoint: {error}") from error
 
 
-def _answer(entry: Json) -> bytes:
+def _response(entry: Json) -> bytes:
     try:
         return base64.b64decode(entry["AllocResp"], validate=True)
     except binascii.Error as error:
         raise CorruptCheckpoint(f"checkpoint: AllocResp: {error}") from error
 
 
-def _holding(entry: Json, answer: bytes) -> Holding:
+def _holding(entry: Json, response: bytes) -> Holding:
     nodes = {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()}
     ids = tuple(dict.fromkeys(id_ for of_node in nodes.values() for id_ in of_node))
-    return Holding(ids, PluginResponse.FromString(answer), nodes)
+    return Holding(ids, PluginResponse.FromString(response), nodes)
 
 
-def checksum(data: Json, answers: Iterable[bytes]) -> int:
+def checksum(data: Json, responses: Iterable[bytes]) -> int:
     """Compute the checksum of the checkpoint's ``Data``: FNV-1a, 32 bits.
 
-    The kubelet hashes no JSON but what its library ``spew`` prints of the structures (``%#v``, keys
-    of maps sorted), with the names of their Go types.
+    The kubelet does not hash the JSON. It hashes the text that its library ``spew`` prints of the
+    structures (``%#v``, keys of maps sorted), with the names of their Go types.
 
     Args:
-        data: as it stands in the file.
-        answers: ``AllocResp`` of its entries, decoded.
+        data: ``Data`` of the file.
+        responses: ``AllocResp`` of its entries, decoded.
     """
-    found = _OFFSET
-    for byte in _dump(data, answers).encode():
-        found = (found ^ byte) * _PRIME & _MASK
-    return found
+    computed = _OFFSET
+    for byte in _dump(data, responses).encode():
+        computed = (computed ^ byte) * _PRIME & _MASK
+    return computed
 
 
-def _dump(data: Json, answers: Iterable[bytes]) -> str:
+def _dump(data: Json, responses: Iterable[bytes]) -> str:
     entries = data["PodDeviceEntries"]
     dumped = (
         "<nil>"
         if entries is None
-        else _bracketed(_entry(*each) for each in zip(entries, answers, strict=True))
+        else _bracketed(_entry(*each) for each in zip(entries, responses, strict=True))
     )
     return (
         "(checkpoint.checkpointData){"
@@ -145,14 +144,14 @@ def _dump(data: Json, answers: Iterable[bytes]) -> str:
     )
 
 
-def _entry(entry: Json, answer: bytes) -> str:
+def _entry(entry: Json, response: bytes) -> str:
     by_node = {int(node): ids for node, ids in entry["DeviceIDs"].items()}
     return (
         f"{{PodUID:(string){entry['PodUID']} "
         f"ContainerName:(string){entry['ContainerName']} "
         f"ResourceName:(string){entry['ResourceName']} "
         f"DeviceIDs:(checkpoint.DevicesPerNUMA){_of_map(by_node)} "
-        f"AllocResp:([]uint8){_bracketed(map(str, answer))}}}"
+        f"AllocResp:([]uint8){_bracketed(map(str, response))}}}"
     )
 
 

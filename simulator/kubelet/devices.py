@@ -1,13 +1,12 @@
-"""The device manager's state, and in which order it asks a plugin.
+"""The device manager's state, and the order of its calls to plugins.
 
-Pure: no I/O, no lock. Whoever drives it holds one lock while a method runs or a
-generator advances, and gives it up while a call is under way, as the real manager
-does. That gap is where K15 lives: ``allocated`` is a second account beside ``pods``, and
-:meth:`Devices.update_allocated` derives it anew when a pod has ended, without the
-devices of a call that is still in flight.
+Pure: no I/O, no lock. The caller holds one lock while a method runs or a generator advances, and
+releases it during a call to a plugin, as the real manager does. K15 happens in that gap:
+``allocated`` duplicates what ``pods`` has, and :meth:`Devices.update_allocated` derives it anew
+when a pod has ended, without the devices of a call that is still in flight.
 
-One module although it is long: it is one state, and what makes the kubelet hard
-is in which order its parts are read and written.
+One module although it is long: it is one state, and the order in which its parts are read and
+written is what makes the kubelet hard to understand.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
@@ -18,8 +17,6 @@ from random import Random
 from typing import TypeAlias
 
 from contract.demand import ContainerKind
-from simulator.kubelet.answers import MergedResponse, PluginResponse, merge_responses
-from simulator.kubelet.dice import dice
 from simulator.kubelet.errors import AdmissionFailure, PluginCallFailed, StartFailure
 from simulator.kubelet.numa import (
     Device,
@@ -30,11 +27,13 @@ from simulator.kubelet.numa import (
     split_by_affinity,
 )
 from simulator.kubelet.pods import Container
+from simulator.kubelet.responses import MergedResponse, PluginResponse, merge_responses
+from simulator.kubelet.seeding import seeded_random
 
 
 @dataclass(frozen=True, slots=True)
 class PluginOptions:
-    """What a plugin says it wants to be asked."""
+    """The optional calls that a plugin wants: its ``DevicePluginOptions``."""
 
     pre_start: bool = False
     preferred: bool = False
@@ -42,11 +41,11 @@ class PluginOptions:
 
 @dataclass(frozen=True, slots=True)
 class PluginEndpoint:
-    """A plugin, registered or gone.
+    """A plugin, connected or disconnected.
 
     Attributes:
-        options: ``None`` for one that is only remembered from the checkpoint.
-        stopped_at: when its stream broke, monotonic seconds; ``None`` while it lives.
+        options: ``None`` if the plugin is known from the checkpoint only.
+        stopped_at: when its stream broke, monotonic seconds; ``None`` while it is connected.
     """
 
     options: PluginOptions | None
@@ -55,7 +54,7 @@ class PluginEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PreferStep:
-    """Ask which devices the plugin would like to give; answered with device IDs."""
+    """``GetPreferredAllocation``; the reply is device IDs."""
 
     container: Container
     resource: str
@@ -66,7 +65,7 @@ class PreferStep:
 
 @dataclass(frozen=True, slots=True)
 class AllocateStep:
-    """Tell the plugin which devices it gives; answered with an :class:`PluginResponse`."""
+    """``Allocate`` of these devices; the reply is a :class:`PluginResponse`."""
 
     container: Container
     resource: str
@@ -75,14 +74,14 @@ class AllocateStep:
 
 @dataclass(frozen=True, slots=True)
 class SaveCheckpoint:
-    """Write the checkpoint now: a container has all it asked for (K28)."""
+    """Write the checkpoint now: a container has all the devices that it requests (K28)."""
 
     container: Container
 
 
 @dataclass(frozen=True, slots=True)
 class PreStartStep:
-    """Announce to the plugin that a container with these devices starts; answered with nothing."""
+    """``PreStartContainer`` for a container with these devices; the reply is ``None``."""
 
     container: Container
     resource: str
@@ -92,27 +91,27 @@ class PreStartStep:
 Step: TypeAlias = PreferStep | AllocateStep | SaveCheckpoint | PreStartStep
 Reply: TypeAlias = tuple[str, ...] | PluginResponse | None
 Steps: TypeAlias = Generator[Step, Reply, None]
-"""Yields what to do, is sent the outcome; a failed call is thrown in as CallFailed."""
+"""Yields each step and is sent its reply; a failed call is thrown in as ``PluginCallFailed``."""
 
 ActivePods: TypeAlias = Callable[[], Collection[str]]
-"""Gives the UIDs of the pods that count as alive, at the moment it is called."""
+"""Returns the UIDs of the pods that are active now."""
 
 PodHoldings: TypeAlias = dict[str, dict[str, Holding]]
-"""Container name -> resource -> what it holds."""
+"""Container name -> resource -> devices held."""
 
 
 class RunningSteps:
-    """Steps under way.
+    """A running generator of steps.
 
     Attributes:
-        step: what is to be done next; ``None`` at the end.
+        step: the step to do next; ``None`` at the end.
     """
 
     def __init__(self, steps: Steps) -> None:
-        """Go to the first step.
+        """Advance to the first step.
 
         Raises:
-            AdmissionFailure: from the steps, as every method here.
+            AdmissionFailure: from the steps; so do all methods here.
             StartFailure: likewise.
         """
         self._steps = steps
@@ -120,11 +119,11 @@ class RunningSteps:
         self._go(partial(next, steps))
 
     def done(self, reply: Reply) -> None:
-        """Go on with the outcome of the step."""
+        """Advance with the reply to the current step."""
         self._go(partial(self._steps.send, reply))
 
     def failed(self, error: PluginCallFailed) -> None:
-        """Go on after the call failed."""
+        """Advance after the current step's call has failed."""
         self._go(partial(self._steps.throw, error))
 
     def _go(self, advance: Callable[[], Step]) -> None:
@@ -142,7 +141,7 @@ def drive(
     do: Callable[[Step], Reply],
     advancing: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Do what the steps say; *advancing* surrounds them, and no call.
+    """Do all steps with *do*; *advancing* is entered around the generator, not around *do*.
 
     Raises:
         AdmissionFailure: from the steps.
@@ -162,15 +161,14 @@ def drive(
 
 
 class Devices:
-    """Who has which device.
+    """All devices, and the containers that hold them.
 
     Args:
-        random: every choice a Go map would make.
-        numa_hint: what a topology manager would say (K23).
-        preferred_when_exact: whether the plugin is asked for its preference when exactly
-            as many devices are free as are needed and no NUMA alignment applies. The
-            source of 1.36 asks; a caller may want to see what happens when it does not.
-        order: sorts the resources of a container in place, by chance if not told (K1).
+        random: makes every choice that is the order of a Go map in the real kubelet.
+        numa_hint: stands for the topology manager (K23).
+        preferred_when_exact: whether the plugin is asked for its preference if exactly as many
+            devices are free as are needed and no NUMA alignment applies. Kubernetes 1.36 asks.
+        order: sorts the resources of a container in place; shuffles them by default (K1).
     """
 
     def __init__(
@@ -183,9 +181,9 @@ class Devices:
     ) -> None:
         self._random = random
         self._order = order or random.shuffle
-        # What goes on beside admissions, such as starts, has dice of its own, and leaves the order
-        # of admission a function of the seed.
-        self.beside = dice(random.getrandbits(64))
+        # Starts run beside admissions. They have a generator of their own, so that the order of
+        # admission depends on the seed alone.
+        self.start_random = seeded_random(random.getrandbits(64))
         self._numa_hint = numa_hint
         self._preferred_when_exact = preferred_when_exact
         self.endpoints: dict[str, PluginEndpoint] = {}
@@ -199,14 +197,14 @@ class Devices:
         self.reusable: dict[str, dict[str, None]] = {}
         self._reusable_of = ""
 
-    # What plugins say
+    # Messages from plugins
 
     def connected(self, resource: str, options: PluginOptions) -> None:
-        """Take a plugin that registered; it replaces one that did before."""
+        """Add a plugin that has registered; it replaces an earlier one."""
         self.endpoints[resource] = PluginEndpoint(options)
 
     def advertised(self, resource: str, devices: Iterable[Device]) -> None:
-        """Take a plugin's whole list of devices."""
+        """Replace a plugin's list of devices."""
         listed = {device.id: device for device in devices}
         self.all[resource] = listed
         self.healthy[resource] = {id_: None for id_, device in listed.items() if device.healthy}
@@ -215,7 +213,7 @@ class Devices:
         }
 
     def disconnected(self, resource: str, now: float) -> None:
-        """Record a broken stream: nothing is healthy any more, the capacity stays known."""
+        """Record a broken stream: all devices become unhealthy, the capacity stays."""
         endpoint = self.endpoints.get(resource)
         if endpoint is None:
             return
@@ -226,7 +224,7 @@ class Devices:
         self.endpoints[resource] = PluginEndpoint(endpoint.options, now)
 
     def forget_gone(self, now: float, grace: float) -> bool:
-        """Forget plugins gone for longer than *grace*; return whether there were any."""
+        """Forget plugins disconnected for longer than *grace* seconds; return whether any were."""
         gone = []
         for resource in {*self.healthy, *self.unhealthy}:
             endpoint = self.endpoints.get(resource)
@@ -239,7 +237,7 @@ class Devices:
         return bool(gone)
 
     def counts(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Return (capacity, allocatable) of each resource that is not forgotten."""
+        """Return (capacity, allocatable) of each known resource."""
         resources = sorted({*self.healthy, *self.unhealthy})
         allocatable = {each: len(self.healthy.get(each, {})) for each in resources}
         capacity = {
@@ -248,7 +246,7 @@ class Devices:
         return capacity, allocatable
 
     def manages(self, resource: str) -> bool:
-        """Return whether *resource* is a plugin's; an unknown one is passed over in silence."""
+        """Return whether *resource* belongs to a plugin; the kubelet ignores unknown ones."""
         return resource in self.healthy or resource in self.allocated
 
     # The checkpoint
@@ -256,7 +254,7 @@ class Devices:
     def restore(
         self, pods: Mapping[str, PodHoldings], registered: Iterable[str], now: float
     ) -> None:
-        """Take over what an earlier kubelet wrote (K11): plugins are known, but stopped."""
+        """Load the checkpoint of an earlier kubelet (K11); its plugins are known but stopped."""
         self.pods = {uid: dict(holdings) for uid, holdings in pods.items()}
         self.allocated = self._derived()
         for resource in registered:
@@ -267,10 +265,10 @@ class Devices:
     # Pods that ended
 
     def update_allocated(self, active: Collection[str]) -> None:
-        """Free what pods hold that are no longer among *active* (K15).
+        """Free the devices of pods that are not among *active* (K15).
 
-        Only when there is such a pod is ``allocated`` derived anew. Devices of a call
-        in flight are held by no pod yet, so from then on they look free.
+        ``allocated`` is derived anew only if there is such a pod. No pod holds the devices of a
+        call in flight yet, so they look free from then on.
         """
         if not self.sources_ready:
             return
@@ -290,16 +288,16 @@ class Devices:
         return derived
 
     def forget_in_flight(self) -> None:
-        """Derive ``allocated`` anew, as the manager does when an admission fails midway."""
+        """Derive ``allocated`` anew, as the manager does if an admission fails midway."""
         self.allocated = self._derived()
 
     # Allocation
 
     def allocate(self, uid: str, container: Container, active: ActivePods) -> Steps:
-        """Give a container of the pod with *uid* its devices (K1, K2, K7).
+        """Allocate the devices of a container of the pod *uid* (K1, K2, K7).
 
         Raises:
-            AdmissionFailure: with the text for the user.
+            AdmissionFailure: it fails; the text is for the user.
         """
         if self._reusable_of != uid:
             self._reusable_of, self.reusable = uid, {}
@@ -338,19 +336,19 @@ class Devices:
                 self.forget_in_flight()
                 raise AdmissionFailure(f"unknown Device Plugin {resource}")
             try:
-                answer = yield AllocateStep(container, resource, self._shuffled(ids))
+                response = yield AllocateStep(container, resource, self._shuffled(ids))
             except PluginCallFailed as error:
                 self.forget_in_flight()
                 raise AdmissionFailure(str(error)) from error
-            if not isinstance(answer, PluginResponse):
+            if not isinstance(response, PluginResponse):
                 raise AdmissionFailure("no containers return in allocation response")
             devices = self.all[resource]
             if any(id_ not in devices for id_ in ids):
-                # The plugin withdrew a device while it was being given. The real manager
-                # dereferences nil here and dies; failing the pod is as near as is useful.
+                # The plugin removed a device during its allocation. The real manager crashes here
+                # (nil dereference); the simulation rejects the pod instead.
                 raise AdmissionFailure(f"device withdrawn during allocation of {resource}")
             self.pods.setdefault(uid, {}).setdefault(container.name, {})[resource] = Holding(
-                ids, answer, by_node(ids, devices)
+                ids, response, by_node(ids, devices)
             )
         if changed:
             yield SaveCheckpoint(container)
@@ -362,7 +360,7 @@ class Devices:
         resource: str,
         affinity: Collection[int] | None,
     ) -> Generator[Step, Reply, tuple[str, ...]]:
-        """Choose devices for one resource; none when there is nothing to ask for."""
+        """Choose devices for one resource; return none if the container needs none."""
         size = container.limits[resource]
         holding = self.pods.get(pod_uid, {}).get(container.name, {}).get(resource)
         if holding is not None and len(holding.ids) != size:
@@ -371,7 +369,7 @@ class Devices:
                 f'"{resource}" from {len(holding.ids)} to {size}'
             )
         if not self.sources_ready and (pod_uid, container.name) in self.running_before:
-            return ()  # it ran through the kubelet's restart, so it has what it needs
+            return ()  # it kept running during the kubelet's restart, so it has its devices
         self._check_health(resource, holding)
         if holding is not None or size <= 0:
             return ()
@@ -405,7 +403,7 @@ class Devices:
         )
 
     def _check_health(self, resource: str, holding: Holding | None) -> None:
-        """Refuse what a node reboot or a lost plugin makes impossible, before counting."""
+        """Raise if no device can be given, after a node reboot or without the plugin."""
         healthy = self.healthy.get(resource)
         if healthy is None:
             raise AdmissionFailure(f"cannot allocate unregistered device {resource}")
@@ -427,7 +425,7 @@ class Devices:
         taken: dict[str, None],
         size: int,
     ) -> Generator[Step, Reply, None]:
-        """Ask the plugin, and take what it prefers as far as it was offered."""
+        """Ask the plugin for its preference and take the preferred devices that were offered."""
         endpoint = self.endpoints.get(resource)
         if endpoint is None:
             raise AdmissionFailure(
@@ -443,12 +441,12 @@ class Devices:
             size,
         )
         try:
-            answer = yield call
+            reply = yield call
         except PluginCallFailed as error:
             raise AdmissionFailure(
                 f"device plugin GetPreferredAllocation rpc failed with err: {error}"
             ) from error
-        preferred = answer if isinstance(answer, tuple) else ()
+        preferred = reply if isinstance(reply, tuple) else ()
         within = set(offered)
         self._take(
             resource, [id_ for id_ in dict.fromkeys(preferred) if id_ in within], taken, size
@@ -457,9 +455,9 @@ class Devices:
     def _take(
         self, resource: str, group: Collection[str], taken: dict[str, None], size: int
     ) -> bool:
-        """Take from *group* at random until *size* are taken; tell whether they are.
+        """Take devices from *group* at random until there are *size*; return whether there are.
 
-        What is taken counts as allocated at once, before any plugin has been asked.
+        They count as allocated at once, before a plugin is called.
         """
         candidates = [id_ for id_ in group if id_ not in taken]
         chosen = self._random.sample(candidates, min(size - len(taken), len(candidates)))
@@ -473,13 +471,13 @@ class Devices:
     # Starting a container
 
     def start(self, pod_uid: str, container: Container) -> Steps:
-        """Announce a start to each plugin that wants to know (K10).
+        """Call ``PreStartContainer`` of each plugin that wants it (K10).
 
         Raises:
-            StartFailure: a plugin refuses, there is none, or it does not know the container.
+            StartFailure: a plugin refuses or is missing, or the container has no devices of it.
         """
         resources = [each for each in container.limits if container.limits[each]]
-        self.beside.shuffle(resources)
+        self.start_random.shuffle(resources)
         for resource in resources:
             if not self.manages(resource):
                 continue
@@ -507,10 +505,10 @@ class Devices:
                 f"no devices found allocated in local cache for pod {pod_uid}, "
                 f"container {container}, resource {resource}"
             )
-        return tuple(self.beside.sample(holding.ids, len(holding.ids)))
+        return tuple(self.start_random.sample(holding.ids, len(holding.ids)))
 
     def received(self, pod_uid: str, container: str) -> MergedResponse:
-        """Merge all answers of a container (K12)."""
+        """Merge the ``Allocate`` responses for a container (K12)."""
         held = self.pods.get(pod_uid, {}).get(container, {})
-        resources = self.beside.sample(sorted(held), len(held))
-        return merge_responses(held[resource].answer for resource in resources)
+        resources = self.start_random.sample(sorted(held), len(held))
+        return merge_responses(held[resource].response for resource in resources)

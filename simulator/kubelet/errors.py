@@ -4,14 +4,14 @@
 
     KubeletError
     ├── AdmissionFailure    a pod cannot be admitted; the text reaches ``pod.status.message``
-    │   └── Rejected        ... by something that is not the device manager, with its own reason
-    ├── TurnedAway          a test's misbehaviour turns away who calls the kubelet
-    ├── CallFailed          a plugin answered with an error, or not at all
+    │   └── PodRejected     ... by a handler other than the device manager, with its own reason
+    ├── TurnedAway          a simulated misbehavior: the call to the kubelet fails
+    ├── PluginCallFailed    a plugin returned an error, or no response
     ├── StartFailure        a container cannot be started now; tried again later
-    ├── InvalidPod          an object of the API server that is no pod
+    ├── InvalidPod          an object of the API server is not a pod
     ├── CorruptCheckpoint   the checkpoint file cannot be read
-    └── Stopping            the kubelet ends: whatever was under way is abandoned
-        └── CrashHere       a test's hook asks the kubelet to die at this very step
+    └── Stopping            the kubelet ends; work in progress is abandoned
+        └── CrashHere       a test's hook makes the kubelet crash at this step
 """
 
 import grpc
@@ -22,11 +22,11 @@ class KubeletError(Exception):
 
 
 class AdmissionFailure(KubeletError):
-    """The device manager cannot give a container its devices."""
+    """The device manager cannot allocate a container's devices."""
 
 
 class PodRejected(AdmissionFailure):
-    """An admission handler other than the device manager refuses the pod.
+    """An admission handler other than the device manager rejects the pod.
 
     Attributes:
         reason: the ``status.reason``, such as ``NodeAffinity``.
@@ -38,7 +38,7 @@ class PodRejected(AdmissionFailure):
 
 
 class TurnedAway(KubeletError):
-    """Raised by a misbehaviour: whoever calls the kubelet's socket gets this instead."""
+    """Raised by a :class:`Misbehavior`: the caller of the kubelet's socket gets this error."""
 
     def __init__(self, message: str, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ class TurnedAway(KubeletError):
 
 
 class PluginCallFailed(KubeletError):
-    """A plugin call failed, in Go's words: ``rpc error: code = C desc = D``."""
+    """A call to a plugin failed; the text is grpc-go's: ``rpc error: code = C desc = D``."""
 
 
 class StartFailure(KubeletError):
@@ -54,16 +54,16 @@ class StartFailure(KubeletError):
 
 
 class InvalidPod(KubeletError):
-    """Not a pod: a field is missing or of the wrong kind."""
+    """Not a pod: a field is missing or has the wrong type."""
 
 
 class CorruptCheckpoint(KubeletError):
-    """The checkpoint file is not what was written."""
+    """The checkpoint file is damaged."""
 
 
 class Stopping(KubeletError):
-    """The kubelet ends; nothing more is recorded, written or said."""
+    """The kubelet ends; it records, writes and reports nothing more."""
 
 
 class CrashHere(Stopping):
-    """Raised by a hook: die at this step, as SIGKILL would."""
+    """Raised by a hook: the kubelet crashes at this step, as by SIGKILL."""

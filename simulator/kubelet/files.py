@@ -1,4 +1,4 @@
-"""Writing a file so that a reader, or the next process, sees the old or the new one whole."""
+"""Atomic file writes: a reader or the next process sees the complete old or new file."""
 
 import os
 import threading
@@ -6,11 +6,11 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write *text* beside *path*, for the owner's eyes only, and rename it into place.
+    """Write *text* to a temporary file next to *path*, mode 0600, and rename it to *path*.
 
-    A killed process leaves the old file; no fsync, a node that loses power is not simulated.
+    If the process is killed, the old file stays. No fsync: loss of power is not simulated.
     """
-    # The thread's id keeps two writers of one file from sharing a half-written one.
+    # With the thread's ID, two writers of one file never share a temporary file.
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with open(beside, "w", encoding="utf-8", opener=_private) as file:
         file.write(text)

@@ -1,7 +1,7 @@
-"""Pod workers: start containers in order, keep them running, end pods, tell of them (K10, K12).
+"""Pod workers: start containers in order, restart them, end pods, report statuses (K10, K12).
 
-A worker works on one pod until nothing is left to do now, and says when to look again;
-so a few threads serve any number of pods, and admission never waits for them.
+A worker processes one pod until nothing is left to do now, and returns when to do so again. So a
+few threads serve any number of pods, and admission never waits for them.
 """
 
 import logging
@@ -12,11 +12,11 @@ from random import Random
 
 from contract.demand import ContainerKind
 from simulator.client import ApiClient, ApiError, Json
-from simulator.kubelet.dice import dice
 from simulator.kubelet.errors import StartFailure, Stopping
 from simulator.kubelet.manager import DeviceManager
 from simulator.kubelet.pods import RUN_SECONDS, TERMINAL_PHASES, Container, Pod
 from simulator.kubelet.runtime import ContainerRun, SimulatedRuntime
+from simulator.kubelet.seeding import seeded_random
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.statusbody import Waiting, status_body
 from simulator.kubelet.trace import Trace
@@ -32,12 +32,12 @@ _FAILED = 1
 
 @dataclass(slots=True)
 class _Work:
-    """One pod, how far it is, and what the API server should show of it.
+    """One pod, its progress, and the state that the API server should show.
 
     Attributes:
-        status: what it should show; empty for nothing yet.
-        gone: it should show the pod no more.
-        told: status and *gone* as it shows them.
+        status: the status to show; empty for none yet.
+        gone: whether the pod should be deleted there.
+        shown: *status* and *gone* as last written to the API server.
     """
 
     pod: Pod
@@ -46,16 +46,16 @@ class _Work:
     waiting: dict[str, Waiting] = field(default_factory=dict)
     status: Json = field(default_factory=dict)
     gone: bool = False
-    told: tuple[Json, bool] = ({}, False)
+    shown: tuple[Json, bool] = ({}, False)
 
 
 class PodWorkers:
     """Starts and ends the containers of the pods that a kubelet knows. Safe between threads.
 
     Args:
-        api: who is told; ``None`` for nobody.
+        api: the API server for statuses; ``None`` for none.
         clock: unix seconds.
-        stopping: once set, nothing is started or said any more.
+        stopping: once set, nothing more is started or reported.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators, each a word for itself
@@ -80,35 +80,37 @@ class PodWorkers:
         self.queue = WorkQueue("pods", self._sync, threads=_THREADS)
 
     def restart(self, uid: str, container: str) -> None:
-        """Let a container crash; it is started again with what it had (K12)."""
+        """Crash a container; it is started again with the same container edits (K12)."""
         self._runtime.finish(uid, container, _FAILED)
         self.queue.add(uid)
 
-    def refuse(self, pod: Pod, status: Json) -> None:
-        """Tell that a pod is not admitted."""
-        self._set(self._work(pod), status)
+    def reject(self, pod: Pod, status: Json) -> None:
+        """Report that a pod is rejected."""
+        self._set_status(self._work(pod), status)
         self.queue.add(pod.uid)
 
     def status(self, uid: str) -> Json | None:
-        """Return the status that a pod should show, told or not."""
+        """Return the status that a pod should show, written or not."""
         with self._manager.lock:
             work = self._works.get(uid)
             return work.status if work is not None and work.status else None
 
     def forget(self, uid: str) -> None:
-        """Drop a pod that is gone everywhere."""
+        """Forget a pod that no longer exists."""
         with self._manager.lock:
             self._works.pop(uid, None)
         self._runtime.remove(uid)
 
     def _work(self, pod: Pod) -> _Work:
         with self._manager.lock:
-            work = self._works.setdefault(pod.uid, _Work(pod, dice(self._settings.seed, pod.uid)))
+            work = self._works.setdefault(
+                pod.uid, _Work(pod, seeded_random(self._settings.seed, pod.uid))
+            )
             work.pod = pod
             return work
 
-    def _set(self, work: _Work, status: Json) -> None:
-        """Set what is to be told; a pod that has ended stays ended."""
+    def _set_status(self, work: _Work, status: Json) -> None:
+        """Set the status to show; a terminal phase is final."""
         if work.status.get("phase") not in TERMINAL_PHASES:
             work.status = status
 
@@ -121,23 +123,23 @@ class PodWorkers:
         work = self._work(known.pod)
         again = None
         if known.ended:
-            work.gone |= known.pod.deleting  # it finished by itself, and is deleted now
+            work.gone |= known.pod.deleting  # it has ended by itself, and is deleted now
         elif known.ending:
             again = self._terminate(work)
-        elif not known.refused:
+        elif not known.rejected:
             again = self._start_all(work)
         self._check()
-        retry = self._tell(work)
+        retry = self._publish(work)
         waits = [each for each in (again, retry) if each is not None]
         return min(waits, default=None)
 
-    def _tell(self, work: _Work) -> float | None:
-        """Write the status, or delete the pod; answer when to try again."""
+    def _publish(self, work: _Work) -> float | None:
+        """Write the status, or delete the pod; return when to retry."""
         pod, wanted = work.pod, (work.status, work.gone)
-        if wanted == work.told or self._api is None or pod.static:
+        if wanted == work.shown or self._api is None or pod.static:
             return None
         try:
-            # With the UID, a pod of the same name that came after is left alone.
+            # The UID protects a later pod of the same name.
             if work.gone:
                 self._api.delete(pod.path, grace_period_seconds=0, uid=pod.uid)
             else:
@@ -147,7 +149,7 @@ class PodWorkers:
             if error.status not in (404, 409, 422):
                 _log.info("pod status waits", extra={"pod": pod.full_name, "reason": str(error)})
                 return _RETRY_S
-        work.told = wanted
+        work.shown = wanted
         return None
 
     def _terminate(self, work: _Work) -> float | None:
@@ -173,14 +175,14 @@ class PodWorkers:
             self.forget(uid)
 
     def _start_all(self, work: _Work) -> float | None:
-        """Bring every container as far as it can be now; answer when to look again."""
+        """Start every container that can start now; return when to continue."""
         pod = work.pod
         waits: list[float] = []
         for container in pod.containers:
             wait = self._bring_up(work, container)
             if wait is not None and container.kind is not ContainerKind.MAIN:
-                # What comes after an init container or a sidecar waits for it.
-                self._set(work, status_body(pod, self._runtime.get, work.waiting))
+                # Later containers wait for an init container or sidecar.
+                self._set_status(work, status_body(pod, self._runtime.get, work.waiting))
                 return wait
             if wait is not None:
                 waits.append(wait)
@@ -188,14 +190,14 @@ class PodWorkers:
         if mains and all(self._finished(pod, each) for each in mains):
             for container in pod.containers:
                 self._runtime.finish(pod.uid, container.name, 0)
-            self._set(work, status_body(pod, self._runtime.get, work.waiting))
+            self._set_status(work, status_body(pod, self._runtime.get, work.waiting))
             self._end(work)
             return None
-        self._set(work, status_body(pod, self._runtime.get, work.waiting))
+        self._set_status(work, status_body(pod, self._runtime.get, work.waiting))
         return min(waits, default=None)
 
     def _bring_up(self, work: _Work, container: Container) -> float | None:
-        """Start a container, or let it finish; answer how long to wait for it, if at all."""
+        """Start or finish a container; return how long to wait for it, or ``None``."""
         pod, now = work.pod, self._clock()
         run = self._runtime.get(pod.uid, container.name)
         if run is None or (not run.running and not self._finished(pod, container)):
@@ -242,7 +244,7 @@ class PodWorkers:
         return now + seconds
 
     def _finished(self, pod: Pod, container: Container) -> bool:
-        """Return whether a container has ended well, and is one that may."""
+        """Return whether a container has succeeded and is not to be started again."""
         run: ContainerRun | None = self._runtime.get(pod.uid, container.name)
         if run is None or run.running or run.exit_code:
             return False

@@ -1,4 +1,4 @@
-"""The device manager at work: a kubelet's state, real plugins, the checkpoint file, the trace."""
+"""The device manager: connects a kubelet's state to plugins, checkpoint file and trace."""
 
 import logging
 import threading
@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any
 
-from simulator.kubelet.answers import MergedResponse, PluginResponse
 from simulator.kubelet.checkpoint import CheckpointStore
 from simulator.kubelet.devices import (
     AllocateStep,
@@ -25,6 +24,7 @@ from simulator.kubelet.errors import CorruptCheckpoint, CrashHere, PluginCallFai
 from simulator.kubelet.numa import Device
 from simulator.kubelet.plugins import PluginClient, Plugins
 from simulator.kubelet.pods import Container, Pod
+from simulator.kubelet.responses import MergedResponse, PluginResponse
 from simulator.kubelet.settings import HookPoint, Settings
 from simulator.kubelet.state import KubeletState
 from simulator.kubelet.trace import Trace
@@ -36,12 +36,12 @@ class DeviceManager:
     """Drives a :class:`KubeletState` with real calls; safe between threads.
 
     Attributes:
-        state: what this kubelet knows.
-        lock: held by whoever reads or changes *state*; free while a plugin is asked.
+        state: the kubelet's state.
+        lock: must be held to read or change *state*; it is free during a call to a plugin.
 
     Args:
-        on_change: told when the number of devices may have changed.
-        stopping: once set, nothing is recorded or called any more.
+        on_change: called when the number of devices may have changed.
+        stopping: once set, nothing more is recorded or called.
     """
 
     def __init__(
@@ -58,17 +58,17 @@ class DeviceManager:
         self._trace = trace
         self._on_change = on_change
         self._stopping = stopping
-        # Re-entrant: a step may ask for the node's counts while the state is locked.
+        # Re-entrant: a step may read the node's counts while the state is locked.
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._file = CheckpointStore(settings.plugin_dir)
-        self.plugins = Plugins(settings.plugin_dir, self, settings.mischief)
+        self.plugins = Plugins(settings.plugin_dir, self, settings.misbehavior)
 
     def start(self, running: frozenset[tuple[str, str]]) -> None:
-        """Read the checkpoint, then take registrations.
+        """Read the checkpoint, then accept registrations.
 
         Args:
-            running: (pod UID, container) of what the runtime says is running (K11).
+            running: (pod UID, container) of the containers running in the runtime (K11).
         """
         self._settings.plugin_dir.mkdir(parents=True, exist_ok=True)
         try:
@@ -77,25 +77,25 @@ class DeviceManager:
             _log.warning("checkpoint not used", extra={"reason": str(error)})
             loaded = None
         with self.lock:
-            self.state.begin(loaded, running, time.monotonic())
+            self.state.restore(loaded, running, time.monotonic())
         self.plugins.start()
 
     def stop(self, *, leave_socket: bool = False) -> None:
-        """Hang up on every plugin."""
+        """Close all connections to plugins."""
         with self._changed:
             self._changed.notify_all()
         self.plugins.stop(leave_socket=leave_socket)
 
-    # What plugins say
+    # Messages from plugins
 
     def connected(self, resource: str, options: PluginOptions) -> None:
-        """Take a plugin that registered."""
+        """Add a plugin that has registered."""
         self._trace.add("plugin", resource=resource, detail=asdict(options))
         with self.lock:
             self.state.devices.connected(resource, options)
 
     def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
-        """Take a plugin's list of devices, and write it down."""
+        """Store a plugin's list of devices, and write the checkpoint."""
         healthy = sum(each.healthy for each in devices)
         self._trace.add("devices", resource=resource, size=len(devices), available=healthy)
         with self._changed, suppress(Stopping):
@@ -133,12 +133,12 @@ class DeviceManager:
     # Pods
 
     def run(self, pod: Pod, steps: Steps) -> None:
-        """Do what the steps say; the lock is free while a plugin is asked.
+        """Do all steps; the lock is free during calls to plugins.
 
         Raises:
             AdmissionFailure: from the steps.
             StartFailure: likewise.
-            Stopping: the kubelet ended meanwhile; nothing was recorded since.
+            Stopping: the kubelet ended meanwhile; nothing has been recorded since.
         """
         drive(steps, lambda step: self._do(pod, step), self._locked)
 
@@ -149,23 +149,23 @@ class DeviceManager:
             yield
 
     def start_container(self, pod: Pod, container: Container) -> MergedResponse:
-        """Announce a start to the plugins, and give what the container receives (K10, K12).
+        """Call ``PreStartContainer``; return the merged container edits (K10, K12).
 
         Raises:
-            StartFailure: a plugin refused, or does not know the container.
+            StartFailure: a plugin refused, or the container has no devices of it.
             Stopping: the kubelet ended meanwhile.
         """
         self.run(pod, self.state.devices.start(pod.uid, container))
         with self.lock:
             return self.state.devices.received(pod.uid, container.name)
 
-    def listed(self) -> list[tuple[Pod, PodHoldings]]:
-        """Answer ``List``."""
+    def list_pods(self) -> list[tuple[Pod, PodHoldings]]:
+        """Return the pods of a ``List`` response, with their devices."""
         with self.lock:
             return self.state.list_pods()
 
     def active_holdings(self) -> list[tuple[Pod, PodHoldings]]:
-        """Copy what the pods that are alive hold."""
+        """Return the devices of all active pods."""
         with self.lock:
             return self.state.active_holdings()
 
@@ -213,7 +213,7 @@ class DeviceManager:
     def _call(
         self, method: str, pod: Pod, container: Container, resource: str, fields: dict[str, Any]
     ) -> Iterator[PluginClient]:
-        """Surround one call: hooks, trace, and silence once the kubelet ends."""
+        """Run hooks before and after one call, and trace it unless the kubelet has ended."""
         self._at(HookPoint("before", method, pod, container.name, resource))
         client = self.plugins.get(resource)
         if client is None:
@@ -226,8 +226,8 @@ class DeviceManager:
             error_text = str(error)
             raise
         finally:
-            # A call that our own end cut off is no answer of the plugin: it may have
-            # been heard, but a dead kubelet records nothing.
+            # A call that was cut off by our own end is not traced: the plugin may have received
+            # it, but a dead kubelet records nothing.
             self._check()
             self._trace.add(
                 "rpc",
@@ -249,7 +249,7 @@ class DeviceManager:
         except CrashHere:
             self._stopping.set()
             raise
-        self._check()  # the hook may have killed us by hand
+        self._check()  # the hook may have killed the kubelet
 
     def _check(self) -> None:
         if self._stopping.is_set():

@@ -1,4 +1,4 @@
-"""A kubelet to start, stop, kill, restart and ask: what users of this package hold."""
+"""A kubelet to start, stop, kill, restart and inspect: the interface of this package."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Any
 
 from contract.demand import ContainerKind
 from simulator.client import ApiClient, Json
-from simulator.kubelet.dice import dice
-from simulator.kubelet.incarnation import Incarnation
+from simulator.kubelet.instance import RunningInstance
 from simulator.kubelet.pods import Pod, parse_pod
 from simulator.kubelet.runtime import SimulatedRuntime
+from simulator.kubelet.seeding import seeded_random
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.source import Op, PodBatch
 from simulator.kubelet.staticpods import static_pod
@@ -18,11 +18,11 @@ from simulator.kubelet.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class HeldDevices:
-    """What one container of a pod that is alive holds of one resource.
+    """The devices of one resource that a container of an active pod holds.
 
     Attributes:
-        received: what the container was given at its last start (envs, mounts, devices,
-            annotations, cdi_devices, conflicts); empty before that.
+        received: the container edits of its last start (envs, mounts, devices, annotations,
+            cdi_devices, conflicts); empty before that.
     """
 
     pod_uid: str
@@ -36,11 +36,12 @@ class HeldDevices:
 
 
 class Kubelet:
-    """The kubelet of one node, over all its restarts.
+    """The kubelet of one node, across all its restarts.
 
     Args:
-        api: the API server; ``None`` when pods are only delivered by
-            hand (:meth:`add_pods`) and nobody is told of statuses.
+        settings: of the kubelet.
+        api: the API server; ``None`` if pods come only from :meth:`add_pods` and no status is
+            reported.
     """
 
     def __init__(self, settings: Settings, api: ApiClient | None = None) -> None:
@@ -48,33 +49,33 @@ class Kubelet:
         self._api = api
         self.trace = Trace(settings.trace_path)
         self._runtime = SimulatedRuntime(settings.root_dir / "containers")
-        self._lives = 0
-        self._life: Incarnation | None = None
+        self._starts = 0
+        self._instance: RunningInstance | None = None
         self._static: dict[str, Pod] = {}
 
     def start(self) -> None:
-        """Begin; sockets and checkpoint are taken over as a new process would (K11).
+        """Start; handle old sockets and the checkpoint as a new process does (K11).
 
         Raises:
-            RuntimeError: it is running.
-            OSError: a socket cannot be made.
+            RuntimeError: the kubelet is running.
+            OSError: a socket cannot be created.
         """
-        if self._life is not None:
+        if self._instance is not None:
             raise RuntimeError("the kubelet is running already")
-        self._lives += 1
-        random = dice(self.settings.seed, self._lives)
-        life = Incarnation(self.settings, self._api, self._runtime, self.trace, random)
-        self._life = life
-        life.start()
+        self._starts += 1
+        random = seeded_random(self.settings.seed, self._starts)
+        instance = RunningInstance(self.settings, self._api, self._runtime, self.trace, random)
+        self._instance = instance
+        instance.start()
         if self._static:
-            life.deliver(PodBatch(Op.PUT, tuple(self._static.values())))
+            instance.deliver(PodBatch(Op.PUT, tuple(self._static.values())))
 
     def stop(self) -> None:
-        """End in good order: containers keep running, sockets are removed."""
+        """Stop normally: containers keep running, sockets are removed."""
         self._end(leave_sockets=False)
 
     def kill(self) -> None:
-        """End as by SIGKILL: nothing more is written, stale sockets stay."""
+        """Stop as by SIGKILL: nothing more is written, stale sockets stay."""
         self._end(leave_sockets=True)
 
     def restart(self) -> None:
@@ -83,46 +84,46 @@ class Kubelet:
         self.start()
 
     def reboot(self) -> None:
-        """End every container too, and start again (the agent's sockets are stale then)."""
+        """Kill, end every container, and start again; the agent's sockets are stale then."""
         self.kill()
         self._runtime.reboot()
         self.start()
 
     @property
     def crashed(self) -> bool:
-        """Whether a hook has let the kubelet die; :meth:`kill` then clears up."""
-        return self._life is not None and self._life.stopping.is_set()
+        """Whether a hook has crashed the kubelet; call :meth:`kill` to clean up."""
+        return self._instance is not None and self._instance.stopping.is_set()
 
     @property
-    def life(self) -> Incarnation:
-        """What runs now.
+    def instance(self) -> RunningInstance:
+        """The running instance.
 
         Raises:
-            RuntimeError: nothing does.
+            RuntimeError: the kubelet is not running.
         """
-        if self._life is None:
+        if self._instance is None:
             raise RuntimeError("the kubelet is not running")
-        return self._life
+        return self._instance
 
-    # Pods by hand
+    # Pods without an API server
 
     def add_pods(self, *objects: Json) -> None:
-        """Deliver new pods, or newer forms of pods, as one batch.
+        """Deliver new or changed pods as one batch.
 
-        Without an API server the first batch after a start stands for the first list: a pod
-        that is not in it is gone.
+        Without an API server, the first batch after a start stands for the first list: a pod that
+        it lacks is deleted.
         """
-        self.life.deliver(PodBatch(Op.PUT, tuple(parse_pod(each) for each in objects)))
+        self.instance.deliver(PodBatch(Op.PUT, tuple(parse_pod(each) for each in objects)))
 
     def remove_pods(self, *objects: Json) -> None:
-        """Deliver that the API server has these pods no more."""
-        self.life.deliver(PodBatch(Op.DROP, tuple(parse_pod(each) for each in objects)))
+        """Deliver the deletion of pods."""
+        self.instance.deliver(PodBatch(Op.DROP, tuple(parse_pod(each) for each in objects)))
 
     def add_static_pod(self, manifest: Json) -> str:
-        """Run a pod from a manifest on the node; the API server gets no mirror of it.
+        """Run a pod from a manifest on the node; no mirror pod is created.
 
         Args:
-            manifest: a pod; its name gets the node's name appended.
+            manifest: a pod; the node's name is appended to its name.
 
         Returns:
             The pod's UID.
@@ -132,53 +133,53 @@ class Kubelet:
         """
         pod = static_pod(manifest, self.settings.node_name)
         self._static[pod.uid] = pod
-        self.life.deliver(PodBatch(Op.PUT, (pod,)))
+        self.instance.deliver(PodBatch(Op.PUT, (pod,)))
         return pod.uid
 
     def restart_container(self, namespace: str, name: str, container: str) -> None:
-        """Let a container crash and be started again (K12).
+        """Crash a container; the kubelet starts it again (K12).
 
         Raises:
             KeyError: there is no such pod.
         """
-        pod = self.life.find(f"{namespace}/{name}")
+        pod = self.instance.find(f"{namespace}/{name}")
         if pod is None:
             raise KeyError(f"{namespace}/{name}")
-        self.life.workers.restart(pod.uid, container)
+        self.instance.workers.restart(pod.uid, container)
 
-    # What is so
+    # Inspection
 
     def idle(self) -> bool:
-        """Return whether no delivered pod waits for admission."""
-        return self.life.idle()
+        """Return whether all delivered pods were admitted or rejected."""
+        return self.instance.idle()
 
     def capacity(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return (capacity, allocatable) of extended resources, as the node reports them."""
-        return self.life.manager.counts()
+        return self.instance.manager.counts()
 
-    def record(self) -> tuple[HeldDevices, ...]:
-        """Return the kubelet's own truth: who holds what, of the pods that are alive."""
+    def held_devices(self) -> tuple[HeldDevices, ...]:
+        """Return the devices that the containers of active pods hold."""
         return tuple(
             self._held(pod, name, resource, holding.ids)
             for pod, containers in sorted(
-                self.life.manager.active_holdings(), key=lambda each: each[0].uid
+                self.instance.manager.active_holdings(), key=lambda each: each[0].uid
             )
             for name, resources in sorted(containers.items())
             for resource, holding in sorted(resources.items())
         )
 
     def received(self, uid: str, container: str) -> Mapping[str, Any]:
-        """Return what a container received at its last start; empty when it never started."""
+        """Return the container edits of its last start; empty if it never started."""
         run = self._runtime.get(uid, container)
         return {} if run is None else run.received
 
     def running(self) -> frozenset[tuple[str, str]]:
-        """Return (pod UID, container) of every container that runs."""
+        """Return (pod UID, container) of every running container."""
         return self._runtime.running()
 
     def status(self, uid: str) -> Json | None:
-        """Return the status the kubelet wants a pod to show, written or not."""
-        return self.life.workers.status(uid)
+        """Return the status that a pod should show, written or not."""
+        return self.instance.workers.status(uid)
 
     def _held(self, pod: Pod, container: str, resource: str, ids: Iterable[str]) -> HeldDevices:
         return HeldDevices(
@@ -193,6 +194,6 @@ class Kubelet:
         )
 
     def _end(self, *, leave_sockets: bool) -> None:
-        life, self._life = self._life, None
-        if life is not None:
-            life.stop(leave_sockets=leave_sockets)
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            instance.stop(leave_sockets=leave_sockets)

@@ -1,4 +1,4 @@
-"""The node object: registered once, its counts kept up to date."""
+"""The Node object: created once, its device counts kept up to date."""
 
 import logging
 import threading
@@ -21,13 +21,15 @@ Counts = Callable[[], tuple[dict[str, int], dict[str, int]]]
 
 
 class NodeStatus:
-    """Reports the node until stopped, over outages.
+    """Reports the node until stopped; retries after errors.
 
     Args:
-        api: ``None`` when nobody is told.
-        counts: gives (capacity, allocatable) of extended resources.
-        every: seconds between reports when nothing changes.
-        changed: set by whoever knows that the counts may have changed, or to end.
+        api: ``None`` if nothing is reported.
+        name: of the node.
+        counts: returns (capacity, allocatable) of extended resources.
+        every: seconds between reports if nothing changes.
+        changed: set if the counts may have changed, or to end.
+        stop: set to end.
     """
 
     def __init__(  # noqa: PLR0913 - collaborators, each a word for itself

@@ -1,24 +1,24 @@
-"""Which free devices a topology manager would rather see used.
+"""The free devices that a topology manager prefers.
 
-Pure: the affinity of a container arrives as a set of NUMA nodes, or as ``None`` when
-no topology manager has an opinion (its policy ``none``, or no device says where it is).
+Pure: the affinity of a container is a set of NUMA nodes, or ``None`` without one (policy ``none``,
+or no device has a NUMA node).
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from simulator.kubelet.answers import PluginResponse
+from simulator.kubelet.responses import PluginResponse
 
 NO_NODE = -1
-"""Where a device without topology is listed."""
+"""The NUMA node under which devices without topology are listed."""
 
 NumaHint: TypeAlias = Callable[[str, str], Collection[int] | None]
 """(pod UID, container name) -> the NUMA nodes it should stay on, or ``None``."""
 
 
 def no_hint(pod_uid: str, container: str) -> Collection[int] | None:  # noqa: ARG001 - a NumaHint
-    """Answer as a kubelet without a topology manager policy does."""
+    """Return no hint, as without a topology manager policy."""
     return None
 
 
@@ -33,21 +33,21 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one container holds of one resource.
+    """The devices of one resource that one container holds.
 
     Attributes:
-        answer: the plugin's answer, kept for the life of the pod (K12).
-        nodes: where each device is, for the checkpoint.
+        response: the plugin's ``Allocate`` response, kept as long as the pod exists (K12).
+        nodes: NUMA node -> device IDs, for the checkpoint.
     """
 
     ids: tuple[str, ...]
-    answer: PluginResponse
+    response: PluginResponse
     nodes: Mapping[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """The available devices, in three groups; together they are all of them."""
+    """The available devices in three groups; each device is in one of them."""
 
     aligned: tuple[str, ...]
     unaligned: tuple[str, ...]
@@ -59,11 +59,11 @@ def split_by_affinity(
     devices: Mapping[str, Device],
     affinity: Collection[int] | None,
 ) -> Aligned:
-    """Group *available* by whether it lies on the wanted NUMA nodes.
+    """Group *available* by the NUMA nodes of *affinity*.
 
-    Without a hint, or when no device of the resource names a node, nothing is aligned
-    and everything is "elsewhere": then the plugin is asked for its preference even
-    when exactly as many devices are free as are needed.
+    Without affinity, or if no device of the resource has a NUMA node, all devices are in
+    ``elsewhere``. Then the plugin is asked for its preference even if exactly as many devices are
+    free as are needed.
     """
     if affinity is None or not any(device.nodes for device in devices.values()):
         return Aligned((), (), tuple(available))
@@ -80,7 +80,7 @@ def split_by_affinity(
 
 
 def by_node(ids: Collection[str], devices: Mapping[str, Device]) -> dict[int, tuple[str, ...]]:
-    """List each device under its NUMA nodes, those without one under :data:`NO_NODE`."""
+    """List each device under its NUMA nodes; without one, under :data:`NO_NODE`."""
     found: dict[int, tuple[str, ...]] = {}
     for id_ in ids:
         for node in devices[id_].nodes or (NO_NODE,):

@@ -13,11 +13,11 @@ import grpc
 
 from common.kubelet_api import deviceplugin_pb2 as pb
 from common.kubelet_api import deviceplugin_pb2_grpc as pb_grpc
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.devices import PluginOptions
 from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from simulator.kubelet.numa import Device
 from simulator.kubelet.pods import is_extended
+from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.sockets import Misbehavior, SocketServer, in_go_words
 
 _log = logging.getLogger(__name__)
@@ -28,33 +28,33 @@ _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 _DIAL_S = 10.0
 PRE_START_S = 30.0
-"""A plugin's time for PreStartContainer (K10)."""
+"""Timeout of PreStartContainer (K10)."""
 _CALL_S = 120.0
-"""The real kubelet waits for ever here; a simulation should end."""
+"""The real kubelet has no timeout here; a simulation must end."""
 
 
 @contextmanager
 def _translated(prefix: str = "") -> Iterator[None]:
-    """Turn gRPC's errors into ours, in Go's words."""
+    """Convert gRPC's errors to ours, with grpc-go's text."""
     try:
         yield
     except grpc.RpcError as error:
         raise PluginCallFailed(prefix + in_go_words(error)) from error
-    except ValueError as error:  # how gRPC says that the channel is closed
+    except ValueError as error:  # raised by gRPC if the channel is closed
         raise PluginCallFailed(f"{prefix}rpc error: code = Canceled desc = {error}") from error
 
 
 class PluginListener(Protocol):
-    """Hears what plugins say; called from their threads."""
+    """Receives messages of plugins; called from their threads."""
 
     def connected(self, resource: str, options: PluginOptions) -> None:
-        """Report that a plugin registered and can be called."""
+        """Handle a plugin that has registered and can be called."""
 
     def advertised(self, resource: str, devices: tuple[Device, ...]) -> None:
-        """Report that a plugin sent its list of devices."""
+        """Handle a plugin's list of devices."""
 
     def disconnected(self, resource: str) -> None:
-        """Report that a plugin's stream broke."""
+        """Handle the end of a plugin's stream."""
 
 
 class PluginClient:
@@ -67,18 +67,18 @@ class PluginClient:
             f"unix://{socket}",
             options=(
                 ("grpc.default_authority", "localhost"),
-                # A plugin that comes back on the same path must not meet the back-off
-                # that its predecessor's broken connection left in a shared pool.
+                # Without a pool of its own, a plugin that returns on the same path would wait for
+                # the back-off of its predecessor's broken connection.
                 ("grpc.use_local_subchannel_pool", 1),
             ),
         )
         self._stub = pb_grpc.DevicePluginStub(self._channel)
 
     def connect(self) -> PluginOptions:
-        """Dial, and ask what the plugin wants to be asked.
+        """Dial, and get the plugin's options.
 
         Raises:
-            CallFailed: nobody answers.
+            PluginCallFailed: there is no response.
         """
         # Waiting for the channel to be ready would leave a thread of gRPC's behind that fails
         # when the channel is closed meanwhile; a call that waits ends with the channel.
@@ -89,7 +89,7 @@ class PluginClient:
         return PluginOptions(options.pre_start_required, options.get_preferred_allocation_available)
 
     def watch(self) -> Iterator[tuple[Device, ...]]:
-        """Return each list of devices the plugin sends; ends when the stream breaks."""
+        """Yield each list of devices that the plugin sends, until the stream breaks."""
         try:
             with _translated():
                 for response in self._stub.ListAndWatch(pb.Empty()):
@@ -100,7 +100,7 @@ class PluginClient:
     def prefer(
         self, available: tuple[str, ...], must_include: tuple[str, ...], size: int
     ) -> tuple[str, ...]:
-        """GetPreferredAllocation, with exactly one container request (K1).
+        """Call GetPreferredAllocation, with exactly one container request (K1).
 
         Raises:
             CallFailed: in Go's words.
@@ -116,11 +116,11 @@ class PluginClient:
         )
         with _translated():
             response = self._stub.GetPreferredAllocation(request, timeout=_CALL_S)
-        answers = response.container_responses
-        return tuple(answers[0].deviceIDs) if answers else ()
+        responses = response.container_responses
+        return tuple(responses[0].deviceIDs) if responses else ()
 
     def allocate(self, ids: tuple[str, ...]) -> PluginResponse | None:
-        """Allocate, with exactly one container request (K1); ``None`` for an empty answer.
+        """Call Allocate, with exactly one container request (K1); ``None`` if it returns nothing.
 
         Raises:
             CallFailed: in Go's words.
@@ -130,11 +130,11 @@ class PluginClient:
         )
         with _translated():
             response = self._stub.Allocate(request, timeout=_CALL_S)
-        answers = response.container_responses
-        return answers[0] if answers else None
+        responses = response.container_responses
+        return responses[0] if responses else None
 
     def pre_start(self, ids: tuple[str, ...]) -> None:
-        """PreStartContainer; the answer carries nothing.
+        """Call PreStartContainer, which returns nothing.
 
         Raises:
             CallFailed: in Go's words.
@@ -144,16 +144,16 @@ class PluginClient:
             self._stub.PreStartContainer(request, timeout=PRE_START_S)
 
     def close(self) -> None:
-        """Hang up; calls under way fail, a dial under way ends."""
+        """Close the connection; calls in flight fail, a dial ends."""
         self._channel.close()
 
 
 class Plugins(pb_grpc.RegistrationServicer):
-    """The registration service, and the plugins that registered."""
+    """The registration service, and the registered plugins."""
 
-    def __init__(self, directory: Path, listener: PluginListener, mischief: Misbehavior) -> None:
+    def __init__(self, directory: Path, listener: PluginListener, misbehavior: Misbehavior) -> None:
         self._directory = directory
-        self._mischief = mischief
+        self._misbehavior = misbehavior
         self._listener = listener
         self._lock = threading.Lock()
         self._clients: dict[str, PluginClient] = {}
@@ -166,7 +166,7 @@ class Plugins(pb_grpc.RegistrationServicer):
         """Remove every socket in the directory and listen on a new ``kubelet.sock`` (K11)."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for path in self._directory.iterdir():
-            with suppress(FileNotFoundError):  # a plugin may be removing its own meanwhile
+            with suppress(FileNotFoundError):  # a plugin may remove its own socket meanwhile
                 if stat.S_ISSOCK(path.lstat().st_mode):
                     path.unlink()
         server = SocketServer(self._directory / KUBELET_SOCKET, name="registration", threads=8)
@@ -175,7 +175,7 @@ class Plugins(pb_grpc.RegistrationServicer):
         self._server = server
 
     def stop(self, *, leave_socket: bool = False) -> None:
-        """Hang up on every plugin and stop listening."""
+        """Close all connections to plugins and stop listening."""
         with self._lock:
             self._stopped = True
             self._clients.clear()
@@ -197,8 +197,8 @@ class Plugins(pb_grpc.RegistrationServicer):
     def Register(  # noqa: N802 - the name is the protocol's
         self, request: pb.RegisterRequest, context: grpc.ServicerContext
     ) -> pb.Empty:
-        """Take a plugin: connect back to it before answering."""
-        self._mischief.meet_caller(context, "Register", request.resource_name)
+        """Register a plugin: connect to it before the response."""
+        self._misbehavior.reach_in_call(context, "Register", request.resource_name)
         refusal = _refusal(request)
         if refusal:
             context.abort(grpc.StatusCode.UNKNOWN, refusal)
@@ -206,8 +206,8 @@ class Plugins(pb_grpc.RegistrationServicer):
         with self._lock:
             stopped = self._stopped
             if not stopped:
-                # The one before is left to itself: its stream, once it breaks, takes
-                # down whoever is registered then. So does the real kubelet.
+                # The stream of the plugin before is not closed. When it breaks, it disconnects the
+                # plugin registered then, as in the real kubelet.
                 self._clients[client.resource] = client
                 self._connections.add(client)
         if stopped:
@@ -222,7 +222,7 @@ class Plugins(pb_grpc.RegistrationServicer):
         thread = threading.Thread(
             target=self._watch, args=(client,), name=f"watch-{client.resource}", daemon=True
         )
-        with self._lock:  # stop() joins what it finds here: never a thread not started yet
+        with self._lock:  # stop() joins these threads, so each must have been started
             if not self._stopped:
                 self._threads.add(thread)
                 thread.start()
@@ -230,14 +230,14 @@ class Plugins(pb_grpc.RegistrationServicer):
 
     def _watch(self, client: PluginClient) -> None:
         try:
-            self._mischief.reach("ListAndWatch", client.resource)
+            self._misbehavior.reach("ListAndWatch", client.resource)
         except TurnedAway:
             return
         try:
             for devices in client.watch():
                 if self._stopped:
                     return
-                self._mischief.reach("devices", client.resource)
+                self._misbehavior.reach("devices", client.resource)
                 self._listener.advertised(client.resource, devices)
         except TurnedAway as error:
             _log.info("ListAndWatch cut", extra={"reason": str(error)})
@@ -265,7 +265,7 @@ def _read_device(message: pb.Device) -> Device:
 
 
 def _refusal(request: pb.RegisterRequest) -> str:
-    """Return why a registration cannot be taken; empty when it can."""
+    """Return why a registration is refused; empty if it is not."""
     if request.version != _API_VERSION:
         return (
             f'requested API version "{request.version}" is not supported by kubelet. '

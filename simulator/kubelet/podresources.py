@@ -17,11 +17,11 @@ RATE = 100.0
 BURST = 10
 
 Lister = Callable[[], Iterable[tuple[Pod, PodHoldings]]]
-"""Gives the pods to list and what they hold; frees what ended pods held, as the real one does."""
+"""Returns the pods to list with their devices; frees those of ended pods, as the kubelet does."""
 
 
 def describe(pod: Pod, holdings: PodHoldings) -> pb.ListPodResourcesResponse:
-    """List one pod, without its ordinary init containers (K4), with one entry a device (K16)."""
+    """Return one pod without ordinary init containers (K4), one entry for each device (K16)."""
     entry = pb.PodResources(
         name=pod.name,
         namespace=pod.namespace,
@@ -46,7 +46,7 @@ class TokenBucket:
 
     Args:
         rate: tokens a second.
-        burst: tokens that can pile up.
+        burst: most tokens at a time.
         clock: monotonic seconds.
     """
 
@@ -58,7 +58,7 @@ class TokenBucket:
         self._filled_at = clock()
 
     def allow(self) -> bool:
-        """Take a token, if there is one."""
+        """Take a token; return whether there was one."""
         now = self._clock()
         self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
         self._filled_at = now
@@ -73,7 +73,7 @@ class PodResourcesServer:
 
     Args:
         rate, burst: the limit (K5).
-        mischief: what callers meet.
+        misbehavior: faults for callers.
     """
 
     def __init__(
@@ -83,18 +83,18 @@ class PodResourcesServer:
         *,
         rate: float = RATE,
         burst: int = BURST,
-        mischief: Misbehavior,
+        misbehavior: Misbehavior,
     ) -> None:
         self._lister = lister
         self._bucket = TokenBucket(rate=rate, burst=burst, clock=time.monotonic)
         self._lock = threading.Lock()
         self._socket = socket
         self._server: SocketServer | None = None
-        self._mischief = mischief
+        self._misbehavior = misbehavior
         self._encoded: dict[str, tuple[PodHoldings, bytes]] = {}
 
     def start(self) -> None:
-        """Listen; a stale socket is replaced."""
+        """Listen; replace a stale socket."""
         self._socket.parent.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
         server = SocketServer(self._socket, name="podresources", threads=32)
@@ -111,8 +111,8 @@ class PodResourcesServer:
             self._server.stop(leave_socket=leave_socket)
 
     def _list(self, _request: bytes, context: grpc.ServicerContext) -> bytes:
-        """Answer with every pod and what its containers hold."""
-        self._mischief.meet_caller(context, "List")
+        """Return every pod with the devices of its containers."""
+        self._misbehavior.reach_in_call(context, "List")
         with self._lock:
             allowed = self._bucket.allow()
         if not allowed:
@@ -120,9 +120,9 @@ class PodResourcesServer:
         return b"".join(self._entries())
 
     def _entries(self) -> Iterator[bytes]:
-        """Encode each pod once for as long as it holds the same: most do, from call to call.
+        """Encode each pod again only if its devices have changed, which is rare.
 
-        Messages that follow each other merge: the answer is the entries, joined.
+        Protobuf merges concatenated messages, so the response is the joined entries.
         """
         before, now = self._encoded, dict[str, tuple[PodHoldings, bytes]]()
         for pod, holdings in self._lister():

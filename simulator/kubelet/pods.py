@@ -1,4 +1,4 @@
-"""A pod as the kubelet needs to know it, parsed once at the border."""
+"""The parts of a pod that the kubelet needs, parsed once when it arrives."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ from simulator.kubelet.errors import InvalidPod
 
 MIRROR = "kubernetes.io/config.mirror"
 CONFIG_HASH = "kubernetes.io/config.hash"
-"""Marks the API server's shadow of a static pod."""
+"""Marks the mirror pod of a static pod in the API."""
 
 REJECT = "simulator/reject"
-"""Annotation: refuse the pod with this reason before any plugin is called."""
+"""Annotation: reject the pod with this reason before any plugin is called."""
 REJECT_AFTER = "simulator/reject-after"
-"""Annotation: refuse the pod with this reason after the plugins answered (where the
-predicates of a real kubelet stand, node affinity among them)."""
+"""Annotation: reject the pod with this reason after the plugins were called (when a real kubelet
+checks its predicates, node affinity among them)."""
 FAIL_AFTER = "simulator/fail-after"
-"""Annotation: another device plugin fails after this many Allocate answers of the pod."""
+"""Annotation: another device plugin fails after this many successful Allocates of the pod."""
 RUN_SECONDS = "simulator/run-seconds"
 """Annotation: the pod's containers finish after this time."""
 
@@ -43,14 +43,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What the kubelet reads of a pod.
+    """The parts of a pod that the kubelet reads.
 
     Attributes:
-        uid: tells two pods of one name apart.
+        uid: differs between two pods of one name.
         created: ``creationTimestamp``, whole seconds; batches are sorted by it.
         containers: in the order of admission: the init list, then the containers.
         phase: as the API server showed it.
-        mirror: whether this is the shadow of a static pod.
+        mirror: whether this is the mirror pod of a static pod.
     """
 
     uid: str
@@ -73,7 +73,7 @@ class Pod:
 
     @property
     def path(self) -> str:
-        """Where the API server keeps the pod."""
+        """The pod's path in the API."""
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
     def container(self, name: str) -> Container:
@@ -88,7 +88,7 @@ class Pod:
         raise KeyError(name)
 
     def seconds(self, annotation: str) -> float | None:
-        """Read an annotation that holds seconds; ``None`` when absent or no number."""
+        """Read an annotation in seconds; return ``None`` if it is absent or not a number."""
         try:
             return float(self.annotations[annotation])
         except (KeyError, ValueError):
@@ -123,16 +123,16 @@ def parse_pod(obj: Json, *, static: bool = False) -> Pod:
 
 
 def is_extended(resource: str) -> bool:
-    """Report an extended resource from cpu, memory and what Kubernetes keeps for itself."""
+    """Return whether *resource* is extended: not cpu, memory or another name of Kubernetes."""
     domain, slash, _ = resource.partition("/")
     return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
 def requests_of(pod: Pod) -> dict[str, int]:
-    """Sum up a pod as the scheduler does: the larger of start-up and running.
+    """Sum up a pod's requests as the scheduler does: the larger of start-up and running.
 
-    Sidecars keep what they have, so each later init container needs its own on top of
-    the sidecars started before it.
+    Sidecars keep running, so the request of an init container is added to those of the sidecars
+    started before it.
     """
     running: dict[str, int] = {}
     peak: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""The container runtime: what runs, and what it was given. Survives the kubelet.
+"""The container runtime: the containers and their edits. It survives the kubelet.
 
-One JSON file a pod. A killed kubelet leaves its containers running; :meth:`reboot` is
-what ends them all.
+It writes one JSON file for each pod. Containers of a killed kubelet keep running; :meth:`reboot`
+ends them all.
 """
 
 import json
@@ -15,13 +15,13 @@ from simulator.kubelet.files import write_atomically
 
 @dataclass(frozen=True, slots=True)
 class ContainerRun:
-    """One container, as the runtime knows it.
+    """One container in the runtime.
 
     Attributes:
-        exit_code: of the last time it ended.
+        exit_code: of its last end.
         started_at: unix seconds, of its last start.
         finish_at: unix seconds when it ends by itself; ``None`` for never.
-        received: what it was given at its last start.
+        received: the container edits of its last start.
     """
 
     running: bool
@@ -36,7 +36,7 @@ class SimulatedRuntime:
     """All containers of the node. Safe between threads.
 
     Args:
-        directory: kept over restarts of the kubelet.
+        directory: for its files; kept across restarts of the kubelet.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -49,12 +49,12 @@ class SimulatedRuntime:
             self._pods[path.stem] = {name: ContainerRun(**run) for name, run in containers.items()}
 
     def get(self, uid: str, container: str) -> ContainerRun | None:
-        """Look at one container; ``None`` when it was never started."""
+        """Return one container; ``None`` if it was never started."""
         with self._lock:
             return self._pods.get(uid, {}).get(container)
 
     def running(self) -> frozenset[tuple[str, str]]:
-        """Return (pod UID, container) of all that run."""
+        """Return (pod UID, container) of all running containers."""
         with self._lock:
             return frozenset(
                 (uid, name)
@@ -72,7 +72,7 @@ class SimulatedRuntime:
         now: float,
         finish_at: float | None,
     ) -> ContainerRun:
-        """Run a container, again or for the first time."""
+        """Start a container, for the first time or again."""
         with self._lock:
             containers = self._pods.setdefault(uid, {})
             before = containers.get(container)
@@ -88,7 +88,7 @@ class SimulatedRuntime:
             return run
 
     def finish(self, uid: str, container: str, exit_code: int) -> None:
-        """End a container that runs."""
+        """End a running container."""
         with self._lock:
             run = self._pods.get(uid, {}).get(container)
             if run is not None and run.running:
@@ -102,7 +102,7 @@ class SimulatedRuntime:
                 (self._directory / f"{uid}.json").unlink(missing_ok=True)
 
     def reboot(self) -> None:
-        """End everything at once, as a node reboot does."""
+        """End all containers at once, as a node reboot does."""
         with self._lock:
             for uid, containers in self._pods.items():
                 for name, run in containers.items():

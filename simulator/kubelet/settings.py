@@ -1,4 +1,4 @@
-"""How a simulated kubelet is set up, and where it can be made to misbehave."""
+"""The settings of a simulated kubelet, with its hooks for faults."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from simulator.kubelet.sockets import Misbehavior
 
 @dataclass(frozen=True, slots=True)
 class HookPoint:
-    """Just before or after a call to a plugin, or before the checkpoint is written.
+    """A moment just before or after a call to a plugin or a write of the checkpoint.
 
     Attributes:
         when: ``before`` or ``after``.
@@ -29,39 +29,41 @@ class HookPoint:
 
 
 Hook: TypeAlias = Callable[[HookPoint], None]
-"""Called at every moment; it may raise ``CrashHere``: the kubelet dies there and then."""
+"""Called at every hook point; if it raises ``CrashHere``, the kubelet crashes at once."""
 
 
 def no_hook(moment: HookPoint) -> None:
-    """Let it go on."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything a kubelet is told.
+    """The settings of a kubelet.
 
     Attributes:
-        root_dir: what survives a restart, beside the checkpoint in *plugin_dir*.
-        plugin_dir: where ``kubelet.sock`` is and plugins put theirs.
+        root_dir: for files that survive a restart, apart from the checkpoint in *plugin_dir*.
+        plugin_dir: the folder of ``kubelet.sock`` and of the plugins' sockets.
         pod_resources_socket: ``None`` for a node without one.
-        trace_path: where the trace is appended, JSON lines; ``None`` for memory only.
-        active_pods_only: ``List`` without pods that have ended (1.34 and newer), or with
+        trace_path: the file to which the trace is appended, JSON lines; ``None`` for memory only.
+        seed: of all random choices.
+        active_pods_only: whether ``List`` shows only pods that have not ended (1.34 and newer), or
             all that the API server still has (K8).
         removed_pods_stay: whether a pod deleted with grace period 0 stays in ``List``, with
-            what it holds, until its containers have ended (K20), or leaves at once.
+            its devices, until its containers have ended (K20), or leaves at once.
         list_rate, list_burst: the limit on ``List`` (K5).
         preferred_when_exact: see ``devices``.
-        numa_hint: what a topology manager would say (K23).
-        overtaken_writes: how likely a write of the checkpoint for a plugin's list is overtaken by
-            the next one, and comes after it (K33).
-        endpoint_grace_s: how long a plugin that went away is remembered.
+        numa_hint: stands for the topology manager (K23).
+        overtaken_writes: the probability that a checkpoint write for a plugin's device list is
+            delayed until after the next write (K33).
+        endpoint_grace_s: how long a disconnected plugin is remembered.
         plugin_wait_s: after a restart, how long the first pods wait for the plugins of the
-            checkpoint; the real one waits only as long as its node informer takes.
-        init_run_s: an init container runs for a random time between these.
-        grace_s: a deleted pod ends after a random time between these.
-        start_retry_s: until a container whose start failed is tried again; 10 in the real one.
-        mischief: what happens at its sockets beside what should.
-        node_status_s: how often the node is reported when nothing changes.
+            checkpoint; the real kubelet waits only for its node informer.
+        init_run_s: an init container runs for a random time between these two.
+        grace_s: a deleted pod ends after a random time between these two.
+        start_retry_s: time until a failed start is tried again; 10 s in the real kubelet.
+        node_status_s: time between reports of the node if nothing changes.
+        hook: called before and after each call, for tests.
+        misbehavior: faults at its sockets.
     """
 
     node_name: str
@@ -84,4 +86,4 @@ class Settings:
     start_retry_s: float = 0.5
     node_status_s: float = 10.0
     hook: Hook = no_hook
-    mischief: Misbehavior = field(default_factory=Misbehavior)
+    misbehavior: Misbehavior = field(default_factory=Misbehavior)

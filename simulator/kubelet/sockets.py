@@ -1,4 +1,4 @@
-"""gRPC over unix sockets: serving on one, dying on one, and errors in Go's words."""
+"""gRPC servers on unix sockets, which can end as if killed, and errors in grpc-go's words."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,15 +14,15 @@ LONGEST_PATH = 107
 
 
 class Misbehavior:
-    """What happens at a kubelet's sockets beside what should; nothing, unless somebody plugs it in.
+    """Faults at a kubelet's sockets; none by default.
 
-    Moments: ``Register`` and ``List`` (of no resource), before the call is answered;
-    ``ListAndWatch``, before a plugin's stream is opened; ``devices``, when a list has come.
+    Moments: ``Register`` and ``List`` (without a resource), before the call is handled;
+    ``ListAndWatch``, before a plugin's stream is opened; ``devices``, when a list has arrived.
 
     Attributes:
-        at: by moment, what happens. It is given the resource; it may wait, or raise ``TurnedAway``:
-            the caller gets that, a stream is not opened, or is cut.
-        passed: the moments that went well, each with its resource, over all lives.
+        at: moment -> a function that is called with the resource. It may wait, or raise
+            ``TurnedAway``: then the caller gets that error, or the stream is not opened or is cut.
+        passed: the moments without an error, each with its resource, across all restarts.
     """
 
     def __init__(self) -> None:
@@ -30,33 +30,33 @@ class Misbehavior:
         self.passed: list[tuple[str, str]] = []
 
     def reach(self, moment: str, resource: str = "") -> None:
-        """Let happen what happens at this moment.
+        """Call the function for this moment.
 
         Raises:
-            TurnedAway: it does not go on.
+            TurnedAway: raised by the function.
         """
-        happens = self.at.get(moment)
-        if happens is not None:
-            happens(resource)
+        fault = self.at.get(moment)
+        if fault is not None:
+            fault(resource)
         self.passed.append((moment, resource))
 
-    def meet_caller(self, context: grpc.ServicerContext, moment: str, resource: str = "") -> None:
-        """Do the same in a call, which ends if it does not go on."""
+    def reach_in_call(self, context: grpc.ServicerContext, moment: str, resource: str = "") -> None:
+        """Call the function for this moment in a call, which its error aborts."""
         try:
             self.reach(moment, resource)
         except TurnedAway as error:
             context.abort(error.code, str(error))
 
     def of(self, moment: str) -> list[str]:
-        """Return the resources of one moment, in order."""
+        """Return the resources for which *moment* has passed, in order."""
         return [resource for each, resource in self.passed if each == moment]
 
 
 class SocketServer:
-    """A gRPC server on a unix socket that can end well or as if killed.
+    """A gRPC server on a unix socket that can stop normally or as if killed.
 
     Args:
-        path: the socket; a stale file there is removed by gRPC.
+        path: the socket; gRPC removes a stale file there.
 
     Raises:
         ValueError: *path* is longer than a socket address can be.
@@ -82,11 +82,10 @@ class SocketServer:
         self.grpc.start()
 
     def stop(self, *, leave_socket: bool = False) -> None:
-        """End at once; calls under way are cancelled.
+        """Stop at once; calls in flight are cancelled.
 
         Args:
-            leave_socket: leave the socket's file behind with nobody listening, as a
-                process leaves it that is killed.
+            leave_socket: leave the socket's file without a listener, as a killed process does.
         """
         aside = self.path.with_name(self.path.name + ".x")
         moved = leave_socket and self.path.exists()
@@ -101,8 +100,8 @@ class SocketServer:
 
 
 def in_go_words(error: grpc.RpcError) -> str:
-    """Render an error as grpc-go does, for the message a user will read (K9)."""
-    call = cast(grpc.Call, error)  # every error that a stub raises is its call, too
+    """Return an error's text as grpc-go formats it, for the user's message (K9)."""
+    call = cast(grpc.Call, error)  # an error raised by a stub is also its call
     code = call.code()
     # StatusCode.FAILED_PRECONDITION is FailedPrecondition in Go; CANCELLED has one l less.
     name = code.name.title().replace("_", "").replace("Cancelled", "Canceled")

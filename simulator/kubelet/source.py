@@ -1,4 +1,4 @@
-"""Where pods come from: list, then watch; handed on one batch at a time."""
+"""The source of pods: list, then watch; passed on one batch at a time."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -14,35 +14,35 @@ _log = logging.getLogger(__name__)
 
 
 class Op(Enum):
-    """What is told of pods."""
+    """The kind of a batch."""
 
     LIST = auto()
-    """All that the API server has for the node."""
+    """All pods of the node in the API server."""
     PUT = auto()
-    """New or changed ones."""
+    """New or changed pods."""
     DROP = auto()
-    """Such as the API server has no more."""
+    """Deleted pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodBatch:
-    """A batch: a list, or what an event of a watch brought."""
+    """The pods of a list, or of one watch event."""
 
     op: Op
     pods: tuple[Pod, ...]
 
 
 def pods_of(node_name: str, client: ApiClient, deliver: Callable[[PodBatch], None]) -> Reflector:
-    """Follow the pods of one node; *deliver* takes each batch, in order, and may block."""
+    """Follow the pods of one node; *deliver* is called with each batch, in order, and may block."""
 
-    def happened(kind: str, obj: Json) -> None:
+    def on_event(kind: str, obj: Json) -> None:
         deliver(PodBatch(Op.DROP if kind == "DELETED" else Op.PUT, tuple(_read([obj]))))
 
     return Reflector(
         client,
         "/api/v1/pods",
         on_list=lambda objects: deliver(PodBatch(Op.LIST, tuple(_read(objects)))),
-        on_event=happened,
+        on_event=on_event,
         selector=f"spec.nodeName={node_name}",
     )
 
@@ -52,4 +52,4 @@ def _read(objects: Iterable[Json]) -> Iterator[Pod]:
         try:
             yield parse_pod(obj)
         except InvalidPod as error:
-            _log.warning("pod passed over", extra={"reason": str(error)})
+            _log.warning("pod ignored", extra={"reason": str(error)})

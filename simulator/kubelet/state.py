@@ -1,8 +1,8 @@
-"""What one kubelet knows from its start to its end: its pods, who holds what, its checkpoint.
+"""The state of one kubelet instance: its pods, their devices and the checkpoint.
 
 Pure: no I/O, no lock, no thread. Admissions and starts are generators of the calls to make
-(:mod:`simulator.kubelet.devices`). Whoever drives them, threads with real sockets or a test step
-by step, holds one lock while a method runs or a generator advances, and gives it up during a call.
+(:mod:`simulator.kubelet.devices`). The caller (threads with real sockets, or a test step by step)
+holds one lock while a method runs or a generator advances, and releases it during a call.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from simulator.kubelet.pods import TERMINAL_PHASES, Pod
 
 @dataclass(frozen=True, slots=True)
 class KubeletCheckpoint:
-    """What the kubelet writes down (K27).
+    """The content of the kubelet's checkpoint (K27).
 
     Attributes:
         pods: pod UID -> container -> resource -> holding.
@@ -31,21 +31,21 @@ class KubeletCheckpoint:
 
 @dataclass(slots=True, eq=False)
 class KnownPod:
-    """A pod that this kubelet has come to.
+    """A pod that this kubelet has begun to admit.
 
     Attributes:
-        admitting: its admission is under way.
-        refused: it is over without having been started: rejected now, or by an earlier kubelet.
-        ending: its containers are to end.
-        ended: all of them have.
-        removed: the API server has it no more.
+        admitting: its admission is in progress.
+        rejected: it has ended without a start: rejected now, or by an earlier kubelet.
+        ending: its containers must end.
+        ended: all of its containers have ended.
+        removed: it is deleted from the API server.
         listed: ``List`` shows it although it is removed (K20).
-        keeps: its devices count as its own although it is removed.
+        keeps: it holds its devices although it is removed.
     """
 
     pod: Pod
     admitting: bool = False
-    refused: bool = False
+    rejected: bool = False
     ending: bool = False
     ended: bool = False
     removed: bool = False
@@ -53,21 +53,21 @@ class KnownPod:
     keeps: bool = True
 
     @property
-    def over(self) -> bool:
-        """Whether nothing of it runs or ever will."""
-        return self.refused or self.ended
+    def finished(self) -> bool:
+        """Whether none of its containers runs or will run."""
+        return self.rejected or self.ended
 
 
 class KubeletState:
-    """One life of a kubelet.
+    """The state of one kubelet instance.
 
     Args:
         devices: its device manager.
-        random: the order of pods of one second, and of what ``List`` shows.
-        active_pods_only: ``List`` without pods that are over (1.34 and newer), or with all that
-            the API server still has (K8).
-        overtaken_writes: how likely a write of the checkpoint for a plugin's list is overtaken
-            by the next one, and comes after it (K33).
+        random: for the order of pods created in one second.
+        active_pods_only: whether ``List`` shows only pods that have not ended (1.34 and newer), or
+            all that the API server still has (K8).
+        overtaken_writes: the probability that a checkpoint write for a plugin's device list is
+            delayed until after the next write (K33).
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class KubeletState:
         self._overtaken_writes = overtaken_writes
         self._late: KubeletCheckpoint | None = None
 
-    def begin(
+    def restore(
         self, checkpoint: KubeletCheckpoint | None, running: frozenset[tuple[str, str]], now: float
     ) -> None:
-        """Take over what the kubelet before left (K11, K31).
+        """Load the state that the kubelet before has left (K11, K31).
 
         Args:
-            checkpoint: what it has written down, ``None`` where there is no such file.
-            running: (pod UID, container) of what the runtime says is running.
+            checkpoint: its checkpoint; ``None`` if there is no such file.
+            running: (pod UID, container) of the containers running in the runtime.
             now: monotonic seconds.
         """
         self.devices.running_before = running
@@ -104,24 +104,24 @@ class KubeletState:
     # --- the checkpoint -------------------------------------------------------------------
 
     def advertised(self, resource: str, devices: Iterable[Device]) -> None:
-        """Take a plugin's list of devices, and write it down (K28), in mid-admission too (K30)."""
+        """Store a plugin's device list and write the checkpoint (K28), also mid-admission (K30)."""
         self.devices.advertised(resource, devices)
-        if self._late is None and self.devices.beside.random() < self._overtaken_writes:
-            self._late = self._gathered()
+        if self._late is None and self.devices.start_random.random() < self._overtaken_writes:
+            self._late = self._build_checkpoint()
         else:
             self.write()
 
     def write(self) -> None:
-        """Write the checkpoint; a writer that this one overtakes writes after it (K33)."""
-        self.checkpoint = self._late or self._gathered()
+        """Write the checkpoint; if an older write was delayed, that one wins (K33)."""
+        self.checkpoint = self._late or self._build_checkpoint()
         self._late = None
 
     @property
     def overtaken(self) -> bool:
-        """Whether the next write overtakes one."""
+        """Whether a write is delayed until after the next one."""
         return self._late is not None
 
-    def _gathered(self) -> KubeletCheckpoint:
+    def _build_checkpoint(self) -> KubeletCheckpoint:
         devices = self.devices
         return KubeletCheckpoint(
             {uid: snapshot(devices.pods, uid) for uid in devices.pods},
@@ -135,12 +135,12 @@ class KubeletState:
         return in_order(batch, self._random)
 
     def admit(self, pod: Pod) -> Steps:
-        """Come to a pod: ``List`` shows it from now on (K3), and its containers get devices.
+        """Admit a pod: ``List`` shows it from now on (K3), and its containers get devices.
 
-        One that is to end, or is over, is known and gets nothing.
+        A pod that is being deleted or has ended is listed too, but gets no devices.
 
         Raises:
-            AdmissionFailure: it is refused, see :func:`simulator.kubelet.admission.status_of`.
+            AdmissionFailure: it is rejected, see :func:`simulator.kubelet.admission.status_of`.
         """
         known = self.pods.setdefault(pod.uid, KnownPod(pod))
         known.pod = pod
@@ -151,30 +151,30 @@ class KubeletState:
         try:
             yield from admit(pod, self.devices, self.active)
         except AdmissionFailure:
-            known.refused = True
+            known.rejected = True
             raise
         finally:
             known.admitting = False
 
-    def all_admitted(self) -> None:
-        """Record that the first batch is through: pods that are not known are gone from now on."""
+    def end_first_batch(self) -> None:
+        """Record that the first batch was admitted: from now on, unknown pods count as deleted."""
         self.devices.sources_ready = True
 
     def update(self, pod: Pod) -> None:
-        """Take a pod as the API server has it now."""
+        """Update a pod from the API server."""
         known = self.pods.setdefault(pod.uid, KnownPod(pod))
         known.pod = pod
-        known.refused |= pod.phase in TERMINAL_PHASES and not known.ending and not known.ended
+        known.rejected |= pod.phase in TERMINAL_PHASES and not known.ending and not known.ended
         known.ending |= pod.deleting
 
     def remove(self, uid: str, *, listed: bool = True, keeps: bool = True) -> None:
-        """See that the API server has a pod no more; see :class:`KnownPod` for what it leaves."""
+        """Record that a pod was deleted from the API server; the flags are :class:`KnownPod`'s."""
         known = self.pods.get(uid)
         if known is None:
             return
         known.removed = known.ending = True
         known.listed, known.keeps = listed, keeps
-        if known.over:
+        if known.finished:
             del self.pods[uid]
 
     def end(self, uid: str) -> None:
@@ -186,12 +186,14 @@ class KubeletState:
         if known.removed:
             del self.pods[uid]
 
-    # --- what others ask ------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------
 
     def active(self) -> frozenset[str]:
         """``GetActivePods``: the UIDs of the pods that may hold devices."""
         return frozenset(
-            uid for uid, each in self.pods.items() if not each.over and each.keeps and each.listed
+            uid
+            for uid, each in self.pods.items()
+            if not each.finished and each.keeps and each.listed
         )
 
     def listed(self) -> list[KnownPod]:
@@ -199,16 +201,16 @@ class KubeletState:
         return [
             each
             for each in self.pods.values()
-            if each.listed and not (each.over and self._active_pods_only)
+            if each.listed and not (each.finished and self._active_pods_only)
         ]
 
     def list_pods(self) -> list[tuple[Pod, PodHoldings]]:
-        """``List``: frees what pods held that are over, then tells who holds what (K15)."""
+        """``List``: free the devices of ended pods, then return the pods with theirs (K15)."""
         self.devices.update_allocated(self.active())
         return [(each.pod, snapshot(self.devices.pods, each.pod.uid)) for each in self.listed()]
 
     def active_holdings(self) -> list[tuple[Pod, PodHoldings]]:
-        """Return what the pods that are alive hold."""
+        """Return the active pods with their devices."""
         active = self.active()
         return [
             (self.pods[uid].pod, snapshot(self.devices.pods, uid))
@@ -218,5 +220,5 @@ class KubeletState:
 
 
 def snapshot(holdings: Mapping[str, PodHoldings], uid: str) -> PodHoldings:
-    """Copy what a pod holds, so that it can be read without the lock."""
+    """Copy the devices of a pod, to be read without the lock."""
     return {name: dict(resources) for name, resources in holdings.get(uid, {}).items()}

@@ -1,4 +1,4 @@
-"""Static pods: from a manifest on the node, shown to the API server as mirror pods."""
+"""Static pods: read from a manifest on the node, shown in the API as mirror pods."""
 
 import copy
 import hashlib
@@ -14,11 +14,11 @@ def static_pod(manifest: Json, node_name: str) -> Pod:
     The UID is derived from the manifest and the name ends with the node's.
 
     Raises:
-        InvalidPod: the manifest is no pod.
+        InvalidPod: the manifest is not a pod.
     """
     obj = copy.deepcopy(manifest)
     metadata = obj.setdefault("metadata", {})
-    # Not for secrecy: the kubelet, too, makes the UID of a static pod by MD5.
+    # Not for security: the kubelet, too, makes a static pod's UID with MD5.
     digest = hashlib.md5(
         json.dumps([node_name, manifest], sort_keys=True).encode(), usedforsecurity=False
     ).hexdigest()
@@ -30,7 +30,7 @@ def static_pod(manifest: Json, node_name: str) -> Pod:
 
 
 def mirror_of(pod: Pod) -> Json:
-    """Write the pod that shows a static one on the API server."""
+    """Build the mirror pod of a static pod."""
     obj = copy.deepcopy(pod.manifest)
     metadata = obj["metadata"]
     for field in ("uid", "resourceVersion", "creationTimestamp"):

@@ -1,4 +1,4 @@
-"""The ``status`` of a pod, from what its containers do. Pure."""
+"""The ``status`` of a pod, derived from its containers. Pure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from simulator.kubelet.runtime import ContainerRun
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why a container does not run."""
+    """The reason why a container does not run."""
 
     reason: str
     message: str
@@ -21,12 +21,12 @@ class Waiting:
 def status_body(
     pod: Pod, run_of: Callable[[str, str], ContainerRun | None], waiting: Mapping[str, Waiting]
 ) -> Json:
-    """Write a pod's status.
+    """Build a pod's status.
 
     Args:
         pod: the pod.
-        run_of: (pod UID, container) -> what the runtime knows.
-        waiting: why containers could not be started.
+        run_of: (pod UID, container name) -> the container in the runtime.
+        waiting: container name -> why it could not be started.
     """
     runs = {each.name: run_of(pod.uid, each.name) for each in pod.containers}
     mains = [runs[each.name] for each in pod.containers if each.kind is ContainerKind.MAIN]

@@ -1,7 +1,6 @@
-"""What happened, in order: every call to a plugin, and what became of pods and containers.
+"""The trace: every call to a plugin and the events of pods and containers, in order.
 
-The truth that benchmarks and tests compare with: only the kubelet knows for which
-container it makes a call.
+Benchmarks and tests compare with it: only the kubelet knows for which container a call is.
 """
 
 import json
@@ -20,16 +19,17 @@ class TraceEvent:
     """One line of the trace.
 
     Attributes:
-        ms: since the trace began; of a call, when it was made.
-        unix_ms: the same as unix time, for comparing with what other processes saw.
-        event: ``rpc``, ``start`` (a container starts, with what it received), ``reject``,
-            ``end`` (a pod ended, its devices are free), ``kubelet`` (it started), ``plugin`` (one
-            registered), ``devices`` (its list came), ``lost`` (its stream broke).
-        available: how many were offered in a preferred call, or are healthy in a list.
-        must_include: the IDs that had to be in the answer.
-        ids: the IDs sent to the plugin, or the IDs it preferred.
-        pod_uid, namespace, pod, container: for whom, truly.
-        error: what the plugin answered instead, or why a pod was refused.
+        ms: milliseconds since the trace began; for a call, when it began.
+        unix_ms: the same as unix time, to compare with other processes.
+        event: ``rpc``, ``start`` (of a container, with its edits), ``reject``, ``end`` (of a pod;
+            its devices are free), ``kubelet`` (started), ``plugin`` (registered), ``devices`` (a
+            plugin's list arrived), ``lost`` (a plugin's stream broke).
+        size: the number of devices requested, or in a list.
+        available: the devices offered in a preferred call, or healthy in a list.
+        must_include: the IDs that the response had to contain.
+        ids: the IDs sent to the plugin, or the IDs that it preferred.
+        pod_uid, namespace, pod, container: the true target of the call.
+        error: the plugin's error, or why a pod was rejected.
     """
 
     ms: float
@@ -51,7 +51,7 @@ class TraceEvent:
 
 
 class Trace:
-    """Collects events, and appends each to a file as it happens. Safe between threads.
+    """Collects events and appends each to a file at once. Safe between threads.
 
     Args:
         path: JSON lines; an existing file is continued.
@@ -72,7 +72,7 @@ class Trace:
     def add(
         self, event: str, pod: Pod | None = None, *, at: float | None = None, **fields: Any
     ) -> None:
-        """Append an event with fields of :class:`TraceEvent`; *at* is when it began, else now."""
+        """Append an event with fields of :class:`TraceEvent`; it began *at*, by default now."""
         if pod is not None:
             fields |= {"pod_uid": pod.uid, "namespace": pod.namespace, "pod": pod.name}
         with self._lock:
@@ -86,7 +86,7 @@ class Trace:
 
     @property
     def events(self) -> tuple[TraceEvent, ...]:
-        """Everything since this process began."""
+        """All events since this process began."""
         with self._lock:
             return tuple(self._events)
 
@@ -94,12 +94,12 @@ class Trace:
         return len(self._events)
 
     def containers(self, event: str) -> set[tuple[str, str]]:
-        """Return UID and name of the containers of which there was an *event*."""
+        """Return (pod UID, name) of the containers that have had an *event*."""
         with self._lock:
             return set(self._seen[event])
 
     def pods(self, event: str) -> set[str]:
-        """Return the UIDs of the pods of which there was an *event*."""
+        """Return the UIDs of the pods that have had an *event*."""
         return {uid for uid, _ in self.containers(event)}
 
     def rpcs(self, method: str = "") -> tuple[TraceEvent, ...]:

@@ -1,7 +1,7 @@
-"""Keys to work on, now or later; one key is never worked on by two threads at once.
+"""A queue of keys to process now or later, each by one thread at a time.
 
-The same idea as client-go's: a key added while it is worked on is worked on again, and
-adding it twice before that is once.
+As client-go's: a key added while it is processed is processed again, once even if it was added
+twice.
 """
 
 import threading
@@ -11,14 +11,14 @@ from collections.abc import Callable
 from simulator.kubelet.errors import Stopping
 
 Work = Callable[[str], float | None]
-"""Works on a key; answers in how many seconds to work on it again, or ``None``."""
+"""Processes a key; returns in how many seconds to do so again, or ``None``."""
 
 
 class WorkQueue:
-    """A few threads that work on keys.
+    """A few threads that process keys.
 
     Args:
-        work: called with a key; a :class:`Stopping` from it ends the queue.
+        work: called with a key; if it raises :class:`Stopping`, the queue ends.
     """
 
     def __init__(self, name: str, work: Work, *, threads: int) -> None:
@@ -33,19 +33,19 @@ class WorkQueue:
         ]
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def add(self, key: str, delay: float = 0.0) -> None:
-        """Work on *key* after *delay* seconds, or earlier if it was due earlier."""
+        """Process *key* after *delay* seconds, or earlier if it was due earlier."""
         due = time.monotonic() + delay
         with self._changed:
             self._due[key] = min(due, self._due.get(key, due))
             self._changed.notify()
 
     def stop(self) -> None:
-        """Take no more work; what is under way goes on until :meth:`join`."""
+        """Start no more work; :meth:`join` waits for the work in progress."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -67,7 +67,7 @@ class WorkQueue:
                     del self._due[key]
                     self._busy.add(key)
                     return key
-                self._changed.wait(wait)  # whoever is done wakes us for what was busy
+                self._changed.wait(wait)  # notified when a busy key is done
             return None
 
     def _run(self) -> None:

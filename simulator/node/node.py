@@ -121,7 +121,7 @@ class SimulatedNode:
             )
         )
         if not options.witness:
-            self.kubelet.settings.mischief.at["List"] = deny
+            self.kubelet.settings.misbehavior.at["List"] = deny
         self.api: InMemoryApi[PodObject] = InMemoryApi(self._names, self._inventory)
         self.watch = InMemoryWatch(self.api, self._names, count().__next__)
         self.diary = RecordingLog(lambda: time.time() * 1000)
@@ -191,7 +191,7 @@ class SimulatedNode:
 
     def mirror(self, uid: str) -> str:
         """Show a static pod to the API server, under the UID given back."""
-        pod = next(each for each in self.kubelet.life.pods() if each.uid == uid)
+        pod = next(each for each in self.kubelet.instance.pods() if each.uid == uid)
         shown = mirror_of(pod)
         self._mirrors[uid] = shown["metadata"]["uid"] = f"mirror-of-{uid}"
         self.api.add(PodObject(shown))
@@ -342,7 +342,7 @@ class SimulatedNode:
 
     def _held(self) -> Holdings:
         held: dict[Who, dict[str, frozenset[str]]] = {}
-        for each in self.kubelet.record():
+        for each in self.kubelet.held_devices():
             held.setdefault((each.pod_uid, each.container), {})[each.resource] = frozenset(each.ids)
         return held
 
@@ -353,7 +353,9 @@ class SimulatedNode:
         """
         wrong = []
         for name, resource in self._resources.items():
-            taken = {i for each in self.kubelet.record() if each.resource == name for i in each.ids}
+            taken = {
+                i for each in self.kubelet.held_devices() if each.resource == name for i in each.ids
+            }
             counted = {} if self.agent is None else self.agent.allocator.free(resource)
             for card, places in self._table.by_card(resource).items():
                 free = len(places - taken)

@@ -233,7 +233,7 @@ class Faults:
     def admitted(self, pod: Pod) -> None:
         """See whether the checkpoint has what a pod got whose admission is over."""
         kubelet, known = self.world.kubelet, self.world.kubelet.state.pods.get(pod.uid)
-        if known is not None and not known.over:
+        if known is not None and not known.finished:
             names = [each.name for each in pod.containers]
             if any(kubelet.saved(pod.uid, each) != kubelet.of(pod, each) for each in names):
                 self.note("checkpoint overtaken (K33)")

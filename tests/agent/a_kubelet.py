@@ -26,12 +26,12 @@ def make_kubelet(folder: Path, **more: Any) -> Kubelet:
 
 def registered(kubelet: Kubelet) -> list[str]:
     """The resources registered so far, in order."""
-    return kubelet.settings.mischief.of("Register")
+    return kubelet.settings.misbehavior.of("Register")
 
 
 def client_of(kubelet: Kubelet, resource: str) -> PluginClient:
     """The kubelet's connection to the plugin of a resource."""
-    found = kubelet.life.manager.plugins.get(resource)
+    found = kubelet.instance.manager.plugins.get(resource)
     assert found is not None
     return found
 

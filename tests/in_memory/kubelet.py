@@ -5,7 +5,6 @@ from random import Random
 from typing import Protocol
 
 from contract.resource import Resource
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.devices import (
     AllocateStep,
     Devices,
@@ -21,6 +20,7 @@ from simulator.kubelet.devices import (
 from simulator.kubelet.errors import AdmissionFailure, PluginCallFailed, StartFailure
 from simulator.kubelet.numa import NO_NODE, Device, Holding
 from simulator.kubelet.pods import TERMINAL_PHASES
+from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.state import KnownPod, KubeletCheckpoint, KubeletState
 from simulator.node.api import InMemoryApi
 from tests.in_memory.pods import OTHER_PLUGIN, Container, Pod
@@ -87,7 +87,7 @@ class Kubelet:
             overtaken: how likely a write for a plugin's list is overtaken (K33).
         """
         self.active_only = active_only
-        self.life = 0
+        self.instance = 0
         self.pods: dict[str, Pod] = {}
         self.queue: list[Pod] = []
         self.admitting: Pod | None = None
@@ -104,7 +104,7 @@ class Kubelet:
         self._run: RunningSteps | None = None
         self._removed: bool | None = None  # by force, in mid-admission; whether it keeps its places
         self.state = self._begin(KubeletCheckpoint(registered=dict.fromkeys(Resource, ())))
-        self.state.all_admitted()
+        self.state.end_first_batch()
 
     # --- lives ----------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Kubelet:
             active_pods_only=self.active_only,
             overtaken_writes=self._overtaken,
         )
-        state.begin(checkpoint, frozenset(self.runs), 0.0)
+        state.restore(checkpoint, frozenset(self.runs), 0.0)
         devices.connected(OTHER_PLUGIN, PluginOptions())
         devices.advertised(OTHER_PLUGIN, _OTHERS)
         return state
@@ -129,7 +129,7 @@ class Kubelet:
 
     def restart(self) -> None:
         """Die and come up again (K11); the plugin has to register anew, and all pods come back."""
-        self.life += 1
+        self.instance += 1
         self.connected = False
         self.admitting = self._run = self._removed = None
         self.state = self._begin(self.state.checkpoint)
@@ -140,7 +140,7 @@ class Kubelet:
         self.queue = [*self.statics, *(by_uid[each.uid] for each in listed)]
         self._batch = len(self.queue)
         if not self._batch:
-            self.state.all_admitted()
+            self.state.end_first_batch()
 
     def register(self) -> None:
         """Let the plugin register, and list its devices."""
@@ -156,7 +156,7 @@ class Kubelet:
 
     def overtake(self) -> None:
         """Let the plugin list its devices; the write that comes next overtakes the one for it."""
-        self.state._late = self.state._gathered()
+        self.state._late = self.state._build_checkpoint()
 
     def hold(self, pod: Pod, container: str, held: Mapping[Resource, Sequence[str]]) -> None:
         """Have given places to a container at some time, whatever they are; and write it down."""
@@ -230,14 +230,14 @@ class Kubelet:
             self.state.end(pod.uid)
         elif known.ending:  # never admitted, or not again; what ran is ended
             self.end(pod)
-        elif known.refused:
+        elif known.rejected:
             self._forget_runs(pod)
             self.statuses.append((pod, "Failed"))
         if self._removed is not None:
             self._remove(pod, keeps=self._removed)
             self._removed = None
         if not self._batch:
-            self.state.all_admitted()
+            self.state.end_first_batch()
 
     def _do(self, pod: Pod, step: Step) -> Reply:
         container = pod.container(step.container.name)
@@ -353,7 +353,7 @@ class Kubelet:
         return [
             self.pods[each.pod.uid]
             for each in self._known()
-            if not (each.admitting or each.removed or each.over)
+            if not (each.admitting or each.removed or each.finished)
         ]
 
     def _known(self) -> list[KnownPod]:
@@ -361,7 +361,7 @@ class Kubelet:
 
     def untold(self) -> set[str]:
         """Return the UIDs of listed pods that ended or were rejected, which nobody was told."""
-        pods = [self.pods[each.pod.uid] for each in self.state.listed() if each.over]
+        pods = [self.pods[each.pod.uid] for each in self.state.listed() if each.finished]
         return {uid for pod in pods if pod.phase not in TERMINAL_PHASES for uid in pod.uids}
 
     # --- what pods hold -------------------------------------------------------------------

@@ -116,7 +116,7 @@ class Node:
             pod_resources=self,
             checkpoint=self,
             store=self.store,
-            kubelet=lambda: f"life {self.kubelet.life}",
+            kubelet=lambda: f"life {self.kubelet.instance}",
             writer=self.api,
             decision_log=self.decides_to(),
             inject=self.inject,

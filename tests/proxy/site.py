@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Self
 
 from proxy.program import Proxy
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.plugins import PluginClient
+from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.settings import Settings
 from simulator.kubelet.trace import TraceEvent
 
@@ -171,7 +171,7 @@ class Site:
         return self.kubelet.capacity()[1].get(RESOURCE, 0)
 
     def client(self, resource: str = RESOURCE) -> PluginClient:
-        found = self.kubelet.life.manager.plugins.get(resource)
+        found = self.kubelet.instance.manager.plugins.get(resource)
         assert found is not None, f"no plugin of {resource} is registered"
         return found
 

@@ -205,7 +205,7 @@ def test_a_kubelet_that_drops_the_proxy_again_and_again_is_asked_with_growing_pa
     def drop(_resource: str) -> None:
         raise TurnedAway("dropped")
 
-    at = running.kubelet.settings.mischief.at
+    at = running.kubelet.settings.misbehavior.at
     at["devices"] = drop
     plugin("a").register()
     wait("it is dropped", lambda: running.losses > 3)

@@ -217,14 +217,14 @@ class GpuNode:
         """Delete a pod; its containers linger on the runtime until the test ends."""
         self.api.delete(f"{PODS}/{name}", uid=uid)
         eventually(
-            lambda: uid not in {each.pod_uid for each in self._kubelet.record()}, "it is gone"
+            lambda: uid not in {each.pod_uid for each in self._kubelet.held_devices()}, "it is gone"
         )
 
     def tickets(self, uid: str, container: str = "c0") -> list[str]:
         """Give the core places that a container holds, by the kubelet's record."""
         return sorted(
             device_id
-            for each in self._kubelet.record()
+            for each in self._kubelet.held_devices()
             if (each.pod_uid, each.container, each.resource) == (uid, container, NAMES.core)
             for device_id in each.ids
         )

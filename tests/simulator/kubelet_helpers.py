@@ -283,7 +283,7 @@ class Node:
         return next(
             (
                 tuple(sorted(each.ids))
-                for each in self.kubelet.record()
+                for each in self.kubelet.held_devices()
                 if (each.pod_uid, each.container, each.resource)
                 == (obj["metadata"]["uid"], name, resource)
             ),

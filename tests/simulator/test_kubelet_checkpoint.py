@@ -6,10 +6,10 @@ from functools import reduce
 
 import pytest
 
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.checkpoint import FILE_NAME, decode, encode
 from simulator.kubelet.errors import CorruptCheckpoint
 from simulator.kubelet.numa import Holding
+from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.state import KubeletCheckpoint
 from simulator.kubelet.staticpods import mirror_of
 from tests.simulator.kubelet_helpers import (
@@ -266,7 +266,7 @@ def test_k33_an_overtaken_write_leaves_the_file_one_container_old_until_the_next
         n.admit(p)
         assert set(written(n)) == {uid_of(first), uid_of(p)}
         plugin.tell()
-        wait_for(lambda: n.kubelet.life.state.overtaken)
+        wait_for(lambda: n.kubelet.instance.state.overtaken)
         n.admit(q)
         assert uid_of(q) not in written(n)
         n.admit(pod("r", container("c", 1)))
@@ -282,7 +282,7 @@ def test_k34_the_uid_of_a_static_pod_is_not_that_of_its_mirror() -> None:
         n.wait_idle()
         assert len(uid) == 32  # a hash of its configuration, no UUID
         assert set(written(n)) == {uid}
-        [static] = n.kubelet.life.pods()
+        [static] = n.kubelet.instance.pods()
         shown = mirror_of(static)["metadata"]
         assert "uid" not in shown  # the API server gives it one
         assert shown["annotations"]["kubernetes.io/config.hash"] == uid

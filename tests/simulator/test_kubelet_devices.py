@@ -10,10 +10,10 @@ from contract.demand import ContainerDemand, ContainerKind, Demand, PodDemand
 from contract.resource import Resource
 from contract.reusable import most_at_once, reusable_ids
 from simulator.kubelet import devices as state
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.devices import AllocateStep, Devices, PluginOptions, PreferStep, Step
 from simulator.kubelet.numa import Device, NumaHint, no_hint
 from simulator.kubelet.pods import Container, Pod
+from simulator.kubelet.responses import PluginResponse
 
 R = "example.com/r"
 
@@ -76,7 +76,7 @@ def calls(steps: list[Step]) -> list[str]:
 
 def test_without_alignment_the_plugin_is_asked_even_when_exactly_enough_are_free() -> None:
     """As the source of 1.36 has it: nothing is aligned, so the early return never comes."""
-    assert calls(Driver(make(3)).admit(a_pod(main(r=3))))[0] == "PreferCall"
+    assert calls(Driver(make(3)).admit(a_pod(main(r=3))))[0] == "PreferStep"
 
 
 NUMA = {"r0": (0,), "r1": (0,), "r2": (1,), "r3": (1,), "r4": (1,)}

@@ -31,7 +31,7 @@ NEVER = (3600.0, 3600.0)
 def end(n: Node, obj: dict[str, Any]) -> None:
     """Let the containers of a pod that is being deleted end now."""
     for each in obj["spec"]["containers"]:
-        n.kubelet.life.workers.restart(obj["metadata"]["uid"], each["name"])
+        n.kubelet.instance.workers.restart(obj["metadata"]["uid"], each["name"])
 
 
 def _call(error: grpc.RpcError) -> grpc.Call:

@@ -130,7 +130,7 @@ def assert_right(node: SimulatedNode, *uids: str) -> None:
     calls, held = defaultdict(list), defaultdict(set)
     for each in node.admissions():
         calls[each.event.pod_uid].append(each.verdict)
-    for one in node.kubelet.record():
+    for one in node.kubelet.held_devices():
         held[one.pod_uid].add(one.container)
     for uid in uids:
         assert {*calls[uid]} == {Attribution.RIGHT}, f"{uid}: {calls_of(node, uid)}"
@@ -160,7 +160,7 @@ def places_of(node: SimulatedNode, uid: str, container: str = "") -> set[tuple[s
     """What a pod, or one container of it, holds by the kubelet's own record: resource and ID."""
     return {
         (each.resource, device_id)
-        for each in node.kubelet.record()
+        for each in node.kubelet.held_devices()
         if each.pod_uid == uid and container in ("", each.container)
         for device_id in each.ids
     }

@@ -152,7 +152,7 @@ class Site:
         """A pod shows what the kubelet holds for it, container by container."""
         name = obj["metadata"]["name"]
         held: dict[str, dict[str, list[str]]] = {}
-        for each in self.kubelet.record():
+        for each in self.kubelet.held_devices():
             if (each.namespace, each.pod) == ("default", name):
                 cards = [device_id.partition("::")[0] for device_id in each.ids]
                 held.setdefault(each.container, {})[each.resource] = cards
@@ -249,7 +249,7 @@ def test_pods_that_only_the_kubelet_knows_are_served_by_what_list_shows(site: Si
         site.server.restore()
         site.server.set_outage(Outage.NONE)
         eventually(lambda: all(site.recorded(n) for n in ("known", "late", "later")), "written")
-        pod = next(each for each in site.kubelet.life.pods() if each.uid == uid)
+        pod = next(each for each in site.kubelet.instance.pods() if each.uid == uid)
         mirror = site.create(mirror_of(pod))
         eventually(lambda: site.recorded("static-node"), "the mirror pod shows it, too")
         eventually(lambda: agent.pending() == 0, "everything is written")
@@ -284,7 +284,7 @@ def test_an_agent_that_starts_in_an_outage_serves_without_knowing_any_pod(site: 
     site.check_record(before)
     for each in arriving:
         site.check_record(each)
-    holders = [(held.resource, each) for held in site.kubelet.record() for each in held.ids]
+    holders = [(held.resource, each) for held in site.kubelet.held_devices() for each in held.ids]
     assert len(set(holders)) == len(holders)
 
 

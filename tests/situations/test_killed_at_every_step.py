@@ -229,7 +229,7 @@ def held(node: SimulatedNode, uid: str) -> Places:
     """What the kubelet has given to a pod."""
     return {
         (each.container, each.resource): frozenset(each.ids)
-        for each in node.kubelet.record()
+        for each in node.kubelet.held_devices()
         if each.pod_uid == uid
     }
 
@@ -280,7 +280,7 @@ def check(case: Case) -> None:
 def check_received(node: SimulatedNode) -> None:
     """Every container sees the one card on which its cores and its memory are."""
     cards: dict[tuple[str, str], set[str]] = {}
-    for each in node.kubelet.record():
+    for each in node.kubelet.held_devices():
         of = cards.setdefault((each.pod_uid, each.container), set())
         of |= {device_id.partition("::")[0] for device_id in each.ids}
         assert {each.received["envs"]["NVIDIA_VISIBLE_DEVICES"]} == of

@@ -26,7 +26,7 @@ from tests.situations.build import (
 
 @contextmanager
 def denied(node: SimulatedNode) -> Iterator[None]:
-    at = node.kubelet.settings.mischief.at
+    at = node.kubelet.settings.misbehavior.at
     at["List"] = deny
     yield
     del at["List"]

@@ -201,7 +201,7 @@ def test_rejected_and_good_pods_by_turns(keeps_rejected: bool) -> None:
             assert_right(node, uid_of(good))
             assert evidence_of(node, uid_of(good)) == {Evidence.WITNESS: 2}
             node.remove(uid_of(good))
-            wait_for(lambda: not node.kubelet.record())
+            wait_for(lambda: not node.kubelet.held_devices())
             node.sweep()
         node.admit([a_pod("probe")])
         assert_sound(node)

@@ -65,7 +65,7 @@ def test_a_burst_with_force_deletions_names_everybody_rightly(
         assert {each.ref.container for each in node.diary.said if each.ref} == {"c0"}
         assert node.diary.counts["corrected"] == 0
         assert node.diary.refusals == []
-        wait_for(lambda: len(node.kubelet.record()) == 2 * (len(kept) + 1))
+        wait_for(lambda: len(node.kubelet.held_devices()) == 2 * (len(kept) + 1))
         node.admit([a_pod("last", gpu("c0", 3, 1))])
         assert_sound(node)
 
@@ -103,7 +103,9 @@ def test_a_pod_whose_spec_nobody_knows_gets_its_memory_where_its_cores_are(
             if mirrored:
                 node.mirror(uid)
         for uid in uids:
-            for each in {one.container for one in node.kubelet.record() if one.pod_uid == uid}:
+            for each in {
+                one.container for one in node.kubelet.held_devices() if one.pod_uid == uid
+            }:
                 assert len(cards_of(node, uid, each)) == 1, (uid, each)
         assert node.double_grants() == 0
         assert node.diary.refusals == []

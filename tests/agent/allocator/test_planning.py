@@ -204,7 +204,7 @@ def test_a_node_is_filled_with_all_that_fits_and_a_pod_is_refused_at_once_or_ser
         pod = make_pod(f"p{number}", *named)
         with suppress(PlacementError):
             node.admit(pod, order)
-        assert possible is not node.kubelet.state.pods[pod.uid].refused
+        assert possible is not node.kubelet.state.pods[pod.uid].rejected
         if not possible:
             assert pod.uid not in node.kubelet.holdings, "refused at its first call"
             continue

@@ -23,12 +23,12 @@ from contract.allocation import Allocation, Evidence, decode_allocations
 from simulator.api.faults import Fault, Outage
 from simulator.api.server import ApiServer
 from simulator.client import ApiClient
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.checkpoint import CheckpointStore
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import PluginCallFailed, TurnedAway
 from simulator.kubelet.node import Kubelet
 from simulator.kubelet.numa import NO_NODE, Holding
+from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.settings import HookPoint
 from simulator.kubelet.state import KubeletCheckpoint
 from tests.agent.a_kubelet import TurnsAway, client_of, make_kubelet, registered, serve
@@ -250,7 +250,7 @@ def test_what_is_free_is_not_told_before_it_is_known(
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     pace = InventoryPace(write=0.01, check=0.01, freed=0.01)
     answers = threading.Event()
-    kubelet.settings.mischief.at["List"] = lambda _resource: answers.wait(DEADLINE_S)
+    kubelet.settings.misbehavior.at["List"] = lambda _resource: answers.wait(DEADLINE_S)
     with running(settings, inventory_pace=pace) as agent:
         waits = (503, "the node's pods are not known yet\n")
         eventually(lambda: page(agent, "/readyz") == waits, "it waits for List")
@@ -329,7 +329,7 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
 ) -> None:
     """The kubelet's record could not be had when this agent came up and registered."""
     monkeypatch.setattr(refresher, "_REFRESH_SECONDS", 0.05)
-    at = kubelet.settings.mischief.at
+    at = kubelet.settings.misbehavior.at
     server.apply(make_manifest("a", (30, 8), annotations={NAMES.use_gpu_uuid: "GPU-1"}))
     server.fail(Fault(503), f"patch {PODS}/a")
     with running(settings) as killed:

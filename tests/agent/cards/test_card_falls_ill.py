@@ -65,7 +65,7 @@ class Stage:
     def card(self, name: str) -> str:
         (found,) = {
             Slot.parse(each).card
-            for held in self.kubelet.record()
+            for held in self.kubelet.held_devices()
             if held.pod == name
             for each in held.ids
         }

@@ -16,8 +16,8 @@ from agent.errors import CheckpointError
 from agent.kubelet.checkpoint import FILE_NAME, CheckpointFile, CheckpointParser
 from simulator.kubelet import checkpoint as kubelets
 from simulator.kubelet import state as kubelet_state
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.numa import Holding
+from simulator.kubelet.responses import PluginResponse
 from tests.agent.builders import CORE, MEMORY, patient
 from tests.agent.fakes import NAMES, RESOURCES
 from tests.examples import any_json

@@ -14,12 +14,12 @@ import pytest
 from agent.allocator.interfaces import ListedContainer, ListedPod
 from agent.errors import Unavailable
 from agent.kubelet.podresources import PodResources
-from simulator.kubelet.answers import PluginResponse
 from simulator.kubelet.devices import PodHoldings
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.numa import NO_NODE, Holding
 from simulator.kubelet.podresources import PodResourcesServer
 from simulator.kubelet.pods import Pod, parse_pod
+from simulator.kubelet.responses import PluginResponse
 from simulator.kubelet.sockets import Misbehavior
 from tests.agent.a_kubelet import TurnsAway
 from tests.agent.builders import CORE, MEMORY
@@ -34,9 +34,9 @@ class Shown:
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "pr.sock"
         self.pods: dict[str, dict[str, dict[str, list[str]]]] = {}
-        mischief = Misbehavior()
-        self.at = mischief.at
-        self.server = PodResourcesServer(self.socket, self._list, mischief=mischief)
+        misbehavior = Misbehavior()
+        self.at = misbehavior.at
+        self.server = PodResourcesServer(self.socket, self._list, misbehavior=misbehavior)
 
     def _list(self) -> Iterator[tuple[Pod, PodHoldings]]:
         for name, containers in self.pods.items():

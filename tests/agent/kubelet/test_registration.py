@@ -71,7 +71,7 @@ class Site:
     @property
     def at(self) -> dict[str, Callable[[str], object]]:
         """What the kubelet does beside what it should."""
-        return self.kubelet.settings.mischief.at
+        return self.kubelet.settings.misbehavior.at
 
     @property
     def resources(self) -> list[str]:

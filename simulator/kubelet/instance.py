@@ -1,4 +1,4 @@
-"""One life of a kubelet process: everything that a restart loses."""
+"""One instance of the kubelet process: everything that is lost at a restart."""
 
 import logging
 import queue
@@ -27,13 +27,15 @@ _JOIN_S = 1.5
 _POLL_S = 0.1
 
 
-class Incarnation:
-    """From start to stop, or to being killed.
+class RunningInstance:
+    """One run of the kubelet, from its start until it is stopped or killed.
 
     Args:
-        api: the API server; ``None`` when pods are only delivered by hand.
-        runtime: outlives this.
-        trace: outlives this.
+        settings: of the kubelet.
+        api: the API server; ``None`` if pods come only from :meth:`deliver`.
+        runtime: the container runtime, which survives this instance.
+        trace: survives this instance, too.
+        random: of this instance.
     """
 
     def __init__(
@@ -90,16 +92,16 @@ class Incarnation:
         if settings.pod_resources_socket is not None:
             self.pod_resources = PodResourcesServer(
                 settings.pod_resources_socket,
-                self.manager.listed,
+                self.manager.list_pods,
                 rate=settings.list_rate,
                 burst=settings.list_burst,
-                mischief=settings.mischief,
+                misbehavior=settings.misbehavior,
             )
         self._source = pods_of(settings.node_name, api, self.deliver) if api else None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Serve, then look for pods."""
+        """Start to serve, then to follow the node's pods."""
         self._trace.add("kubelet")
         self.manager.start(self._runtime.running())
         if self.pod_resources is not None:
@@ -114,7 +116,7 @@ class Incarnation:
             thread.start()
 
     def stop(self, *, leave_sockets: bool = False) -> None:
-        """End at once: nothing more is recorded, said or written. A killed one leaves sockets."""
+        """End at once, without further records, reports or writes; a killed one leaves sockets."""
         self.stopping.set()
         self._node_changed.set()
         if self._source is not None:
@@ -131,7 +133,7 @@ class Incarnation:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def deliver(self, change: PodBatch) -> None:
-        """Hand a batch to the sync loop, without mirrors: the static pods themselves run here."""
+        """Pass a batch to the sync loop, without mirror pods: the static pods themselves run."""
         pods = tuple(pod for pod in change.pods if not pod.mirror)
         self._changes.put(PodBatch(change.op, pods))
 
@@ -141,12 +143,12 @@ class Incarnation:
         return next((pod for pod in newest_first if pod.full_name == full_name), None)
 
     def pods(self) -> tuple[Pod, ...]:
-        """Return all pods of the node: static ones too, and those that still end (K20)."""
+        """Return all pods of the node: also static and terminating ones (K20)."""
         with self.manager.lock:
             return tuple(each.pod for each in self.state.pods.values())
 
     def idle(self) -> bool:
-        """Return whether every batch delivered so far has been worked on."""
+        """Return whether all delivered batches have been processed."""
         return self._changes.unfinished_tasks == 0
 
     # The sync loop: one thread, one batch at a time (K1)
@@ -173,23 +175,23 @@ class Incarnation:
             known = {
                 each.pod.uid: each.pod for each in self.state.pods.values() if not each.removed
             }
-        told = {pod.uid for pod in change.pods}
+        delivered = {pod.uid for pod in change.pods}
         names = {pod.full_name for pod in change.pods}
         for uid, pod in known.items():
             missing = change.op is Op.LIST and not pod.static
-            # Of one whose name another has now, the DELETED was missed.
-            if uid not in told and (missing or pod.full_name in names):
+            # If another pod has this pod's name now, the DELETED event was missed.
+            if uid not in delivered and (missing or pod.full_name in names):
                 self._remove(uid)
         if not self._ready and self._settings.plugin_wait_s:
             self.manager.wait_for_plugins(self._settings.plugin_wait_s)
         for pod in self.state.in_order(each for each in change.pods if each.uid not in known):
             self._add(pod)
         if not self._ready and not any(pod.static for pod in change.pods):
-            # Only now: while the first batch is admitted, a pod that is not known yet may still
-            # hold devices.
+            # Not before: while the first batch is admitted, pods that are not known yet may
+            # still hold devices.
             self._ready = True
             with self.manager.lock:
-                self.state.all_admitted()
+                self.state.end_first_batch()
         for pod in change.pods:
             if pod.uid in known:
                 self._update(pod)
@@ -200,7 +202,7 @@ class Incarnation:
         except AdmissionFailure as failure:
             status = status_of(failure)
             self._trace.add("reject", pod, error=status["message"])
-            self.workers.refuse(pod, dict(status))
+            self.workers.reject(pod, dict(status))
         else:
             self.workers.queue.add(pod.uid)
 

@@ -131,8 +131,8 @@ def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
     strict = replace(step, link="nvlink")
     assert planned([strict], rooms, links=links) == {"c0": [2, 3]}
     assert refusal([strict], rooms[:3], links=links) == (
-        "no card fits 200 cores and 0 memory blocks: no 2 of 3 fitting cards are connected by NVLink "
-        "(gpu-link: nvlink); 3 cards: fits"
+        "no card fits 200 cores and 0 memory blocks: no 2 of 3 fitting cards are connected by "
+        "NVLink (gpu-link: nvlink); 3 cards: fits"
     )
     chosen = replace(strict, chosen=("GPU-0", "GPU-1"))
     assert planned([chosen], rooms, links=links) == {"c0": [2, 3]}
@@ -301,7 +301,8 @@ def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> Non
         "GPU-1: the container's other resource is on another card"
     )
     assert refusal(pod((50, 4), must=(0, 1)), [room(0), room(1)]) == (
-        "no card fits 50 cores and 4 memory blocks: devices of 2 cards must be reused; 2 cards: fits"
+        "no card fits 50 cores and 4 memory blocks: devices of 2 cards must be reused; "
+        "2 cards: fits"
     )
 
 

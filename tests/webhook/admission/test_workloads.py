@@ -173,8 +173,10 @@ def test_anything_else_passes_unread_with_a_warning(changes: dict[str, Any], wha
     new = _workload(TEMPLATE, _template(core="150"))
     assert _validate(_review(new, **changes)) == Decision(
         warnings=(
-            "gpu-turnstile checks only objects with a pod template here: "
-            f"{what} is allowed unchecked",
+            (
+                "gpu-turnstile checks only objects with a pod template here: "
+                f"{what} is allowed unchecked"
+            ),
         )
     )
 

@@ -46,7 +46,7 @@ def _of_node(**changed: object) -> bytes:
 
 NULL, LIST, SEVEN = "Invalid value: null", "Invalid value: a list", "Invalid value: 7"
 MAPPING, NODE = "must be a mapping", "must be the name of a node"
-ONE = "NodeNames, Nodes: must be one of them"
+ONE = "NodeNames, Nodes: must be exactly one of them"
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ ONE = "NodeNames, Nodes: must be one of them"
         ),
         (_of_pod(spec=7), f"Pod.spec: {SEVEN}: {MAPPING}"),
         (_of_pod(spec={"nodeName": 7}), f"Pod.spec.nodeName: {SEVEN}: must be text"),
-        (body({"Pod": POD}), f"{ONE}, neither is there"),
-        (body({**ARGS, "Nodes": {"items": []}}), f"{ONE}, both are there"),
+        (body({"Pod": POD}), f"{ONE}, found neither"),
+        (body({**ARGS, "Nodes": {"items": []}}), f"{ONE}, found both"),
         (body({**ARGS, "NodeNames": "n1"}), 'NodeNames: Invalid value: "n1": must be a list'),
         (body({**ARGS, "NodeNames": ["n1", None]}), f"NodeNames[1]: {NULL}: {NODE}"),
         (body({**ARGS, "NodeNames": ["a,b"]}), f'NodeNames[0]: Invalid value: "a,b": {NODE}'),

@@ -1,14 +1,14 @@
-"""The errors, by whose fault they are.
+"""The errors of the package, by cause.
 
 ::
 
-    CertsError               one line for the person at the keyboard
-    ├── InvalidField         an argument breaks a rule: names field, value and rule
-    ├── InvalidCertificate   what was read is not a certificate, or not one that can sign
-    ├── StoreError           the place refuses: it exists, is full, cannot be read
-    └── ClusterError         the API server refuses, or does not answer
-        ├── Foreign          what is there is somebody else's: it is left alone
-        └── Conflict         somebody else was faster, or nobody answered: look again
+    CertsError               one line for the user
+    ├── InvalidField         an argument breaks a rule: has field, value and rule
+    ├── InvalidCertificate   not a certificate, or not one that can sign
+    ├── StoreError           a file exists, or cannot be written or read
+    └── ClusterError         the API server rejects a request, or does not respond
+        ├── Foreign          the object belongs to another owner: it is not changed
+        └── Conflict         the object has changed, or may have: read it again
 """
 
 from common.text import cut
@@ -37,12 +37,12 @@ class StoreError(CertsError):
 
 
 class ClusterError(CertsError):
-    """The API server refuses, does not answer, or holds something that cannot be used."""
+    """The API server rejects a request, does not respond, or has an unusable object."""
 
 
 class Foreign(ClusterError):
-    """An object belongs to somebody else."""
+    """An object belongs to another owner."""
 
 
 class Conflict(ClusterError):
-    """An object has changed since it was read, or may have: look again before the next write."""
+    """An object has changed since it was read, or may have: read it before the next write."""

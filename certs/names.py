@@ -22,12 +22,12 @@ LONGEST_DAYS = 3650
 
 @dataclass(frozen=True, slots=True)
 class CertificateSubject:
-    """Whom a serving certificate names, and for how long.
+    """The names in a serving certificate, and its validity.
 
     Attributes:
-        dns: host names, lower case, without doubles, in the order given.
-        ips: addresses, without doubles, in the order given.
-        days: how long it is valid from now.
+        dns: host names, lower case, without duplicates, in the given order.
+        ips: addresses, without duplicates, in the given order.
+        days: days for which it is valid from now.
     """
 
     dns: tuple[str, ...]
@@ -36,10 +36,10 @@ class CertificateSubject:
 
 
 def parse_subject(dns: Iterable[str], ips: Iterable[str], days: int) -> CertificateSubject:
-    """Read the arguments of a person.
+    """Read the arguments of a command line.
 
     Raises:
-        InvalidField: naming the field, the value and the rule.
+        InvalidField: an argument breaks a rule.
     """
     subject = CertificateSubject(
         tuple(dict.fromkeys(parse_dns_name(each) for each in dns)),
@@ -75,7 +75,7 @@ def parse_ip(text: str) -> Address:
     """Read an IPv4 or IPv6 address.
 
     Raises:
-        InvalidField: it is none, or is bound to one interface, which no certificate can hold.
+        InvalidField: it is not an address, or has an interface, which no certificate can hold.
     """
     try:
         address = ipaddress.ip_address(text)

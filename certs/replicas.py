@@ -1,4 +1,4 @@
-"""The certificates that webhooks serve, read by a handshake with each."""
+"""Reads the certificates that webhook replicas serve, by a TLS handshake with each."""
 
 import socket
 import ssl
@@ -15,27 +15,27 @@ _LARGEST_PORT = 65535
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """All webhooks behind a host name.
+    """All webhook replicas behind a host name.
 
     Attributes:
-        host: stands for the addresses of all webhooks, as that of a headless Service does.
-        port: where each of them listens.
+        host: resolves to the addresses of all replicas, like the name of a headless Service.
+        port: port of each replica.
     """
 
     host: str
     port: int
 
     def fetch_served(self, server_name: str) -> Served:
-        """Return what each address serves by *server_name* (SNI); ``None`` where nobody answers."""
+        """Return each address's certificate for *server_name* (SNI); ``None`` if it is silent."""
         try:
             found = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
-        except OSError:  # nobody is there, or the name server is away: nothing is known
+        except OSError:  # no replica, or no name server: nothing is known
             return {}
         addresses = sorted({str(address[0]) for *_, address in found})
         return {each: self._shake(each, server_name) for each in addresses}
 
     def _shake(self, address: str, server_name: str) -> Certificate | None:
-        # Whatever is shown is looked at and nothing is sent: there is nothing to trust.
+        # The certificate is only read, and nothing is sent: no verification is needed.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -51,10 +51,10 @@ class Replicas:
 
 
 def parse_replicas(text: str) -> Replicas | None:
-    """Read ``HOST:PORT``; nothing is nobody.
+    """Read ``HOST:PORT``; ``None`` if the text is empty.
 
     Raises:
-        InvalidField: it is something else.
+        InvalidField: it has another form.
     """
     if not text:
         return None

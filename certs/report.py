@@ -1,4 +1,4 @@
-"""What there is and what a rotation would do next, for a terminal. Pure."""
+"""The state of all objects and the next step of a rotation, as text for a terminal. Pure."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -11,7 +11,7 @@ from certs.settings import Settings
 
 
 def as_table(observed: ObservedObjects, settings: Settings, now: datetime) -> str:
-    """Write everything as lines for a terminal."""
+    """Format the report as lines for a terminal."""
     rows = list(_rows(observed))
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"{row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip() for row in rows]

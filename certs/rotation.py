@@ -1,19 +1,19 @@
-"""The phases of a rotation, and the loop that reads the objects, decides, and does one thing.
+"""The phases of a rotation, and the loop that reads the objects, decides, and takes one action.
 
-The phases, in the order that is safe at every point:
+The phases are in an order that is safe at every point:
 
-1. an authority is stored that nobody uses yet (:class:`StoreAuthority`);
-2. every webhook configuration trusts it beside those before it, and so does ``ca.crt`` in the
-   Secret of the webhook (:class:`WriteCaBundle`, :class:`WriteCaCrt`);
-3. API servers are given time to see that (:class:`Wait`);
-4. a serving certificate that it signed is stored (:class:`StoreServing`);
-5. webhooks are given time to serve that certificate, and then asked whether they do
+1. store a new authority, which is not used yet (:class:`StoreAuthority`);
+2. let every webhook configuration trust it beside the earlier ones, and also ``ca.crt`` in the
+   webhook's Secret (:class:`WriteCaBundle`, :class:`WriteCaCrt`);
+3. wait until API servers have seen that (:class:`Wait`);
+4. store a serving certificate that it has signed (:class:`StoreServing`);
+5. wait until webhooks should serve that certificate, and check whether they do
    (:class:`Wait`, :class:`Ask`);
-6. the authorities before it are trusted no more (:class:`WriteCaBundle`, :class:`WriteCaCrt`).
+6. remove the trust in earlier authorities (:class:`WriteCaBundle`, :class:`WriteCaCrt`).
 
-:func:`decide` is the whole of that: the objects and the time in, one action out. Nothing is
-remembered between two actions but what the cluster holds: a run that ended anywhere is
-continued by the next, whoever starts it. :func:`rotate` is the loop around it.
+:func:`decide` implements all phases: objects and time in, one action out. All state is in the
+cluster: if a run ends at any point, the next run continues it. :func:`rotate` is the loop around
+it.
 """
 
 from collections.abc import Callable, Iterator

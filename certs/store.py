@@ -10,18 +10,17 @@ _SECRET_MODE, _PUBLIC_MODE = 0o600, 0o644
 
 
 def write(directory: Path, issued: Issued, *, force: bool = False) -> None:
-    """Keep *issued* in *directory*, made if it is missing.
+    """Write *issued* to *directory*, which is made if it is missing.
 
-    Every file appears whole or not at all, and keys are never readable by others.
+    Every file appears completely or not at all, and keys are never readable by others.
 
     Args:
-        directory: where.
-        issued: what.
-        force: replace what is there.
+        directory: the directory.
+        issued: certificates and keys.
+        force: replace existing files.
 
     Raises:
-        StoreError: a file is there already (and *force* is not set), or the directory cannot be
-            written.
+        StoreError: a file exists (and *force* is not set), or the directory is not writable.
     """
     contents = {
         "ca.crt": (issued.authority.certificate, _PUBLIC_MODE),
@@ -53,9 +52,9 @@ def read(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    """Write a new file, which has its mode from the moment it exists, in the place of *path*."""
+    """Replace *path* by a new file, which has its mode as soon as it exists."""
     new = path.with_name(f".{path.name}.new")
-    new.unlink(missing_ok=True)  # what a writer that was killed left
+    new.unlink(missing_ok=True)  # left by a process that was killed
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - wraps a descriptor, there is no path
         file.write(content)

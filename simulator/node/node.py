@@ -367,11 +367,11 @@ class SimulatedNode:
 
     def start_agent(self) -> None:
         """Start an agent that remembers nothing; :meth:`wait_until_offered` waits for it."""
-        death = KillSwitch(self._reached)
+        kill_switch = KillSwitch(self._reached)
         # Whatever was deleted by force before its list has left the node long ago.
         self.watch = InMemoryWatch(self.api, self._names, count(0, 60).__next__)
         self.api.patches.clear()
-        writer = KillableQueue(self.api, death, waits=self._options.patches_wait)
+        writer = KillableQueue(self.api, kill_switch, waits=self._options.patches_wait)
         channel = PodResources(self.record_socket, resources=self._resources)
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
@@ -382,7 +382,7 @@ class SimulatedNode:
             store=StateFile(self.plugin_dir / "in-service.json"),
             kubelet=KubeletInstance(self.kubelet_dir).current,
             writer=writer,
-            decision_log=killable_log(self.diary, death),
+            decision_log=killable_log(self.diary, kill_switch),
             inject=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
@@ -393,11 +393,11 @@ class SimulatedNode:
         registrar = Registrar(
             plugin_dir=self.plugin_dir,
             services={
-                name: self._service(allocator, resource, death)
+                name: self._service(allocator, resource, kill_switch)
                 for name, resource in self._resources.items()
             },
         )
-        self.agent = AgentRun(allocator, registrar, channel, writer, death, works)
+        self.agent = AgentRun(allocator, registrar, channel, writer, kill_switch, works)
         self.agent.start()
 
     def _reached(self, moment: CallStage) -> None:
@@ -428,7 +428,7 @@ class SimulatedNode:
                 found.append(RunningContainer(uid, container, self.kubelet.received(uid, name)))
         return wrong_limits(found, block=BLOCK)
 
-    def look_for_ended(self) -> None:
+    def notice_ended_pods(self) -> None:
         """Let the agent look for pods that have ended, as the real one does twice a second."""
         if self.agent is not None:
             self.agent.allocator.refresh(thorough=False)
@@ -463,12 +463,12 @@ class SimulatedNode:
             time.sleep(_POLL_S)
 
     def _service(
-        self, calls: DevicePluginCalls, resource: Resource, death: KillSwitch
+        self, calls: DevicePluginCalls, resource: Resource, kill_switch: KillSwitch
     ) -> Callable[[], DevicePluginService]:
         return lambda: KillableService(
             resource=resource,
             table=self._table,
             calls=calls,
-            death=death,
+            kill_switch=kill_switch,
             numa=self._options.numa,
         )

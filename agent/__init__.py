@@ -1,10 +1,10 @@
-"""The node agent: a device plugin that knows which container each call is for.
+"""The node agent: a device plugin that resolves the container each call is for.
 
-One package a concern. ``allocator`` decides and does no I/O; ``kubelet``, ``kubernetes_api``,
-``runtime``, ``cards``, ``injection``, ``enforcement`` and ``observability`` are the adapters
-around it; ``app`` puts all together.
-A third-party library is imported by adapters only, each by one.
+One package for each concern. ``allocator`` decides and does no I/O; ``kubelet``,
+``kubernetes_api``, ``runtime``, ``cards``, ``injection``, ``enforcement`` and ``observability`` are
+the adapters around it; ``app`` puts the parts together.
+Only adapters import third-party libraries, and each library has one importer.
 
-Banned here: importing another program, and files as a checkpoint (the kubelet's own record is
-the checkpoint).
+Banned here: importing another program, and keeping a checkpoint of our own (the kubelet's
+checkpoint is the only one).
 """

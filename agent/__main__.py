@@ -9,7 +9,7 @@ from typing import Any
 
 from common.deferred import defer
 
-# 19 of 74 MiB that an idle agent would have: the API's models, OAuth, streams, leader election.
+# Saves 19 of the 74 MiB of an idle agent: the API's models, OAuth, streams, leader election.
 defer("kubernetes", "kubernetes.config")
 
 import click
@@ -30,7 +30,7 @@ _PREFIX = "GPU_TURNSTILE"
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """End with one line and exit code 2 when a setting cannot be used."""
+    """Exit with status 2 and a one-line message if a setting cannot be used."""
     try:
         yield
     except (SettingsError, ContractError) as error:
@@ -39,10 +39,10 @@ def _one_line() -> Iterator[None]:
 
 
 class _OneLineGroup(click.Group):
-    """A command whose options tell what they cannot use in one line as well."""
+    """A command whose options report invalid values in one line as well."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the command line; end as :func:`_one_line` says."""
+        """Read the command line; exit as :func:`_one_line` does."""
         with _one_line():
             return super().parse_args(ctx, args)
 
@@ -58,11 +58,11 @@ class _OneLineGroup(click.Group):
     "log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    help="What is logged, to standard error.",
+    help="The lowest level that is logged, to standard error.",
 )
 @click.pass_context
 def main(context: click.Context, /, *, log_level: str, **flags: Any) -> None:
-    """Serve this node's GPUs to its kubelet, knowing which container each call is for."""
+    """Serve this node's GPUs to its kubelet, and find the container that each call is for."""
     context.obj = flags["cards"]
     if context.invoked_subcommand is not None:
         return
@@ -72,7 +72,7 @@ def main(context: click.Context, /, *, log_level: str, **flags: Any) -> None:
     configure(log_level)
     limit_arenas()
     raise_limit()
-    # Blocked in every thread started from here on, so that the one wait below gets them.
+    # Every thread started from here on inherits the block, so only the wait below gets the signals.
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     with _one_line():
@@ -84,7 +84,7 @@ def main(context: click.Context, /, *, log_level: str, **flags: Any) -> None:
 
 @main.group("cards")
 def cards_group() -> None:
-    """Look at this node's cards."""
+    """Show this node's cards, or write them to a cards file."""
 
 
 @cards_group.command()
@@ -94,11 +94,14 @@ def cards_group() -> None:
     envvar=f"{_PREFIX}_CARDS_DUMP_OUTPUT",
     show_envvar=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Where to write.  [default: standard output]",
+    help="The file to write.  [default: standard output]",
 )
 @click.pass_context
 def dump(context: click.Context, output: Path | None) -> None:
-    """Write the cards that NVML knows, or --cards FILE before this word, as a cards file."""
+    """Write this node's cards as a cards file.
+
+    The cards are those of NVML, or of FILE in: python -m agent --cards FILE cards dump.
+    """
     with _one_line():
         found = discover(context.obj)
         if not found.inventory.cards:
@@ -122,11 +125,14 @@ def dump(context: click.Context, output: Path | None) -> None:
     metavar="nvml|FILE",
     callback=read_by(parse_cards),
     default="nvml",
-    help="The driver, or a cards file.",
+    help="Read the cards from the driver (nvml), or from a cards file.",
 )
 @click.pass_context
 def show(context: click.Context, cards: Path | None) -> None:
-    """Show cards, and a matrix of their links as nvidia-smi topo -m does."""
+    """Show the cards and a matrix of their links.
+
+    The matrix is like that of nvidia-smi topo -m.
+    """
     if context.get_parameter_source("cards") is click.core.ParameterSource.DEFAULT:
         cards = context.obj  # python -m agent --cards FILE cards show
     with _one_line():

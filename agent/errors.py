@@ -1,18 +1,18 @@
-"""The agent's errors, by whose fault it is.
+"""The agent's errors, grouped by their cause.
 
 ::
 
     Exception
-    ├── SettingsError     common.errors, the admin's: a flag or the cards file cannot be used
-    ├── Refusal           the request's: it cannot be served; the text reaches the pod's author
-    │   ├── ResolutionError   no container can be asking this
+    ├── SettingsError     common.errors, settings: a flag or the cards file cannot be used
+    ├── Refusal           the request: it cannot be served; the pod's author sees the text
+    │   ├── ResolutionError   no container matches the call
     │   ├── PlacementError    no card fits
     │   ├── GrantError        the IDs contradict themselves, the request or other containers
-    │   └── EnforcementError  what a container must find cannot be made: a full disk
-    └── Unavailable       common.errors: what we depend on does not answer now
-        ├── CheckpointError   the kubelet's checkpoint cannot be read, or has another form
-        ├── DriverFilesError  the host's driver files cannot be found, or laid out for containers
-        └── DriverUnloaded    the kernel has no GPU driver now; once it has, cards were set up anew
+    │   └── EnforcementError  files of a container cannot be made, for example on a full disk
+    └── Unavailable       common.errors, a dependency: it does not respond now
+        ├── CheckpointError   the kubelet's checkpoint cannot be read, or has another format
+        ├── DriverFilesError  the host's driver files cannot be found, or copied for containers
+        └── DriverUnloaded    the kernel has no GPU driver now; loading it initializes all cards
 """
 
 from common.errors import SettingsError, Unavailable
@@ -36,11 +36,11 @@ class Refusal(Exception):
 
 
 class ResolutionError(Refusal):
-    """No container that is known to be waiting can be asking this."""
+    """No container that waits for devices matches the call."""
 
 
 class PlacementError(Refusal):
-    """No card fits; the message says for each card why not."""
+    """No card fits; the message has the reason for each card."""
 
 
 class GrantError(Refusal):
@@ -48,15 +48,15 @@ class GrantError(Refusal):
 
 
 class EnforcementError(Refusal):
-    """What would hold a container to its limits cannot be made on this node now."""
+    """The files that enforce a container's limits cannot be made on this node now."""
 
 
 class CheckpointError(Unavailable):
-    """The kubelet's checkpoint is not there, cannot be read, or has another form than is known."""
+    """The kubelet's checkpoint does not exist, cannot be read, or has an unknown format."""
 
 
 class DriverFilesError(Unavailable):
-    """The host's driver files cannot be found, or not be laid out for containers."""
+    """The host's driver files cannot be found, or cannot be copied for containers."""
 
 
 class DriverUnloaded(Unavailable):

@@ -1,6 +1,6 @@
 """The agent's settings: each field with its flag, checked once at the start.
 
-What reads a flag raises ``SettingsError``, whose message names the flag, the value and the rule.
+The functions that parse a flag raise ``SettingsError``; its message names flag, value and rule.
 """
 
 import re
@@ -32,7 +32,7 @@ _LONGEST_SOCKET_PATH = 107
 _SHORTEST_PERIOD = 1.0
 
 AUTO = "auto"
-"""In the place of a folder: the agent makes it of the host's driver."""
+"""Instead of a folder: the agent makes one from the host's driver."""
 HAMI_LIBRARY_DIR = Path("/usr/local/vgpu")
 
 _HOST_ROOT = Path("/")
@@ -48,10 +48,10 @@ _XID = re.compile(r"[0-9]{1,5}\Z", re.ASCII)
 
 
 class EnforcementMode(StrEnum):
-    """What holds a container to its share."""
+    """The library that enforces shares."""
 
     NONE = "none"
-    """Nothing: it sees its cards and no others."""
+    """None: a container sees only its cards, and may use all of them."""
     VCUDA = "vcuda"
     """Tencent's vcuda-controller, in the host's driver directory."""
     HAMI_CORE = "hami-core"
@@ -59,16 +59,16 @@ class EnforcementMode(StrEnum):
 
 
 class MetricsNames(StrEnum):
-    """Under which names the gauges of containers are served."""
+    """The names under which the gauges of containers are served."""
 
     OWN = "gpu-turnstile"
-    """Ours, at ``/metrics``."""
+    """Our names, at ``/metrics``."""
     GPU_MANAGER = "gpu-manager"
-    """Ours, and at ``/metric`` those of gpu-manager."""
+    """Our names, and gpu-manager's at ``/metric``."""
 
 
 def parse_cards(text: str) -> Path | None:
-    """Read where cards come from: a file, which is opened later, or ``None`` to ask NVML."""
+    """Return the cards file, which is opened later, or ``None`` for NVML."""
     return None if text == "nvml" else Path(text)
 
 
@@ -84,9 +84,9 @@ def parse_memory_block(text: str) -> int:
 
 
 def parse_driver_dir(text: str) -> DriverFiles | None:
-    """Read ``HOST[:CONTAINER]``: where driver files are, and where containers find them.
+    """Parse ``HOST[:CONTAINER]``: the folder of driver files, and its path in containers.
 
-    ``auto`` stays in the place of the first path; of nothing ``None`` is made.
+    The result has ``auto`` as host path if *text* has; it is ``None`` for an empty *text*.
     """
     if not text:
         return None
@@ -98,7 +98,7 @@ def parse_driver_dir(text: str) -> DriverFiles | None:
 
 
 def parse_period(flag: str, text: str) -> float:
-    """Return the seconds of a length of time, such as ``90s``, ``5m`` or ``1h30m``."""
+    """Return the seconds in a duration, such as ``90s``, ``5m`` or ``1h30m``."""
     match = _PERIOD.match(text)
     if match is None:
         raise SettingsError(
@@ -109,12 +109,12 @@ def parse_period(flag: str, text: str) -> float:
 
 
 def parse_ignored_xids(text: str) -> frozenset[int] | None:
-    """Read further Xids that leave a card healthy beside an application's; ``None`` for all."""
+    """Return the Xids that leave a card healthy, those of applications included; ``None``: all."""
     return None if text.strip() == "all" else APPLICATION_XIDS | parse_xids("ignore-xids", text)
 
 
 def parse_xids(flag: str, text: str) -> frozenset[int]:
-    """Read Xids, comma-separated."""
+    """Parse Xids, separated by commas."""
     entries = [entry.strip() for entry in text.split(",")] if text.strip() else []
     for entry in entries:
         if not _XID.match(entry):
@@ -127,7 +127,7 @@ def parse_xids(flag: str, text: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an admin can set: the flags of ``python -m agent``, in the order of its help.
+    """The flags of ``python -m agent``, in the order of its help.
 
     Raises:
         SettingsError: a path is too long for a socket, a period too short, or settings contradict
@@ -146,14 +146,14 @@ class Settings:
     kubelet_dir: Path = setting(
         default=_DEVICE_PLUGINS,
         type=_FOLDER,
-        help="The kubelet's own device plugin directory, only read: a new kubelet.sock there is a "
-        "new kubelet.",
+        help="The kubelet's own device plugin directory, which is only read. Its checkpoint is "
+        "there, and a new kubelet.sock there shows that the kubelet has restarted.",
     )
     plugin_dir: Path = setting(
         default=_DEVICE_PLUGINS,
         type=_FOLDER,
-        help="The folder where the agent registers: the device plugin proxy's, or the kubelet's "
-        "own.",
+        help="The folder in which the agent registers: that of the device plugin proxy, or the "
+        "kubelet's own.",
     )
     pod_resources_socket: Path = setting(
         default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
@@ -164,52 +164,51 @@ class Settings:
         default="nvml",
         parse=parse_cards,
         metavar="nvml|FILE",
-        help="Where the node's cards are known from: the driver, or a YAML file that lists them.",
+        help="Read the node's cards from the driver (nvml), or from a YAML file that lists them.",
     )
     recovery_quiet: float = setting(
         default="5m",
         parse=partial(parse_period, "recovery-quiet"),
-        help="How long an unhealthy card must be without a fault before it may come back.",
+        help="How long an unhealthy card must be without faults before it may become healthy.",
     )
     ignore_xids: frozenset[int] | None = setting(
         default="",
         parse=parse_ignored_xids,
         show_default="none",
-        help="Further Xids that leave a card healthy, comma-separated, besides those of "
-        f"applications, {', '.join(map(str, sorted(APPLICATION_XIDS)))}; or all.",
+        help="Additional Xids that leave a card healthy, separated by commas, or all. Those of "
+        f"applications are included: {', '.join(map(str, sorted(APPLICATION_XIDS)))}.",
     )
     fatal_xids: frozenset[int] = setting(
         default="",
         parse=partial(parse_xids, "fatal-xids"),
         show_default="none",
-        help="Xids that make a card unhealthy even if they are ignored, comma-separated.",
+        help="Xids that make a card unhealthy even if --ignore-xids has them, separated by commas.",
     )
     memory_block: int = setting(
         default="256Mi",
         parse=parse_memory_block,
-        help="How much memory one vcuda-memory stands for.",
+        help="Size of a memory block, the unit of vcuda-memory.",
     )
     names: Names = setting(
         "domain",
         default=DEFAULT_DOMAIN,
         parse=Names,
-        help="Domain of resource and annotation names.",
+        help="Domain of the names of resources and annotations.",
     )
     policy: Policy = choice(
         Policy.BINPACK,
-        help="Which card a share prefers: the fullest that fits, or the emptiest. A pod's "
-        "annotation gpu-policy goes before it.",
+        help="Which card a share prefers: the fullest that fits (binpack), or the emptiest "
+        "(spread). A pod's annotation gpu-policy overrides it.",
     )
     strict_predicate: bool = switch(
         "predicate",
         words=("prefer", "strict"),
-        help="What becomes of a pod whose scheduler chose cards (predicate-gpu-idx-<i>) that do "
-        "not fit: others are taken, or it is refused.",
+        help="If the cards that a pod's scheduler chose (predicate-gpu-idx-<i>) do not fit: take "
+        "others (prefer), or refuse the pod (strict).",
     )
     numa: bool = switch(
-        help="Whether the kubelet is told each card's NUMA node. Its Topology Manager counts "
-        "places, not cards, and refuses shares that fit: on is for nodes that give out whole cards "
-        "only.",
+        help="Report each card's NUMA node to the kubelet. Its Topology Manager counts slots, not "
+        "cards, and rejects shares that fit: use it only on nodes whose pods get whole cards.",
     )
     inject: Injection = choice(
         Injection.NODES,
@@ -220,7 +219,7 @@ class Settings:
         default="",
         parse=parse_extra_devices,
         show_default="none",
-        help="Further device nodes for every GPU container, comma-separated, such as "
+        help="Additional device nodes for every GPU container, separated by commas, for example "
         "/dev/infiniband/uverbs0.",
     )
     driver_dir: DriverFiles | None = setting(
@@ -228,29 +227,29 @@ class Settings:
         parse=parse_driver_dir,
         metavar="HOST[:CONTAINER]|auto[:CONTAINER]",
         show_default="none",
-        help="A folder of driver files (bin, lib, lib64) that containers find read-only, by "
+        help="A folder of driver files (bin, lib, lib64), mounted read-only into containers, by "
         "default at /usr/local/nvidia: for hosts without the NVIDIA container runtime. With auto "
-        "the agent makes it in --state-dir of the driver in --host-root, and renews it.",
+        "the agent makes it in --state-dir from the driver below --host-root, and updates it.",
     )
     host_root: Path = setting(
         default=_HOST_ROOT,
         type=_FOLDER,
-        help="Where the host's root is mounted; read with --driver-dir auto alone.",
+        help="Where the host's root is mounted; used only with --driver-dir auto.",
     )
     cdi_dir: Path = setting(
         default=Path("/var/run/cdi"),
         type=_FOLDER,
-        help="Where the CDI spec is written with --inject cdi, if the host has none for its cards.",
+        help="Folder of the CDI spec that --inject cdi writes if the host has none for its cards.",
     )
     enforcement: EnforcementMode = choice(
         EnforcementMode.NONE,
-        help="What holds a container to its share: nothing, Tencent's vcuda-controller (in "
-        "--driver-dir), or HAMi-core.",
+        help="What enforces shares: nothing, Tencent's vcuda-controller (in --driver-dir), or "
+        "HAMi-core.",
     )
     state_dir: Path = setting(
         default=Path("/var/lib/gpu-turnstile"),
         type=_FOLDER,
-        help="Where the files that enforcement mounts into containers are kept.",
+        help="Folder of the files that enforcement mounts into containers.",
     )
     hami_library_dir: Path = setting(
         default=HAMI_LIBRARY_DIR,
@@ -260,34 +259,33 @@ class Settings:
     cri_socket: Path = setting(
         default=Path("/run/containerd/containerd.sock"),
         type=_SOCKET,
-        help="The container runtime's socket; vcuda and --measure-use ask it which container a "
-        "process is in.",
+        help="The container runtime's socket. vcuda and --measure-use use it to find the container "
+        "of a process.",
     )
     measure_use: bool = switch(
-        help="Whether it is measured what each container uses of its cards; needs hostPID and "
-        "--cri-socket.",
+        help="Measure the use of cards by each container; needs hostPID and --cri-socket.",
     )
     use_period: float = setting(
         default="5s",
         parse=partial(parse_period, "use-period"),
-        help="How often that is measured.",
+        help="Interval between two measurements.",
     )
     metrics_names: MetricsNames = choice(
         MetricsNames.OWN,
-        help="Whether gpu-manager's gauges of containers are served too, at its path /metric.",
+        help="With gpu-manager, its gauges of containers are served as well, at its path /metric.",
     )
     http_host: str = setting(
         default="0.0.0.0",  # noqa: S104 -- the kubelet probes the pod's address
-        help="Address of the pages below.",
+        help="Address to listen on for HTTP.",
     )
     http_port: int = setting(
         default=9440,
         type=click.IntRange(0, 65535),
-        help="Port of /healthz, /readyz and /metrics; 0 takes a free one.",
+        help="Port of /healthz, /readyz and /metrics; 0 chooses a free one.",
     )
 
     def __post_init__(self) -> None:
-        """Refuse what would only fail later, with a worse message."""
+        """Refuse settings that would otherwise fail later, with a worse message."""
         if not self.node_name:
             raise SettingsError("node-name: Required value: the node's name in the API")
         if self.use_period < _SHORTEST_PERIOD:
@@ -310,26 +308,25 @@ class Settings:
             ("hami-library-dir", self.hami_library_dir),
             ("cdi-dir", self.cdi_dir),
         ):
-            parse_directory(flag, str(path))  # containers find what is there: no relative path
+            parse_directory(flag, str(path))  # mounted into containers: no relative path
         if self.host_root != _HOST_ROOT:
             parse_directory("host-root", str(self.host_root))
         if self.enforcement is EnforcementMode.VCUDA:
             self._check_vcuda()
 
     def _check_vcuda(self) -> None:
-        """Refuse vcuda where containers would not find its library, and nothing would hold."""
+        """Refuse vcuda if containers would not find its library: no share would be enforced."""
         if self.inject is not Injection.NODES:
             raise SettingsError(
                 f"enforcement: Invalid value: {quote(self.enforcement)}: must be used with "
                 f"--inject {Injection.NODES}, found --inject {self.inject}: containers would find "
-                "the runtime's driver files, not vcuda-controller's, and nothing would hold them "
-                "to their shares"
+                "the runtime's driver files, not vcuda-controller's, and no share would be enforced"
             )
         if self.driver_dir is None:
             raise SettingsError(
                 f"enforcement: Invalid value: {quote(self.enforcement)}: must be used with "
                 "--driver-dir, found none: containers would not find vcuda-controller's library, "
-                "and nothing would hold them to their shares"
+                "and no share would be enforced"
             )
         if self.driver_dir.container != DRIVER_IN_CONTAINER:
             raise SettingsError(
@@ -340,12 +337,12 @@ class Settings:
 
     @property
     def lays_out_driver(self) -> bool:
-        """Whether the agent makes the folder of driver files."""
+        """Whether the agent itself makes the folder of driver files."""
         return self.driver_dir is not None and self.driver_dir.host == AUTO
 
     @property
     def driver_link(self) -> Path:
-        """The path of that folder, which leads to the driver of today."""
+        """The path of that folder: a link to the files of the present driver."""
         return self.state_dir / "driver" / "current"
 
     @property

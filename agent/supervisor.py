@@ -1,8 +1,8 @@
-"""``python -m agent.supervisor`` runs ``python -m agent`` with its arguments, again when it died.
+"""``python -m agent.supervisor`` runs ``python -m agent`` with its arguments, and restarts it.
 
-The kubelet starts a container that has died, but not while it admits a pod. A pod that asks for
-GPUs waits for the agent in just that moment, so under load the kubelet would come to the agent's
-container only after the proxy's patience. This process starts the agent again without asking the
+The kubelet restarts a container that has exited, but not while it admits a pod. If that pod
+requests GPUs, its admission waits for the agent, so under load the kubelet would restart the
+agent's container only after the proxy has given up. This process restarts the agent without the
 kubelet. It imports nothing of the agent: it is small, and has little that could fail.
 """
 
@@ -20,46 +20,49 @@ log = logging.getLogger("agent.supervisor")
 
 QUICK_SECONDS = 10.0
 MOST_QUICK = 3
-"""An agent that dies so often, so soon after its start, is left to the kubelet and its pauses."""
+"""After so many exits in a row, each so soon after its start, the kubelet restarts the container.
+
+The kubelet waits longer after each restart.
+"""
 _BAD_SETTINGS = 2
 
 
 def supervise(command: Sequence[str]) -> int:
-    """Run a command until it ends by itself, or is asked to end with this process.
+    """Run a command, and run it again if it crashes, until it exits or this process gets a signal.
 
     Returns:
         The exit status for this process.
     """
-    asked: list[int] = []
+    signals: list[int] = []
     child: subprocess.Popen[bytes] | None = None
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
+        signals.append(number)
         if child is not None:
             child.send_signal(number)
 
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, forward)
     quick = 0
-    while not asked:
-        began = time.monotonic()
+    while not signals:
+        started = time.monotonic()
         child = subprocess.Popen(command)  # noqa: S603 -- our own program
-        if asked:  # before there was a child to tell
-            child.send_signal(asked[-1])
+        if signals:  # one came before there was a child to forward it to
+            child.send_signal(signals[-1])
         status = child.wait()
-        if asked or status in (0, _BAD_SETTINGS):
+        if signals or status in (0, _BAD_SETTINGS):
             return max(status, 0)
-        lived = time.monotonic() - began
-        quick = quick + 1 if lived < QUICK_SECONDS else 0
+        seconds = time.monotonic() - started
+        quick = quick + 1 if seconds < QUICK_SECONDS else 0
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
-        log.error("the agent has died", extra={"how": how, "lived_seconds": round(lived, 1)})
+        log.error("the agent has exited", extra={"how": how, "ran_seconds": round(seconds, 1)})
         if quick >= MOST_QUICK:
             return 1
     return 0
 
 
 def main() -> None:
-    """Keep the agent of this container."""
+    """Supervise the agent of this container."""
     configure()
     sys.exit(supervise([sys.executable, "-m", "agent", *sys.argv[1:]]))
 

@@ -82,7 +82,7 @@ class Load:
     def _live_demand(self) -> Demand:
         """Share most of the node out over the live containers."""
         a_card = -(-max(self.settled, 1) // self.cards)
-        memory = self.table().places(Resource.MEMORY, self.inventory().cards[0])
+        memory = self.table().slot_count(Resource.MEMORY, self.inventory().cards[0])
         return Demand(int(CORES_PER_CARD * _FILLED) // a_card or 1, int(memory * _FILLED) // a_card)
 
 

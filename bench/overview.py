@@ -118,7 +118,7 @@ def _command(kubeconfig: Path) -> tuple[float, float]:
         out = process.stdout.read() if process.stdout else b""
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode or b"Waiting: " not in out:
+    if process.returncode or b"Pending pods (" not in out:
         raise OSError(f"kubectl gpu ended with {process.returncode}")
     return time.monotonic() - began, usage.ru_utime + usage.ru_stime
 

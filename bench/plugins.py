@@ -14,7 +14,7 @@ from pathlib import Path
 from agent.allocator.allocator import Allocator
 from agent.allocator.grants import ContainerEdits
 from agent.allocator.slots import DeviceTable
-from agent.app.agent import IN_SERVICE
+from agent.app.agent import CURRENT_POD_FILE
 from agent.enforcement.none import NoEnforcement
 from agent.host import process
 from agent.host.state_file import StateFile
@@ -72,7 +72,7 @@ class LoadedPods:
 class NoOutbox:
     """Takes what would be written to the API, which happens off the path."""
 
-    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
+    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Do nothing."""
 
 
@@ -159,7 +159,7 @@ def _allocator(table: DeviceTable, pods: LoadedPods, folder: Path, names: Names)
         pods=pods,
         pod_resources=PodResources(folder / "r.sock", resources=resources),
         checkpoint=CheckpointFile(plugins, resources),
-        store=StateFile(folder / IN_SERVICE),
+        store=StateFile(folder / CURRENT_POD_FILE),
         kubelet=KubeletInstance(plugins).current,
         writer=NoOutbox(),
         decision_log=LoggedDecisions(Metrics()),

@@ -1,8 +1,8 @@
 """Log lines: one JSON object a line on standard error, with the same fields in all programs.
 
 Every line has the fields of :data:`FIELDS`. Values go into ``extra``, never into the message:
-``log.warning("allocation waits", extra={"pod": pod, "reason": reason})``. ``docs/reference.md``
-tells admins about both.
+``log.warning("allocation write failed, will retry", extra={"pod": pod, "reason": reason})``.
+``docs/reference.md`` tells admins about both.
 """
 
 import json

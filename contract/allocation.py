@@ -1,4 +1,4 @@
-"""The allocation record an agent writes to a pod (``gpu-allocation``).
+"""The allocation annotation (``gpu-allocation``), which an agent writes to a pod.
 
 JSON: container name -> ``{"cards": [uuid], "cores": n, "memoryBlocks": n, "evidence": e}``.
 """
@@ -14,16 +14,16 @@ from contract.text import is_text, is_whole, read_json
 
 
 class Evidence(StrEnum):
-    """How it was settled which container a call belongs to, strongest first."""
+    """How surely the target of a call is known, strongest first."""
 
     TICKET = "ticket"
-    """The IDs had been reserved for one container by the preferred call before."""
+    """The ``GetPreferredAllocation`` before reserved these IDs for one container."""
     RECORD = "record"
-    """The kubelet's own record shows the container holding exactly these IDs."""
+    """The kubelet's checkpoint or ``List`` shows that the container holds exactly these IDs."""
     WITNESS = "witness"
-    """Only one container could be the target of the call, and it was sure which pod that is."""
+    """Only one container could be the target of the call, and its pod was identified for sure."""
     ORDER = "order"
-    """A guess: the likeliest of several containers, or of a pod of which it is not sure."""
+    """A guess: several containers matched, or the pod was not identified for sure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Allocation:
     """The allocation of one container.
 
     Attributes:
-        cards: card UUIDs, in the order the container sees them.
+        cards: card UUIDs, in the order in which the container sees them.
         cores: hundredths of a card, over all cards.
-        memory_blocks: memory blocks, over all cards; 0 when none were asked for.
-        evidence: how it was settled that the call belonged to this container.
+        memory_blocks: memory blocks, over all cards; 0 if none were requested.
+        evidence: how surely this container is known to be the target of the call.
     """
 
     cards: tuple[str, ...]
@@ -44,7 +44,7 @@ class Allocation:
 
 
 def encode_allocations(allocations: Mapping[str, Allocation]) -> str:
-    """Write the record as compact JSON; equal records are equal text."""
+    """Write the annotation as compact JSON; equal allocations give equal text."""
     return json.dumps(
         {
             name: {
@@ -60,7 +60,7 @@ def encode_allocations(allocations: Mapping[str, Allocation]) -> str:
 
 
 def decode_allocations(text: str) -> dict[str, Allocation]:
-    """Read a record, strictly.
+    """Read the annotation, strictly.
 
     Raises:
         InvalidRecord: *text* is not what :func:`encode_allocations` writes.

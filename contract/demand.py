@@ -1,4 +1,4 @@
-"""The demand of a pod, container by container: plain values."""
+"""What a pod requests, container by container: plain values."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,26 +9,26 @@ CORES_PER_CARD = HUNDRED
 """``vcuda-core`` counts hundredths of a card."""
 
 LARGEST_COUNT = 2**31 - 1
-"""The kubelet sends the size of a preferred allocation as an int32."""
+"""The kubelet sends the size of a preferred allocation as an int32: no larger count is possible."""
 
 
 class ContainerKind(StrEnum):
-    """The three kinds of containers a kubelet admits, by how it counts devices."""
+    """The three kinds of containers, by how the kubelet counts their devices."""
 
     INIT = "init"
     SIDECAR = "sidecar"
     MAIN = "container"
 
-    __hash__ = str.__hash__  # as equality is; Enum's own is a call in Python
+    __hash__ = str.__hash__  # like equality; Enum's own is slower, because it is Python code
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The demand of one container: a count for each resource, in their order.
+    """The demand of one container: a count for each resource, in the order of :class:`Resource`.
 
     Attributes:
-        cores: hundredths of a card: 1-99 share one card, more is whole cards.
-        memory: memory blocks; 0 when the container names none.
+        cores: hundredths of a card: 1 to 99 are a share of one card, more is whole cards.
+        memory: memory blocks; 0 if the container requests none.
     """
 
     cores: int
@@ -36,38 +36,38 @@ class Demand:
 
     @property
     def is_share(self) -> bool:
-        """Whether the container shares one card instead of owning whole ones."""
+        """Whether the container requests a share of one card, not whole cards."""
         return 0 < self.cores < CORES_PER_CARD
 
     @property
     def cards(self) -> int:
-        """How many cards the container sees."""
+        """The number of cards that the container sees."""
         return 1 if self.is_share else self.cores // CORES_PER_CARD
 
     def most_per_card(self, resource: Resource) -> int:
-        """Return the places of the card that gets the most of them."""
+        """Return the largest count that any one card provides."""
         return -(-count_of(self, resource) // max(self.cards, 1))
 
     def per_card(self, resource: Resource, most: int = LARGEST_COUNT) -> tuple[int, ...]:
-        """Share the places out over the cards, as evenly as they go, the first cards one more.
+        """Distribute the count over the cards as evenly as possible; the first ones get one more.
 
         Args:
-            resource: of which resource.
-            most: cards to list; a hostile pod may ask for millions, more than any node has.
+            resource: the resource to distribute.
+            most: most cards to list: a hostile pod may request millions, more than any node has.
         """
-        each, more = divmod(count_of(self, resource), max(self.cards, 1))
-        return tuple(each + (card < more) for card in range(min(self.cards, most)))
+        each, remainder = divmod(count_of(self, resource), max(self.cards, 1))
+        return tuple(each + (card < remainder) for card in range(min(self.cards, most)))
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerDemand:
-    """A container that asks for GPUs.
+    """A container that requests GPUs.
 
     Attributes:
         name: the container's name, unique within its pod.
         kind: how the kubelet counts its devices.
-        index: its place in ``spec.initContainers`` or ``spec.containers``.
-        demand: what it asks for.
+        index: its index in ``spec.initContainers`` or ``spec.containers``.
+        demand: its request.
     """
 
     name: str
@@ -77,18 +77,18 @@ class ContainerDemand:
 
     @property
     def ordinal(self) -> str:
-        """Its place in the pod, as names of annotations have it: ``0``, ``init-0``."""
+        """Its index as it stands in names of annotations: ``0``, or ``init-0`` in that list."""
         return str(self.index) if self.kind is ContainerKind.MAIN else f"init-{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:
-    """All containers of a pod that ask for GPUs, in the order the kubelet admits them."""
+    """All containers of a pod that request GPUs, in the order in which the kubelet admits them."""
 
     containers: tuple[ContainerDemand, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether the pod asks for any GPU at all."""
+        """Whether the pod requests any GPU."""
         return bool(self.containers)
 
     def of(self, name: str) -> ContainerDemand | None:

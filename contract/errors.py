@@ -1,4 +1,4 @@
-"""Errors about a user's object, worded as ``kubectl`` users know them.
+"""Errors about a user's object, in the format that ``kubectl`` users know.
 
 ::
 
@@ -6,9 +6,9 @@
     └── ContractError
         ├── InvalidName      a setting (the domain) cannot be used
         ├── InvalidStamp     an order stamp or a time does not parse
-        └── InvalidRecord    an allocation record or an inventory does not parse
+        └── InvalidRecord    an allocation annotation or an inventory does not parse
 
-A :class:`FieldError` is one finding in a user's object.
+A :class:`FieldError` is no exception: it describes one error in a user's object.
 """
 
 import json
@@ -17,7 +17,7 @@ from enum import StrEnum
 
 
 class ContractError(ValueError):
-    """Base of every error this package raises on bad input."""
+    """Base of every error that this package raises on bad input."""
 
 
 class InvalidName(ContractError):
@@ -25,31 +25,31 @@ class InvalidName(ContractError):
 
 
 class InvalidStamp(ContractError):
-    """A stamp that does not parse; never read as zero."""
+    """A stamp that does not parse; it must not be read as zero."""
 
 
 class InvalidRecord(ContractError):
-    """An allocation record or an inventory that does not parse."""
+    """An allocation annotation or an inventory that does not parse."""
 
 
 class FieldFault(StrEnum):
-    """The kind of a field's error, in the words of ``k8s.io/apimachinery`` ``field.ErrorType``."""
+    """The kind of a field's error, as ``field.ErrorType`` of ``k8s.io/apimachinery`` prints it."""
 
     INVALID = "Invalid value"
     REQUIRED = "Required value"
 
 
-# A hostile value is quoted up to here: enough to find it, too short to flood a log.
+# Longer values are cut: the rest is enough to find the value, and hostile ones cannot flood a log.
 _LONGEST_QUOTE = 64
 
 
 def quote(value: object) -> str:
-    """Show *value* as it stood in the object: JSON, on one line, cut to a bounded length."""
+    """Return *value* as it stands in the object: JSON, on one line, of bounded length."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list | tuple | set | frozenset):
         return "a list"
-    if not isinstance(value, str | int | float | None):  # YAML knows dates and bytes as well
+    if not isinstance(value, str | int | float | None):  # YAML also has dates and bytes
         value = str(value)
     if isinstance(value, int) and value.bit_length() > 4 * _LONGEST_QUOTE:
         return f"a number of {value.bit_length()} bits"
@@ -60,14 +60,14 @@ def quote(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One finding.
+    """One error in a user's object.
 
     Attributes:
-        path: the field from the object's root, such as
+        path: path of the field from the object's root, such as
             ``spec.containers[0].resources.limits[tencent.com/vcuda-core]``.
-        fault: the kind of finding.
+        fault: the kind of error.
         detail: the rule and what to do instead, one line.
-        value: the value found, already quoted; empty when there is none.
+        value: the field's value, already quoted; empty if it has none.
         rule: a short stable identifier of the rule, for metrics and tests.
     """
 
@@ -78,6 +78,6 @@ class FieldError:
     value: str = ""
 
     def __str__(self) -> str:
-        """Render as the API server renders a ``field.Error``."""
+        """Format it as the API server formats a ``field.Error``."""
         found = f"{self.value}: " if self.fault is FieldFault.INVALID else ""
         return f"{self.path}: {self.fault.value}: {found}{self.detail}"

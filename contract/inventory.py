@@ -1,4 +1,4 @@
-"""A node's cards, and the inventory of them that an agent writes to its node (``gpu-cards``).
+"""A node's cards, and their inventory, which an agent writes to its node (``gpu-cards``).
 
 JSON: ``{"memoryBlock": bytes, "cards": [{"uuid", "index", "model", "memory", "numa",
 "health", "reason", "freeCores", "freeBlocks"}], "links": [{"cards": [i, j], "kind"}]}``.
@@ -21,34 +21,34 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 """A card's health, in the words of the device plugin API."""
 
 _MOST_CARDS = 128
-"""More than any machine has; what is made of their links grows with the square."""
+"""More than any machine has; computations over their links grow with the square."""
 
 _LARGEST = 2**63 - 1
-"""A larger number cannot be meant, and may be none that can be divided."""
+"""No valid number is larger, and a huge one could not be converted to a float."""
 
 
 class Amounts(NamedTuple):
-    """What there is of one card, what is free of it, or what is held.
+    """Amounts of both resources on one card: its size, what is free, or what is held.
 
     Attributes:
-        cores: hundredths of it.
-        memory: memory blocks of it.
+        cores: hundredths of the card.
+        memory: memory blocks of the card.
     """
 
     cores: int
     memory: int
 
-    def covers(self, wanted: "Amounts") -> bool:
-        """Return whether there is enough of both."""
-        return self[0] >= wanted[0] and self[1] >= wanted[1]
+    def covers(self, other: "Amounts") -> bool:
+        """Return whether neither amount is smaller than *other*'s."""
+        return self[0] >= other[0] and self[1] >= other[1]
 
-    def plus(self, more: "Amounts") -> "Amounts":
+    def plus(self, other: "Amounts") -> "Amounts":
         """Return the sum."""
-        return Amounts(self[0] + more[0], self[1] + more[1])
+        return Amounts(self[0] + other[0], self[1] + other[1])
 
-    def minus(self, taken: "Amounts") -> "Amounts":
-        """Return what is left, nothing where more is taken than there was."""
-        return Amounts(max(self[0] - taken[0], 0), max(self[1] - taken[1], 0))
+    def minus(self, other: "Amounts") -> "Amounts":
+        """Return the difference, 0 instead of a negative amount."""
+        return Amounts(max(self[0] - other[0], 0), max(self[1] - other[1], 0))
 
 
 NOTHING = Amounts(0, 0)
@@ -64,11 +64,11 @@ class Card:
         model: the product name.
         memory: total memory, bytes.
         numa: NUMA node, ``None`` when unknown.
-        unhealthy: why it is given to no new container; empty while it is healthy.
-        cordoned: whether an admin keeps new containers from it.
-        minor: the number of its device node; known on its own node alone.
-        bus_id: PCI bus id, empty when unknown; known on its own node alone.
-        device: path of its device node on the host; known on its own node alone.
+        unhealthy: why it is unhealthy, so that no new container gets it; empty if it is healthy.
+        cordoned: whether an admin has cordoned it, so that no new container gets it.
+        minor: the number of its device node; set only on the card's own node.
+        bus_id: PCI bus id, empty if unknown; set only on the card's own node.
+        device: path of its device node on the host; set only on the card's own node.
     """
 
     uuid: str
@@ -84,17 +84,17 @@ class Card:
 
     @property
     def withheld(self) -> str:
-        """Why new containers do not get it; empty while they may."""
+        """Why new containers do not get the card; empty if they may."""
         return self.unhealthy or (REASON if self.cordoned else "")
 
     def size(self, block: int) -> Amounts:
-        """Return all that it has, in memory blocks of so many bytes."""
+        """Return the card's cores and memory; *block* is the size of a memory block in bytes."""
         return Amounts(CORES_PER_CARD, self.memory // block)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One way between two cards, in the words of ``nvidia-smi topo -m``.
+    """One connection between two cards, in the terms of ``nvidia-smi topo -m``.
 
     Attributes:
         cards: the two indices, ascending.
@@ -109,8 +109,8 @@ class Link:
 class Inventory:
     """All cards of a node, by index, and the links between them.
 
-    Two cards with NVLinks have two links: their way over PCIe, then the NVLinks. A reader that
-    knows of one takes the last. A pair that is missing is not known.
+    Two cards with NVLinks have two links: first PCIe, then the NVLinks. A reader that supports
+    only one takes the last. The link of a missing pair is unknown.
     """
 
     cards: tuple[Card, ...]
@@ -121,12 +121,12 @@ class Inventory:
         return next((card for card in self.cards if card.uuid == uuid), None)
 
     def positions(self, uuids: Iterable[str]) -> tuple[int, ...]:
-        """Return the positions of cards, ascending and without repeats."""
-        among = {*uuids}
-        return tuple(at for at, card in enumerate(self.cards) if card.uuid in among)
+        """Return the positions of cards in :attr:`cards`, ascending and without repeats."""
+        wanted = {*uuids}
+        return tuple(position for position, card in enumerate(self.cards) if card.uuid in wanted)
 
     def unlinked(self) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of indices, ascending, whose link is not known."""
+        """Return the pairs of card indices, ascending, whose link is unknown."""
         known = {link.cards for link in self.links}
         pairs = combinations((card.index for card in self.cards), 2)
         return tuple(pair for pair in pairs if pair not in known)
@@ -134,13 +134,14 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class PublishedInventory:
-    """Every card of a node that is served, as the node shows it.
+    """All cards that the agent of a node serves, as the node's annotation shows them.
 
     Attributes:
-        memory_block: bytes that one ``vcuda-memory`` stands for on this node.
-        cards: by index; none while the agent knows of none. Cordons are an annotation of their own.
-        links: as :class:`Inventory` has them; before 0.3.0 a pair had the last one alone.
-        free: of each card what nobody holds.
+        memory_block: bytes of one ``vcuda-memory`` on this node.
+        cards: by index; empty while the agent has found none. :attr:`Card.cordoned` is not set:
+            cordons have their own annotation.
+        links: as in :class:`Inventory`; before 0.3.0 a pair had only the last one.
+        free: the free amounts of each card.
     """
 
     memory_block: int
@@ -150,7 +151,7 @@ class PublishedInventory:
 
 
 def encode_inventory(node: PublishedInventory) -> str:
-    """Write the inventory as compact JSON; equal inventories are equal text."""
+    """Write the inventory as compact JSON; equal inventories give equal text."""
     return json.dumps(
         {
             "memoryBlock": node.memory_block,
@@ -174,7 +175,7 @@ def encode_inventory(node: PublishedInventory) -> str:
     )
 
 
-@lru_cache(maxsize=4)  # of one node, several readers ask one after the other
+@lru_cache(maxsize=4)  # several readers decode the annotation of one node, one after the other
 def decode_inventory(text: str) -> PublishedInventory:
     """Read an inventory, strictly.
 
@@ -196,7 +197,7 @@ def decode_inventory(text: str) -> PublishedInventory:
 
 
 def _card(value: object, path: str) -> tuple[Card, Amounts]:
-    """Read a card, and what is free of it."""
+    """Read a card and its free amounts."""
     fields = (
         "uuid",
         "index",
@@ -246,7 +247,7 @@ def _items(entry: Mapping[str, Any], field: str) -> list[tuple[str, object]]:
     listed = entry[field]
     if not isinstance(listed, list):
         raise InvalidRecord(f"gpu-cards.{field}: Invalid value: {quote(listed)}: must be a list")
-    return [(f"gpu-cards.{field}[{place}]", each) for place, each in enumerate(listed)]
+    return [(f"gpu-cards.{field}[{index}]", each) for index, each in enumerate(listed)]
 
 
 def _text(entry: Mapping[str, Any], field: str, path: str) -> str:

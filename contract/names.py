@@ -19,7 +19,7 @@ _SUBDOMAIN = re.compile(
 
 @dataclass(frozen=True)
 class Names:
-    """Every name both sides use, derived from one domain.
+    """All names that webhook and agent share, derived from one domain.
 
     Raises:
         InvalidName: *domain* is not an RFC 1123 subdomain, or is Kubernetes' own.
@@ -28,7 +28,7 @@ class Names:
     domain: str = DEFAULT_DOMAIN
 
     def __post_init__(self) -> None:
-        """Refuse a domain the API server would refuse in a resource name."""
+        """Check the domain: the API server would reject resource names with an invalid one."""
         if not _SUBDOMAIN.match(self.domain):
             raise InvalidName(
                 f"domain: Invalid value: {quote(self.domain)}: must be a lower-case DNS name "
@@ -37,7 +37,7 @@ class Names:
         if self.domain == "kubernetes.io" or self.domain.endswith(".kubernetes.io"):
             raise InvalidName(
                 f"domain: Invalid value: {quote(self.domain)}: kubernetes.io is reserved "
-                "for Kubernetes itself, an extended resource cannot live there"
+                "for Kubernetes itself, an extended resource cannot have it"
             )
 
     @cached_property
@@ -52,7 +52,7 @@ class Names:
 
     @cached_property
     def resources(self) -> Mapping[str, Resource]:
-        """All resources, by name, in their order."""
+        """All resources by name, in the order of :class:`Resource`."""
         return {self.of(each): each for each in Resource}
 
     @cached_property
@@ -82,12 +82,12 @@ class Names:
 
     @cached_property
     def gpu_allocation(self) -> str:
-        """Pod annotation: the allocation record, JSON (see :mod:`contract.allocation`)."""
+        """Pod annotation: the allocations, JSON (see :mod:`contract.allocation`)."""
         return f"{self.domain}/gpu-allocation"
 
     @cached_property
     def predicate_gpu_idx_prefix(self) -> str:
-        """Prefix of the pod annotations that carry card indices per container."""
+        """Prefix of the pod annotations with the card indices of each container."""
         return f"{self.domain}/predicate-gpu-idx-"
 
     @cached_property
@@ -112,7 +112,7 @@ class Names:
 
     @cached_property
     def gpu_link(self) -> str:
-        """Pod annotation: what several whole cards must have in common, nvlink or numa."""
+        """Pod annotation, by its author: what must connect several whole cards, nvlink or numa."""
         return f"{self.domain}/gpu-link"
 
     @cached_property
@@ -132,7 +132,7 @@ class Names:
 
     @cached_property
     def wishes(self) -> frozenset[str]:
-        """All annotations by which a pod's author wishes something (:mod:`contract.wishes`)."""
+        """All annotations with wishes of a pod's author (:mod:`contract.wishes`)."""
         return frozenset(
             (
                 self.use_gpu_type,
@@ -169,7 +169,7 @@ class Names:
         """Return the annotation with the card indices of one container.
 
         Args:
-            ordinal: ``0`` for ``spec.containers[0]``, as gpu-manager has it; ``init-0`` for
+            ordinal: ``0`` for ``spec.containers[0]``, as in gpu-manager; ``init-0`` for
                 ``spec.initContainers[0]`` (:attr:`contract.demand.ContainerDemand.ordinal`).
         """
         return f"{self.predicate_gpu_idx_prefix}{ordinal}"

@@ -1,7 +1,8 @@
-"""What annotations say of a pod's cards: what the agent gave, and what a scheduler chose.
+"""A pod's cards by its annotations: those the agent allocated, and those a scheduler chose.
 
-The API server lets only few write them; a manifest may bring them from a running pod all the
-same, or from before the webhook. What contradicts the pod's own requests is dropped and told.
+Policies let only the agent and schedulers write them, but a manifest may contain those of another
+pod, from before the webhook was installed. Values that contradict the pod's requests are dropped
+and reported.
 """
 
 import re
@@ -18,12 +19,12 @@ _INDICES = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9}){0,63}\Z", re.ASCII)
 def read_allocations(
     annotations: Mapping[str, str], names: Names, faults: list[str]
 ) -> Mapping[str, Allocation]:
-    """Read the allocations of a pod, by container name; nothing where they do not parse.
+    """Read the allocations of a pod, by container name; empty if they do not parse.
 
     Args:
-        annotations: of the pod.
+        annotations: the pod's.
         names: the annotations' names.
-        faults: takes what is wrong, for the log.
+        faults: errors are appended to it, for the log.
     """
     text = annotations.get(names.gpu_allocation)
     if text is None:
@@ -38,23 +39,23 @@ def read_allocations(
 def valid_allocations(
     written: Mapping[str, Allocation], demand: PodDemand, names: Names, faults: list[str]
 ) -> Mapping[str, Allocation]:
-    """Keep the allocations of containers that ask for just that.
+    """Keep the allocations that match the requests of their containers.
 
     Args:
         written: as :func:`read_allocations` returns them.
         demand: the pod's.
         names: the annotations' names.
-        faults: takes what is wrong, for the log.
+        faults: errors are appended to it, for the log.
     """
     valid = {}
     for name, allocation in written.items():
         container = demand.of(name)
-        if container is not None and _is_of(allocation, container.demand):
+        if container is not None and _matches(allocation, container.demand):
             valid[name] = allocation
         else:
             faults.append(
                 f"metadata.annotations[{names.gpu_allocation}]: Invalid value: {quote(name)}: "
-                "must record what the container of this name asks for"
+                "must match the request of the container with this name"
             )
     return valid
 
@@ -66,16 +67,17 @@ def read_choice(
     names: Names,
     faults: list[str],
 ) -> Mapping[str, tuple[int, ...]]:
-    """Read the cards that a scheduler chose for the containers that have no allocation yet.
+    """Read the cards that a scheduler chose for containers without an allocation.
 
-    One that is not valid counts here: who wrote it has written the cards beside it too.
+    An invalid allocation counts as one here: its writer also wrote the chosen cards beside it, so
+    these are not to be trusted either.
 
     Args:
-        annotations: of the pod.
+        annotations: the pod's.
         demand: the pod's.
         written: as :func:`read_allocations` returns them.
         names: the annotations' names.
-        faults: takes what is wrong, for the log.
+        faults: errors are appended to it, for the log.
 
     Returns:
         Container name -> card indices.
@@ -103,8 +105,8 @@ def write_choice(indices: Iterable[int]) -> str:
     return ",".join(map(str, indices))
 
 
-def _is_of(allocation: Allocation, demand: Demand) -> bool:
-    """Return whether an allocation can be of a container that asks for this."""
+def _matches(allocation: Allocation, demand: Demand) -> bool:
+    """Return whether a container with this demand can have this allocation."""
     if (allocation.cores, allocation.memory_blocks) != (demand.cores, demand.memory):
         return False
     cards = len(set(allocation.cards))

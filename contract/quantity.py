@@ -16,8 +16,8 @@ _QUANTITY = re.compile(
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
-# Longer text, or a larger exponent, names no number anybody can mean; refusing it
-# keeps a hostile "1e999999999" from costing time or memory.
+# No sensible quantity is longer or has a larger exponent. Without these limits a hostile
+# "1e999999999" would cost time and memory.
 _LONGEST_TEXT = 64
 _LARGEST_EXPONENT = 99
 
@@ -29,14 +29,14 @@ def parse_quantity(value: object) -> Fraction | int | None:
         value: a string, or a JSON number (Kubernetes accepts both).
 
     Returns:
-        The exact value, or ``None`` when it is not a quantity.
+        The exact value, or ``None`` if it is not a quantity.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if isinstance(value, int):
         return value
     text = value if isinstance(value, str) else repr(value)
-    if len(text) < 19 and text.isascii() and text.isdigit():  # nearly always, and much faster
+    if len(text) < 19 and text.isascii() and text.isdigit():  # the usual case, and much faster
         return int(text)
     match = _QUANTITY.match(text) if len(text) <= _LONGEST_TEXT else None
     return None if match is None else _scale(match)

@@ -1,9 +1,9 @@
-"""What the containers of a pod request, read from its spec, with everything that is wrong with it.
+"""Reads the requests of a pod's containers from its spec, and finds all errors in them.
 
 Counts are read from ``limits``: Kubernetes makes ``requests`` equal for extended
 resources (``ValidateResourceRequirements``), and the kubelet loops over ``limits``
-when it allocates devices. A limit of 0 asks for nothing, as if it was left out: the kubelet
-makes no call for it, and charts write it for a container without a GPU.
+when it allocates devices. A limit of 0 counts as absent: the kubelet makes no call for it, and
+charts write it for a container without a GPU.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,61 +26,61 @@ from contract.resource import Resource, count_of
 from contract.reusable import find_leftover_conflicts
 
 _MOST_BLOCKS = 2**24
-"""More memory than any container is given: 16 TiB in the smallest blocks there are, of 1 MiB."""
+"""More memory than any container gets: 16 TiB in blocks of 1 MiB, the smallest possible."""
 
 _USUAL_BLOCK = 2**28  # bytes: gpu-manager's, and the agent's unless --memory-block is set
 
 
-# A dict is the answer nearly always, and an abstract class is slow to ask.
+# dict comes first: it is the usual case, and isinstance of an abstract class is slow.
 _MAPPINGS = (dict, Mapping)
 
 
 def asks_for_gpus(spec: object, names: Names) -> bool:
-    """Return whether any container of *spec* asks for one of our resources, validly or not.
+    """Return whether any container of *spec* requests one of our resources, validly or not.
 
     Args:
-        spec: a pod spec as decoded JSON; anything else simply asks for nothing.
+        spec: a pod spec as decoded JSON; any other value requests nothing.
         names: the names to look for.
     """
-    return any(_asks(each, names) for *_, each in walk_containers(spec))
+    return any(_requests_gpus(each, names) for *_, each in walk_containers(spec))
 
 
 def read_pod_demand(
     spec: object, names: Names, *, path: str = "spec"
 ) -> tuple[PodDemand, tuple[FieldError, ...]]:
-    """Read everything readable and find everything wrong, without raising.
+    """Read all requests that can be read and find all errors, without raising.
 
     Args:
         spec: a pod spec as decoded JSON, possibly hostile.
         names: the resource names to read.
-        path: the spec's place in its object, for the paths of the findings.
+        path: path of the spec in its object, for the paths of errors.
 
     Returns:
-        The demands as far as their counts can be read (a broken rule, such as 150
-        cores, does not hide the count), and all findings in field order.
+        The requests whose counts can be read, also those that break a rule (such as 150 cores),
+        and all errors in field order.
     """
     found: list[ContainerDemand] = []
     errors: dict[str, list[FieldError]] = {}  # by container, in their order
     for field, index, container in walk_containers(spec):
-        if not _asks(container, names):
+        if not _requests_gpus(container, names):
             continue
         where = f"{path}.{field}[{index}].resources"
         demand, errors[where] = _read_container(container, names, where)
         if any(count_of(demand, each) for each in Resource):
             found.append(ContainerDemand(_name(container), _kind(field, container), index, demand))
-    for asked, (rule, detail) in find_leftover_conflicts(found):
-        field = "containers" if asked.kind is ContainerKind.MAIN else "initContainers"
-        where = f"{path}.{field}[{asked.index}].resources"
-        limit, value = f"{where}.limits[{names.core}]", str(asked.demand.cores)
+    for conflicting, (rule, detail) in find_leftover_conflicts(found):
+        field = "containers" if conflicting.kind is ContainerKind.MAIN else "initContainers"
+        where = f"{path}.{field}[{conflicting.index}].resources"
+        limit, value = f"{where}.limits[{names.core}]", str(conflicting.demand.cores)
         errors[where].append(FieldError(limit, FieldFault.INVALID, detail, rule, value))
     return PodDemand(tuple(found)), tuple(chain.from_iterable(errors.values()))
 
 
 def walk_containers(spec: object) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
-    """Walk the containers in the kubelet's order of admission: init list first, then containers.
+    """Walk the containers in the order in which the kubelet admits them: the init list first.
 
     Yields:
-        The field, the place in it, and the container.
+        The field (``initContainers`` or ``containers``), the index in it, and the container.
     """
     if not isinstance(spec, _MAPPINGS):
         return
@@ -98,8 +98,8 @@ def _kind(field: str, container: Mapping[str, Any]) -> ContainerKind:
     return ContainerKind.SIDECAR if restartable else ContainerKind.INIT
 
 
-def _asks(container: Mapping[str, Any], names: Names) -> bool:
-    """Return whether a container has one of our resources in its limits or requests, not as 0."""
+def _requests_gpus(container: Mapping[str, Any], names: Names) -> bool:
+    """Return whether limits or requests of a container have one of our resources, other than 0."""
     if not isinstance(container.get("resources"), _MAPPINGS):
         return False
     resources = names.resources
@@ -111,7 +111,7 @@ def _asks(container: Mapping[str, Any], names: Names) -> bool:
 
 
 def listings_of(container: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return a container's limits and requests; what is no mapping counts as empty."""
+    """Return a container's limits and requests; a value that is not a mapping counts as empty."""
     resources = container.get("resources")
     if not isinstance(resources, _MAPPINGS):
         return {}, {}
@@ -143,7 +143,7 @@ def _read_container(
             errors += _check_cores(count, limits, names, path)
         counts.append(max(count or 0, 0))
     demand = Demand(*counts)
-    if readable:  # a count that is no number is told already
+    if readable:  # otherwise the unreadable count has its own error
         errors += _check_together(demand, names, path)
     return demand, errors
 
@@ -155,7 +155,7 @@ def _read_resource(
     path: str,
     resource: Resource,
 ) -> tuple[int | None, list[FieldError]]:
-    """Read one count: 0 when absent or 0, ``None`` when present and unreadable."""
+    """Read one count: 0 if it is absent or 0, ``None`` if it is unreadable."""
     if name not in limits:
         if name not in requests:
             return 0, []
@@ -163,21 +163,21 @@ def _read_resource(
             FieldError(
                 f"{path}.limits[{name}]",
                 FieldFault.REQUIRED,
-                f"requests asks for {quote(requests[name])} but limits does not: "
-                "extended resources are asked for in limits, write it there",
+                f"requests has {quote(requests[name])}, but limits does not have it: "
+                "extended resources must be in limits",
                 "requests-without-limits",
             )
         ]
     count, errors = _read_count(limits[name], name, path, resource)
-    if name in requests and not (count is not None and _same(requests, limits, name)):
-        asked = parse_quantity(requests[name])
-        if asked is None or (count is not None and asked != count):
+    if name in requests and not (count is not None and _same_text(requests, limits, name)):
+        requested = parse_quantity(requests[name])
+        if requested is None or (count is not None and requested != count):
             errors.append(
                 FieldError(
                     f"{path}.requests[{name}]",
                     FieldFault.INVALID,
                     f"must be equal to limits ({quote(limits[name])}), extended resources "
-                    "cannot be overcommitted: leave requests out",
+                    "cannot be overcommitted: leave it out of requests",
                     "requests-differ",
                     quote(requests[name]),
                 )
@@ -185,10 +185,10 @@ def _read_resource(
     return count, errors
 
 
-def _same(requests: Mapping[str, Any], limits: Mapping[str, Any], name: str) -> bool:
-    """Return whether both are written alike, as the API server writes what is left out."""
-    asked, limit = requests[name], limits[name]
-    return isinstance(asked, str) and isinstance(limit, str) and asked == limit
+def _same_text(requests: Mapping[str, Any], limits: Mapping[str, Any], name: str) -> bool:
+    """Return whether request and limit are equal text: the API server copies absent requests."""
+    request, limit = requests[name], limits[name]
+    return isinstance(request, str) and isinstance(limit, str) and request == limit
 
 
 def _read_count(
@@ -200,7 +200,7 @@ def _read_count(
     elif number.denominator != 1:
         detail, rule = "must be a whole number, it cannot be divided further", "not-whole"
     elif number < 0:
-        detail, rule = "must not be negative: leave it out to ask for none", "negative"
+        detail, rule = "must not be negative: leave it out to request none", "negative"
     elif resource is Resource.MEMORY and _are_bytes(value, number):
         blocks = max(1, round(number / _USUAL_BLOCK))
         detail = f"is counted in blocks, not in bytes: with blocks of 256 MiB write {blocks}"
@@ -214,9 +214,9 @@ def _read_count(
 
 
 def _are_bytes(value: object, number: Fraction | int) -> bool:
-    """Return whether a count of memory blocks was meant as bytes: so many, or with a binary unit.
+    """Return whether a count of memory blocks was meant as bytes: too large, or with a binary unit.
 
-    Decimal units are no sign: the API server writes ``8k`` for 8000.
+    Decimal units are no evidence: the API server writes ``8k`` for 8000.
     """
     return _MOST_BLOCKS < number < 2**63 or (isinstance(value, str) and value.endswith("i"))
 
@@ -224,7 +224,7 @@ def _are_bytes(value: object, number: Fraction | int) -> bool:
 def _check_cores(
     cores: int, limits: Mapping[str, Any], names: Names, path: str
 ) -> Iterator[FieldError]:
-    """Apply the rule that more than one card is whole cards."""
+    """Check that more than one card means whole cards."""
     if cores > CORES_PER_CARD and cores % CORES_PER_CARD:
         below = cores - cores % CORES_PER_CARD
         above = below + CORES_PER_CARD
@@ -233,21 +233,21 @@ def _check_cores(
             FieldFault.INVALID,
             f"more than one card must be a multiple of {CORES_PER_CARD} "
             f"({CORES_PER_CARD} is one whole card): "
-            f"ask for {below}" + (f" or {above}" if above <= LARGEST_COUNT else ""),
+            f"request {below}" + (f" or {above}" if above <= LARGEST_COUNT else ""),
             "not-whole-cards",
             quote(limits[names.core]),
         )
 
 
 def _check_together(demand: Demand, names: Names, path: str) -> Iterator[FieldError]:
-    """Apply the rules between the two counts of one container."""
+    """Check the two counts of one container against each other."""
     core_path, memory_path = f"{path}.limits[{names.core}]", f"{path}.limits[{names.memory}]"
     if demand.is_share and not demand.memory:
         yield FieldError(
             memory_path,
             FieldFault.REQUIRED,
-            f"a shared card needs memory: {demand.cores} of {CORES_PER_CARD} cores share a "
-            "card with others, say how many memory blocks to take, at least 1",
+            f"a share of a card needs memory: request at least 1 memory block beside "
+            f"{demand.cores} of {CORES_PER_CARD} cores",
             "share-without-memory",
         )
     if demand.memory and not demand.cores:

@@ -1,4 +1,4 @@
-"""The two resources of which a container asks. Python has no other list of them."""
+"""The two resources that a container can request. Python code has no other list of them."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -8,41 +8,41 @@ if TYPE_CHECKING:
     from contract.inventory import Amounts
 
 HUNDRED = 100
-"""The places of a resource that is counted in hundredths of a card."""
+"""The slots of a card for a resource that is counted in hundredths of a card."""
 
 
 class Resource(StrEnum):
     """A resource, by the last word of its name: ``core`` is ``vcuda-core``.
 
-    Cores decide how many cards a container gets, and whether it shares one. Of memory it gets equal
-    parts of each of these cards.
+    The count of cores decides how many cards a container gets, and whether it shares one. Its
+    memory is divided equally over these cards.
     """
 
     CORE = "core"
     MEMORY = "memory"
 
-    # As equality is. Enum's own is a call in Python for every look into a mapping.
+    # Like equality. Enum's own is Python code, which every lookup in a mapping would call.
     __hash__ = str.__hash__
 
     @property
     def other(self) -> "Resource":
-        """The resource that a container's other pair of calls asks for."""
+        """The other resource."""
         return Resource.MEMORY if self is Resource.CORE else Resource.CORE
 
     @property
     def unit(self) -> str:
-        """What is counted, for messages; the last word of it will do where room is short."""
+        """The unit for messages; its last word is enough in short ones."""
         return "memory blocks" if self is Resource.MEMORY else f"{self}s"
 
-    def places(self, blocks: int) -> int:
-        """Count the places of a card that has so many memory blocks."""
+    def slots(self, blocks: int) -> int:
+        """Return the number of slots of a card with *blocks* memory blocks."""
         return blocks if self is Resource.MEMORY else HUNDRED
 
 
 RESOURCES = tuple(Resource)
-"""All of them, in their order: faster to walk than the class."""
+"""All resources, in their order: faster to iterate over than the class."""
 
 
 def count_of(amounts: "Demand | Amounts", resource: Resource) -> int:
-    """Return how much of *resource* is meant: hundredths of a card, or memory blocks."""
+    """Return the amount of *resource*: hundredths of a card, or memory blocks."""
     return amounts.cores if resource is Resource.CORE else amounts.memory

@@ -1,10 +1,11 @@
-"""Devices that ordinary init containers leave to later containers of their pod (fact K7). Pure.
+"""Reusable devices: those that ordinary init containers leave to later containers (fact K7). Pure.
 
-The kubelet gives a container first what init containers before it have left and nobody has taken
-since, without asking which of these devices, and takes only the rest anew. Who works out what a
-pod holds, what it holds at most, what is reusable, or what can never be served, asks here.
+The kubelet gives a container first the devices that init containers before it held and that no
+container has reused since. The plugin cannot choose among them. Only the rest is allocated fresh.
+This module computes what a pod holds, what it holds at most, what is reusable, and which
+containers can never be served.
 
-On which cards that binds a container follows in :func:`placement.search.bound_cards`.
+:func:`placement.search.bound_cards` computes the cards to which this binds a container.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,12 +20,12 @@ CardKey = TypeVar("CardKey")
 
 
 class ReceivedDevices(NamedTuple):
-    """What one container was given of one resource, of one card or of all.
+    """The numbers of one resource's devices that a container received, on one card or on all.
 
     Attributes:
-        reused: what init containers had left.
-        fresh: what was taken anew.
-        reusable: what is left for the containers after it.
+        reused: devices that init containers held before.
+        fresh: devices that the pod did not hold before.
+        reusable: devices that later containers can reuse.
     """
 
     reused: int
@@ -33,14 +34,14 @@ class ReceivedDevices(NamedTuple):
 
 
 def serve(kind: ContainerKind, count: int, reusable: int) -> ReceivedDevices:
-    """Give a container *count* devices, those that are *reusable* first."""
+    """Give a container *count* devices, the *reusable* ones first."""
     reused = min(count, reusable)
     return _served(kind, reused, count - reused, reusable)
 
 
 def _served(kind: ContainerKind, reused: int, fresh: int, reusable: int) -> ReceivedDevices:
-    left = reusable + fresh if kind is ContainerKind.INIT else reusable - reused
-    return ReceivedDevices(reused, fresh, left)
+    still_reusable = reusable + fresh if kind is ContainerKind.INIT else reusable - reused
+    return ReceivedDevices(reused, fresh, still_reusable)
 
 
 def serve_on_cards(
@@ -48,25 +49,25 @@ def serve_on_cards(
 ) -> list[ReceivedDevices]:
     """Give a container devices of several cards.
 
-    What is reusable is used before others, even where a card then gives more than its part.
+    Reusable devices are used first, even if a card then provides more than its part.
 
     Args:
-        kind: of the container.
-        amounts: of each card, its part of the request.
-        reusable: of each card, what init containers have left.
+        kind: the container's.
+        amounts: each card's part of the request.
+        reusable: the reusable devices of each card.
     """
     reused, fresh, _ = serve(kind, sum(amounts), sum(reusable))
     served = []
-    for amount, left in zip(amounts, reusable, strict=True):
-        again = min(left, reused)
-        anew = min(max(amount - again, 0), fresh)
-        reused, fresh = reused - again, fresh - anew
-        served.append(_served(kind, again, anew, left))
+    for amount, card_reusable in zip(amounts, reusable, strict=True):
+        card_reused = min(card_reusable, reused)
+        card_fresh = min(max(amount - card_reused, 0), fresh)
+        reused, fresh = reused - card_reused, fresh - card_fresh
+        served.append(_served(kind, card_reused, card_fresh, card_reusable))
     return served
 
 
 def most_at_once(demand: PodDemand, resource: Resource) -> int:
-    """Return what a pod holds when it holds most: all that it takes anew."""
+    """Return the most devices that a pod holds at one time: all that are allocated fresh."""
     reusable = most = 0
     for container in demand.containers:
         count = count_of(container.demand, resource)
@@ -78,41 +79,42 @@ def most_at_once(demand: PodDemand, resource: Resource) -> int:
 def held_on_cards(
     demand: PodDemand, cards: Mapping[str, Sequence[CardKey]]
 ) -> dict[tuple[str, CardKey], Amounts]:
-    """Return what each container holds of each of its cards, once all have been served.
+    """Return what each container holds of each of its cards, after all have been served.
 
-    What an ordinary init container has left counts with the container that has taken it since. The
-    rest is the init container's, until the pod has ended (K4).
+    Devices of an ordinary init container that a later container reuses count as the later
+    container's. The rest stays the init container's until the pod has ended (K4).
 
     Args:
         demand: the pod's.
-        cards: of each container whose cards are known.
+        cards: the cards of each container, if known.
 
     Returns:
-        By container and card.
+        Amounts by container name and card.
     """
     held: dict[tuple[str, CardKey], list[int]] = {}
-    for at, resource in enumerate(RESOURCES):
+    for column, resource in enumerate(RESOURCES):
         reusable: dict[CardKey, int] = {}
         for container in demand.containers:
-            on = cards.get(container.name, ())
-            left = [reusable.get(card, 0) for card in on]
-            amounts = amounts_per_card(container.demand, resource, len(on))
-            for card, each in zip(on, serve_on_cards(container.kind, amounts, left), strict=True):
+            own = cards.get(container.name, ())
+            before = [reusable.get(card, 0) for card in own]
+            amounts = amounts_per_card(container.demand, resource, len(own))
+            received = serve_on_cards(container.kind, amounts, before)
+            for card, each in zip(own, received, strict=True):
                 reusable[card] = each.reusable
                 is_init = container.kind is ContainerKind.INIT
                 row = held.setdefault((container.name, card), [0, 0])
-                row[at] = each.fresh if is_init else each.reused + each.fresh
+                row[column] = each.fresh if is_init else each.reused + each.fresh
         for container in demand.containers:
             if container.kind is ContainerKind.INIT:
                 for card in cards.get(container.name, ()):
                     row = held[container.name, card]
-                    row[at] = min(row[at], reusable[card])
-                    reusable[card] -= row[at]
+                    row[column] = min(row[column], reusable[card])
+                    reusable[card] -= row[column]
     return {key: Amounts(*row) for key, row in held.items()}
 
 
 def amounts_per_card(demand: Demand, resource: Resource, cards: int) -> tuple[int, ...]:
-    """Return what a container has of each of so many cards; of whole cards all cores."""
+    """Return what a container has on each of its *cards* cards; all cores of whole cards."""
     if resource is Resource.CORE:
         return (demand.cores if demand.is_share else CORES_PER_CARD,) * cards
     amounts = demand.per_card(resource, cards)
@@ -120,24 +122,24 @@ def amounts_per_card(demand: Demand, resource: Resource, cards: int) -> tuple[in
 
 
 def reusable_ids(held: Iterable[tuple[bool, AbstractSet[str]]]) -> frozenset[str]:
-    """Return the device IDs that ordinary init containers of a pod have left.
+    """Return the device IDs that later containers of a pod can reuse.
 
     Args:
-        held: of each container, whether it is an ordinary init container, and its device IDs.
+        held: for each container, whether it is an ordinary init container, and its device IDs.
     """
-    left, kept = set[str](), set[str]()
+    of_init, of_others = set[str](), set[str]()
     for is_init, ids in held:
-        (left if is_init else kept).update(ids)
-    return frozenset(left - kept)
+        (of_init if is_init else of_others).update(ids)
+    return frozenset(of_init - of_others)
 
 
-# --- what can never be served ---------------------------------------------------------
+# --- containers that can never be served ----------------------------------------------
 
 SPLIT, NO_ROOM = "split-over-cards", "no-room-on-card"
 
 
 class LeftoverConflict(NamedTuple):
-    """Why what init containers leave keeps a container from being served.
+    """Why a container cannot be served after the init containers before it.
 
     Attributes:
         rule: ``SPLIT``, or ``NO_ROOM``.
@@ -151,26 +153,26 @@ class LeftoverConflict(NamedTuple):
 def find_leftover_conflicts(
     containers: Iterable[ContainerDemand],
 ) -> Iterator[tuple[ContainerDemand, LeftoverConflict]]:
-    """Yield the containers that init containers before them keep from being served on any node.
+    """Yield the containers that no node can serve, because of the init containers before them.
 
-    All cards of that node may be empty. A container that is given reusable devices is bound to
-    their card; any other may have an empty card. Memory is not counted: at creation nobody knows
-    how much a card has.
+    This assumes a node on which all cards are empty. A container that reuses devices is bound to
+    their card; any other may get an empty card. Memory is not compared with a card's size, which
+    is unknown at creation.
     """
-    cores = memory = 0  # reusable: of one card, or of several that are whole
-    held = 0  # cores of that card which containers keep
-    apart = False  # whether the cores are of another card than the memory, which is *held*'s
+    cores = memory = 0  # reusable: of one card, or of several whole cards
+    held = 0  # cores that non-init containers hold on the card of the reusable devices
+    apart = False  # whether the reusable cores are on another card than the memory (and *held*)
     for container in containers:
         kind, asked = container.kind, container.demand
         of_cores, of_memory = serve(kind, asked.cores, cores), serve(kind, asked.memory, memory)
         bound = of_memory.reused or (of_cores.reused and not apart)
-        room = 0 if apart else CORES_PER_CARD - held
+        free = 0 if apart else CORES_PER_CARD - held
         conflict = None
         if cores > CORES_PER_CARD and 0 < of_cores.reused < cores:
             conflict = LeftoverConflict(SPLIT, _split(cores))
-        elif bound and room < min(asked.cores, CORES_PER_CARD):
-            left = cores if of_cores.reused and not apart else 0
-            detail = _no_room(left, memory if of_memory.reused else 0, room)
+        elif bound and free < min(asked.cores, CORES_PER_CARD):
+            reusable_cores = cores if of_cores.reused and not apart else 0
+            detail = _no_room(reusable_cores, memory if of_memory.reused else 0, free)
             conflict = LeftoverConflict(NO_ROOM, detail)
         if conflict:
             yield container, conflict
@@ -186,22 +188,21 @@ def find_leftover_conflicts(
                 held = 0
 
 
-def _split(left: int) -> str:
+def _split(reusable: int) -> str:
     return (
-        f"init containers before it leave {left} cores over, and the kubelet would hand "
-        f"it some of these, from several cards: ask for {left} or more here, or for at "
-        f"most {CORES_PER_CARD} there"
+        f"the kubelet would reuse some of the {reusable} cores of init containers before it, from "
+        f"several cards: request {reusable} or more here, or at most {CORES_PER_CARD} in those"
     )
 
 
-def _no_room(cores: int, memory: int, room: int) -> str:
+def _no_room(cores: int, memory: int, free: int) -> str:
     counts = ((cores, "core"), (memory, "memory block"))
-    left = " and ".join(_count(count, unit) for count, unit in counts if count)
-    has = f"only {_count(room, 'core')}" if room else "no cores"
-    less = f"at most {room} here, or for " if room else ""
+    reusable = " and ".join(_count(count, unit) for count, unit in counts if count)
+    has = f"only {_count(free, 'core')}" if free else "no core"
+    fewer = f"at most {free} here, or " if free else ""
     return (
-        f"init containers before it leave {left} over, the kubelet would hand it these first, and "
-        f"their card has {has} for it: ask for {less}so little there that nothing is left over"
+        f"the kubelet would first reuse {reusable} of init containers before it, but their card "
+        f"has {has} free: request {fewer}so few in those that none remain for this container"
     )
 
 

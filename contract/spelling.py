@@ -1,7 +1,7 @@
 """Resource names that are nearly ours.
 
-No node offers ``tencent.com/vcuda-cores``: a pod that asks for it waits for ever, and the scheduler
-says no more than ``Insufficient tencent.com/vcuda-cores``.
+No node offers ``tencent.com/vcuda-cores``: a pod that requests it stays pending forever, and the
+scheduler reports only ``Insufficient tencent.com/vcuda-cores``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,17 +14,17 @@ from contract.names import Names
 from contract.requests import listings_of, walk_containers
 
 _MARK = "vcuda"
-"""What a name must have in it: the webhook is asked about no others (``deploy/base/webhook``)."""
+"""Part of every name checked here: the API server sends no others (``deploy/base/webhook``)."""
 
-_MEANT = {"vcuda": "vcuda-core", "vcuda-mem": "vcuda-memory"}
-"""What is meant by names that are not close."""
+_INTENDED = {"vcuda": "vcuda-core", "vcuda-mem": "vcuda-memory"}
+"""The intended name, for misspelt names that are not similar enough."""
 
 _CLOSE = 0.8
-"""By the ratio of ``difflib``: ``vcuda-cor``, ``vcuda_core`` and ``vcuda-memories`` are close."""
+"""Least similarity by ``difflib``; ``vcuda-cor``, ``vcuda_core``, ``vcuda-memories`` have it."""
 
-_LONGEST_NAME = 317  # of a qualified name: a domain, a slash, 63 characters
+_LONGEST_NAME = 317  # characters of a qualified name: a domain, a slash, 63 characters
 _MOST = 32
-"""So many of a pod's names are looked at: a hostile pod may have thousands."""
+"""Most names of a pod that are checked: a hostile pod may have thousands."""
 
 
 def find_misspelt(
@@ -35,37 +35,38 @@ def find_misspelt(
     Args:
         spec: a pod spec as decoded JSON, possibly hostile.
         names: our names.
-        path: the spec's place in its object, for the paths of the findings.
+        path: path of the spec in its object, for the paths of errors.
 
     Returns:
-        An error for each resource of our own domain, which nobody else offers, and a warning for
-        each one of another domain, which somebody may offer.
+        An error for each resource of our own domain, which nobody else offers. A warning for each
+        resource of another domain, which another plugin may offer.
     """
     errors = []
     warnings = dict[str, None]()
     for where, name, value in islice(_candidates(spec, names, path), _MOST):
         domain, _, last = name.rpartition("/")
-        close = [_MEANT[last]] if last in _MEANT else get_close_matches(last, _LASTS, 1, _CLOSE)
+        intended = _INTENDED.get(last)
+        close = [intended] if intended else get_close_matches(last, _LAST_PARTS, 1, _CLOSE)
         for right in (f"{names.domain}/{each}" for each in close):
             if domain == names.domain:
                 detail = f"no node has such a resource: write {right}"
-                fault = FieldError(where, FieldFault.INVALID, detail, "misspelt", quote(value))
-                errors.append(fault)
+                error = FieldError(where, FieldFault.INVALID, detail, "misspelt", quote(value))
+                errors.append(error)
             else:
                 warnings[f"write {right}, {name} is not served here"] = None
     return tuple(errors), tuple(warnings)
 
 
-_LASTS = tuple(each.rpartition("/")[2] for each in Names().resources)
+_LAST_PARTS = tuple(each.rpartition("/")[2] for each in Names().resources)
 
 
 def _candidates(spec: object, names: Names, path: str) -> Iterator[tuple[str, str, object]]:
-    """Yield the path, the name and the value of each resource with the mark that is not ours."""
+    """Yield path, name and value of each resource that contains the mark and is not ours."""
     ours = names.resources
     for field, index, container in walk_containers(spec):
         limits, requests = listings_of(container)
         if not any(_MARK in name and name not in ours for name in (*limits, *requests)):
-            continue  # nearly all of them
+            continue  # the usual case
         more = {name: value for name, value in requests.items() if name not in limits}
         listed: dict[str, Mapping[str, Any]] = {"limits": limits, "requests": more}
         for listing, counts in listed.items():

@@ -23,12 +23,12 @@ _LARGEST_COUNT = 99_999_999
 
 @dataclass(frozen=True, slots=True, order=True)
 class OrderStamp:
-    """A pod's place in line.
+    """A pod's rank in the order of all pods.
 
     Attributes:
         time_ns: unix time, nanoseconds.
-        writer: who stamped, lower-case letters and digits, unique per process.
-        count: counts stamps of one writer within one nanosecond.
+        writer: name of the process that stamped: lower-case letters and digits, unique.
+        count: number of the stamp among those of one writer within one nanosecond.
 
     Raises:
         InvalidStamp: a part is out of range.
@@ -39,7 +39,7 @@ class OrderStamp:
     count: int
 
     def __post_init__(self) -> None:
-        """Refuse what could not be encoded and decoded again."""
+        """Check that the stamp can be encoded and decoded again."""
         if not 0 < self.time_ns <= _LATEST_NS:
             raise InvalidStamp(f"time: Invalid value: {self.time_ns}: must be 1 to 2^63-1 ns")
         if not _WRITER.match(self.writer):
@@ -83,18 +83,18 @@ def decode_time(text: str) -> int:
 
 
 def writer_name(host: str, entropy: str) -> str:
-    """Make a writer from a host name (or pod name) and random hex, within the allowed letters.
+    """Make a writer's name from a host name (or pod name) and random hex, in allowed characters.
 
     Args:
-        host: kept for the reader's sake, cut and stripped to what a stamp can carry.
-        entropy: what makes the writer unique; kept whole, at most 16 characters.
+        host: for human readers; only its last 32 allowed characters are kept.
+        entropy: makes the name unique; at most 16 characters.
     """
     readable = re.sub(r"[^a-z0-9]", "", host.lower())
     return readable[-(48 - 16) :] + re.sub(r"[^a-z0-9]", "", entropy.lower())[:16]
 
 
 class Stamper:
-    """One writer's stamps, each larger than the one before even when the clock steps back.
+    """Makes one writer's stamps, each larger than the one before, even if the clock steps back.
 
     Safe to share between threads.
     """
@@ -103,11 +103,11 @@ class Stamper:
         """Start a writer.
 
         Args:
-            clock: gives unix time in ns.
-            writer: unique to this process, see :func:`writer_name`.
+            clock: returns unix time in ns.
+            writer: name unique to this process, see :func:`writer_name`.
 
         Raises:
-            InvalidStamp: *writer* has letters a stamp cannot carry.
+            InvalidStamp: *writer* has characters that a stamp cannot have.
         """
         self._clock = clock
         self._lock = threading.Lock()

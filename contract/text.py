@@ -1,4 +1,4 @@
-"""Values that others have written as JSON, in annotations."""
+"""Checks of values in annotations that others have written as JSON."""
 
 import json
 from typing import TypeGuard
@@ -10,7 +10,7 @@ def read_json(text: str, name: str) -> object:
     """Read JSON.
 
     Raises:
-        InvalidRecord: it is none; *name* is that of the annotation.
+        InvalidRecord: *text* is not JSON; the message has *name*, the annotation's.
     """
     try:
         return json.loads(text)
@@ -19,7 +19,7 @@ def read_json(text: str, name: str) -> object:
 
 
 def is_text(value: object) -> TypeGuard[str]:
-    """Return whether a value is text that can be written: an escape may be half of a character."""
+    """Return whether a value is text that can be encoded: JSON may escape half a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,5 +1,5 @@
-"""The choice of a container's cards: capacity, scoring, topology, and the search over a whole pod.
+"""Chooses the cards of containers: capacity, scoring, topology, and the search over a whole pod.
 
-Pure: plain values in, plain values out. Knows ``contract`` only, so that the agent, a scheduler
-and a tool for people place alike.
+Pure: plain values in, plain values out. Imports only ``contract``, so that agent, scheduler
+extender and view all place pods the same way.
 """

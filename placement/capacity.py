@@ -1,4 +1,4 @@
-"""Whether a container fits on a card, and in words why it does not."""
+"""Whether a container fits on a card and, if not, the reason as text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from contract.resource import Resource
 from placement.errors import NoPlacement
 from placement.topology import Links
 
-HOW = {"nvlink": "connected by NVLink", "numa": "of one NUMA node"}
-"""What cards have in common that hold together, by the value of ``gpu-link``."""
+LINK_PHRASES = {"nvlink": "connected by NVLink", "numa": "on one NUMA node"}
+"""What ``gpu-link`` demands of several cards, as text for messages, by the wish's value."""
 
 
 @dataclass(frozen=True, eq=False)
 class CardSet:
-    """The cards of a node as a pod finds them, but for what is free; sequences are by position.
+    """The cards of a node for one pod, without their free amounts; sequences are by position.
 
-    One object for alike nodes makes that a search is remembered for all of them.
+    Equal nodes share one object, so that a cached search result serves all of them.
 
     Attributes:
-        names: of the cards, for messages.
-        sizes: what each has.
-        links: how they are connected.
-        unhealthy: why each is given to no new container; empty where it is healthy.
-        excluded: which wish of the pod's author rules it out; empty where none does.
+        names: names of the cards, for messages.
+        sizes: cores and memory of each card.
+        links: how the cards are connected.
+        unhealthy: why each card gets no new container; empty if it is healthy.
+        excluded: the wish of the pod's author that excludes each card; empty if none does.
     """
 
     names: Sequence[str]
@@ -37,26 +37,30 @@ class CardSet:
 
     @cached_property
     def usable(self) -> tuple[int, ...]:
-        """The cards that are healthy and that no wish rules out."""
-        return tuple(at for at in self.healthy if not self.excluded[at])
+        """The healthy cards that no wish excludes."""
+        return tuple(position for position in self.healthy if not self.excluded[position])
 
     @cached_property
     def healthy(self) -> tuple[int, ...]:
         """The healthy cards."""
-        return tuple(at for at, reason in enumerate(self.unhealthy) if not reason)
+        return tuple(position for position, reason in enumerate(self.unhealthy) if not reason)
 
     def fitting(self, free: Sequence[Amounts], wanted: Amounts) -> list[int]:
-        """Return the usable cards of which enough is free."""
+        """Return the usable cards that have at least *wanted* free."""
         cores, memory = wanted
-        return [at for at in self.usable if free[at][0] >= cores and free[at][1] >= memory]
+        return [
+            position
+            for position in self.usable
+            if free[position][0] >= cores and free[position][1] >= memory
+        ]
 
 
 class CardNeed(NamedTuple):
     """What a container needs of its cards.
 
     Attributes:
-        demand: what it asks for itself.
-        per_card: what each of its cards must have free.
+        demand: the container's request.
+        per_card: the free amounts that each of its cards must have.
     """
 
     demand: Demand
@@ -64,13 +68,13 @@ class CardNeed(NamedTuple):
 
 
 def need_of(demand: Demand) -> CardNeed:
-    """Work out what a container needs of each of its cards.
+    """Compute what a container needs of each of its cards.
 
     Raises:
-        NoPlacement: it asks for what the webhook refuses.
+        NoPlacement: the webhook denies such a request.
     """
     if not demand.cards or (not demand.is_share and demand.cores % CORES_PER_CARD):
-        raise NoPlacement(  # a pod created while there was no webhook to refuse it
+        raise NoPlacement(  # a pod created while no webhook could deny it
             f"{demand.cores} cores and {demand.memory} memory blocks fit no card: a share of one "
             f"card is 1 to 99 cores, whole cards are a multiple of {CORES_PER_CARD}"
         )
@@ -84,36 +88,45 @@ class Shortfall(NamedTuple):
 
     Attributes:
         reason: such as ``of 60 cores free``, or ``unhealthy (Xid 79)``.
-        free: how much is free where that is too little; ``None`` for other reasons.
+        free: the free amount if that is too little; ``None`` for other reasons.
     """
 
     reason: str
     free: int | None = None
 
     def __str__(self) -> str:
-        """Write it for one card."""
+        """Format it for one card."""
         return self.reason if self.free is None else f"{self.free} {self.reason}"
 
 
-def shortfall(  # noqa: PLR0913 -- what a card is asked, by keyword
+def shortfall(  # noqa: PLR0913 -- all conditions on a card, by keyword
     need: CardNeed,
     cards: CardSet,
-    at: int,
+    position: int,
     free: Amounts,
     *,
     fixed: Sequence[int] = (),
     must: Sequence[int] = (),
 ) -> Shortfall | None:
-    """Return why a card does not fit; ``None`` when it does."""
+    """Return why a card does not fit; ``None`` if it does.
+
+    Args:
+        need: what the container needs.
+        cards: the node's cards.
+        position: the card.
+        free: its free amounts.
+        fixed: positions of the cards that the container holds already.
+        must: positions of cards whose devices the kubelet makes the container reuse (K7).
+    """
     wanted, reason = need.per_card, ""
-    if cards.unhealthy[at]:
-        reason = f"unhealthy ({cards.unhealthy[at]})"
-    elif cards.excluded[at]:
-        reason = f"excluded by {cards.excluded[at]}"
-    elif fixed and at not in fixed:
+    if cards.unhealthy[position]:
+        reason = f"unhealthy ({cards.unhealthy[position]})"
+    elif cards.excluded[position]:
+        reason = f"excluded by {cards.excluded[position]}"
+    elif fixed and position not in fixed:
         reason = "the container's other resource is on another card"
-    elif must and need.demand.is_share and at not in must:
-        reason = "the kubelet hands on places of another card"
+    elif must and need.demand.is_share and position not in must:
+        reason = "the kubelet reuses devices of another card"
     elif free.cores < wanted.cores:
         return Shortfall(f"of {wanted.cores} cores free", free.cores)
     elif free.memory < wanted.memory:
@@ -121,7 +134,7 @@ def shortfall(  # noqa: PLR0913 -- what a card is asked, by keyword
     return Shortfall(reason) if reason else None
 
 
-def explain(  # noqa: PLR0913 -- what cards are asked, by keyword
+def explain(  # noqa: PLR0913 -- all conditions on cards, by keyword
     need: CardNeed,
     cards: CardSet,
     free: Sequence[Amounts],
@@ -130,36 +143,45 @@ def explain(  # noqa: PLR0913 -- what cards are asked, by keyword
     must: Sequence[int] = (),
     link: str = "",
 ) -> str:
-    """Report that no card fits, and why: cards of one reason together, one alone by its UUID.
+    """Return text why no card fits; cards with the same reason are one group.
 
-    *link* is what the cards must have in common: where enough fit, that is what they lack.
+    Args:
+        need: what the container needs.
+        cards: the node's cards.
+        free: their free amounts.
+        fixed: as of :func:`shortfall`.
+        must: as of :func:`shortfall`.
+        link: the wish ``gpu-link``: if enough cards fit, their links do not fulfil it.
     """
     demand, bound = need.demand, {*fixed, *must}
     groups: dict[str, list[tuple[str, Shortfall]]] = {}
     fitting = 0
-    for at, row in enumerate(free):
-        lack = shortfall(need, cards, at, row, fixed=fixed, must=must) or _FITS
+    for position, row in enumerate(free):
+        lack = shortfall(need, cards, position, row, fixed=fixed, must=must) or _FITS
         fitting += lack is _FITS
-        if not bound or at in bound:
-            groups.setdefault(lack.reason, []).append((cards.names[at], lack))
+        if not bound or position in bound:
+            groups.setdefault(lack.reason, []).append((cards.names[position], lack))
     found = f"{fitting} of {demand.cards} cards found"
     if link and fitting >= demand.cards > 1:
-        found = f"no {demand.cards} of the {fitting} that do are {HOW[link]} (gpu-link: {link})"
+        phrase = LINK_PHRASES[link]
+        found = f"no {demand.cards} of {fitting} fitting cards are {phrase} (gpu-link: {link})"
     elif bound and fitting >= demand.cards:
-        found = f"places of {len(bound)} cards must be taken"
+        found = f"devices of {len(bound)} cards must be reused"
     largest = max((size.memory for size in cards.sizes), default=0)
-    asked = f"{demand.cores} cores and {demand.memory} memory blocks"
-    parts = [f"no card fits {asked}: {found}", *map(_in_words, groups.values())]
+    request = f"{demand.cores} cores and {demand.memory} memory blocks"
+    parts = [f"no card fits {request}: {found}", *map(_group_text, groups.values())]
     if not demand.is_share and 0 < largest < need.per_card.memory:
-        parts.append(f"no card has more than {largest} blocks, and whole cards have all of theirs")
+        parts.append(
+            f"no card has more than {largest} blocks, and whole cards have all their memory"
+        )
     return "; ".join(parts)
 
 
 _FITS = Shortfall("fits")
 
 
-def _in_words(cards: Sequence[tuple[str, Shortfall]]) -> str:
-    """Write why some cards do not fit, all for one reason."""
+def _group_text(cards: Sequence[tuple[str, Shortfall]]) -> str:
+    """Return text why some cards do not fit, all for one reason; a single card by its name."""
     name, lack = cards[0]
     if len(cards) == 1:
         return f"{name}: {lack}"

@@ -2,4 +2,4 @@
 
 
 class NoPlacement(Exception):
-    """No card fits; the message says for each card why not."""
+    """No card fits; the message has the reason for each card."""

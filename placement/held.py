@@ -1,4 +1,4 @@
-"""What is held of each card of a node, and so what is free of it, as one value. Pure."""
+"""Held and free amounts of a node's cards, as one value. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,50 +6,50 @@ from typing import TypeAlias
 
 from contract.inventory import NOTHING, Amounts
 
-Taken: TypeAlias = Mapping[int, Amounts]
-"""What is taken of each card that is used, by its position on the node, ascending."""
+HeldByPosition: TypeAlias = Mapping[int, Amounts]
+"""What one holder has of each card that it uses, by the card's position, ascending."""
 
 
-def add_up(parts: Iterable[tuple[int, Amounts]]) -> Taken:
+def add_up(parts: Iterable[tuple[int, Amounts]]) -> HeldByPosition:
     """Return the sums by card."""
-    taken: dict[int, Amounts] = {}
-    for at, amounts in parts:
-        taken[at] = taken.get(at, NOTHING).plus(amounts)
-    return dict(sorted(taken.items()))
+    sums: dict[int, Amounts] = {}
+    for position, amounts in parts:
+        sums[position] = sums.get(position, NOTHING).plus(amounts)
+    return dict(sorted(sums.items()))
 
 
 @dataclass(frozen=True, slots=True)
 class HeldAmounts:
-    """What is held of each card, by its position.
+    """The held amounts of each card, by its position.
 
     Attributes:
-        sizes: what each card has.
-        held: what is held of it, which may be more than there is.
+        sizes: cores and memory of each card.
+        held: held amounts of each card, which may exceed its size.
     """
 
     sizes: Sequence[Amounts]
     held: tuple[Amounts, ...]
 
     @classmethod
-    def nothing_of(cls, sizes: Sequence[Amounts]) -> "HeldAmounts":
-        """Start with cards of which nothing is held."""
+    def none_held(cls, sizes: Sequence[Amounts]) -> "HeldAmounts":
+        """Return cards of these sizes of which nothing is held."""
         return cls(sizes, (NOTHING,) * len(sizes))
 
     @property
     def free(self) -> tuple[Amounts, ...]:
-        """What is free of each card: nothing where more is held than there is."""
+        """The free amounts of each card: 0 if more is held than the card has."""
         return tuple([size.minus(held) for size, held in zip(self.sizes, self.held, strict=True)])
 
-    def add(self, taken: Taken) -> "HeldAmounts":
-        """Return the same with more held."""
+    def add(self, more: HeldByPosition) -> "HeldAmounts":
+        """Return a copy with *more* held."""
         held = list(self.held)
-        for at, amounts in taken.items():
-            held[at] = held[at].plus(amounts)
+        for position, amounts in more.items():
+            held[position] = held[position].plus(amounts)
         return HeldAmounts(self.sizes, tuple(held))
 
-    def subtract(self, taken: Taken) -> "HeldAmounts":
-        """Return the same with less held."""
+    def subtract(self, released: HeldByPosition) -> "HeldAmounts":
+        """Return a copy with *released* no longer held."""
         held = list(self.held)
-        for at, amounts in taken.items():
-            held[at] = held[at].minus(amounts)
+        for position, amounts in released.items():
+            held[position] = held[position].minus(amounts)
         return HeldAmounts(self.sizes, tuple(held))

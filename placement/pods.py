@@ -1,8 +1,8 @@
-"""A pod as its object shows it: read once at the border, frozen, without the rest. Pure.
+"""Reads pod objects into frozen values that have only what we need. Pure.
 
-The one reader for agent, extender and view. An object may be hostile where the API server does not
-check it: annotations and counts. What does not parse counts as not said, and is a fault for the
-log; what the API server guarantees (metadata, types of the spec) is relied upon.
+Agent, extender and view all use this reader. Annotations and counts may be hostile, because the
+API server does not check them: values that do not parse count as absent, and are faults for the
+log. What the API server guarantees (metadata, types of the spec) is relied upon.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ from placement.capacity import CardNeed, need_of
 from placement.errors import NoPlacement
 
 MOST_REMEMBERED = 32
-"""Containers of a pod that is remembered for long: one with thousands takes megabytes."""
+"""Most containers of a pod that is cached for long: one with thousands takes megabytes."""
 
 _MIRROR, _STATIC_UID = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
 _TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -39,10 +39,10 @@ Key: TypeAlias = tuple[str, str]
 
 
 class PodId(NamedTuple):
-    """Which pod: a name can come back, a UID cannot.
+    """The identity of a pod: a name can be used again, a UID cannot.
 
-    The UID is empty only for a pod that the kubelet's record shows and the API has not.
-    A tuple, because pods are looked up and compared by the thousand in every call.
+    The UID is empty only for a pod that the kubelet lists and the API does not have.
+    A tuple, because every call looks up and compares thousands of pods.
     """
 
     namespace: str
@@ -51,19 +51,19 @@ class PodId(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """Namespace and name, which is all that PodResources tells."""
+        """Namespace and name: PodResources has no UID."""
         return self.namespace, self.name
 
     def __str__(self) -> str:
-        """Write as ``kubectl`` users do."""
+        """Return ``namespace/name``, as ``kubectl`` users write it."""
         return f"{self.namespace}/{self.name}"
 
 
 class AdmissionRank(NamedTuple):
-    """Order in which pods of a node are expected to be admitted; ties end with the UID.
+    """Sort key: the order in which pods of a node are expected to be admitted; the UID is last.
 
     Attributes:
-        time_ns: predicate time, else the best other time known, Unix nanoseconds.
+        time_ns: predicate time, else the best other known time, Unix nanoseconds.
         bound: order stamp of the binding, empty if there is none.
         admitted: order stamp of the creation, empty if there is none.
         created_ns: creation time, Unix nanoseconds.
@@ -82,27 +82,27 @@ UNKNOWN_RANK = AdmissionRank(0, "", "", 0, "")
 
 @dataclass(frozen=True, slots=True)
 class PodInfo:
-    """What is known of a pod.
+    """What its object shows of a pod.
 
     Attributes:
-        id: which pod.
+        id: namespace, name and UID.
         demand: its GPU containers in the kubelet's order of admission.
-        rank: where it stands in the order of admission, as far as can be told.
-        node: where it is bound; empty while it is not.
-        terminal: it has succeeded or failed; the kubelet will not admit it any more.
-        running: the kubelet has said that it runs.
-        annotated: what its allocation annotation says, by container name; of containers that ask
-            for just that. The agent compares it with what is to be written, and never reads it as
-            knowledge of who holds what.
-        wishes: what its author wishes of the cards.
-        chosen: card indices that a scheduler chose, by container name; what the
-            agent itself wrote there, with the allocation, is no choice.
-        runtime_uid: the UID by which the container runtime knows it; the API shows a static pod
-            under another.
-        mains: names of all its containers, those that ask for no GPU too; empty if not known.
+        rank: its expected rank in the order of admission.
+        node: name of the node that it is bound to; empty if it is not bound.
+        terminal: whether it has succeeded or failed; the kubelet will not admit it again.
+        running: whether the kubelet has reported that it runs.
+        annotated: its allocation annotation, by container name; only allocations that match the
+            container's request. The agent compares it with the text to be written, and never uses
+            it to find out who holds which devices.
+        wishes: its author's wishes for cards.
+        chosen: card indices that a scheduler chose, by container name; without those that the
+            agent itself wrote with the allocation.
+        runtime_uid: the pod's UID in the container runtime; the API shows another one for a static
+            pod.
+        mains: names of all its containers, also those without GPUs; empty if unknown.
         sidecars: names of all its restartable init containers.
-        faults: what did not parse (stamps, allocations, wishes), for the log; never read as a zero.
-        errors: what is wrong with the request itself: limits and wishes.
+        faults: what did not parse (stamps, allocations, wishes), for the log; never read as 0.
+        errors: what is wrong with its limits and wishes.
     """
 
     id: PodId
@@ -121,12 +121,12 @@ class PodInfo:
     errors: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Write as ``kubectl`` users do."""
+        """Return ``namespace/name``, as ``kubectl`` users write it."""
         return str(self.id)
 
     @property
     def pod_class(self) -> "PodClass":
-        """All that decisions about nodes depend on; pods of one class share the object."""
+        """Everything that decisions about nodes depend on; pods of one class share the object."""
         few = len(self.demand.containers) <= MOST_REMEMBERED
         return (class_of if few else _class_of_many)(self.demand, self.wishes)
 
@@ -135,13 +135,13 @@ class PodInfo:
 
 
 def read_gpu_pod(obj: Mapping[str, Any], names: Names) -> PodInfo | None:
-    """Read a pod object; ``None`` for one that asks for no GPU, as most do."""
+    """Read a pod object; ``None`` if it requests no GPU, like most pods."""
     demand, errors = _read_demand(obj.get("spec") or _NOTHING, names)
     return _read(obj, names, demand, errors) if demand else None
 
 
 def read_pod(obj: Mapping[str, Any], names: Names) -> PodInfo:
-    """Read a pod object, also of a pod that asks for no GPU."""
+    """Read a pod object, also of a pod that requests no GPU."""
     return _read(obj, names, *_read_demand(obj.get("spec") or _NOTHING, names))
 
 
@@ -149,7 +149,7 @@ _Demand: TypeAlias = tuple[PodDemand, tuple[FieldError, ...]]
 
 
 def _read_demand(spec: Mapping[str, Any], names: Names) -> _Demand:
-    """Read what a pod asks for; most have one container, and ask for what others ask for."""
+    """Read a pod's request; those of pods with one container, the usual case, are cached."""
     listed = spec.get("containers")
     if not isinstance(listed, list) or len(listed) != 1 or spec.get("initContainers"):
         return read_pod_demand(spec, names)
@@ -188,8 +188,8 @@ def _read(
     phase = (obj.get("status") or {}).get("phase")
     written = read_allocations(annotations, names, faults)
     annotated = valid_allocations(written, demand, names, faults) if written else _NOTHING
-    wishes, wrong = read_wishes(annotations, names)
-    faults += map(str, wrong)
+    wishes, wish_errors = read_wishes(annotations, names)
+    faults += map(str, wish_errors)
     mains, sidecars = [], []
     for listed, _, container in walk_containers(spec):
         name = container.get("name")
@@ -197,7 +197,7 @@ def _read(
             mains.append(name if isinstance(name, str) else "")
         elif container.get("restartPolicy") == "Always":
             sidecars.append(name if isinstance(name, str) else "")
-    demand, all_mains, all_sidecars = _shared(demand, frozenset(mains), frozenset(sidecars))
+    demand, all_mains, all_sidecars = _deduplicate(demand, frozenset(mains), frozenset(sidecars))
     return PodInfo(
         PodId(intern(metadata.get("namespace", "")), metadata.get("name", ""), uid),
         demand,
@@ -208,26 +208,26 @@ def _read(
         annotated=annotated,
         wishes=wishes,
         chosen=read_choice(annotations, demand, written, names, faults) or _NOTHING,
-        # The API server lets nobody but a kubelet make a mirror pod.
+        # The API server lets only a kubelet create a mirror pod.
         runtime_uid=annotations.get(_STATIC_UID, uid) if _MIRROR in annotations else uid,
         mains=all_mains,
         sidecars=all_sidecars,
         faults=tuple(faults),
-        errors=tuple(map(str, (*errors, *wrong))),
+        errors=tuple(map(str, (*errors, *wish_errors))),
     )
 
 
 _Parts: TypeAlias = tuple[PodDemand, frozenset[str], frozenset[str]]
 
 
-def _shared(demand: PodDemand, mains: frozenset[str], sidecars: frozenset[str]) -> _Parts:
-    """Return one object for equal ones: there are many pods and few kinds of them."""
+def _deduplicate(demand: PodDemand, mains: frozenset[str], sidecars: frozenset[str]) -> _Parts:
+    """Return the same objects for equal pods, to save memory: many pods differ in name only."""
     few = max(len(mains) + len(sidecars), len(demand.containers)) <= MOST_REMEMBERED
-    return _remembered(demand, mains, sidecars) if few else (demand, mains, sidecars)
+    return _cached_parts(demand, mains, sidecars) if few else (demand, mains, sidecars)
 
 
 @lru_cache(maxsize=4096)
-def _remembered(demand: PodDemand, mains: frozenset[str], sidecars: frozenset[str]) -> _Parts:
+def _cached_parts(demand: PodDemand, mains: frozenset[str], sidecars: frozenset[str]) -> _Parts:
     return demand, mains, sidecars
 
 
@@ -238,20 +238,20 @@ def _rank(
     bound, bound_ns = _stamp(annotations.get(names.bind_order), faults)
     admitted, admitted_ns = _stamp(annotations.get(names.admission_order), faults)
     predicate = None if bound else annotations.get(names.predicate_time)
-    # The best time known stands in for a missing stamp, so that pods with and without stamps are
-    # in one order.
+    # The best known time replaces a missing stamp, so that pods with and without stamps can be
+    # sorted together.
     time_ns = bound_ns or _read_time(decode_time, predicate, faults) or admitted_ns or created
     return AdmissionRank(time_ns, bound, admitted, created, metadata.get("uid", ""))
 
 
 def _stamp(text: str | None, faults: list[str]) -> tuple[str, int]:
-    """Return an order stamp and its time; nothing of one that is none."""
+    """Return an order stamp and its time; an empty one and 0 if it is missing or invalid."""
     time_ns = _read_time(lambda stamp: OrderStamp.decode(stamp).time_ns, text, faults)
     return (text or "", time_ns) if time_ns else ("", 0)
 
 
 def _read_time(decode: Callable[[str], int], text: str | None, faults: list[str]) -> int:
-    """Return a time; 0 of what is none, as no stamp has."""
+    """Return a time; 0, which no valid stamp has, if it is missing or invalid."""
     try:
         return 0 if text is None else decode(text)
     except ContractError as error:
@@ -260,7 +260,7 @@ def _read_time(decode: Callable[[str], int], text: str | None, faults: list[str]
 
 
 def _unix_ns(rfc3339: str | None) -> int:
-    """Read a creation time; whole seconds are all that Kubernetes keeps."""
+    """Read a creation time, which Kubernetes stores in whole seconds."""
     if not rfc3339:
         return 0
     return int(datetime.fromisoformat(rfc3339).timestamp()) * 1_000_000_000
@@ -270,18 +270,18 @@ def _unix_ns(rfc3339: str | None) -> int:
 
 
 class PodClass(NamedTuple):
-    """All that a decision about nodes depends on; equal for equal pods.
+    """Everything about a pod that a decision about nodes depends on; equal pods have equal classes.
 
-    What follows from the first three is worked out once, not for every node.
+    The other attributes follow from the first three, and are computed once, not for every node.
 
     Attributes:
-        kinds: of each container, in the kubelet's order of admission.
-        needs: of each container, in the same order.
-        wishes: of the pod's author.
-        problem: why no node can ever serve it; empty when one may.
-        shares: how many containers share a card.
-        most_cards: the container with the most cards.
-        asked: what the whole pod has when it has most.
+        kinds: the kind of each container, in the kubelet's order of admission.
+        needs: the need of each container, in the same order.
+        wishes: the author's wishes.
+        problem: why no node can ever serve the pod; empty if a node may.
+        shares: number of containers that share a card.
+        most_cards: the need of the container with the most cards.
+        peak: the most that the whole pod holds at one time.
     """
 
     kinds: tuple[ContainerKind, ...]
@@ -290,24 +290,24 @@ class PodClass(NamedTuple):
     problem: str = ""
     shares: int = 0
     most_cards: CardNeed | None = None
-    asked: Amounts = NOTHING
+    peak: Amounts = NOTHING
 
     def __hash__(self) -> int:
-        """Return the same for equal classes, at once: it is asked for every node."""
-        return hash(self.asked)
+        """Return a hash that is cheap: every check of a node computes it."""
+        return hash(self.peak)
 
 
 @lru_cache(maxsize=4096)
 def class_of(demand: PodDemand, wishes: Wishes) -> PodClass:
     """Return the class of a pod."""
     if wishes.core_limit is not None:
-        wishes = replace(wishes, core_limit=None)  # says nothing of where
+        wishes = replace(wishes, core_limit=None)  # does not affect the placement
     try:
         needs = tuple([need_of(each.demand) for each in demand.containers])
     except NoPlacement as error:
         return PodClass((), (), wishes, str(error))
     for container, conflict in find_leftover_conflicts(demand.containers):
-        if conflict.rule == NO_ROOM:  # by luck the kubelet might hand on what is not split
+        if conflict.rule == NO_ROOM:  # with a SPLIT the kubelet may, by luck, reuse devices well
             return PodClass((), (), wishes, f"container {container.name}: {conflict.detail}")
     return PodClass(
         tuple([each.kind for each in demand.containers]),

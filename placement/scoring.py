@@ -1,8 +1,8 @@
-"""The best of the cards that fit: binpack or spread for shares, links for whole cards.
+"""Ranks the cards that fit: binpack or spread for shares, links for whole cards.
 
-A share goes to the fullest card that fits (binpack, so that whole cards stay whole) or to
-the emptiest (spread), by cores and memory both. Whole cards are the best-connected set; a
-single one is taken where it breaks up least.
+A share gets the fullest card that fits (binpack, so that other cards stay whole) or the emptiest
+(spread), by both cores and memory. Whole cards are the best-connected set; a single whole card is
+the one whose loss matters least for the connections of the others.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from placement.capacity import CardNeed, CardSet
 
 
 class Policy(StrEnum):
-    """The card that a share prefers."""
+    """How a share's card is chosen."""
 
     BINPACK = "binpack"
     SPREAD = "spread"
@@ -23,10 +23,12 @@ class Policy(StrEnum):
 
 def whole_cards(cards: CardSet, free: Sequence[Amounts]) -> frozenset[int]:
     """Return the healthy cards of which no core is held."""
-    return frozenset([at for at in cards.healthy if free[at][0] >= CORES_PER_CARD])
+    return frozenset(
+        [position for position in cards.healthy if free[position][0] >= CORES_PER_CARD]
+    )
 
 
-def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
+def rank_for_share(  # noqa: PLR0913 -- all criteria of the comparison
     need: CardNeed,
     fitting: Sequence[int],
     cards: CardSet,
@@ -35,35 +37,59 @@ def rank_for_share(  # noqa: PLR0913 -- what cards are compared by
     policy: Policy | None,
     own: AbstractSet[int] = frozenset(),
 ) -> list[int]:
-    """Sort cards for a share, the one that it is placed on first.
+    """Sort cards for a share, the best first.
 
-    *own* are the cards that other containers of its pod are on: of equal cards, spread prefers
-    another.
+    Cards are compared by the cores and the memory that would remain free, as fractions of the
+    card's size. Binpack compares the larger fraction first: without free cores, free memory is
+    useless. It takes a whole card only if no card that is already shared fits, and then the one
+    whose loss matters least for the connections of the others.
 
-    What counts is what would be left of a card, of cores and of memory, as parts of what it
-    has. Binpack looks at the larger of the two: on a card with no cores left, memory is of no
-    use to anybody. It begins a new card only when none that is begun fits, and then the one
-    whose loss breaks up least. Where it does not matter, the least that is free comes first.
+    Args:
+        need: what the share needs.
+        fitting: positions of the cards that fit.
+        cards: the node's cards.
+        free: their free amounts.
+        policy: binpack or spread; ``None`` if any order will do: the least free first.
+        own: cards of other containers of the pod; among equal cards, spread prefers others.
     """
     if policy is None:
         return sorted(fitting, key=free.__getitem__)  # whole cards last
-    left = {
-        at: (
-            (free[at].cores - need.per_card.cores) / CORES_PER_CARD,
-            (free[at].memory - need.per_card.memory) / max(cards.sizes[at].memory, 1),
+    remaining = {
+        position: (
+            (free[position].cores - need.per_card.cores) / CORES_PER_CARD,
+            (free[position].memory - need.per_card.memory) / max(cards.sizes[position].memory, 1),
         )
-        for at in fitting
+        for position in fitting
     }
     if policy is Policy.SPREAD:
-        return sorted(fitting, key=lambda at: (-min(left[at]), -sum(left[at]), at in own, at))
+        return sorted(
+            fitting,
+            key=lambda position: (
+                -min(remaining[position]),
+                -sum(remaining[position]),
+                position in own,
+                position,
+            ),
+        )
     whole = whole_cards(cards, free)
-    away = {at: cards.links.lost_with(at, whole) for at in fitting if at in whole}
+    lost = {
+        position: cards.links.lost_score(position, whole)
+        for position in fitting
+        if position in whole
+    }
     return sorted(
-        fitting, key=lambda at: (at in whole, max(left[at]), sum(left[at]), away.get(at, 0), at)
+        fitting,
+        key=lambda position: (
+            position in whole,
+            max(remaining[position]),
+            sum(remaining[position]),
+            lost.get(position, 0),
+            position,
+        ),
     )
 
 
-def best_whole(  # noqa: PLR0913 -- what cards are compared by
+def best_whole(  # noqa: PLR0913 -- all criteria of the comparison
     need: CardNeed,
     fitting: Sequence[int],
     cards: CardSet,
@@ -73,12 +99,22 @@ def best_whole(  # noqa: PLR0913 -- what cards are compared by
     must: AbstractSet[int] = frozenset(),
     link: str = "",
 ) -> tuple[int, ...]:
-    """Choose whole cards: the best-connected; among equals those with the least memory.
+    """Choose whole cards: the best-connected set; among equal sets the one with the least memory.
 
-    Sets that hold together by *link* come before all others.
+    Args:
+        need: what the container needs.
+        fitting: positions of the cards that fit.
+        cards: the node's cards.
+        free: their free amounts.
+        policy: ``None`` if any set will do: the one with the least free memory.
+        must: positions of cards that must be in the set.
+        link: sets that fulfil this wish come before all others.
     """
     if policy is None and not link:
-        others = sorted([at for at in fitting if at not in must], key=lambda at: free[at][1])
+        others = sorted(
+            [position for position in fitting if position not in must],
+            key=lambda position: free[position][1],
+        )
         return tuple(sorted([*must, *others[: need.demand.cards - len(must)]]))
     return cards.links.best(
         need.demand.cards,

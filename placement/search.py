@@ -1,11 +1,11 @@
-"""A whole pod at once: cards for all its containers, or the one that has none. Pure.
+"""Places all containers of a pod, or finds the container that cannot be placed. Pure.
 
-The only search there is: whether a pod fits is where it fits, with the answer thrown away.
+There is no other search: to check whether a pod fits, callers search and ignore where.
 
-The containers are gone through in the kubelet's order of admission. What an ordinary init
-container took is handed on to those after it (fact K7); sidecars and containers keep theirs.
-Each is tried where it would be placed if it were alone, then elsewhere, so that the first
-plan found is also the one that placing them one by one prefers.
+Containers are placed in the kubelet's order of admission. Devices of an ordinary init container
+are reusable by the containers after it (fact K7); sidecars and containers keep theirs. Each
+container is tried first on the cards that it would get alone, then on others, so that the first
+plan found is also the one that placing them one by one would prefer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,14 +24,14 @@ from placement.errors import NoPlacement
 from placement.scoring import Policy, best_whole, rank_for_share
 from placement.topology import choices
 
-_DEEPEST = 800
-"""Containers of a pod; each is a call within a call, of which Python makes a thousand."""
+_MOST_CONTAINERS = 800
+"""Most containers of a pod: each is one level of recursion, and Python's limit is 1000."""
 
 MOST_TRIES = 500
-"""Placings tried before a search is given up; a pod of few containers needs few."""
+"""Placements tried before a search gives up; a pod with few containers needs few."""
 
 Rows: TypeAlias = Sequence[Amounts]
-"""What is free of each card, by its position."""
+"""Amounts of each card (free, or reusable), by the card's position."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class ContainerStep:
     """One container to be placed.
 
     Attributes:
-        container: which.
-        need: what each of its cards must have; 0 of what it holds already.
+        container: the container.
+        need: what each of its cards must have; 0 of a resource that it holds already.
         lacking: the resources that it does not hold yet.
-        fixed: the cards it is bound to, by what it holds.
-        must: cards of which it must take slots, by the kubelet's word.
-        offer: of each card the slots that the kubelet offers for it, of one resource.
-        chosen: names of cards that a scheduler chose for it, to be taken if they fit.
-        strict: whether only those will do.
-        link: what its cards must have in common, one of :data:`contract.wishes.LINKS`.
+        fixed: positions of the cards on which it holds a resource already.
+        must: positions of cards from which it must take slots (``must_include``).
+        offer: one resource, and the number of its slots that the kubelet offers on each card.
+        chosen: names of cards that a scheduler chose for it, which are preferred if they fit.
+        strict: whether only the chosen cards are allowed.
+        link: the wish ``gpu-link``, one of :data:`contract.wishes.LINKS`; empty for none.
     """
 
     container: ContainerDemand
@@ -62,7 +62,7 @@ class ContainerStep:
 
     @cached_property
     def requested(self) -> tuple[Amounts, ...]:
-        """What it takes of each of its cards if nothing is handed on to it."""
+        """The amounts that it takes of each of its cards if it reuses nothing."""
         demand = self.container.demand
         parts = [
             demand.per_card(each) if each in self.lacking else repeat(0, demand.cards)
@@ -75,8 +75,8 @@ class ContainerPlan(NamedTuple):
     """The part of one container in a plan of its pod.
 
     Attributes:
-        cards: by position.
-        fresh: what it takes of each of them, less what was handed on to it.
+        cards: positions of its cards.
+        fresh: the amounts that it takes of each card, without those that it reuses.
     """
 
     cards: tuple[int, ...]
@@ -84,10 +84,10 @@ class ContainerPlan(NamedTuple):
 
 
 Plan: TypeAlias = Mapping[str, ContainerPlan]
-"""Container name -> what it gets."""
+"""Container name -> its part."""
 
 
-def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
+def make_plan(  # noqa: PLR0913 -- all inputs of a plan, by keyword
     steps: Sequence[ContainerStep],
     cards: CardSet,
     free: Rows,
@@ -101,19 +101,19 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
 
     Args:
         steps: the containers in the kubelet's order.
-        cards: of the node.
-        free: what of them is free for anybody.
-        reusable: of each card, what ordinary init containers of the pod have left over.
+        cards: the node's cards.
+        free: the free amounts of each card.
+        reusable: the reusable amounts of each card, from ordinary init containers of the pod.
         policy: which card a share prefers; ``None`` if it only matters whether there is a plan.
-        guaranteed: the plan holds whichever slots the kubelet hands on where it has a choice
-            (K7); otherwise it is enough that it may hand on the right ones.
-        most_tries: how many placings are tried.
+        guaranteed: whether the plan must work whichever reusable slots the kubelet chooses (K7);
+            otherwise it is enough that it works for one choice.
+        most_tries: most placements that are tried.
 
     Returns:
-        What each container gets, or ``None`` when the search was given up.
+        The part of each container; ``None`` if the search gave up.
 
     Raises:
-        NoPlacement: there is no plan; names the container that cannot be placed.
+        NoPlacement: there is no plan; the message names the container that cannot be placed.
     """
     search = _PodSearch(steps, cards, policy=policy, guaranteed=guaranteed, tries=most_tries)
     try:
@@ -126,11 +126,11 @@ def make_plan(  # noqa: PLR0913 -- everything that a plan depends on, by keyword
 
 
 class _GivenUpError(Exception):
-    """Too many placings were tried."""
+    """Too many placements were tried."""
 
 
 class _NotPlacedError(NoPlacement):
-    """There is no plan; the words are put together only where somebody reads them."""
+    """There is no plan; the message is made only when it is read."""
 
     def __init__(self, search: "_PodSearch") -> None:
         super().__init__()
@@ -140,15 +140,15 @@ class _NotPlacedError(NoPlacement):
         return self._search.refusal()
 
 
-class _FoundCards(NamedTuple):
-    """What one container finds.
+class _AvailableCards(NamedTuple):
+    """The cards as they are for one container.
 
     Attributes:
         step: the container.
-        free: what is free for anybody.
-        reusable: what is left over; empty where nothing is.
-        rows: what it may have of each card: free, left over, or offered.
-        bound: the cards of which it will be made to take slots.
+        free: the free amounts.
+        reusable: the reusable amounts; empty if there are none.
+        rows: the amounts that the container may take: free plus reusable, or offered.
+        bound: positions of the cards from which the kubelet will make it reuse slots.
     """
 
     step: ContainerStep
@@ -162,22 +162,22 @@ _NONE: AbstractSet[int] = frozenset()
 
 
 def bound_cards(step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
-    """Return the cards of which the kubelet will make a container take slots (K7).
+    """Return the cards from which the kubelet will make a container reuse slots (K7).
 
-    Device IDs name their card: what init containers have left on a card can be used on it only.
+    A device ID names its card, so reusable slots bind the container to their card.
     """
     demand = step.container.demand
-    asked = [each in step.lacking and count_of(demand, each) > 0 for each in RESOURCES]
-    left = {
-        at
-        for at, (cores, memory) in enumerate(reusable)
-        if (cores and asked[0]) or (memory and asked[1])
+    needs = [each in step.lacking and count_of(demand, each) > 0 for each in RESOURCES]
+    with_reusable = {
+        position
+        for position, (cores, memory) in enumerate(reusable)
+        if (cores and needs[0]) or (memory and needs[1])
     }
-    return tuple(sorted(left.union(step.must)))
+    return tuple(sorted(with_reusable.union(step.must)))
 
 
 class _PodSearch:
-    """One search; what it tries last decides what it reports."""
+    """One search; if it fails, it reports the container at which it got furthest."""
 
     def __init__(
         self,
@@ -194,258 +194,272 @@ class _PodSearch:
         self._guaranteed = guaranteed
         self._tries = tries
         self._failed: set[tuple[int, object]] = set()
-        self._furthest: tuple[int, _FoundCards] | None = None
+        self._furthest: tuple[int, _AvailableCards] | None = None
 
     def run(self, free: Rows, reusable: Rows) -> tuple[ContainerPlan, ...] | None:
-        """Place all containers; return ``None`` where it cannot be done."""
+        """Place all containers; return ``None`` if there is no plan."""
         self._start = free, reusable
         return self._place_from(0, free, reusable)
 
-    def _place_from(self, at: int, free: Rows, reusable: Rows) -> tuple[ContainerPlan, ...] | None:
-        """Place the containers from *at* on; return ``None`` where it cannot be done."""
-        if at == len(self._steps):
+    def _place_from(
+        self, index: int, free: Rows, reusable: Rows
+    ) -> tuple[ContainerPlan, ...] | None:
+        """Place the containers from *index* on; return ``None`` if there is no plan."""
+        if index == len(self._steps):
             return ()
-        if at > _DEEPEST:
+        if index > _MOST_CONTAINERS:
             raise _GivenUpError
-        if self._failed and (at, self._alike(free, reusable)) in self._failed:
+        if self._failed and (index, self._state_key(free, reusable)) in self._failed:
             return None
-        step = self._steps[at]
+        step = self._steps[index]
         if reusable or step.must or step.offer is not None:
-            found = self._look(step, free, reusable)
+            available = self._find_available(step, free, reusable)
         else:
-            found = _FoundCards(step, free, reusable, free, ())
-        is_last = at == len(self._steps) - 1
-        for cards in self._ways(found):
+            available = _AvailableCards(step, free, reusable, free, ())
+        is_last = index == len(self._steps) - 1
+        for cards in self._card_sets(available):
             self._tries -= 1
             if self._tries < 0:
                 raise _GivenUpError
             if is_last and not reusable:
                 return (ContainerPlan(cards, step.requested),)
-            after = take_slots(step, cards, free, reusable)
-            if after is None:
+            taken = take_slots(step, cards, free, reusable)
+            if taken is None:
                 continue
-            fresh, free_then, reusable_then = after
-            rest = self._place_from(at + 1, free_then, reusable_then)
+            fresh, free_after, reusable_after = taken
+            rest = self._place_from(index + 1, free_after, reusable_after)
             if rest is not None:
                 return (ContainerPlan(cards, fresh), *rest)
-        if self._furthest is None or at > self._furthest[0]:
-            self._furthest = (at, found)
-        if at:
-            self._failed.add((at, self._alike(free, reusable)))
+        if self._furthest is None or index > self._furthest[0]:
+            self._furthest = (index, available)
+        if index:
+            self._failed.add((index, self._state_key(free, reusable)))
         return None
 
     def refusal(self) -> str:
-        """Return which container cannot be placed, and why."""
+        """Return text with the container that cannot be placed, and why."""
         if self._furthest is None:
             return ""
-        at, found = self._furthest
-        text = self._explain(found)
-        if at == 0:
+        index, available = self._furthest
+        text = self._explain(available)
+        if index == 0:
             return text
-        before = ", ".join(step.container.name for step in self._steps[:at])
-        what, colon, why = text.partition(": ")
-        name = self._steps[at].container.name
-        return f"{what} of container {name}, with {before} placed{colon}{why}"
+        before = ", ".join(step.container.name for step in self._steps[:index])
+        head, colon, reasons = text.partition(": ")
+        name = self._steps[index].container.name
+        return f"{head} of container {name}, with {before} placed{colon}{reasons}"
 
-    def _explain(self, found: _FoundCards) -> str:
+    def _explain(self, available: _AvailableCards) -> str:
         """Return why one container cannot be placed."""
-        step = found.step
+        step = available.step
         if not (step.strict and step.chosen):
             return explain(
                 step.need,
                 self._cards,
-                found.rows,
+                available.rows,
                 fixed=step.fixed,
-                must=found.bound,
+                must=available.bound,
                 link=step.link,
             )
-        freely = found._replace(step=replace(step, chosen=(), strict=False))
+        freely = available._replace(step=replace(step, chosen=(), strict=False))
         names = self._cards.names
-        other = ", ".join(names[each] for each in next(self._ways(freely), ())) or "no other"
-        by_name = {name: at for at, name in enumerate(names)}
-        # One that is not there is no position of any card.
+        other = ", ".join(names[each] for each in next(self._card_sets(freely), ())) or "no other"
+        by_name = {name: position for position, name in enumerate(names)}
+        # A chosen card that the node lacks gets a number that is no card's position.
         chosen = [by_name.get(name, -1 - n) for n, name in enumerate(step.chosen)]
         return (
-            f"{explain(step.need, self._cards, found.rows, fixed=chosen)}; a scheduler chose "
+            f"{explain(step.need, self._cards, available.rows, fixed=chosen)}; a scheduler chose "
             f"{', '.join(step.chosen)} by predicate-gpu-idx-{step.container.ordinal}, which is "
             f"followed strictly; {other} would fit"
         )
 
     @cached_property
     def _named(self) -> AbstractSet[int]:
-        """The cards that a step names; others in the same state are one as good as the other."""
-        named = {at for step in self._steps for at in (*step.fixed, *step.must)}
+        """The cards that a step names; all others are interchangeable if equally free."""
+        named = {position for step in self._steps for position in (*step.fixed, *step.must)}
         strict = {name for step in self._steps if step.strict for name in step.chosen}
-        return named | {at for at, name in enumerate(self._cards.names) if name in strict}
+        return named | {
+            position for position, name in enumerate(self._cards.names) if name in strict
+        }
 
-    def _alike(self, free: Rows, reusable: Rows) -> object:
-        """Return what is equal for states between which no container can tell."""
+    def _state_key(self, free: Rows, reusable: Rows) -> object:
+        """Return a key that is equal for states that make no difference to any container."""
         usable, named = self._cards.usable, self._named
         if not reusable and not named:
-            return tuple(sorted([free[at] for at in usable]))
+            return tuple(sorted([free[position] for position in usable]))
         rows = zip(free, reusable or [NOTHING] * len(free), strict=True)
         return tuple(
-            sorted((*pair, at in usable, at if at in named else -1) for at, pair in enumerate(rows))
+            sorted(
+                (*pair, position in usable, position if position in named else -1)
+                for position, pair in enumerate(rows)
+            )
         )
 
-    def _look(self, step: ContainerStep, free: Rows, reusable: Rows) -> _FoundCards:
-        """Return what *step* finds of the cards."""
+    def _find_available(self, step: ContainerStep, free: Rows, reusable: Rows) -> _AvailableCards:
+        """Return the cards as they are for *step*."""
         rows: Rows = free
         if reusable:
-            rows = [row.plus(left) for row, left in zip(free, reusable, strict=True)]
+            rows = [row.plus(more) for row, more in zip(free, reusable, strict=True)]
         if step.offer is not None:
             resource, offered = step.offer
             field = "cores" if resource is Resource.CORE else "memory"
             rows = [row._replace(**{field: n}) for row, n in zip(rows, offered, strict=True)]
-        return _FoundCards(step, free, reusable, rows, self._bound(step, reusable))
+        return _AvailableCards(step, free, reusable, rows, self._bound(step, reusable))
 
     def _bound(self, step: ContainerStep, reusable: Rows) -> tuple[int, ...]:
-        """Return the cards that a plan has to have for *step*."""
+        """Return the cards that a plan must give to *step*."""
         bound = bound_cards(step, reusable)
-        # If it is more cards than the container can have, the kubelet chooses among them.
+        # If there are more of them than the container can have, the kubelet chooses among them.
         few = len(bound) <= step.need.demand.cards
         return bound if self._guaranteed or few else step.must
 
-    def _ways(self, found: _FoundCards) -> Iterator[tuple[int, ...]]:
-        """Return the ways to place one container, the best first, one of each kind."""
-        ways, link = self._sets(found), found.step.link
+    def _card_sets(self, available: _AvailableCards) -> Iterator[tuple[int, ...]]:
+        """Return the card sets for one container, the best first; one of each equivalent sets."""
+        sets, link = self._card_sets_ignoring_link(available), available.step.link
         if not link:
-            return ways
-        return (each for each in ways if self._cards.links.hold_together(each, link))
+            return sets
+        return (each for each in sets if self._cards.links.fulfils(each, link))
 
-    def _sets(self, found: _FoundCards) -> Iterator[tuple[int, ...]]:
-        """Return these, whatever their cards have in common."""
-        step, cards = found.step, self._cards
+    def _card_sets_ignoring_link(self, available: _AvailableCards) -> Iterator[tuple[int, ...]]:
+        """Return the same, without the check of the wish ``gpu-link``."""
+        step, cards = available.step, self._cards
         size = step.need.demand.cards
-        fitting, needed = self._fitting(found)
+        fitting, needed = self._fitting(available)
         if len(fitting) < size or len(needed) > size or not needed <= {*fitting}:
             return
         if step.chosen:
-            chosen = tuple(at for at in fitting if cards.names[at] in step.chosen)
+            chosen = tuple(position for position in fitting if cards.names[position] in step.chosen)
             if len(chosen) == len(step.chosen) == size and needed <= {*chosen}:
                 yield chosen
             if step.strict:
                 return
-        own = self._own(found) if self._policy is Policy.SPREAD else _NONE
+        own = self._own_cards(available) if self._policy is Policy.SPREAD else _NONE
         if not step.need.demand.is_share:
-            yield from self._whole_sets(found, fitting, needed, own)
+            yield from self._whole_sets(available, fitting, needed, own)
             return
         first, *others = rank_for_share(
-            step.need, fitting, cards, found.rows, policy=self._policy, own=own
+            step.need, fitting, cards, available.rows, policy=self._policy, own=own
         )
         yield (first,)
-        seen = {self._kind(first, found, own)}
-        for at in others:
-            kind = self._kind(at, found, own)
-            if kind not in seen:
-                seen.add(kind)
-                yield (at,)
+        tried = {self._card_key(first, available, own)}
+        for position in others:
+            key = self._card_key(position, available, own)
+            if key not in tried:
+                tried.add(key)
+                yield (position,)
 
-    def _fitting(self, found: _FoundCards) -> tuple[list[int], AbstractSet[int]]:
-        """Return the cards that fit, and those of them that the container must have."""
-        step, _, _, rows, bound = found
+    def _fitting(self, available: _AvailableCards) -> tuple[list[int], AbstractSet[int]]:
+        """Return the cards that fit, and the cards that the container must have."""
+        step, _, _, rows, bound = available
         fixed, (demand, per_card) = step.fixed, step.need
         fitting = self._cards.fitting(rows, per_card)
         if not fixed and not bound:
             return fitting, _NONE
-        if len(fixed) < demand.cards:  # less memory than cards: the others are still to be chosen
+        if len(fixed) < demand.cards:  # fewer memory blocks than cards: more cards are to be chosen
             fixed, bound = (), tuple({*fixed, *bound})
         if fixed:
-            fitting = [at for at in fitting if at in fixed]
+            fitting = [position for position in fitting if position in fixed]
         if bound and demand.is_share:
-            fitting = [at for at in fitting if at in bound]
+            fitting = [position for position in fitting if position in bound]
         return fitting, {*fixed, *bound}
 
     def _whole_sets(
         self,
-        found: _FoundCards,
+        available: _AvailableCards,
         fitting: Sequence[int],
         needed: AbstractSet[int],
         own: AbstractSet[int],
     ) -> Iterator[tuple[int, ...]]:
-        """Return sets of whole cards: the best-connected, then one of each other kind."""
-        step, cards = found.step, self._cards
+        """Return sets of whole cards: the best-connected, then one of each equivalent others."""
+        step, cards = available.step, self._cards
         best = best_whole(
             step.need,
             fitting,
             cards,
-            found.rows,
+            available.rows,
             policy=self._policy,
             must=needed,
             link=step.link,
         )
-        if not cards.links.hold_together(best, step.link):
-            return  # no set does
+        if not cards.links.fulfils(best, step.link):
+            return  # no set fulfils it
         yield best
-        kinds = {at: self._kind(at, found, own) for at in fitting}
-        tried = sorted(kinds[at] for at in best)
-        others = sorted((at for at in kinds if at not in needed), key=kinds.__getitem__)
-        groups = [list(group) for _, group in groupby(others, key=kinds.__getitem__)]
+        keys = {position: self._card_key(position, available, own) for position in fitting}
+        tried = sorted(keys[position] for position in best)
+        others = sorted(
+            (position for position in keys if position not in needed), key=keys.__getitem__
+        )
+        groups = [list(group) for _, group in groupby(others, key=keys.__getitem__)]
         for more in choices(groups, step.need.demand.cards - len(needed)):
-            every = {*needed, *more}
-            if sorted(kinds[at] for at in every) != tried:
-                yield tuple(at for at in kinds if at in every)
+            chosen = {*needed, *more}
+            if sorted(keys[position] for position in chosen) != tried:
+                yield tuple(position for position in keys if position in chosen)
 
-    def _kind(self, at: int, found: _FoundCards, own: AbstractSet[int]) -> tuple[int, ...]:
-        """Return what is equal for cards that can be exchanged for each other."""
+    def _card_key(
+        self, position: int, available: _AvailableCards, own: AbstractSet[int]
+    ) -> tuple[int, ...]:
+        """Return a key that is equal for interchangeable cards."""
         return (
-            *found.free[at],
-            *_at(found.reusable, at),
-            at in own,
-            at if at in self._named else -1,
+            *available.free[position],
+            *_row_at(available.reusable, position),
+            position in own,
+            position if position in self._named else -1,
         )
 
-    def _own(self, found: _FoundCards) -> AbstractSet[int]:
-        """Return the cards that the pod's containers have been placed on."""
+    def _own_cards(self, available: _AvailableCards) -> AbstractSet[int]:
+        """Return the cards on which containers of the pod have been placed."""
         free, reusable = self._start
         return {
-            at
-            for at, row in enumerate(found.free)
-            if row != free[at] or _at(found.reusable, at) != _at(reusable, at)
+            position
+            for position, row in enumerate(available.free)
+            if row != free[position]
+            or _row_at(available.reusable, position) != _row_at(reusable, position)
         }
 
 
-def _at(rows: Rows, at: int) -> Amounts:
-    return rows[at] if rows else NOTHING
+def _row_at(rows: Rows, position: int) -> Amounts:
+    return rows[position] if rows else NOTHING
 
 
 def take_slots(
     step: ContainerStep, cards: Sequence[int], free: Rows, reusable: Rows
 ) -> tuple[tuple[Amounts, ...], Rows, Rows] | None:
-    """Place one container on *cards*: what is taken afresh (K7), then free and left over after it.
+    """Place one container on *cards*.
 
-    ``None`` where the cards do not have that.
+    Returns:
+        The amounts that it takes fresh of each card (K7), then the free and the reusable amounts
+        of all cards after it; ``None`` if the cards do not have enough.
     """
     demand, is_init = step.container.demand, step.container.kind is ContainerKind.INIT
     if not reusable and not is_init:
         after = list(free)
-        for at, asked in zip(cards, step.requested, strict=True):
-            after[at] = after[at].minus(asked)
+        for position, amounts in zip(cards, step.requested, strict=True):
+            after[position] = after[position].minus(amounts)
         return step.requested, tuple(after), ()
-    rows = {at: [*free[at], *_at(reusable, at)] for at in cards}
+    rows = {position: [*free[position], *_row_at(reusable, position)] for position in cards}
     fresh = [[0, 0] for _ in cards]
-    for slot, resource in enumerate(RESOURCES):
+    for column, resource in enumerate(RESOURCES):
         if resource not in step.lacking:
             continue
-        left = [rows[at][slot + 2] for at in cards]
-        everywhere = sum([row[slot] for row in reusable])
-        if min(count_of(demand, resource), everywhere) > sum(left):
-            return None  # the kubelet will hand on slots of other cards
-        served = serve_on_cards(step.container.kind, demand.per_card(resource), left)
-        # What the kubelet offers for this call counts, also where records say otherwise.
+        before = [rows[position][column + 2] for position in cards]
+        everywhere = sum([row[column] for row in reusable])
+        if min(count_of(demand, resource), everywhere) > sum(before):
+            return None  # the kubelet will make it reuse slots of other cards
+        received = serve_on_cards(step.container.kind, demand.per_card(resource), before)
+        # The kubelet's offer for this call counts, even if the snapshot shows otherwise.
         offered = step.offer is not None and step.offer[0] is resource
-        for part, at, each in zip(fresh, cards, served, strict=True):
-            row = rows[at]
-            if row[slot] < each.fresh and not offered:
+        for part, position, each in zip(fresh, cards, received, strict=True):
+            row = rows[position]
+            if row[column] < each.fresh and not offered:
                 return None
-            part[slot] = each.fresh
-            row[slot] = max(row[slot] - each.fresh, 0)
-            row[slot + 2] = each.reusable
-    after, left_after = list(free), list(reusable or [NOTHING] * len(free))
-    for at, (cores, memory, *left) in rows.items():
-        after[at], left_after[at] = Amounts(cores, memory), Amounts(*left)
+            part[column] = each.fresh
+            row[column] = max(row[column] - each.fresh, 0)
+            row[column + 2] = each.reusable
+    after, reusable_after = list(free), list(reusable or [NOTHING] * len(free))
+    for position, (cores, memory, *remaining) in rows.items():
+        after[position], reusable_after[position] = Amounts(cores, memory), Amounts(*remaining)
     return (
         tuple([Amounts(*each) for each in fresh]),
         tuple(after),
-        tuple(left_after) if any(map(any, left_after)) else (),
+        tuple(reusable_after) if any(map(any, reusable_after)) else (),
     )

@@ -50,7 +50,7 @@ _PRIVATE = 0o077
     type=click.FloatRange(0.1, _LONGEST_PATIENCE),
     default=20.0,
     show_envvar=True,
-    help="How many seconds a call of the kubelet waits for a plugin, and for its answer. Then it "
+    help="Seconds that a call of the kubelet waits for a plugin and its response. Then the call "
     "fails, and devices without a plugin become unhealthy.",
 )
 @click.option(
@@ -82,7 +82,7 @@ def main(  # noqa: PLR0913 -- the options of a command line
     http_port: int,
     log_level: str,
 ) -> None:
-    """Stand between the kubelet and device plugins, so that no end of a plugin costs a pod."""
+    """Proxy the kubelet's calls to device plugins, so that a plugin's restart fails no pod."""
     configure(log_level)
     try:
         proxy = Proxy(kubelet_dir, plugin_dir, patience=patience)
@@ -107,9 +107,9 @@ def main(  # noqa: PLR0913 -- the options of a command line
 async def _serve(proxy: Proxy) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    A loop that stands still ends the process, with a trace of where it stands: a new one is better
-    than none. A probe over the network could tell, too; but then whoever can keep its port busy
-    could have this process killed, and pods with it.
+    If the event loop hangs, the process ends with a traceback, and is restarted. A liveness probe
+    over the network could detect this too, but anyone who can keep its port busy could then have
+    this process killed, and make pods fail.
     """
     loop = asyncio.get_running_loop()
     for each in (signal.SIGTERM, signal.SIGINT):

@@ -1,8 +1,8 @@
-"""The kubelet's calls for one resource, passed on to the plugin that serves.
+"""Forwards the kubelet's calls for one resource to the plugin that serves it.
 
-A call that finds no plugin, or whose plugin dies over it, waits for the next and is asked again.
-The kubelet admits one pod at a time and waits for an answer without limit (PreStartContainer:
-30 s), so every wait ends after ``patience``, in words.
+If there is no plugin, or the plugin ends during a call, the call waits for the next plugin and is
+sent again. The kubelet admits one pod at a time and waits for a response without limit
+(PreStartContainer: 30 s), so every wait ends after ``patience``, with an error.
 """
 
 import asyncio
@@ -16,27 +16,27 @@ from proxy.resource import ConnectedPlugin, ProxiedResource
 log = logging.getLogger(__name__)
 
 MOST_CALLS = 512
-"""How many calls of one resource may be under way: more than a node has pods."""
+"""Most calls of one resource at a time: more than a node has pods."""
 SETTLE_SECONDS = 2.0
-"""The stream of a plugin that dies may end after its calls."""
+"""Longest wait for the end of a plugin's stream: it may come after the end of its calls."""
 _RECENT_SECONDS = 60.0
 
 _BROKEN = frozenset({Code.UNAVAILABLE, Code.CANCELLED})
-"""How a call ends whose plugin dies, or is told to end. A living plugin may answer so as well."""
+"""Status of a call if its plugin ends. A running plugin may return these as well."""
 _DOUBTFUL = _BROKEN | {Code.UNKNOWN, Code.INTERNAL}
-"""What a call may be cut to by a plugin in its last moment; any other code is an answer."""
+"""Status that a call may get from a plugin that is ending; any other is a real response."""
 
 
 class ProxiedCalls:
     """The calls of one resource.
 
     Attributes:
-        under_way: how many there are.
-        asked_again: how many were asked again because their plugin had gone.
+        under_way: number of calls in progress.
+        asked_again: number of calls that were sent again because their plugin had ended.
     """
 
     def __init__(self, resource: ProxiedResource) -> None:
-        """Pass calls on to the plugins of *resource*."""
+        """Forward calls to the plugins of *resource*."""
         self.under_way = 0
         self.asked_again = 0
         self._resource = resource
@@ -44,17 +44,17 @@ class ProxiedCalls:
         self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
 
     async def call(self, method: str, request: bytes) -> bytes:
-        """Pass a call on, waiting for a plugin and asking again, for as long as patience lasts.
+        """Forward a call; wait for a plugin and send it again until patience is over.
 
         Args:
             method: its name, such as ``Allocate``.
-            request: passed as it is.
+            request: forwarded unchanged.
 
         Raises:
-            CallFailed: the plugin's own answer, or that there was none.
+            RpcFailed: the plugin's own error, or no plugin has responded in time.
         """
         if method == "GetDevicePluginOptions":
-            # Asked inside a registration, which waits for no plugin.
+            # The kubelet calls this inside a registration, which must not wait for a plugin.
             return self._resource.roster.options
         if self.under_way >= MOST_CALLS:
             raise RpcFailed(
@@ -95,7 +95,7 @@ class ProxiedCalls:
         """Wait until a plugin serves.
 
         Raises:
-            CallFailed: none has come.
+            RpcFailed: no plugin has connected in time.
         """
         if not self._waiting and not self._resource.roster.given_up:
             log.warning("calls wait for a plugin", extra={"resource": self._resource.name})
@@ -120,7 +120,7 @@ class ProxiedCalls:
             raise RpcFailed(Code.UNAVAILABLE, away)
 
     async def _has_gone(self, plugin: ConnectedPlugin, failure: RpcFailed) -> bool:
-        """Return whether a call was cut short, rather than answered: its plugin serves no more."""
+        """Return whether a call failed because its plugin ended, not by the plugin's response."""
 
         def gone() -> bool:
             return plugin.ended.is_set() or self._resource.roster.serving is not plugin
@@ -131,7 +131,7 @@ class ProxiedCalls:
 
     @property
     def waiting(self) -> int:
-        """How many calls wait for a plugin."""
+        """The number of calls that wait for a plugin."""
         return len(self._waiting)
 
     def longest_wait(self) -> float:

@@ -1,4 +1,4 @@
-"""What can go wrong, by whose fault it is.
+"""The errors of the proxy, by cause.
 
 ::
 
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """The status codes of gRPC that the proxy itself uses or tells apart."""
+    """The gRPC status codes that the proxy uses or distinguishes."""
 
     CANCELLED = 1
     UNKNOWN = 2
@@ -24,22 +24,22 @@ class RpcFailed(Exception):
     """A call ended with an error.
 
     Attributes:
-        code: gRPC's number of the status.
-        text: what the other side said.
-        trailing: its trailing metadata, which may carry details of the status.
+        code: number of the gRPC status.
+        text: the status message.
+        trailing: the trailing metadata, which may have details of the status.
     """
 
     def __init__(
         self, code: int, text: str, trailing: tuple[tuple[str, str | bytes], ...] = ()
     ) -> None:
-        """Take over what gRPC said."""
+        """Copy the status of a gRPC call."""
         super().__init__(text)
         self.code = code
         self.text = text
         self.trailing = trailing
 
     def __str__(self) -> str:
-        """Say it in one line, for a log."""
+        """Return code and text on one line, for a log."""
         return f"{self.code}: {self.text}"
 
 
@@ -47,5 +47,5 @@ class BadRegistration(RpcFailed):
     """A plugin's registration, or what it sends, breaks a rule of the device plugin API."""
 
     def __init__(self, text: str) -> None:
-        """Say which rule, and what was found."""
+        """Describe the rule and the value that breaks it."""
         super().__init__(Code.INVALID_ARGUMENT, text)

@@ -1,7 +1,7 @@
-"""Folders with sockets, watched. The only importer of ``inotify_simple``.
+"""Watches folders with sockets. Only this module imports ``inotify_simple``.
 
-I/O: inotify and ``stat``. The event loop waits on inotify's descriptor, so nothing is polled but
-for a look every two seconds, which finds what inotify did not tell of: a folder that was made anew.
+I/O: inotify and ``stat``. The event loop waits on inotify's descriptor. A check every two seconds
+finds what inotify does not report: a folder that was deleted and created again.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 2.0
 _BLIND_SECONDS = 0.1
-"""How often to look while inotify cannot be had, or a folder is not there."""
+"""Seconds between two checks while inotify is unavailable, or a folder is missing."""
 _CHANGES = (
     flags.CREATE | flags.DELETE | flags.MOVED_TO | flags.MOVED_FROM
     | flags.DELETE_SELF | flags.MOVE_SELF | flags.ONLYDIR
 )  # fmt: skip
 
 Identity = tuple[int, int, int]
-"""Device, inode and time of making: an inode alone is used again."""
+"""Device, inode and modification time: an inode number can be used again."""
 
 
 def identity(path: Path) -> Identity | None:
-    """Return the identity of a file; ``None`` where there is none."""
+    """Return the identity of a file; ``None`` if there is no file."""
     try:
         status = path.stat(follow_symlinks=False)
     except OSError:
@@ -37,9 +37,9 @@ def identity(path: Path) -> Identity | None:
 
 
 def is_dead(path: Path) -> bool:
-    """Return whether nobody listens at a socket any more."""
+    """Return whether no process listens on a socket any more."""
     with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(0)  # where nobody accepts, its queue is full: somebody has it open
+        probe.settimeout(0)  # a full queue, where connecting would wait, means a listener
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
@@ -50,7 +50,7 @@ def is_dead(path: Path) -> bool:
 
 
 class FolderWatch:
-    """Watches folders, which may not be there yet, be emptied, or made anew."""
+    """Watches folders, which may be missing at first, emptied, or created again."""
 
     def __init__(self, changed: Callable[[], None], folders: tuple[Path, ...]) -> None:
         """Prepare.
@@ -94,7 +94,7 @@ class FolderWatch:
             inotify.close()
 
     def _read(self, inotify: INotify) -> None:
-        inotify.read(timeout=0)  # which change it was is looked up, not told: a queue overflows
+        inotify.read(timeout=0)  # its events are not used, because the queue may overflow
         self._watch_new(inotify)
         self._changed()
         if None in self._watched.values():

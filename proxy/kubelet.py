@@ -1,9 +1,9 @@
-"""The kubelet's side: one server for each resource, registered with whichever kubelet is there.
+"""The kubelet's side: one server for each resource, registered with the current kubelet.
 
-A kubelet that starts removes the plugins' sockets and makes a new ``kubelet.sock``. When the stream
-of an earlier registration breaks, it drops whoever is registered under that name at the moment
-(K18, docs/kubelet-facts.md): so streams of a living kubelet are never ended from here, and the end
-of the newest one means to register again.
+A kubelet that starts removes the plugins' sockets and makes a new ``kubelet.sock``. If the stream
+of an earlier registration breaks, the kubelet drops the plugin that is registered under that name
+now (K18, docs/kubelet-facts.md). So streams of a running kubelet are never ended from here, and
+after the end of the newest stream the resource is registered again.
 """
 
 import asyncio
@@ -33,26 +33,26 @@ _STREAM_SECONDS = 2.0
 _SHORTEST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.5
 _STEADY_SECONDS = 1.0
-"""A registration that is lost sooner is made again after a pause only."""
+"""After a registration that lasted less, the next one waits for a pause."""
 
 
 class KubeletEndpoint:
-    """What the kubelet sees of one resource, and whether it knows it.
+    """The server of one resource for the kubelet, and its registration.
 
     Attributes:
-        resource: which.
+        resource: the resource.
         calls: the kubelet's calls for it.
-        registered: whether the kubelet that is there now knows it.
-        refusal: why the last registration failed; empty after one that succeeded.
+        registered: whether it is registered with the current kubelet.
+        refusal: why the last registration failed; empty if it succeeded.
     """
 
     def __init__(self, folder: Path, resource: ProxiedResource, spawn: Spawn) -> None:
-        """Prepare; nothing is served.
+        """Prepare; nothing is served yet.
 
         Args:
             folder: the kubelet's device plugin directory.
-            resource: what is served there.
-            spawn: starts a task that somebody keeps.
+            resource: the resource to serve there.
+            spawn: starts a task and keeps a reference to it.
         """
         self.resource = resource
         self.calls = ProxiedCalls(resource)
@@ -68,14 +68,14 @@ class KubeletEndpoint:
         self._wake = asyncio.Event()
 
     def check(self, kubelet: Identity | None) -> None:
-        """Look after a change: whether the kubelet is another, forgot us, or removed our socket.
+        """Check after a change: is the kubelet a new instance, has it dropped us or our socket?
 
         Args:
-            kubelet: the identity of its socket; ``None`` while it has none.
+            kubelet: the identity of its socket; ``None`` if it has none.
         """
         if kubelet != self._kubelet:
             self._kubelet, self.registered, self.refusal = kubelet, False, ""
-            if self._keeping is not None:  # what is under way with the one before is of no use
+            if self._keeping is not None:  # a registration with the earlier kubelet is useless
                 self._keeping.cancel()
                 self._keeping = None
             if kubelet is not None:
@@ -102,7 +102,7 @@ class KubeletEndpoint:
         return not (self.registered and served and self._told_options == roster.options)
 
     async def _keep(self) -> None:
-        """Stay registered with the kubelet that is there now."""
+        """Stay registered with the current kubelet."""
         for each in self._retired:  # their kubelet has ended
             self._spawn(each.stop())
         self._retired = []
@@ -126,11 +126,11 @@ class KubeletEndpoint:
             since = time.monotonic()
 
     async def _register(self) -> None:
-        """Serve on a socket that is there, and register it.
+        """Serve on an existing socket, and register it.
 
         Raises:
-            CallFailed: the kubelet refuses, or is gone.
-            OSError: no socket can be made, or the kubelet does not ask for the devices.
+            RpcFailed: the kubelet refuses, or has ended.
+            OSError: no socket can be made, or the kubelet does not request the devices.
         """
         resource, options = self.resource, self.resource.roster.options
         server = await self._serve()
@@ -180,7 +180,7 @@ class KubeletEndpoint:
 
 
 def remove_left_behind(folder: Path) -> None:
-    """Remove sockets of a proxy that was killed: those at which nobody listens."""
+    """Remove sockets of a killed proxy: those on which no process listens."""
     for path in folder.glob(f"{_PREFIX}*.sock"):
         with contextlib.suppress(OSError):
             if is_dead(path):

@@ -1,4 +1,4 @@
-"""The proxy's metrics. The only importer of ``prometheus_client``."""
+"""The proxy's metrics. Only this module imports ``prometheus_client``."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -14,14 +14,14 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ProxyMetrics(Collector):
-    """The proxy's metrics, read anew for each scrape."""
+    """The proxy's metrics, computed at each scrape."""
 
     def __init__(self, fronts: Mapping[str, KubeletEndpoint], refused: Callable[[], int]) -> None:
         """Prepare.
 
         Args:
-            fronts: what is served, by resource.
-            refused: returns how many registrations were refused.
+            fronts: the served resources, by name.
+            refused: returns the number of refused registrations.
         """
         self._fronts = fronts
         self._refused = refused
@@ -38,7 +38,7 @@ class ProxyMetrics(Collector):
 
         yield gauge(
             "connected_plugins",
-            "Plugins that are connected; the newest that answers is asked.",
+            "Connected plugins; the newest that responds gets the calls.",
             lambda front: len(front.resource.roster.plugins),
         )
         yield gauge(
@@ -48,22 +48,22 @@ class ProxyMetrics(Collector):
         )
         yield gauge(
             "longest_wait_seconds",
-            "The longest that a call has waited for a plugin, now or in the last minute.",
+            "Longest wait of a call for a plugin, now or in the last minute.",
             lambda front: front.calls.longest_wait(),
         )
         yield gauge(
             "kubelet_registered",
-            "Whether the kubelet that is there now knows the resource.",
+            "Whether the resource is registered with the current kubelet.",
             lambda front: front.registered,
         )
         yield gauge(
             "given_up",
-            "Whether the kubelet is told that all devices are unhealthy, since no plugin serves.",
+            "Whether all devices are reported unhealthy to the kubelet, because no plugin serves.",
             lambda front: front.resource.roster.given_up,
         )
         again = CounterMetricFamily(
             f"{_PREFIX}asked_again_calls",
-            "Calls that were asked again, since their plugin had gone.",
+            "Calls that were sent again because their plugin had ended.",
             labels=["resource"],
         )
         for resource, front in fronts.items():

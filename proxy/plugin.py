@@ -1,4 +1,4 @@
-"""One registration of a plugin: its connection, the calls that it answers, its lists of devices."""
+"""One registration of a plugin: its connection, its calls, and its lists of devices."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from proxy.wire import GrpcPeer
 SERVICE = "v1beta1.DevicePlugin"
 
 CONNECT_SECONDS = 3.0
-"""What a plugin has to answer at all. It waits five seconds for its registration, as a rule."""
+"""A plugin must respond within this time; plugins usually wait 5 s for their registration."""
 _LIST_SECONDS = 10.0
 _RETRY_SECONDS = 0.02
 
@@ -24,9 +24,9 @@ class Plugin:
 
     Attributes:
         endpoint: file name of its socket.
-        number: of the registration; a higher one is newer.
-        options: its ``DevicePluginOptions``, once :meth:`connect` has returned.
-        ended: set by whoever follows it, when its stream of lists has ended.
+        number: number of the registration; a higher one is newer.
+        options: its ``DevicePluginOptions``, set by :meth:`connect`.
+        ended: set when its stream of lists has ended, by the task that follows it.
     """
 
     def __init__(self, folder: Path, endpoint: str, number: int) -> None:
@@ -41,11 +41,11 @@ class Plugin:
         self._idle.set()
 
     async def connect(self) -> None:
-        """Ask for the plugin's options, as the kubelet does inside a registration.
+        """Get the plugin's options, as the kubelet does inside a registration.
 
         Raises:
-            CallFailed: it cannot be reached, or does not answer.
-            BadRegistration: what it answers cannot be read.
+            RpcFailed: the plugin is unreachable, or does not respond.
+            BadRegistration: its response cannot be read.
         """
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -74,7 +74,7 @@ class Plugin:
         """Receive lists of devices, each checked, until the stream ends.
 
         Raises:
-            CallFailed: the stream ended with an error, or no list came at all.
+            RpcFailed: the stream ended with an error, or without any list.
             BadRegistration: a list cannot be read.
         """
         stream = self._peer.stream(f"/{SERVICE}/ListAndWatch")
@@ -94,10 +94,10 @@ class Plugin:
         raise RpcFailed(Code.UNAVAILABLE, f"the plugin at {self.endpoint} {reason}")
 
     async def call(self, method: str, request: bytes) -> bytes:
-        """Make one call, without a limit of time.
+        """Make one call, without a timeout.
 
         Raises:
-            CallFailed: it ended with an error.
+            RpcFailed: it ended with an error.
         """
         self._calls += 1
         self._idle.clear()
@@ -110,11 +110,11 @@ class Plugin:
 
     @property
     def connected(self) -> bool:
-        """Whether calls reach it."""
+        """Whether the connection is up."""
         return self._peer.connected
 
     async def close(self) -> None:
-        """Hang up, once its calls are answered: a plugin that ends in order finishes them."""
+        """Disconnect after its calls have ended: a plugin that shuts down cleanly finishes them."""
         await self._idle.wait()
         await self._peer.close()
 

@@ -1,4 +1,4 @@
-"""Puts the proxy together: folders watched, resources made, everything ended in order."""
+"""Assembles the proxy: watches folders, makes resources, and shuts down in order."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 10.0
 HUNG_SECONDS = 60.0
-"""A loop that stands still for so long is not coming back."""
+"""An event loop that has not run for this long is taken for hung."""
 _END_SECONDS = 5.0
 _LOOK_SECONDS = 0.02
 _STARTING = "not listening yet"
@@ -29,7 +29,7 @@ class Proxy:
     """The device plugin proxy of one node.
 
     Attributes:
-        fronts: what the kubelet sees, by the name of the resource.
+        fronts: the servers for the kubelet, by name of the resource.
         registration: where plugins register.
     """
 
@@ -39,7 +39,7 @@ class Proxy:
         Args:
             kubelet_dir: the kubelet's device plugin directory.
             plugin_dir: where plugins register.
-            patience: seconds that a call waits for a plugin, and for its answer.
+            patience: seconds that a call waits for a plugin and its response.
 
         Raises:
             SettingsError: both are the same folder.
@@ -66,10 +66,10 @@ class Proxy:
         """Serve until :meth:`stop`.
 
         Args:
-            on_beat: called every few seconds, as long as the event loop runs.
+            on_beat: called every few seconds while the event loop runs.
 
         Raises:
-            BaseException: a defect of ours; the process is to end.
+            BaseException: a bug in a task; the process must end.
         """
         remove_left_behind(self._kubelet_dir)
         watch = FolderWatch(self._look, (self._kubelet_dir, self._plugin_dir))
@@ -81,16 +81,16 @@ class Proxy:
             raise self._defect
 
     def stop(self) -> None:
-        """End, once the calls under way are answered."""
+        """End after the calls in progress have ended."""
         self._stop.set()
 
     def why_not_live(self) -> str:
-        """Return why the process should be started anew; empty when it should not."""
+        """Return why the process should be restarted; empty if it should not."""
         still = time.monotonic() - self._beat_at
         return f"the event loop stands still for {still:.0f} s" if still > HUNG_SECONDS else ""
 
     def why_not_ready(self) -> str:
-        """Return what is not served as it should be; empty when all is."""
+        """Return what is not served as it should be; empty if all is."""
         if self._problem:
             return self._problem
         for name, front in tuple(self.fronts.items()):
@@ -115,7 +115,7 @@ class Proxy:
         return self.fronts[name]
 
     def _forget(self, name: str) -> None:
-        """Forget a resource that no plugin has ever served."""
+        """Remove a resource that no plugin has ever served."""
         front = self.fronts.get(name)
         if front is not None and front.resource.unused:
             del self.fronts[name]

@@ -1,7 +1,7 @@
-"""The plugins' side: what plugins take for the kubelet's registration service.
+"""The plugins' side: a registration service like the kubelet's.
 
-A registration is answered as a kubelet answers it: after the plugin has been dialled. Where the
-kubelet itself refuses the resource, the plugin is told in the kubelet's words.
+The response to a registration comes after the plugin has been dialled, as from a kubelet. If the
+kubelet refuses the resource, the plugin gets the kubelet's error.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ _PRIVATE = 0o700
 _QUOTED = 64
 _LIST_SECONDS = CONNECT_SECONDS + 0.5
 _KUBELET_SECONDS = 1.0
-"""How long the answer to a registration waits for the first list, and for the kubelet's answer."""
+"""Seconds that the response waits for the first list, and then for the kubelet's response."""
 
 
 class Registration:
-    """Listens where plugins register, and follows those that do.
+    """Listens for registrations, and follows the registered plugins.
 
     Attributes:
-        refused: how many registrations were refused.
+        refused: number of refused registrations.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Registration:
 
         Args:
             folder: where plugins register.
-            front: returns what serves a resource, made where it is new; ``None`` if there are
-                too many.
-            forget: told of a resource whose registration failed.
-            spawn: starts a task that somebody keeps.
+            front: returns the server of a resource, made if it is new; ``None`` if there are too
+                many.
+            forget: called with a resource whose registration failed.
+            spawn: starts a task and keeps a reference to it.
         """
         self.refused = 0
         self._folder = folder
@@ -67,10 +67,10 @@ class Registration:
         self._server: GrpcServer | None = None
 
     async def listen(self) -> None:
-        """Make ``kubelet.sock``, unless it is there.
+        """Make ``kubelet.sock``, unless it exists.
 
-        The socket is made beside and renamed: gRPC unlinks the path that it knows when it stops,
-        which by then may be another proxy's.
+        The socket is made under another name and renamed: when gRPC stops, it unlinks the path that
+        it was given, which may then be another proxy's socket.
 
         Raises:
             OSError: it cannot be made.
@@ -78,7 +78,7 @@ class Registration:
         if self._server is not None and not self._lost():
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._folder.chmod(_PRIVATE)  # a kubelet that made it for a mount let everybody look in
+        self._folder.chmod(_PRIVATE)  # a kubelet that made it for a mount lets all users read it
         before = self._server
         beside = self._folder / f".{os.urandom(4).hex()}.sock"
         server = GrpcServer(beside, f"{VERSION}.Registration", calls={"Register": self._register})
@@ -90,7 +90,7 @@ class Registration:
             await before.stop()
 
     def _lost(self) -> bool:
-        """Return whether nobody listens for plugins: not this proxy, and no other that is alive."""
+        """Return whether no proxy listens for plugins: neither this one, nor another."""
         path = self._folder / KUBELET_SOCKET
         there = identity(path)
         return there is None or (there != self._made and is_dead(path))
@@ -101,10 +101,10 @@ class Registration:
             await self._server.stop()
 
     async def _register(self, request: bytes) -> bytes:
-        """Answer a registration.
+        """Handle a registration.
 
         Raises:
-            CallFailed: it is refused; the text says why.
+            RpcFailed: it is refused; the text has the reason.
         """
         try:
             endpoint, name = self._read(request)
@@ -147,10 +147,10 @@ class Registration:
         return asked.endpoint, asked.resource_name
 
     async def _follow(self, front: KubeletEndpoint, plugin: Plugin) -> None:
-        """Follow a plugin; return once it serves and the kubelet knows, or may be told later.
+        """Follow a plugin; return when it serves and is registered with the kubelet, if it is up.
 
         Raises:
-            CallFailed: the plugin does not serve, or the kubelet refuses it.
+            RpcFailed: the plugin does not serve, or the kubelet refuses it.
         """
         resource = front.resource
         connected: asyncio.Event = asyncio.Event()
@@ -175,14 +175,14 @@ class Registration:
 
 
 def check_endpoint(folder: Path, endpoint: str) -> None:
-    """Check the name of a plugin's socket, and whose it is.
+    """Check the name and the owner of a plugin's socket.
 
     Args:
         folder: where plugins register.
         endpoint: a file name in it.
 
     Raises:
-        BadRegistration: it has a path in it, or is no socket of root's or of our own user's.
+        BadRegistration: it has a path, or is not a socket of root or of our own user.
     """
     if endpoint in {"", ".", "..", KUBELET_SOCKET} or "/" in endpoint or "\0" in endpoint:
         raise BadRegistration(

@@ -1,4 +1,4 @@
-"""One resource: its plugins followed, and the stream of devices that the kubelet sees of them."""
+"""One resource: follows its plugins, and streams their list of devices to the kubelet."""
 
 import asyncio
 import contextlib
@@ -12,17 +12,17 @@ from proxy.roster import Roster
 log = logging.getLogger(__name__)
 
 MOST_PLUGINS = 16
-"""How many registrations of one resource are followed at a time."""
+"""Most registrations of one resource that are followed at a time."""
 
 _DOUBT_SECONDS = 1.0
 _AGAIN_SECONDS = 0.5
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-"""Starts a task that somebody keeps: asyncio itself does not."""
+"""Starts a task and keeps a reference to it, which asyncio does not."""
 
 
 class ConnectedPlugin(Protocol):
-    """A plugin, as far as it matters here: see :class:`proxy.plugin.Plugin`."""
+    """The part of :class:`proxy.plugin.Plugin` that is used here."""
 
     endpoint: str
     number: int
@@ -31,11 +31,11 @@ class ConnectedPlugin(Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether calls reach it."""
+        """Whether the connection is up."""
         ...
 
     async def connect(self) -> None:
-        """Dial it, and ask for its options."""
+        """Dial it, and get its options."""
         ...
 
     def lists(self) -> AsyncIterator[bytes]:
@@ -47,7 +47,7 @@ class ConnectedPlugin(Protocol):
         ...
 
     async def close(self) -> None:
-        """Hang up, once its calls are answered."""
+        """Disconnect after its calls have ended."""
         ...
 
 
@@ -55,11 +55,11 @@ class ProxiedResource:
     """One resource name and its plugins.
 
     Attributes:
-        name: as pods ask for it.
-        patience: seconds that a call waits for a plugin, and for its answer.
+        name: name of the resource, as in a pod's limits.
+        patience: seconds that a call waits for a plugin and its response.
         roster: its plugins.
-        streams: how many streams of the kubelet there have been.
-        streaming: whether the newest is open.
+        streams: number of streams that the kubelet has opened.
+        streaming: whether the newest stream is open.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class ProxiedResource:
         spawn: Spawn,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin without a plugin.
+        """Start without a plugin.
 
         Args:
-            name: as pods ask for it.
-            patience: seconds that a call waits for a plugin, and for its answer.
-            spawn: starts a task that somebody keeps.
-            on_change: told when what the kubelet should know has changed, or it left a stream.
+            name: name of the resource, as in a pod's limits.
+            patience: seconds that a call waits for a plugin and its response.
+            spawn: starts a task and keeps a reference to it.
+            on_change: called when the plugins have changed, or the kubelet's stream.
         """
         self.name = name
         self.roster: Roster[ConnectedPlugin] = Roster()
@@ -98,14 +98,14 @@ class ProxiedResource:
     # --- plugins -------------------------------------------------------------------------
 
     async def follow(self, plugin: ConnectedPlugin, connected: asyncio.Event) -> None:
-        """Follow a plugin until its stream ends, or another registration takes its place.
+        """Follow a plugin until its stream ends, or a newer registration replaces it.
 
         Args:
-            plugin: newly registered.
-            connected: set when its first list is there.
+            plugin: the newly registered plugin.
+            connected: set when its first list has come.
 
         Raises:
-            CallFailed: it could not be connected, and never served.
+            RpcFailed: it could not be connected, and never served.
         """
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- a coroutine runs in one
@@ -132,7 +132,7 @@ class ProxiedResource:
                 raise
         finally:
             self._following.pop(plugin, None)
-            if reason:  # else it registered again, and lives
+            if reason:  # otherwise it has registered again, and still runs
                 plugin.ended.set()
             self.roster.leave(plugin)
             self._update()
@@ -141,7 +141,7 @@ class ProxiedResource:
                 self.log("plugin gone", plugin, reason=reason)
 
     def _replace(self, plugin: ConnectedPlugin) -> None:
-        """End earlier registrations of the same socket: whoever listened there does no more."""
+        """End earlier registrations of the same socket: their server no longer listens there."""
         for each, task in tuple(self._following.items()):
             if each.endpoint == plugin.endpoint and each.number < plugin.number:
                 self.roster.leave(each)
@@ -149,7 +149,7 @@ class ProxiedResource:
                 self.log("plugin gone", each, reason="registered again")
 
     def _update(self) -> None:
-        """Tell everybody who waits, and count patience from when nobody serves."""
+        """Wake all waiting tasks; start the timer of patience if no plugin serves."""
         if self.roster.serving is not None:
             if self._giving_up is not None:
                 self._giving_up.cancel()
@@ -178,7 +178,7 @@ class ProxiedResource:
     # --- plugins that do not answer ------------------------------------------------------
 
     async def doubt(self, plugin: ConnectedPlugin) -> None:
-        """Pass over a plugin that left a call unanswered, unless it answers another at once."""
+        """Stop using a plugin that left a call unanswered, unless it responds to a new one."""
         if plugin not in self.roster or await self._answers(plugin, _DOUBT_SECONDS):
             return
         if not self.roster.mark_silent(plugin):
@@ -200,7 +200,7 @@ class ProxiedResource:
         return plugin in self.roster and (serving is None or serving.number < plugin.number)
 
     async def _listen_for(self, plugin: ConnectedPlugin) -> None:
-        """Count on a plugin again when it answers, unless a newer one serves."""
+        """Use a silent plugin again when it responds, unless a newer one serves."""
         try:
             while self._would_serve(plugin):
                 if await self._answers(plugin, self.patience) and self._would_serve(plugin):
@@ -213,7 +213,7 @@ class ProxiedResource:
             self._listening.discard(plugin)
 
     async def _answers(self, plugin: ConnectedPlugin, within: float) -> bool:
-        """Return whether a plugin answers at all, be it with an error."""
+        """Return whether a plugin responds, also with an error."""
         try:
             async with asyncio.timeout(within):
                 await plugin.call("GetDevicePluginOptions", b"")
@@ -226,10 +226,10 @@ class ProxiedResource:
     # --- the kubelet's stream ----------------------------------------------------------
 
     async def list_and_watch(self) -> AsyncIterator[bytes]:
-        """Send the list of devices whenever it is another, until the kubelet leaves.
+        """Send the list of devices whenever it changes, until the kubelet disconnects.
 
-        The same list is not sent again when a plugin comes back: the kubelet would write its
-        checkpoint for it, in the middle of a container's admission, too.
+        The same list is not sent again when a plugin returns: the kubelet would write its
+        checkpoint, even in the middle of a container's admission.
         """
         self.streams += 1
         number = self.streams
@@ -251,12 +251,12 @@ class ProxiedResource:
                 self._update()
 
     def notify(self) -> None:
-        """Have everybody look again who waits for a condition."""
+        """Wake all tasks that wait for a condition."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     async def until(self, condition: Callable[[], bool], within: float) -> bool:
-        """Wait until a condition holds, looking after every change; tell whether it does."""
+        """Wait until a condition holds, checked after every change; return whether it does."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
                 while not condition():
@@ -264,5 +264,5 @@ class ProxiedResource:
         return condition()
 
     def log(self, message: str, plugin: ConnectedPlugin, **fields: object) -> None:
-        """Write a line about a plugin."""
+        """Log a line about a plugin."""
         log.info(message, extra={"resource": self.name, "endpoint": plugin.endpoint, **fields})

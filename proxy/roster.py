@@ -1,8 +1,8 @@
-"""The plugins of one resource: which of them serves, and what the kubelet is told. Pure; no I/O.
+"""The plugins of one resource: which one serves, and which list the kubelet gets. Pure; no I/O.
 
-The newest registration serves. All older ones are passed over: one of them serves again when nobody
-else does and it has answered, for it may have hung meanwhile. So is a plugin that leaves a call
-unanswered. While nobody serves, the kubelet is told the last list, until patience is over: then the
+The newest registration serves. Older plugins, and plugins that leave a call unanswered, are silent:
+one of them serves again only after it has responded, as it may hang, and if no other plugin serves.
+While no plugin serves, the kubelet keeps the last list until patience is over, and then gets the
 same list with every device Unhealthy.
 """
 
@@ -27,13 +27,13 @@ class Roster(Generic[P]):
     """The plugins of one resource that are connected, by the order of their registrations.
 
     Attributes:
-        devices: the ``ListAndWatchResponse`` for the kubelet; ``None`` before the first came.
+        devices: the ``ListAndWatchResponse`` for the kubelet; ``None`` before the first list.
         options: the ``DevicePluginOptions`` of the plugin that serves, or served last.
-        given_up: whether nobody serves, and patience is over.
+        given_up: whether no plugin serves, and patience is over.
     """
 
     def __init__(self) -> None:
-        """Begin without a plugin."""
+        """Start without a plugin."""
         self._members: dict[P, _Member[P]] = {}
         self.devices: bytes | None = None
         self.options = b""
@@ -52,22 +52,22 @@ class Roster(Generic[P]):
 
     @property
     def passed_over(self) -> tuple[P, ...]:
-        """The plugins that have to answer before one of them serves, newest first."""
+        """The silent plugins, which must respond before they serve again, newest first."""
         silent = [each for each in self._members.values() if each.silent]
         return tuple(each.plugin for each in sorted(silent, key=lambda each: -each.number))
 
     @property
     def serving(self) -> P | None:
-        """The plugin that is asked: the newest that is heard; ``None`` while there is none."""
-        heard = [each for each in self._members.values() if not each.silent]
-        return max(heard, key=lambda each: each.number).plugin if heard else None
+        """The newest plugin that is not silent, which gets the calls; ``None`` without one."""
+        responding = [each for each in self._members.values() if not each.silent]
+        return max(responding, key=lambda each: each.number).plugin if responding else None
 
     def set_devices(self, plugin: P, number: int, options: bytes, devices: bytes) -> None:
-        """Take a list of devices; a plugin's first makes it connected.
+        """Set a plugin's list of devices; its first list makes it connected.
 
         Args:
-            plugin: who sent it.
-            number: of its registration; a higher one is newer.
+            plugin: the plugin.
+            number: number of its registration; a higher one is newer.
             options: its ``DevicePluginOptions``.
             devices: a ``ListAndWatchResponse`` that can be decoded.
         """
@@ -82,14 +82,14 @@ class Roster(Generic[P]):
         self._update()
 
     def leave(self, plugin: P) -> None:
-        """Remove a plugin, whose stream has ended."""
+        """Remove a plugin whose stream has ended."""
         if self._members.pop(plugin, None) is not None:
             self._update()
 
     def mark_silent(self, plugin: P) -> bool:
-        """Pass over a plugin that left a call unanswered; tell whether it was counted on before.
+        """Stop using a plugin that left a call unanswered; return whether it was in use.
 
-        If nobody else is there, give up at once: the call has waited for as long as any may wait.
+        If no other plugin serves, give up at once: the call has already waited for all of patience.
         """
         member = self._members.get(plugin)
         if member is None or member.silent:
@@ -100,7 +100,7 @@ class Roster(Generic[P]):
         return True
 
     def mark_responding(self, plugin: P) -> None:
-        """Count on a plugin again that has answered, and on none that is older."""
+        """Use a plugin again that has responded; older ones become silent."""
         member = self._members.get(plugin)
         if member is not None:
             member.silent = False
@@ -109,7 +109,7 @@ class Roster(Generic[P]):
             self._update()
 
     def give_up(self) -> None:
-        """Tell the kubelet that all devices are unhealthy, unless somebody serves."""
+        """Mark all devices unhealthy for the kubelet, unless a plugin serves."""
         if self.serving is None and self.devices is not None and not self.given_up:
             self.devices = unhealthy(self.devices)
             self.given_up = True

@@ -1,7 +1,7 @@
-"""gRPC with bytes in and bytes out. The only importer of ``grpc``.
+"""gRPC with bytes in and bytes out. Only this module imports ``grpc``.
 
-Messages pass as they are: a kubelet and a plugin may use fields of each other's that are unknown
-here. All servers are on unix sockets.
+Messages are forwarded unchanged, because kubelet and plugin may use fields that are unknown here.
+All servers are on unix sockets.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -16,20 +16,20 @@ import grpc.aio
 from proxy.errors import Code, RpcFailed
 
 Answering = Callable[[bytes], Awaitable[bytes]]
-"""Answers one call. It is cancelled when its caller no longer waits."""
+"""Handles one call. It is cancelled if its caller disconnects."""
 Streaming = Callable[[], AsyncIterator[bytes]]
-"""Sends messages until the caller leaves."""
+"""Sends messages until the caller disconnects."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
-    # A pool that is shared would remember the back-off of a socket that nobody listened on.
+    # A shared pool would keep the back-off of a socket without a listener.
     ("grpc.use_local_subchannel_pool", 1),
-    # Pings that measure the connection: on a unix socket there is nothing to gain.
+    # Pings that measure the connection: useless on a unix socket.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.so_reuseport", 0),
-    # What a call on a unix socket does not need: a quarter of its time on the processor.
+    # Leaves out what a unix socket does not need: a quarter of a call's CPU time.
     ("grpc.minimal_stack", 1),
     ("grpc.enable_retries", 0),
 )
@@ -39,8 +39,8 @@ _CODES = {each.value[0]: each for each in grpc.StatusCode}
 class GrpcServer:
     """One gRPC service on one socket.
 
-    gRPC unlinks a socket's path when its server stops, even late, and a server that nobody refers
-    to stops: so every server has a path of its own, and somebody who keeps it.
+    gRPC unlinks a socket's path when its server stops, even late, and a server without references
+    stops. So every server needs its own path, and its owner must keep a reference.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class GrpcServer:
         """Prepare.
 
         Args:
-            socket: path of the socket; nothing may be there yet.
+            socket: path of the socket; it must not exist yet.
             service: name of the service with its package, such as ``v1beta1.Registration``.
-            calls: what answers, by the name of the method.
-            streams: what sends, by the name of the method.
+            calls: handlers of calls, by name of the method.
+            streams: handlers of streams, by name of the method.
         """
         self.socket = socket
         self._server = grpc.aio.server(options=_OPTIONS)
@@ -93,7 +93,7 @@ class GrpcServer:
 
 
 class GrpcPeer:
-    """A connection to whoever listens on a socket."""
+    """A connection to the server of a socket."""
 
     def __init__(self, socket: Path) -> None:
         """Prepare; it is dialled by the first call."""
@@ -110,18 +110,18 @@ class GrpcPeer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Hang up."""
+        """Disconnect."""
         await self.close()
 
     async def call(self, method: str, request: bytes) -> bytes:
-        """Make one call, without a limit of time.
+        """Make one call, without a timeout.
 
         Args:
             method: its path, such as ``/v1beta1.Registration/Register``.
-            request: passed as it is.
+            request: sent unchanged.
 
         Raises:
-            CallFailed: it ended with an error, or nobody listens.
+            RpcFailed: it ended with an error, or no server listens.
         """
         if method not in self._methods:
             self._methods[method] = self._channel.unary_unary(method, None, None)
@@ -132,10 +132,10 @@ class GrpcPeer:
         return answer
 
     async def stream(self, method: str) -> AsyncGenerator[bytes]:
-        """Receive messages until the other side ends.
+        """Receive messages until the server ends the stream.
 
         Raises:
-            CallFailed: it ended with an error, or nobody listens.
+            RpcFailed: it ended with an error, or no server listens.
         """
         call = self._channel.unary_stream(method, None, None)(b"")
         try:
@@ -152,7 +152,7 @@ class GrpcPeer:
         return bool(self._channel.get_state() is grpc.ChannelConnectivity.READY)
 
     async def close(self) -> None:
-        """Hang up; calls under way end as cancelled."""
+        """Disconnect; calls in progress are cancelled."""
         await self._channel.close(None)
 
 

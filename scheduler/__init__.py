@@ -1,9 +1,9 @@
-"""The scheduler extender: which nodes have cards for a pod, how well, and which cards.
+"""The scheduler extender: finds the nodes whose cards fit a pod, scores them, and binds the pod.
 
-A stock kube-scheduler counts places per node and knows of no card. It asks here (HTTP, JSON): which
-of these nodes fit, how good they are, and to bind the pod. The choice of cards goes along with the
-Binding as a hint; the agent on the node follows it where it fits, and remains the referee.
+A stock kube-scheduler counts resources per node, not per card. It calls the extender (HTTP, JSON)
+to filter and score nodes, and to bind the pod. The Binding has annotations with the chosen cards.
+They are a hint: the agent on the node follows them if they fit, and decides.
 
-Decisions are pure (``score``, ``state``, ``decisions``). ``cluster`` talks to the API
-server, ``app`` and ``server`` to kube-scheduler.
+Decisions are pure (``score``, ``state``, ``decisions``). ``cluster`` calls the API server; ``app``
+and ``server`` serve kube-scheduler.
 """

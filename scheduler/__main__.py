@@ -22,7 +22,7 @@ _PREFIX = "GPU_TURNSTILE_SCHEDULER"
 @server_options(
     _PREFIX,
     port=8444,
-    clients="only clients with its certificate are answered",
+    clients="requests are accepted only from clients with its certificate",
 )
 @options_of(Settings, _PREFIX)
 def cli(*, cert: Path, key: Path, client_ca: Path | None, **others: Any) -> None:

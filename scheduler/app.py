@@ -1,4 +1,4 @@
-"""The routes of the extender: the verbs, its probes and its metrics."""
+"""The routes of the extender: kube-scheduler's verbs, probes and metrics."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -26,9 +26,9 @@ def create_app(
     """Make the ASGI application.
 
     Args:
-        handler: answers kube-scheduler.
-        is_ready: returns why this replica is not ready; empty when it is.
-        is_broken: returns why this replica must be started again; empty when it need not.
+        handler: handles kube-scheduler's requests.
+        is_ready: returns why this replica is not ready; empty if it is.
+        is_broken: returns why this replica must be restarted; empty if it need not.
         only_verified: refuse clients without a valid certificate.
     """
     app = Application(_refuse, INTERNAL, LARGEST_NODES)
@@ -43,11 +43,11 @@ def create_app(
 def _decide(
     handler: ExtenderHandler, verb: str, check: Check, request: HttpRequest
 ) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
-    answer = partial(handler.decide, verb, request.json_body)
+    decide = partial(handler.decide, verb, request.json_body)
     if request.size > _LARGE:
-        # Whole nodes, which take long to read: others are answered meanwhile.
-        return check(request) or asyncio.to_thread(answer)
-    return check(request) or answer()
+        # Whole nodes take long to read: in a thread, so that other requests need not wait.
+        return check(request) or asyncio.to_thread(decide)
+    return check(request) or decide()
 
 
 def _bind(
@@ -59,7 +59,7 @@ def _bind(
 def _refuse_unverified(request: HttpRequest) -> HttpResponse | None:
     if request.verified:
         return None
-    text = b"a client certificate of --client-ca is needed\n"
+    text = b"a client certificate issued by --client-ca is needed\n"
     return HttpResponse(HTTPStatus.FORBIDDEN, TEXT, text)
 
 

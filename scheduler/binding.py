@@ -1,7 +1,7 @@
-"""Binding a pod: decide once more, choose the cards, and make one Binding that carries them.
+"""Binds a pod: checks the node again, chooses cards, and creates a Binding with them.
 
-The pod counts on its node from the decision on (:meth:`scheduler.state.State.assume`). It goes on
-counting where nobody knows whether the Binding was done: it may be, and then its cards are taken.
+The pod counts on its node as soon as the cards are chosen (:meth:`scheduler.state.State.assume`).
+If it is unknown whether the Binding succeeded, the pod still counts: it may hold the cards.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from scheduler.errors import BindError
 from scheduler.protocol import BindingArgs
 from scheduler.state import State
 
-_LOOKS = 3
-_LOOK_AGAIN_SECONDS = 0.2
-# As much as a pod of many containers may need; filter has found a place for it.
+_LOOKUPS = 3
+_LOOKUP_PAUSE_SECONDS = 0.2
+# Enough for a pod with many containers: filter has found that it fits.
 _MOST_TRIES = 20_000
 
 
 class BindApi(Protocol):
-    """The part of the API that pods are bound through."""
+    """The part of the API that is needed to bind pods."""
 
     async def get_pod(self, namespace: str, name: str) -> Json | None:
-        """Get one pod; ``None`` when there is none."""
+        """Get one pod; ``None`` if it does not exist."""
         ...
 
     async def bind(self, namespace: str, name: str, binding: Json) -> None:
@@ -43,15 +43,15 @@ class BindApi(Protocol):
 
 @dataclass(eq=False)
 class Binder:
-    """Binds pods. Belongs to one event loop.
+    """Binds pods. Used by one event loop.
 
     Attributes:
         state: the cluster.
-        api: where Bindings go.
+        api: the API server, which gets the Bindings.
         names: the contract's names.
-        policy: which card a share prefers, as the agents have it.
-        on_result: told what became of each request, in one word, for metrics.
-        wait: waits for seconds before the API server is asked again.
+        policy: how a share's card is chosen; must be the agents'.
+        on_result: called with the result of each request, one word, for metrics.
+        wait: sleeps for some seconds before the pod is looked up again.
     """
 
     state: State
@@ -65,20 +65,21 @@ class Binder:
 
     @property
     def is_binding(self) -> bool:
-        """Whether a request is under way."""
+        """Whether a Binding is in progress."""
         return bool(self._busy)
 
     async def bind(self, args: BindingArgs) -> str:
         """Bind a pod.
 
         Returns:
-            The cards that were chosen, for the log; empty where there was nothing to choose.
+            The chosen cards, for the log; empty if the pod requests none.
 
         Raises:
-            BindError: it is not bound, or nobody knows yet; kube-scheduler tries it again.
+            BindError: the pod is not bound, or it is unknown whether it is; kube-scheduler tries
+                again.
         """
         if args.uid in self._busy:
-            raise self._error("busy", "a binding of this pod is under way")
+            raise self._error("busy", "a binding of this pod is in progress")
         self._busy.add(args.uid)
         try:
             return await self._bind(args)
@@ -110,20 +111,20 @@ class Binder:
         except Rejected as error:
             if error.status != 409:
                 self.state.forget_assumed(args.uid, args.node)
-                raise self._error("rejected", f"the API server refuses: {error}") from error
-            await self._look_up(args, str(error), sure=True)
+                raise self._error("rejected", f"the API server rejects it: {error}") from error
+            await self._look_up(args, str(error), rejected=True)
         except (Unavailable, Gone) as error:
-            await self._look_up(args, str(error), sure=False)
+            await self._look_up(args, str(error), rejected=False)
         else:
             self.state.confirm_binding(args.uid, args.node)
             self.on_result("bound")
         return ", ".join(f"{name}: {write_choice(cards)}" for name, cards in chosen.items())
 
     async def _fetch(self, args: BindingArgs) -> PodInfo | str | None:
-        """Ask for a pod that the watch has not shown.
+        """Get a pod that the watch has not shown.
 
         Returns:
-            The pod; ``None`` for one that asks for no GPU; text where it is bound there already.
+            The pod; ``None`` if it requests no GPU; text if it is already bound to the node.
         """
         try:
             pod = await self._get(args)
@@ -135,53 +136,58 @@ class Binder:
             raise self._error("gone", "the pod has ended")
         if pod.node == args.node:
             self.on_result("found")
-            return "bound there already"
+            return "already bound to this node"
         if pod.node:
-            raise self._error("elsewhere", f"the pod is bound to {pod.node} already")
+            raise self._error("elsewhere", f"the pod is already bound to {pod.node}")
         return pod if pod.demand else None
 
     async def _get(self, args: BindingArgs) -> PodInfo | None:
-        """Ask for the pod; ``None`` where it is gone, or another has its name."""
+        """Get the pod; ``None`` if it is gone, or if another pod has its name."""
         obj = await self.api.get_pod(args.namespace, args.name)
         if obj is None or obj["metadata"].get("uid") != args.uid:
             return None
         return read_pod(obj, self.names)
 
     def _assume(self, pod: PodInfo, node: str) -> dict[str, tuple[int, ...]]:
-        """Choose the cards, count the pod on its node, and return them by container name."""
+        """Choose cards, count the pod on the node, and return its card indices by container."""
         with self.state.lock:
-            held = self.state.allocations(node)
-            if held is None:
-                raise self._error("refused", f"node {node} is not known")
-            snapshot = held.snapshot_without(pod.id.uid)
+            allocations = self.state.allocations(node)
+            if allocations is None:
+                raise self._error("refused", f"node {node} is unknown")
+            snapshot = allocations.snapshot_without(pod.id.uid)
             fit = check(pod.pod_class, snapshot)
             if isinstance(fit, Unschedulable):
                 raise self._error("refused", f"node {node}: {fit.reason}")
             try:
-                plan = plan_pod(pod, held.node, snapshot.free, self.policy, most_tries=_MOST_TRIES)
+                plan = plan_pod(
+                    pod, allocations.node, snapshot.free, self.policy, most_tries=_MOST_TRIES
+                )
             except NoPlacement as error:
                 raise self._error("refused", f"node {node}: {error}") from error
             if plan is None:
-                raise self._error("refused", f"node {node}: no place was found in time")
-            cards = held.node.cards
+                raise self._error("refused", f"node {node}: the search for cards was given up")
+            cards = allocations.node.cards
             chosen = {
-                name: tuple(sorted(cards[at].index for at in each.cards))
+                name: tuple(sorted(cards[position].index for position in each.cards))
                 for name, each in plan.items()
             }
-            self.state.assume(replace(pod, node=held.node.name, chosen=chosen, annotated={}))
+            self.state.assume(replace(pod, node=allocations.node.name, chosen=chosen, annotated={}))
         return chosen
 
-    async def _look_up(self, args: BindingArgs, why: str, *, sure: bool) -> None:
-        """Find out what became of a Binding; return if it was done.
+    async def _look_up(self, args: BindingArgs, why: str, *, rejected: bool) -> None:
+        """Find out whether a Binding succeeded; return if it did.
 
         Args:
-            args: what was to be bound.
-            why: what the API server said, or did not.
-            sure: the API server has refused it.
+            args: the pod and its node.
+            why: the API server's error.
+            rejected: whether the API server has rejected the Binding.
+
+        Raises:
+            BindError: the pod is not bound to the node, or it is still unknown whether it is.
         """
-        for attempt in range(_LOOKS):
+        for attempt in range(_LOOKUPS):
             if attempt:
-                await self.wait(_LOOK_AGAIN_SECONDS)
+                await self.wait(_LOOKUP_PAUSE_SECONDS)
             try:
                 pod = await self._get(args)
             except (Rejected, Unavailable, Gone):
@@ -193,11 +199,13 @@ class Binder:
                 self.state.confirm_binding(args.uid, args.node)
                 self.on_result("found")
                 return
-            if pod.node or sure:
+            if pod.node or rejected:
                 self.state.forget_assumed(args.uid, args.node)
-                where = f"the pod is bound to {pod.node}" if pod.node else "the API server refuses"
-                raise self._error("elsewhere" if pod.node else "rejected", f"{where}: {why}")
-        raise self._error("doubtful", f"nobody knows whether the pod was bound: {why}")
+                text = (
+                    f"the pod is bound to {pod.node}" if pod.node else "the API server rejects it"
+                )
+                raise self._error("elsewhere" if pod.node else "rejected", f"{text}: {why}")
+        raise self._error("doubtful", f"it is unknown whether the pod was bound: {why}")
 
     def _error(self, result: str, text: str) -> BindError:
         self.on_result(result)

@@ -1,4 +1,4 @@
-"""The API server, as the scheduler extender uses it: raw JSON in and out."""
+"""The extender's client for the API server: raw JSON in and out."""
 
 import asyncio
 import time
@@ -14,14 +14,14 @@ from common.apiserver.rest import MOST_KEPT
 from common.errors import SettingsError, Unavailable
 
 BIND_SECONDS = 4.0
-"""For one Binding; the API server gives it up after as long, so that none takes effect later."""
+"""Timeout of a Binding, also for the API server, so that no Binding takes effect later."""
 
 T = TypeVar("T")
 
 _USER_AGENT = "gpu-turnstile-scheduler"
 _PODS, _NODES = "/api/v1/pods", "/api/v1/nodes"
 _LEASES, _SLICES = "/apis/coordination.k8s.io/v1", "/apis/discovery.k8s.io/v1"
-# A page is held in memory as a whole, and 100,000 pods are half a gigabyte.
+# Pods per page: a whole page is in memory, and 100,000 pods are half a gigabyte.
 _PAGE = "500"
 _RUNNING = "status.phase!=Succeeded,status.phase!=Failed"
 _GET_SECONDS = 1.0
@@ -29,62 +29,62 @@ _WRITE_SECONDS = 4.0
 
 
 class SchedulerApi:
-    """A client for one replica. Safe to share between threads; the coroutines wait for threads.
+    """A client for one replica. Thread-safe; the coroutines run their requests in threads.
 
-    What asks for one object, or writes one, raises ``Rejected`` where the API server says no: 404
-    where there is none, 409 where it is there, or has changed since it was read. It raises
-    ``Unavailable`` where no usable answer came in time: nobody knows whether a write was done.
+    Methods that get or write one object raise ``Rejected`` if the API server rejects the request:
+    404 if the object does not exist, 409 if it exists already or has changed since it was read.
+    They raise ``Unavailable`` if no usable response came in time; a write may then have succeeded.
     """
 
     def __init__(self, kubeconfig: Path | None, *, bindings: int = MOST_KEPT) -> None:
-        """Read the credentials; nothing is asked yet.
+        """Read the credentials; no request is sent yet.
 
         Args:
-            kubeconfig: a kubeconfig file; ``None`` for the service account of the pod.
-            bindings: how many are made at the same time.
+            kubeconfig: a kubeconfig file; ``None`` for the pod's service account.
+            bindings: most Bindings at the same time.
 
         Raises:
-            SettingsError: neither can be used.
+            SettingsError: the credentials cannot be used.
         """
         try:
             self._client = Client(kubeconfig, user_agent=_USER_AGENT)
-            self._pods = Client(kubeconfig, user_agent=_USER_AGENT)  # whose watch is ended alone
+            self._pods = Client(kubeconfig, user_agent=_USER_AGENT)  # its watch can be ended alone
         except CredentialsError as error:
             raise SettingsError(f"--{error}") from error
         self._threads = ThreadPoolExecutor(bindings, "api")
 
     def list_pods(self, more: str) -> tuple[list[Json], str, str]:
-        """List one page of the pods that have not ended, as of now.
+        """List one page of the pods that have not ended.
 
         Args:
-            more: what the page before handed over; empty for the first.
+            more: the ``continue`` token of the page before; empty for the first page.
 
         Returns:
-            The pods, the resource version, and what to hand over for the next page, if any.
+            The pods, the resource version, and the ``continue`` token; empty after the last page.
         """
         query = {"fieldSelector": _RUNNING, "limit": _PAGE}
         return self._pods.list(_PODS, {**query, "continue": more} if more else query)
 
     def watch_pods(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream their changes; one that ends is ``DELETED``."""
+        """Stream changes of pods; a pod that ends is ``DELETED``."""
         query = {"fieldSelector": _RUNNING, "resourceVersion": version}
         return self._pods.watch(_PODS, query)
 
     def end_watch_of_pods(self) -> None:
-        """End it at once, so that a list can follow."""
+        """End the watch of pods at once, so that a list can follow."""
         self._pods.end_watches()
 
     def list_nodes(self, more: str) -> tuple[list[Json], str, str]:
-        """List one page of the nodes; as :meth:`list_pods`."""
+        """List one page of the nodes, like :meth:`list_pods`."""
         query = {"limit": _PAGE}
         return self._client.list(_NODES, {**query, "continue": more} if more else query)
 
     def watch_nodes(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream their changes."""
+        """Stream changes of nodes."""
         return self._client.watch(_NODES, {"resourceVersion": version})
 
     async def get_pod(self, namespace: str, name: str) -> Json | None:
-        """Get one pod; ``None`` when there is none."""
+        """Get one pod; ``None`` if it does not exist."""
         path = object_path("pods", namespace, name)
         return await self._within(_GET_SECONDS, partial(self._client.find, path))
 
@@ -94,7 +94,7 @@ class SchedulerApi:
         await self._within(BIND_SECONDS, partial(self._client.call, "POST", path, binding))
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
-        """Get a lease; ``None`` when there is none."""
+        """Get a lease; ``None`` if it does not exist."""
         path = object_path("leases", namespace, name, api=_LEASES)
         return self._client.find(path, timeout=_WRITE_SECONDS)
 
@@ -104,7 +104,7 @@ class SchedulerApi:
         self._client.call("POST", path, lease, timeout=_WRITE_SECONDS)
 
     def replace_lease(self, namespace: str, lease: Json) -> None:
-        """Replace a lease, if it is still the one that was read."""
+        """Replace a lease, unless it has changed since it was read."""
         path = object_path("leases", namespace, lease["metadata"]["name"], api=_LEASES)
         self._client.call("PUT", path, lease, timeout=_WRITE_SECONDS)
 
@@ -119,27 +119,27 @@ class SchedulerApi:
         self._client.call("PATCH", path, patch, timeout=_WRITE_SECONDS)
 
     def close(self) -> None:
-        """End every watch; requests that wait for a thread are not made."""
+        """End every watch; requests that still wait for a thread are not sent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
         self._pods.close()
 
-    async def _within(self, seconds: float, ask: Callable[..., T]) -> T:
-        """Make a request in a thread; the time that it waits for one counts.
+    async def _within(self, seconds: float, request: Callable[..., T]) -> T:
+        """Send a request from a thread; *seconds* includes the wait for the thread.
 
-        The API server is told how much is left: it gives up then, too.
+        The API server gets the rest as its own timeout, so that it gives up at the same time.
         """
-        latest = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
 
         def call() -> T:
-            left = latest - time.monotonic()
-            if left <= 0:
+            rest = deadline - time.monotonic()
+            if rest <= 0:
                 raise TimeoutError
-            query = {"timeout": f"{max(left, 0.001):.3f}s"}  # 0 would be as long as it likes
-            return ask(timeout=left, query=query)
+            query = {"timeout": f"{max(rest, 0.001):.3f}s"}  # 0 would mean the server's default
+            return request(timeout=rest, query=query)
 
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, call)
         except TimeoutError as error:
-            raise Unavailable(f"API server: no answer in {seconds:g} s") from error
+            raise Unavailable(f"API server: no response in {seconds:g} s") from error

@@ -1,7 +1,7 @@
-"""Which nodes fit a pod and how good they are, over the whole cluster. No I/O.
+"""Which nodes of the cluster fit a pod, and their scores. No I/O.
 
-Decisions are remembered by node for each shape of pod, and forgotten when the allocations of
-that node change: of a burst of equal pods, each costs the nodes that the one before it has changed.
+Decisions are cached for each pod class and node, and dropped when the allocations of the node
+change. In a burst of equal pods, each pod costs only the nodes that the one before it has changed.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from placement.scoring import Policy
 from scheduler.score import score
 from scheduler.state import State
 
-_MOST_SHAPES = 64
+_MOST_CLASSES = 64
 UNKNOWN = Unschedulable("the node is not known yet", unresolvable=False)
 
 
@@ -30,12 +30,12 @@ Json: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """The nodes asked about, by what was decided.
+    """The nodes of a request, by decision.
 
     Attributes:
-        fitting: those on which the pod fits, in the order in which they were asked about.
-        failed: the others, and why; freeing cards may help.
-        unresolvable: the others, and why; freeing cards would not help.
+        fitting: the nodes on which the pod fits, in the order of the request.
+        failed: nodes on which it does not fit, with reasons; freeing cards may help.
+        unresolvable: nodes on which it does not fit, with reasons; freeing cards would not help.
     """
 
     fitting: tuple[str, ...]
@@ -43,7 +43,7 @@ class FilterResult:
     unresolvable: dict[str, str] = field(default_factory=dict)
 
     def titled(self, title: str) -> "FilterResult":
-        """Return the same with a title before each reason."""
+        """Return a copy with *title* before each reason."""
         if not self.failed and not self.unresolvable:
             return self
         texts = {
@@ -58,7 +58,7 @@ class FilterResult:
 
 @dataclass(slots=True)
 class _Table:
-    """What was decided for one shape of pod, by node, as of one version of the cluster."""
+    """The decisions for one pod class, by node, at one version of the cluster."""
 
     version: int
     decided: dict[str, NodeDecision] = field(default_factory=dict)
@@ -68,12 +68,12 @@ class Decisions:
     """Decides about nodes for pods."""
 
     def __init__(self, state: State, names: Names, node_policy: Policy = Policy.BINPACK) -> None:
-        """Decide on *state*.
+        """Start without decisions.
 
         Args:
             state: the cluster.
-            names: the contract's names, for nodes that come whole.
-            node_policy: which node a pod prefers where its author has no wish.
+            names: the contract's names, for requests with whole nodes.
+            node_policy: which node a pod prefers if its author has no wish.
         """
         self._state = state
         self._names = names
@@ -83,12 +83,12 @@ class Decisions:
     def filter(
         self, pod: PodInfo | None, nodes: Sequence[str], objects: Sequence[Json] | None = None
     ) -> FilterResult:
-        """Decide on which of *nodes* a pod fits; without a pod that asks for GPUs, on all.
+        """Return the *nodes* on which a pod fits.
 
         Args:
-            pod: the pod.
-            nodes: their names.
-            objects: what to decide by, where the nodes were sent whole.
+            pod: the pod; ``None`` if it requests no GPU: it fits on all nodes.
+            nodes: names of the nodes.
+            objects: the node objects, if the request has whole nodes.
         """
         if pod is None:
             return FilterResult(tuple(nodes))
@@ -105,7 +105,7 @@ class Decisions:
     def scores(
         self, pod: PodInfo | None, nodes: Sequence[str], objects: Sequence[Json] | None = None
     ) -> Sequence[int]:
-        """Return the score of each of *nodes*, as :meth:`filter`; 0 where the pod does not fit."""
+        """Return the score of each node, 0 if the pod does not fit; arguments as :meth:`filter`."""
         if pod is None:
             return [0] * len(nodes)
         decisions = self._decide(pod, nodes, objects)
@@ -116,59 +116,61 @@ class Decisions:
     ) -> list[NodeDecision]:
         with self._state.lock:
             if objects is not None:
-                return [self._judge_object(pod, obj) for obj in objects]
-            shape = pod.pod_class
-            known = self._known(shape)
-            in_doubt = self._state.assumed_on(pod.id.uid)
+                return [self._decide_object(pod, obj) for obj in objects]
+            pod_class = pod.pod_class
+            cached = self._cached(pod_class)
+            assumed = self._state.assumed_on(pod.id.uid)
             return [
-                self._judge_for_itself(pod, name)
-                if name in in_doubt
-                else known[name]
-                if name in known
-                else self._judge(shape, name, known)
+                self._decide_without_itself(pod, name)
+                if name in assumed
+                else cached[name]
+                if name in cached
+                else self._decide_and_cache(pod_class, name, cached)
                 for name in nodes
             ]
 
-    def _known(self, shape: PodClass) -> dict[str, NodeDecision]:
-        """Return what was decided for pods of one shape and still holds."""
-        table = self._tables.setdefault(shape, _Table(self._state.version))
-        self._tables.move_to_end(shape)
-        if len(self._tables) > _MOST_SHAPES:
+    def _cached(self, pod_class: PodClass) -> dict[str, NodeDecision]:
+        """Return the decisions for a pod class that are still valid."""
+        table = self._tables.setdefault(pod_class, _Table(self._state.version))
+        self._tables.move_to_end(pod_class)
+        if len(self._tables) > _MOST_CLASSES:
             self._tables.popitem(last=False)
         for name in self._state.changed_since(table.version):
             table.decided.pop(name, None)
         table.version = self._state.version
         return table.decided
 
-    def _judge(self, shape: PodClass, name: str, known: dict[str, NodeDecision]) -> NodeDecision:
-        held = self._state.allocations(name)
-        if held is None:
-            return UNKNOWN  # not remembered: a sender may make up any number
-        known[name] = self.decide_node(shape, held.snapshot())
-        return known[name]
+    def _decide_and_cache(
+        self, pod_class: PodClass, name: str, cached: dict[str, NodeDecision]
+    ) -> NodeDecision:
+        allocations = self._state.allocations(name)
+        if allocations is None:
+            return UNKNOWN  # not cached: a client may invent any number of names
+        cached[name] = self.decide_node(pod_class, allocations.snapshot())
+        return cached[name]
 
-    def _judge_for_itself(self, pod: PodInfo, name: str) -> NodeDecision:
-        """Decide about the node where a pod counts already: its earlier Binding is in doubt."""
-        held = self._state.allocations(name)
-        if held is None:
+    def _decide_without_itself(self, pod: PodInfo, name: str) -> NodeDecision:
+        """Decide about a node on which the pod itself is assumed, after an uncertain Binding."""
+        allocations = self._state.allocations(name)
+        if allocations is None:
             return UNKNOWN
-        return self.decide_node(pod.pod_class, held.snapshot_without(pod.id.uid))
+        return self.decide_node(pod.pod_class, allocations.snapshot_without(pod.id.uid))
 
-    def _judge_object(self, pod: PodInfo, obj: Json) -> NodeDecision:
-        """Decide by an object: the pods that are known there count on the cards that it names."""
+    def _decide_object(self, pod: PodInfo, obj: Json) -> NodeDecision:
+        """Decide about a node object; known pods count if it has the cards that are known."""
         node = parse_node(obj, self._names)
-        held = self._state.allocations(node.name)
-        if held is None or node.cards != held.node.cards:
+        allocations = self._state.allocations(node.name)
+        if allocations is None or node.cards != allocations.node.cards:
             return self.decide_node(pod.pod_class, NodeSnapshot(node, node.sizes))
         return self.decide_node(
-            pod.pod_class, NodeSnapshot(node, held.snapshot_without(pod.id.uid).free)
+            pod.pod_class, NodeSnapshot(node, allocations.snapshot_without(pod.id.uid).free)
         )
 
-    def decide_node(self, shape: PodClass, snapshot: NodeSnapshot) -> NodeDecision:
+    def decide_node(self, pod_class: PodClass, snapshot: NodeSnapshot) -> NodeDecision:
         """Decide about one node."""
-        fit = check(shape, snapshot)
+        fit = check(pod_class, snapshot)
         if isinstance(fit, Unschedulable):
             return fit
-        wished = shape.wishes.node_policy
-        policy = Policy(wished) if wished else self._node_policy
-        return score(shape, snapshot, fit, policy)
+        wish = pod_class.wishes.node_policy
+        policy = Policy(wish) if wish else self._node_policy
+        return score(pod_class, snapshot, fit, policy)

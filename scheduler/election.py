@@ -1,13 +1,13 @@
-"""Who binds: one replica, by a Lease of ``coordination.k8s.io``, as client-go elects a leader.
+"""Elects the replica that binds, by a Lease of ``coordination.k8s.io``, as client-go does.
 
-``kubernetes.leaderelection`` is not used. A connection that breaks ends its thread (it catches
-``ApiException`` alone), it cannot be stopped nor give the lease back, it measures time by the wall
-clock, and it does not tell how long the lease is safe, which decides here until when a Binding may
-be begun.
+``kubernetes.leaderelection`` is not used, for four reasons. A broken connection ends its thread (it
+catches only ``ApiException``). It can neither be stopped nor release the lease. It measures time by
+the wall clock. And it does not return how long the lease is still safe, which decides here whether
+a Binding may be started.
 
-A replica that has taken the lease writes from then on, and one that holds it stops while nobody
-else can have it yet: ``DURATION`` after its last renewal others may take it, and until then every
-Binding that it began is over, because none is begun with less than ``BIND_SECONDS`` left.
+Two replicas never bind at the same time. Others may take the lease ``DURATION`` after its last
+renewal. The leader starts no Binding with less than ``BIND_SECONDS`` left, so all its Bindings have
+ended by then.
 """
 
 import logging
@@ -23,32 +23,32 @@ from common.errors import Unavailable
 log = logging.getLogger(__name__)
 
 DURATION = 10.0
-"""Seconds after which a lease that was not renewed may be taken; client-go's 15 keep pods waiting.
+"""Seconds after which others may take a lease that was not renewed; client-go has 15.
 
-Two renewals may fail: none is begun with less than ``BIND_SECONDS`` left, so a leader that cannot
-renew for longer pauses, and nothing worse.
+Two renewals may fail. A leader that cannot renew for longer only pauses, because it starts no
+Binding with less than ``BIND_SECONDS`` left.
 """
 
 RETRY = 2.0
 """Seconds between two renewals."""
 
-LOOK = 0.5
-"""Seconds between two looks of a replica that follows: a lease that is released is seen soon."""
+POLL = 0.5
+"""Seconds after which a follower reads the lease again, to notice soon if it is released."""
 
 _LABELS = {
     "app.kubernetes.io/component": "scheduler-extender",
     "app.kubernetes.io/part-of": "gpu-turnstile",
 }
-"""By which the lease is deleted with the component."""
+"""The lease is deleted with the component by these labels."""
 
 FAILURES = (Gone, Rejected, Unavailable)
 
 
 class LeaseApi(Protocol):
-    """The part of the API that leases are in."""
+    """The part of the API with leases."""
 
     def get_lease(self, namespace: str, name: str) -> Json | None:
-        """Get a lease; ``None`` when there is none."""
+        """Get a lease; ``None`` if it does not exist."""
         ...
 
     def create_lease(self, namespace: str, lease: Json) -> None:
@@ -56,22 +56,22 @@ class LeaseApi(Protocol):
         ...
 
     def replace_lease(self, namespace: str, lease: Json) -> None:
-        """Replace a lease, if it is still the one that was read."""
+        """Replace a lease, unless it has changed since it was read."""
         ...
 
 
 @dataclass(eq=False)
 class Election:
-    """One replica's part in the election. :meth:`step` belongs to one thread.
+    """One replica's part in the election. Only one thread may call :meth:`step`.
 
     Attributes:
-        api: where the lease is.
-        namespace: of the lease.
-        name: of the lease.
-        identity: of this replica, unlike that of any other.
-        clock: seconds, monotonic.
-        now: returns the present, for people who read the lease.
-        holder: of the lease, when it was last seen.
+        api: the API server, which has the lease.
+        namespace: namespace of the lease.
+        name: name of the lease.
+        identity: unique name of this replica.
+        clock: returns monotonic seconds.
+        now: returns the wall-clock time, for humans who read the lease.
+        holder: holder of the lease when it was last read.
     """
 
     api: LeaseApi
@@ -83,26 +83,26 @@ class Election:
     now: Callable[[], datetime]
     holder: str = field(default="", init=False)
     _renewed: float | None = field(default=None, init=False)
-    _seen: tuple[object, float] = field(init=False)
+    _observed: tuple[object, float] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._seen = (None, self.clock())
+        self._observed = (None, self.clock())
 
     def leads_for(self) -> float:
-        """Return the seconds for which nobody else can have the lease; 0 when not leading."""
+        """Return the seconds for which no other replica can take the lease; 0 if not leading."""
         renewed = self._renewed
         return 0.0 if renewed is None else max(renewed + DURATION - self.clock(), 0.0)
 
     def step(self) -> None:
-        """Take the lease, renew it, or find that somebody else has it."""
-        began = self.clock()
+        """Take or renew the lease, unless another replica has it."""
+        started = self.clock()
         try:
-            self._renewed = began if self._take() else None
+            self._renewed = started if self._take() else None
         except FAILURES as error:
-            log.warning("the lease could not be had", extra={"reason": str(error)})
+            log.warning("lease not taken or renewed", extra={"reason": str(error)})
 
     def release(self) -> None:
-        """Release the lease, so that another replica need not wait for its end."""
+        """Release the lease, so that another replica need not wait until it expires."""
         if self.leads_for() <= 0:
             return
         self._renewed = None
@@ -112,21 +112,21 @@ class Election:
                 spec = {**_spec(lease), "holderIdentity": "", "leaseDurationSeconds": 1}
                 self.api.replace_lease(self.namespace, {**lease, "spec": spec})
         except FAILURES as error:
-            log.warning("the lease could not be given back", extra={"reason": str(error)})
+            log.warning("lease not released", extra={"reason": str(error)})
 
     def _take(self) -> bool:
-        """Return whether this replica has the lease now."""
+        """Take or renew the lease if possible; return whether this replica has it now."""
         lease = self.api.get_lease(self.namespace, self.name)
         if lease is None:
             return self._write(None, self._spec({}, taken=True))
         spec = _spec(lease)
         version = lease["metadata"].get("resourceVersion")
-        if version != self._seen[0]:
-            self._seen = version, self.clock()
+        if version != self._observed[0]:
+            self._observed = version, self.clock()
         holder = spec.get("holderIdentity") or ""
         self.holder = str(holder)
-        # By this clock alone: clocks of two machines need not agree.
-        expired = self.clock() - self._seen[1] > max(_seconds(spec), 1.0)
+        # Only this replica's clock is used, because clocks of two machines may differ.
+        expired = self.clock() - self._observed[1] > max(_seconds(spec), 1.0)
         if holder and holder != self.identity and not expired:
             return False
         return self._write(lease, self._spec(spec, taken=holder != self.identity))

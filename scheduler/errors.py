@@ -1,13 +1,15 @@
-"""The errors, by whose fault they are.
+"""The errors of the extender, by cause.
 
 ::
 
     Exception
-    ├── common.serving.errors.BadRequest   the sender's: not what kube-scheduler sends
-    ├── BindError       nobody's or the cluster's: this pod is not bound now; answered as ``Error``
-    └── common.errors.SettingsError   the operator's: found before the server starts
+    ├── common.serving.errors.BadRequest   the client: a request that kube-scheduler would not send
+    ├── BindError                          the cluster: this pod is not bound now
+    └── common.errors.SettingsError        the operator: found before the server starts
+
+The text of a :class:`BindError` is the ``Error`` of the response.
 """
 
 
 class BindError(Exception):
-    """The pod is not bound, or nobody knows yet; the text says why."""
+    """The pod is not bound, or it is unknown whether it is; the text has the reason."""

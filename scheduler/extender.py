@@ -1,4 +1,4 @@
-"""One replica, put together: state, watches, election and the handler of requests; no HTTP."""
+"""Assembles one replica: state, watches, election and the handler of requests. No HTTP."""
 
 import secrets
 import threading
@@ -19,14 +19,14 @@ from scheduler.state import State
 
 
 class Extender:
-    """The parts of one replica, and the threads of those that follow the cluster."""
+    """The parts of one replica, and their threads."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
-        """Read the credentials; nothing is asked before :meth:`start`.
+        """Read the credentials; no request is sent before :meth:`start`.
 
         Args:
-            settings: of the operator.
-            metrics: counts.
+            settings: the operator's.
+            metrics: counts requests.
 
         Raises:
             SettingsError: the credentials cannot be used.
@@ -78,13 +78,13 @@ class Extender:
         )
 
     def start(self) -> None:
-        """Begin to follow the cluster and to take part in the election; returns at once."""
+        """Start to follow the cluster and to take part in the election; returns at once."""
         self._thread.start()
 
     def broken(self) -> str:
-        """Return why this replica must be started again; empty when it need not.
+        """Return why this replica must be restarted; empty if it need not.
 
-        What a thread knew when it ended by a mistake of ours would be believed for ever.
+        If a bug ends a thread, its last data would be used forever.
         """
         ended = self.watches.ended()
         if not self._stop.is_set() and self._thread.ident and not self._thread.is_alive():
@@ -92,13 +92,13 @@ class Extender:
         return f"thread {ended[0]} has ended, see the log" if ended else ""
 
     def not_ready(self) -> str:
-        """Return why this replica is not ready; empty when it is."""
+        """Return why this replica is not ready; empty if it is."""
         if self._stop.is_set():
             return "shutting down"
         return "" if self.watches.in_step else NOT_IN_STEP
 
     def stop(self) -> None:
-        """Bind nothing more, release the lease, and end the watches; once."""
+        """Stop binding, release the lease, and end the watches; later calls do nothing."""
         if self._stop.is_set():
             return
         self.leadership.end(is_binding=lambda: self._binder.is_binding)
@@ -107,7 +107,7 @@ class Extender:
         self._cluster.close()
 
     def _run(self) -> None:
-        # A list that begins after the lease was taken need not be made again.
+        # The first list starts after the lease was taken, so that the leader need not list again.
         follow = threading.Thread(target=self._follow, name="follow", daemon=True)
         follow.start()
         self.leadership.run(self._stop)
@@ -120,20 +120,20 @@ class Extender:
 def export_gauges(
     metrics: Metrics, state: State, *, leads: Callable[[], bool], in_step: Callable[[], bool]
 ) -> None:
-    """Export what is looked at when somebody asks.
+    """Export the gauges that are computed at each scrape.
 
     Args:
-        metrics: where.
+        metrics: the metrics to which they are added.
         state: the cluster.
-        leads: whether this replica binds.
-        in_step: whether nodes and pods are followed.
+        leads: returns whether this replica binds.
+        in_step: returns whether nodes and pods are listed and watched.
     """
-    shows = "Pods bound here that the watch does not show."
+    assumed = "Pods bound by this replica that the watch does not show yet."
     for name, text, value in (
         ("leader", "1 while this replica binds.", leads),
-        ("in_step", "1 while nodes and pods are followed.", in_step),
-        ("known_nodes", "Nodes that are known.", lambda: state.counts[0]),
+        ("in_step", "1 while nodes and pods are listed and watched.", in_step),
+        ("known_nodes", "Known nodes.", lambda: state.counts[0]),
         ("known_pods", "GPU pods that count on a node.", lambda: state.counts[1]),
-        ("assumed_pods", shows, lambda: state.assumed),
+        ("assumed_pods", assumed, lambda: state.assumed),
     ):
         metrics.export(name, text, value)

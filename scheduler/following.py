@@ -1,4 +1,4 @@
-"""The two watches that keep the state up: nodes, and pods that have not ended."""
+"""The two watches that update the state: nodes, and pods that have not ended."""
 
 import threading
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from scheduler.state import State
 
 
 class WatchApi(Protocol):
-    """The part of the API that nodes and pods come from."""
+    """The part of the API with nodes and pods."""
 
     def list_pods(self, more: str) -> tuple[list[Json], str, str]:
         """List one page of the pods."""
         ...
 
     def watch_pods(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream their changes."""
+        """Stream changes of pods."""
         ...
 
     def end_watch_of_pods(self) -> None:
-        """End it at once."""
+        """End the watch of pods at once."""
         ...
 
     def list_nodes(self, more: str) -> tuple[list[Json], str, str]:
@@ -30,19 +30,19 @@ class WatchApi(Protocol):
         ...
 
     def watch_nodes(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream their changes."""
+        """Stream changes of nodes."""
         ...
 
 
 class Watches:
-    """Both watches, each in a thread of its own."""
+    """Both watches, each in its own thread."""
 
     def __init__(self, state: State, api: WatchApi, *, jitter: Jitter = by_chance) -> None:
-        """Prepare; nothing is asked before :meth:`start`.
+        """Prepare; no request is sent before :meth:`start`.
 
         Args:
-            state: takes in what is seen.
-            api: where it comes from.
+            state: updated by the watches.
+            api: the API server.
             jitter: source of randomness for pauses.
         """
         self._api = api
@@ -53,7 +53,7 @@ class Watches:
         self._nodes = Follower(_Nodes(state, api), trouble=nodes, jitter=jitter)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the threads; returns at once."""
         for name, follower in (("pods", self._pods), ("nodes", self._nodes)):
             thread = threading.Thread(
                 target=follower.run, args=(self._stop,), name=f"watch-{name}", daemon=True
@@ -62,30 +62,33 @@ class Watches:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """End soon; the caller closes the client."""
+        """Let the threads end soon; the caller closes the client."""
         self._stop.set()
 
     def ended(self) -> list[str]:
-        """Return the names of threads that have ended, by a mistake of ours."""
+        """Return the names of threads that have ended unexpectedly, by a bug."""
         if self._stop.is_set():
             return []
         return [each.name for each in self._threads if not each.is_alive()]
 
     @property
     def in_step(self) -> bool:
-        """Whether nodes and pods have been listed, and are followed since."""
+        """Whether nodes and pods have been listed, and are watched since."""
         return self._pods.has_listed() and self._nodes.has_listed()
 
     def list_pods_again(self) -> int:
-        """Ask for a list of pods that begins after this call; see :meth:`has_listed`."""
+        """Request a list of pods that starts after this call; return its number.
+
+        See :meth:`has_listed`.
+        """
         number = self._pods.list_again()
         self._api.end_watch_of_pods()
         return number
 
     def has_listed(self, number: int) -> bool:
-        """Return whether everything is in step since a list of pods was asked for.
+        """Return whether the list of pods with this number is done, and nodes are in step too.
 
-        While it is not, a watch that was about to be opened then is ended.
+        If it is not done, the current watch is ended: it may have opened since the request.
         """
         if not self._pods.has_listed(number):
             self._api.end_watch_of_pods()
@@ -105,7 +108,7 @@ class _Pods:
         listed: set[str] = set()
         more, version = "", ""
         while True:
-            # The items are let go before the next page comes.
+            # Only one page is in memory at a time.
             items, version, more = self._api.list_pods(more)
             for obj in items:
                 listed.add(obj["metadata"].get("uid", ""))
@@ -157,7 +160,7 @@ class _Nodes:
 
 
 def _part(node: Json) -> Json:
-    """Return the part of a node that is read; images and conditions are most of it."""
+    """Return only the fields of a node that are read; images and conditions are most of it."""
     status = node.get("status") or {}
     metadata = node["metadata"]
     return {

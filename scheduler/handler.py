@@ -1,7 +1,7 @@
-"""The verbs: body in, answer out, counted and logged.
+"""Handles kube-scheduler's verbs: body in, response out, with metrics and log.
 
-It knows no HTTP library; :mod:`scheduler.app` translates. Whatever is sent, filter and bind answer
-with 200 and an ``Error``, because of any other status kube-scheduler tells people the number alone.
+It imports no HTTP library; :mod:`scheduler.app` does. Errors of filter and bind are responses with
+status 200 and an ``Error``, because kube-scheduler reports only the number of any other status.
 """
 
 import logging
@@ -28,23 +28,23 @@ from scheduler.protocol import (
 )
 
 INTERNAL = "internal error, see the log of the scheduler extender"
-NOT_IN_STEP = "not in step yet: nodes and pods are being listed"
+NOT_IN_STEP = "not ready yet: nodes and pods are being listed"
 
 _log = logging.getLogger(__name__)
-_TITLE = "gpu-turnstile: "  # kube-scheduler does not tell whose reason it is
+_TITLE = "gpu-turnstile: "  # kube-scheduler does not report which extender a reason is from
 
 
 @dataclass(eq=False, kw_only=True)
 class ExtenderHandler:
-    """The handler of requests.
+    """Handles requests.
 
     Attributes:
-        decisions: about nodes.
-        binder: binds.
+        decisions: decides about nodes.
+        binder: binds pods.
         names: the contract's names.
-        metrics: counts.
-        in_step: returns whether the state can be relied on.
-        not_binding: returns why this replica must not bind; empty when it may.
+        metrics: counts requests.
+        in_step: returns whether the state is complete and up to date.
+        not_binding: returns why this replica must not bind; empty if it may.
     """
 
     decisions: Decisions
@@ -55,42 +55,42 @@ class ExtenderHandler:
     not_binding: Callable[[], str]
 
     def decide(self, verb: str, read_body: Callable[[], bytes]) -> HttpResponse:
-        """Answer a question about nodes. Safe to call from several threads.
+        """Handle a request to filter or score nodes. Thread-safe.
 
         Args:
             verb: ``filter`` or ``prioritize``.
-            read_body: returns the body; raises :class:`BadRequest` for an unreadable one.
+            read_body: returns the body; raises :class:`BadRequest` if it is unreadable.
         """
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             decide = self._filter if verb == "filter" else self._prioritize
             body = decide(read_body())
-        except Exception as error:  # noqa: BLE001 - told apart there
-            return self._refuse(verb, error)
-        return self._done(verb, began, body)
+        except Exception as error:  # noqa: BLE001 - _fail distinguishes them
+            return self._fail(verb, error)
+        return self._respond(verb, started, body)
 
     async def bind(self, read_body: Callable[[], bytes]) -> HttpResponse:
-        """Answer a request to bind a pod.
+        """Handle a request to bind a pod.
 
         Args:
             read_body: as of :meth:`decide`.
         """
-        began = time.perf_counter()
+        started = time.perf_counter()
         try:
             body = await self._bind(read_body())
-        except Exception as error:  # noqa: BLE001 - told apart there
-            return self._refuse(BIND, error)
-        return self._done(BIND, began, body)
+        except Exception as error:  # noqa: BLE001 - _fail distinguishes them
+            return self._fail(BIND, error)
+        return self._respond(BIND, started, body)
 
-    def _done(self, verb: str, began: float, body: bytes) -> HttpResponse:
-        self.metrics.count_response(verb, time.perf_counter() - began)
+    def _respond(self, verb: str, started: float, body: bytes) -> HttpResponse:
+        self.metrics.count_response(verb, time.perf_counter() - started)
         return HttpResponse(HTTPStatus.OK, JSON, body)
 
-    def _refuse(self, verb: str, error: Exception) -> HttpResponse:
+    def _fail(self, verb: str, error: Exception) -> HttpResponse:
         if isinstance(error, BadRequest | BindError):
             _log.warning("not done", extra={"verb": verb, "reason": str(error)})
             return self._error(verb, str(error), malformed=isinstance(error, BadRequest))
-        # Our own mistake: its trace is for us only.
+        # A bug of ours: only the log gets the traceback.
         _log.error("failed", extra={"verb": verb}, exc_info=error)
         return self._error(verb, INTERNAL, malformed=False)
 
@@ -100,7 +100,7 @@ class ExtenderHandler:
             return HttpResponse(HTTPStatus.OK, JSON, encode_filter_error(_TITLE + text))
         if verb == BIND:
             return HttpResponse(HTTPStatus.OK, JSON, encode_bound(_TITLE + text))
-        if malformed:  # a list of priorities has no field for an error
+        if malformed:  # the response to prioritize, a list, has no field for an error
             return HttpResponse(HTTPStatus.BAD_REQUEST, TEXT, f"{text}\n".encode())
         return HttpResponse(HTTPStatus.OK, JSON, encode_scores((), ()))
 

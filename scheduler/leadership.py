@@ -1,12 +1,12 @@
-"""One replica's term as leader: when it may bind, and where kube-scheduler finds it.
+"""Leadership of one replica: when it may bind, and how kube-scheduler reaches it.
 
-All replicas follow the cluster and are ready. kube-scheduler knows one address, and a Binding must
-reach the replica that may make it; so the Service has no selector, and the leader writes itself
-into its EndpointSlice. Were readiness to mean leadership instead, a Deployment would never be
-complete, and its rolling update would wait for ever.
+All replicas follow the cluster and are ready. kube-scheduler uses one address, and a Binding must
+reach the leader. So the Service has no selector, and the leader writes its own address into the
+EndpointSlice. If only the leader were ready, a Deployment would never be complete, and its rolling
+update would wait forever.
 
-A new leader binds only after it has listed the pods anew: what the one before it bound in its last
-moment is in no watch yet, and it began no Binding that could end after its term.
+A new leader binds only after it has listed the pods again, because its watch may not show the last
+Bindings of the leader before it. That leader started no Binding that could end after its term.
 """
 
 import logging
@@ -19,38 +19,38 @@ from typing import Protocol
 from common.apiserver.client import Json
 from common.backoff import spread
 from scheduler.cluster import BIND_SECONDS
-from scheduler.election import FAILURES, LOOK, RETRY, Election
+from scheduler.election import FAILURES, POLL, RETRY, Election
 from scheduler.following import Watches
 
 log = logging.getLogger(__name__)
 
 _TICK = 0.2
-_LOOK_SECONDS = 10.0
-"""Between two looks at the EndpointSlice: who applies the manifests again empties it."""
+_PUBLISH_SECONDS = 10.0
+"""Seconds between two checks of the EndpointSlice: applying the manifests again empties it."""
 
 
 class SliceApi(Protocol):
-    """The part of the API that the EndpointSlice is in."""
+    """The part of the API with EndpointSlices."""
 
     def get_slice(self, namespace: str, name: str) -> Json:
-        """Get it."""
+        """Get an EndpointSlice."""
         ...
 
     def patch_slice(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to it."""
+        """Apply a merge patch to an EndpointSlice."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaderEndpoint:
-    """The EndpointSlice of the Service, in which the leader stands.
+    """The EndpointSlice of the Service, with the leader's address.
 
     Attributes:
-        api: where it is.
-        namespace: of the slice.
-        name: of the slice; without one nothing is written.
-        address: the leader's IP.
-        port: the leader's port.
+        api: the API server.
+        namespace: namespace of the EndpointSlice.
+        name: name of the EndpointSlice; if it is empty, nothing is written.
+        address: IP address of this replica.
+        port: port of this replica.
     """
 
     api: SliceApi
@@ -60,7 +60,7 @@ class LeaderEndpoint:
     port: int
 
     def publish(self) -> None:
-        """Write this replica as the only endpoint, unless it is that already."""
+        """Write this replica as the only endpoint, unless it is so already."""
         if not self.name:
             return
         wanted: Json = {
@@ -87,7 +87,7 @@ def _addresses(found: Json) -> list[str]:
 
 
 class Leadership:
-    """The loop that takes part in the election, and what follows from it."""
+    """The loop that takes part in the election and publishes the leader."""
 
     def __init__(
         self,
@@ -98,21 +98,21 @@ class Leadership:
         clock: Callable[[], float],
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Prepare; nothing is asked before :meth:`run`.
+        """Prepare; no request is sent before :meth:`run`.
 
         Args:
-            election: ``None`` where this is the only replica.
-            watches: to be in step.
-            endpoint: where the leader is found.
-            clock: seconds, monotonic.
-            wait: waits for seconds.
+            election: ``None`` if this is the only replica.
+            watches: must be in step before this replica binds.
+            endpoint: where the leader publishes its address.
+            clock: returns monotonic seconds.
+            wait: sleeps for some seconds.
         """
         self._election = election
         self._wait = wait
         self._watches = watches
         self._endpoint = endpoint
         self._clock = clock
-        self._asked: int | None = 0 if election is None else None
+        self._list_number: int | None = 0 if election is None else None
         self._in_step = False
         self._ended = threading.Event()
         self.first_step = threading.Event()
@@ -123,62 +123,62 @@ class Leadership:
         return self._election is None or self._election.leads_for() > 0
 
     def not_binding(self) -> str:
-        """Return why this replica must not bind now; empty when it may."""
+        """Return why this replica must not bind now; empty if it may."""
         if self._ended.is_set():
             return "shutting down"
         if self._election is not None and self._election.leads_for() <= BIND_SECONDS:
             holder = self._election.holder
-            return f"not the leader: {holder or 'nobody'} holds the lease"
+            return f"not the leader: {holder or 'no replica'} holds the lease"
         if not self._in_step:
-            return "the leader is not in step yet: pods are being listed"
+            return "the leader is not ready yet: pods are being listed"
         return ""
 
     def run(self, stop: threading.Event) -> None:
-        """Take part until *stop*."""
-        due = look = self._clock()
+        """Take part in the election until *stop*."""
+        next_step = next_publish = self._clock()
         while not stop.is_set():
             now = self._clock()
-            if now >= due:
+            if now >= next_step:
                 self._step()
-                due = now + spread(RETRY if self.leads else LOOK)
+                next_step = now + spread(RETRY if self.leads else POLL)
             if self._became_ready():
-                look = now
-            if self._in_step and now >= look:
+                next_publish = now
+            if self._in_step and now >= next_publish:
                 self._endpoint.publish()
-                look = now + _LOOK_SECONDS
+                next_publish = now + _PUBLISH_SECONDS
             stop.wait(_TICK)
 
     def end(self, *, is_binding: Callable[[], bool] = lambda: False) -> None:
-        """Begin no more Bindings, wait for those under way, and release the lease.
+        """Start no more Bindings, wait for those in progress, and release the lease.
 
-        The next leader would list the pods, and then one of these could still take effect.
+        Otherwise one of them could take effect after the next leader has listed the pods.
 
         Args:
-            is_binding: whether a Binding is under way.
+            is_binding: returns whether a Binding is in progress.
         """
         self._ended.set()
-        latest = self._clock() + BIND_SECONDS  # by when the API server has given up each
-        while is_binding() and self._clock() < latest:
+        deadline = self._clock() + BIND_SECONDS  # the API server has given up all of them by then
+        while is_binding() and self._clock() < deadline:
             self._wait(_TICK / 4)
         if self._election is not None:
             self._election.release()
 
     def _step(self) -> None:
         if self._election is not None:
-            led = self._asked is not None
+            led_before = self._list_number is not None
             self._election.step()
-            if self.leads and not led:
+            if self.leads and not led_before:
                 log.info("leading", extra={"lease": self._election.holder})
-                self._asked = self._watches.list_pods_again()
-            elif led and not self.leads:
+                self._list_number = self._watches.list_pods_again()
+            elif led_before and not self.leads:
                 log.warning("not leading any more", extra={"lease": self._election.holder})
-                self._asked, self._in_step = None, False
+                self._list_number, self._in_step = None, False
         self.first_step.set()
 
     def _became_ready(self) -> bool:
-        if self._asked is None or self._in_step:
+        if self._list_number is None or self._in_step:
             return False
-        self._in_step = self._watches.has_listed(self._asked)
+        self._in_step = self._watches.has_listed(self._list_number)
         if self._in_step:
             log.info("binding")
         return self._in_step

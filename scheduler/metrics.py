@@ -24,54 +24,54 @@ class Metrics(ServerMetrics):
         super().__init__(_PREFIX)
         self._seconds = Histogram(
             f"{_PREFIX}request_duration_seconds",
-            "From the body of a request to the body of its answer.",
+            "Seconds from the body of a request to the body of its response.",
             ["verb"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
         self._errors = Counter(
             f"{_PREFIX}errors",
-            "Requests answered with an error: not understood, not in step, or our own.",
+            "Requests with an error as response: invalid request, not ready, or internal.",
             ["verb"],
             registry=self.registry,
         )
         self._bindings = Counter(
             f"{_PREFIX}bindings",
-            "Requests to bind a pod, by what became of them.",
+            "Requests to bind a pod, by result.",
             ["result"],
             registry=self.registry,
         )
         self._nodes = Counter(
             f"{_PREFIX}nodes",
-            "Nodes asked about by filter, by the decision.",
+            "Nodes in filter requests, by decision.",
             ["decision"],
             registry=self.registry,
         )
-        # To find a child by its label costs more than to count.
-        self._answered = {verb: self._seconds.labels(verb) for verb in VERBS}
+        # Kept, because finding a child by its label costs more than counting.
+        self._seconds_of = {verb: self._seconds.labels(verb) for verb in VERBS}
         for verb in VERBS:
             self._errors.labels(verb)
         self._bound = {result: self._bindings.labels(result) for result in BINDINGS}
         self._filtered = [self._nodes.labels(each) for each in ("fits", "full", "never")]
 
     def count_response(self, verb: str, seconds: float) -> None:
-        """Count a request that was answered.
+        """Count a request without an error.
 
         Args:
             verb: one of :data:`VERBS`.
-            seconds: how long it took.
+            seconds: time that it took.
         """
-        self._answered[verb].observe(seconds)
+        self._seconds_of[verb].observe(seconds)
 
     def failed(self, verb: str) -> None:
-        """Count a request that was answered with an error."""
+        """Count a request with an error."""
         self._errors.labels(verb).inc()
 
     def bound(self, result: str) -> None:
-        """Count a request to bind, by one of :data:`BINDINGS`."""
+        """Count a request to bind; *result* is one of :data:`BINDINGS`."""
         self._bound[result].inc()
 
     def filtered(self, fits: int, full: int, never: int) -> None:
-        """Count nodes asked about, by the decision."""
+        """Count the nodes of a filter request, by decision."""
         for counter, count in zip(self._filtered, (fits, full, never), strict=True):
             counter.inc(count)

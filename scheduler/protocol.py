@@ -1,8 +1,8 @@
-"""kube-scheduler's extender protocol (``k8s.io/kube-scheduler/extender/v1``), strictly.
+"""kube-scheduler's extender protocol (``k8s.io/kube-scheduler/extender/v1``), read strictly.
 
-Its types have no JSON tags: keys are the capitalised names of Go's fields. Go's decoder takes them
-in any case; its encoder, which is all that we hear, does not write them so, and neither do we read
-them so. Bytes in, frozen values out, and the other way round; nothing else happens here.
+Its types have no JSON tags, so keys are the names of Go's fields, capitalised. Go's decoder accepts
+other spellings by case, but its encoder, which writes all requests, does not use them: we do not
+accept them. Bytes in, frozen values out, and the reverse; nothing else happens here.
 """
 
 import json
@@ -17,13 +17,13 @@ from contract.errors import quote
 from scheduler.decisions import FilterResult, Json
 
 LARGEST_NAMES = 8 * 2**20
-"""Bytes of a request; a pod is at most 3 MiB, and 5,000 node names a quarter of one."""
+"""Most bytes of a request; a pod has at most 3 MiB, and 5,000 node names are a quarter of 1 MiB."""
 
 LARGEST_NODES = 128 * 2**20
-"""Bytes of a request where the scheduler sends whole nodes (``nodeCacheCapable: false``)."""
+"""Most bytes of a request with whole nodes (``nodeCacheCapable: false``)."""
 
 LONGEST_NAME = 253
-"""Of an object of Kubernetes."""
+"""Longest name of an object in Kubernetes."""
 
 _ARGS = ("Pod", "Nodes", "NodeNames")
 _BINDING = ("PodName", "PodNamespace", "PodUID", "Node")
@@ -38,13 +38,13 @@ _UNDECIDED: Json = {
 
 @dataclass(frozen=True, slots=True)
 class ExtenderArgs:
-    """A question about nodes for a pod.
+    """A request to filter or score nodes for a pod.
 
     Attributes:
         pod: the pod object; its metadata and spec are mappings.
-        names: of the nodes asked about.
-        nodes: the nodes, whole; ``None`` where they come by name.
-        node_list: the rest of the list that they came in.
+        names: names of the nodes.
+        nodes: the whole nodes; ``None`` if the request has only names.
+        node_list: the other fields of the list with the whole nodes.
     """
 
     pod: Json
@@ -55,13 +55,13 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True)
 class BindingArgs:
-    """A pod to be bound.
+    """A request to bind a pod.
 
     Attributes:
-        name: of the pod.
-        namespace: of the pod.
-        uid: of the pod.
-        node: where to.
+        name: name of the pod.
+        namespace: namespace of the pod.
+        uid: UID of the pod.
+        node: name of the node.
     """
 
     name: str
@@ -74,8 +74,8 @@ def decode_args(body: bytes) -> ExtenderArgs:
     """Read the body of filter or prioritize.
 
     Raises:
-        TooLarge: it is longer than any.
-        BadRequest: it is not what kube-scheduler sends; names field, rule and value.
+        TooLarge: it is longer than any valid body.
+        BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, LARGEST_NODES, _ARGS, "ExtenderArgs")
     pod = document.get("Pod")
@@ -84,11 +84,11 @@ def decode_args(body: bytes) -> ExtenderArgs:
     _check_object("Pod", pod, "spec")
     listed, names = document.get("Nodes"), document.get("NodeNames")
     if (listed is None) == (names is None):
-        both = "both are there" if names is not None else "neither is there"
-        raise BadRequest(f"NodeNames, Nodes: must be one of them, {both}")
+        given = "both" if names is not None else "neither"
+        raise BadRequest(f"NodeNames, Nodes: must be exactly one of them, found {given}")
     if names is not None:
         if len(body) > LARGEST_NAMES:
-            raise TooLarge(f"body: must be at most {LARGEST_NAMES} bytes where nodes come by name")
+            raise TooLarge(f"body: must be at most {LARGEST_NAMES} bytes with NodeNames")
         return ExtenderArgs(pod, _names(names))
     if not isinstance(listed, dict):
         _refuse("Nodes", listed, "must be a list of nodes")
@@ -110,15 +110,15 @@ def decode_binding(body: bytes) -> BindingArgs:
     """Read the body of bind.
 
     Raises:
-        TooLarge: it is longer than any.
-        BadRequest: it is not what kube-scheduler sends; names field, rule and value.
+        TooLarge: it is longer than any valid body.
+        BadRequest: kube-scheduler would not send it; the text has field, value and rule.
     """
     document = _document(body, 16 * 1024, _BINDING, "ExtenderBindingArgs")
     return BindingArgs(*(_text(document, field) for field in _BINDING))
 
 
 def encode_filtered(args: ExtenderArgs, filtered: FilterResult) -> bytes:
-    """Write the answer to filter, in the form in which the nodes came."""
+    """Encode the response to filter: nodes have the same form as in the request."""
     names, nodes = None, None
     if args.nodes is None:
         names = filtered.fitting
@@ -138,20 +138,20 @@ def encode_filtered(args: ExtenderArgs, filtered: FilterResult) -> bytes:
 
 
 def encode_filter_error(text: str) -> bytes:
-    """Write the answer to a filter that cannot be decided: kube-scheduler tries the pod again."""
+    """Encode the response to a filter that failed; kube-scheduler tries the pod again."""
     return _encode({**_UNDECIDED, "Error": text})
 
 
 def encode_scores(names: Sequence[str], scores: Sequence[int]) -> bytes:
-    """Write the answer to prioritize: the names of nodes, and the score of each."""
-    # The encoder takes four times as long for as many mappings.
+    """Encode the response to prioritize: a score for each node."""
+    # Four times as fast as the encoder with a mapping for each node.
     scored = zip(map(encode_basestring_ascii, names), scores, strict=True)
     rows = [f'{{"Host":{name},"Score":{score}}}' for name, score in scored]
     return f"[{','.join(rows)}]".encode("ascii")
 
 
 def encode_bound(error: str = "") -> bytes:
-    """Write the answer to bind; without an error the pod is bound."""
+    """Encode the response to bind; without an error the pod is bound."""
     return _encode({"Error": error})
 
 
@@ -167,7 +167,7 @@ def _document(body: bytes, largest: int, fields: Sequence[str], kind: str) -> di
     for key in document:
         if key not in fields:
             raise BadRequest(
-                f"body: {quote(key)} is no field of {kind}: must be {', '.join(fields)}"
+                f"body: {quote(key)} is not a field of {kind}: must be {', '.join(fields)}"
             )
     return document
 
@@ -182,7 +182,7 @@ def _names(names: object) -> tuple[str, ...]:
 
 
 def _check_object(path: str, obj: Mapping[str, Any], part: str) -> None:
-    """Check what is read of an object without looking: mappings where mappings belong."""
+    """Check the types of the fields that other code reads without checking."""
     metadata = obj.get("metadata")
     if not isinstance(metadata, dict):
         _refuse(f"{path}.metadata", metadata, "must be a mapping")
@@ -226,5 +226,5 @@ def _refuse(path: str, value: object, rule: str) -> NoReturn:
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
-def _encode(answer: object) -> bytes:
-    return _ENCODER.encode(answer).encode("ascii")
+def _encode(response: object) -> bytes:
+    return _ENCODER.encode(response).encode("ascii")

@@ -1,9 +1,9 @@
-"""How good a node is for a pod that fits there: 0 to 10. Pure.
+"""The score of a node for a pod that fits there: 0 to 10. Pure.
 
-Three things count. How full the node would be: fuller is better with ``binpack``, emptier with
-``spread``; full is the resource of which least is left. Whether cards that are whole
-stay whole, with ``binpack``: a share had better go where a begun card has room. And how well the
-cards of a set would be connected.
+It is the mean of up to two parts. The first is how full the node would be, by the resource of which
+less would remain: fuller is better with ``binpack``, emptier with ``spread``. The second is, for
+a pod with several whole cards, how well they would be connected; for shares with ``binpack``, how
+many of them would get a card that is already shared, so that whole cards stay whole.
 """
 
 from functools import lru_cache
@@ -18,40 +18,40 @@ from placement.search import Rows
 HIGHEST = 10
 """``MaxExtenderPriority`` of kube-scheduler; the lowest is 0."""
 
-# By the worst pair of a set, half of what placement.topology says it is worth.
+# Quality by the worst pair of a set: half of its score in placement.topology.
 _LINKS: tuple[tuple[int, float], ...] = ((100, 1.0), (50, 0.8), (40, 0.6), (30, 0.4), (20, 0.2))
 
 
-def score(shape: PodClass, snapshot: NodeSnapshot, fit: Fit, policy: Policy) -> int:
+def score(pod_class: PodClass, snapshot: NodeSnapshot, fit: Fit, policy: Policy) -> int:
     """Return the score of a node.
 
     Args:
-        shape: of the pod.
+        pod_class: the pod's.
         snapshot: the node on which it fits.
         fit: as :func:`placement.cluster.fit.check` returned it.
-        policy: over nodes.
+        policy: which node a pod prefers.
     """
-    packing = _fullness(shape, snapshot)
+    packing = _fullness(pod_class, snapshot)
     if policy is Policy.SPREAD:
         packing = 1 - packing
     parts = [packing]
-    largest = shape.most_cards
+    largest = pod_class.most_cards
     if largest is not None and largest.demand.cards > 1:
-        cards = snapshot.node.card_set_for(shape.wishes)
-        parts.append(_connection(largest, cards, snapshot.free, shape.wishes.link))
-    elif policy is Policy.BINPACK and shape.shares:
-        parts.append(1 - min(fit.newly_shared / shape.shares, 1))
+        cards = snapshot.node.card_set_for(pod_class.wishes)
+        parts.append(_connection(largest, cards, snapshot.free, pod_class.wishes.link))
+    elif policy is Policy.BINPACK and pod_class.shares:
+        parts.append(1 - min(fit.newly_shared / pod_class.shares, 1))
     return min(max(int(HIGHEST * sum(parts) / len(parts) + 0.5), 0), HIGHEST)
 
 
-def _fullness(shape: PodClass, snapshot: NodeSnapshot) -> float:
-    """Return how much of the healthy cards would be taken: of that resource of which it is most."""
-    totals = zip(shape.asked, snapshot.totals, strict=True)
-    return min(max([(used + asked) / max(places, 1) for asked, (places, used) in totals]), 1.0)
+def _fullness(pod_class: PodClass, snapshot: NodeSnapshot) -> float:
+    """Return the held part of the healthy cards with the pod: that of the fuller resource."""
+    totals = zip(pod_class.peak, snapshot.totals, strict=True)
+    return min(max([(held + more) / max(total, 1) for more, (total, held) in totals]), 1.0)
 
 
 def _connection(need: CardNeed, cards: CardSet, free: Rows, link: str) -> float:
-    """Return how well the best set would be connected, 0 to 1."""
+    """Return how well the best set of cards would be connected, 0 to 1."""
     fitting = tuple(cards.fitting(free, need.per_card))
     return _quality(cards, need.demand.cards, fitting, link)
 

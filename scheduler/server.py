@@ -1,7 +1,7 @@
 """The process: one worker that serves, and the threads that follow the cluster.
 
-One worker, because the state is in memory. It decides one request at a time; Bindings wait for the
-API server beside each other, without a thread for each.
+There is one worker, because the state is in memory. It decides one request at a time; Bindings
+wait for the API server concurrently.
 """
 
 from common.serving import server
@@ -15,11 +15,11 @@ from scheduler.protocol import LARGEST_NODES
 from scheduler.settings import Settings
 
 _CONNECTIONS = 200
-"""Of kube-schedulers, Prometheus and the kubelet."""
+"""Connections of kube-schedulers, Prometheus and the kubelet."""
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT; requests in flight are answered first.
+    """Serve until SIGTERM or SIGINT; requests in flight are finished first.
 
     Raises:
         SettingsError: certificate or credentials cannot be used.
@@ -50,7 +50,7 @@ class ExtenderServer(server.GunicornServer):
         )
 
     def load(self) -> Application:
-        """Make the application and start its threads; runs in the worker, after the fork."""
+        """Make the application and start its threads, in the worker after the fork."""
         extender = self._extender = Extender(self._settings, self.metrics)
         extender.start()
         return create_app(
@@ -61,7 +61,7 @@ class ExtenderServer(server.GunicornServer):
         )
 
     def keeps(self) -> bool:
-        """Keep connections to who leads: a client's next connection finds the leader."""
+        """Keep connections only if this replica leads: the next connection reaches the leader."""
         leads = self._extender is not None and self._extender.leadership.leads
         return leads and super().keeps()
 

@@ -17,7 +17,7 @@ _ALL = "GPU_TURNSTILE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One running extender; host, port and files are those of every server."""
+    """The settings of one extender; host, port and files are those of every server."""
 
     host: str
     port: int
@@ -33,17 +33,17 @@ class Settings:
         default=DEFAULT_DOMAIN,
         parse=Names,
         prefix=_ALL,
-        help="Domain of resources and annotations; agents and webhook must have the same.",
+        help="Domain of resources and annotations; must be that of agents and webhook.",
     )
     policy: Policy = choice(
         Policy.BINPACK,
         prefix=_ALL,
-        help="Which card of a node a share prefers; the agents must have the same.",
+        help="Which card of a node a share prefers; must be the agents' too.",
     )
     node_policy: Policy = choice(Policy.BINPACK, help="Which node a pod prefers.")
     lease: str = setting(
         default="gpu-turnstile-scheduler",
-        help="Lease of the replica that binds; empty for a single replica without a lease.",
+        help="Lease that elects the replica that binds. Empty: a single replica without a lease.",
     )
     namespace: str = setting(
         default="gpu-turnstile",
@@ -62,5 +62,5 @@ class Settings:
     threads: int = setting(
         default=32,
         type=click.IntRange(2, 256),
-        help="Bindings that wait for the API server at the same time.",
+        help="Most Bindings that wait for the API server at the same time.",
     )

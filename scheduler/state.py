@@ -1,8 +1,8 @@
-"""The cluster as the watches show it, and what this process has bound beyond that. No I/O.
+"""The cluster as the watches show it, plus the pods that this process has just bound. No I/O.
 
-A pod counts on its node until it has ended: succeeded, failed, or gone from the API. One that is
-being bound counts from the decision on. It goes on counting until the watch shows it, or it is
-gone, or its Binding has failed for certain; no time runs out on it.
+A pod counts on its node until it has ended: succeeded, failed, or gone from the API. A pod that is
+being bound is assumed on its node: it counts until the watch shows it, it is gone, or its Binding
+has surely failed; it does not expire.
 """
 
 import threading
@@ -19,10 +19,10 @@ from placement.scoring import Policy
 
 
 class State:
-    """Nodes, pods, and what is free. Whoever reads more than one thing holds :attr:`lock`.
+    """Nodes, pods, and what is free. Hold :attr:`lock` to read more than one value.
 
-    One lock for all nodes: a decision takes less than a millisecond, and Python runs one thread
-    at a time anyway. No request is made while it is held.
+    There is one lock for all nodes: a decision takes less than a millisecond, and Python runs one
+    thread at a time anyway. No request is sent while it is held.
     """
 
     def __init__(self, names: Names, policy: Policy = Policy.BINPACK) -> None:
@@ -30,15 +30,15 @@ class State:
 
         Args:
             names: the contract's names.
-            policy: which card a share prefers, as the agents have it.
+            policy: how a share's card is chosen; must be the agents'.
         """
         self.lock = threading.RLock()
         self._names = names
         self._allocations = ClusterAllocations(policy)
-        self._where: dict[str, str] = {}
+        self._node_of: dict[str, str] = {}
         self._unbound: dict[str, PodInfo] = {}
-        # Pod -> nodes to which this process has bound it, or tries to, and no watch shows it yet:
-        # a Binding in doubt may be followed by one to another node.
+        # Pod -> nodes to which this process has bound it or tries to, until a watch shows it.
+        # There may be several: after an uncertain Binding, kube-scheduler may try another node.
         self._assumed: dict[str, set[str]] = {}
         self._version = 0
         self._changed: dict[str, int] = {}
@@ -51,13 +51,13 @@ class State:
 
     @property
     def assumed(self) -> int:
-        """How many pods are bound, or may be, and not shown yet."""
+        """The number of assumed pods."""
         return len(self._assumed)
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many nodes are known, and how many pods count on them."""
-        return len(self._nodes), len(self._where)
+        """The number of known nodes, and of pods that count on a node by the watch."""
+        return len(self._nodes), len(self._node_of)
 
     def changed_since(self, version: int) -> list[str]:
         """Return the nodes whose allocations have changed after *version*, the newest first."""
@@ -65,22 +65,22 @@ class State:
         return [name for name, _ in newest]
 
     def allocations(self, name: str) -> NodeAllocations | None:
-        """Return what pods hold of a node; ``None`` where there is no such node."""
+        """Return the allocations of a node; ``None`` if there is no such node."""
         return self._allocations.get(name) if name in self._nodes else None
 
     def find(self, uid: str) -> PodInfo | None:
-        """Return a pod that waits for a node."""
+        """Return a pod that is not bound yet, if the watch has shown it."""
         with self.lock:
             return self._unbound.get(uid)
 
     def assumed_on(self, uid: str) -> AbstractSet[str]:
-        """Return the nodes to which this process has bound a pod, or may have, unseen so far."""
+        """Return the nodes on which a pod is assumed."""
         return self._assumed.get(uid, set())
 
     # --- nodes ----------------------------------------------------------------------
 
     def put_node(self, obj: Mapping[str, Any]) -> None:
-        """Take in a node as the API shows it."""
+        """Add or update a node."""
         with self.lock:
             name = obj["metadata"]["name"]
             allocations = self._allocations[name]
@@ -94,26 +94,26 @@ class State:
             self._touch(name)
 
     def drop_node(self, name: str) -> None:
-        """Forget a node; its pods stay known until they are gone themselves."""
+        """Remove a node; its pods stay until they are removed themselves."""
         with self.lock:
             self._nodes.discard(name)
             self._forget_empty(name)
             self._touch(name)
 
     def replace_nodes(self, objects: Iterable[Mapping[str, Any]]) -> None:
-        """Take in all nodes there are."""
+        """Replace all nodes."""
         with self.lock:
-            before = set(self._nodes)
+            missing = set(self._nodes)
             for obj in objects:
                 self.put_node(obj)
-                before.discard(obj["metadata"]["name"])
-            for name in before:
+                missing.discard(obj["metadata"]["name"])
+            for name in missing:
                 self.drop_node(name)
 
     # --- pods -----------------------------------------------------------------------
 
     def put_pod(self, obj: Mapping[str, Any]) -> None:
-        """Take in a pod as the API shows it."""
+        """Add or update a pod."""
         uid = obj["metadata"].get("uid", "")
         pod = read_gpu_pod(obj, self._names)
         with self.lock:
@@ -125,52 +125,52 @@ class State:
                 self._unbound[uid] = pod
 
     def drop_pod(self, uid: str) -> None:
-        """Forget a pod: it has ended, or is gone."""
+        """Remove a pod that has ended or is gone."""
         with self.lock:
             self._unbound.pop(uid, None)
             self.confirm_binding(uid, "")
-            self._leave(uid)
+            self._remove_bound(uid)
 
     def known_pods(self) -> AbstractSet[str]:
-        """Return the UIDs of all pods, before a list that begins now."""
+        """Return the UIDs of all known pods; call it before a list, for :meth:`forget_missing`."""
         with self.lock:
-            return {*self._where, *self._unbound, *self._assumed}
+            return {*self._node_of, *self._unbound, *self._assumed}
 
     def forget_missing(self, known: AbstractSet[str], listed: AbstractSet[str]) -> None:
-        """Forget what was known before a list began and is not in it.
+        """Remove the pods that were known before a list and are not in it.
 
         Args:
-            known: as :meth:`known_pods` returned it before the list began.
+            known: result of :meth:`known_pods` before the list was requested.
             listed: the UIDs in the list.
         """
         with self.lock:
             for uid in known - listed:
                 self.drop_pod(uid)
 
-    # --- what this process binds ------------------------------------------------------
+    # --- assumed pods -----------------------------------------------------------------
 
     def assume(self, pod: PodInfo) -> None:
-        """Count a pod, as it will be, on the node that it is about to be bound to."""
+        """Count a pod on the node to which it is about to be bound."""
         with self.lock:
             self._assumed.setdefault(pod.id.uid, set()).add(pod.node)
             self._allocations[pod.node].add_pod(pod)
             self._touch(pod.node)
 
     def confirm_binding(self, uid: str, node: str) -> None:
-        """Count a pod on no other node any more: its Binding to this one was done."""
+        """Forget the pod on all other nodes: its Binding to *node* succeeded."""
         with self.lock:
             for other in [each for each in self._assumed.get(uid, ()) if each != node]:
                 self.forget_assumed(uid, other)
 
     def forget_assumed(self, uid: str, node: str) -> None:
-        """Count a pod no more on a node to which it was not bound after all."""
+        """Forget the pod on *node*: its Binding to it failed."""
         with self.lock:
             nodes = self._assumed.get(uid, set())
             if node in nodes:
                 nodes.discard(node)
                 if not nodes:
                     del self._assumed[uid]
-                if self._where.get(uid) != node:
+                if self._node_of.get(uid) != node:
                     self._allocations[node].remove_pod(uid)
                     self._forget_empty(node)
                     self._touch(node)
@@ -180,10 +180,10 @@ class State:
         self._unbound.pop(uid, None)
         self.confirm_binding(uid, pod.node)
         self._assumed.pop(uid, None)
-        if self._where.get(uid, pod.node) != pod.node:
-            self._leave(uid)
+        if self._node_of.get(uid, pod.node) != pod.node:
+            self._remove_bound(uid)
         allocations = self._allocations[pod.node]
-        self._where[uid] = pod.node
+        self._node_of[uid] = pod.node
         if allocations.pods.get(uid) == pod:
             return
         before = allocations.holding(uid)
@@ -191,8 +191,8 @@ class State:
         if before is None or allocations.holding(uid) != before:
             self._touch(pod.node)
 
-    def _leave(self, uid: str) -> None:
-        name = self._where.pop(uid, None)
+    def _remove_bound(self, uid: str) -> None:
+        name = self._node_of.pop(uid, None)
         if name is not None:
             self._allocations[name].remove_pod(uid)
             self._forget_empty(name)

@@ -86,7 +86,7 @@ class SingleNodeDemo:
         containers = sum(len(read_pod_demand(each["spec"], NAMES)[0].containers) for each in pods)
         self._report.heading(
             f"Burst: {len(pods)} pods, {containers} GPU containers, {clients} clients. "
-            "Which calls got the right container?"
+            "How many calls were matched to the right container?"
         )
         began = time.monotonic()
         submit(self._cluster.create, pods, clients=clients)
@@ -108,7 +108,7 @@ class SingleNodeDemo:
         oldest = score(requests, gpu_manager(candidates, requests))
         rules = {
             "gpu-turnstile: the kubelet's checkpoint and List": agent,
-            "gpu-manager: oldest pod with as many cores": oldest,
+            "gpu-manager: oldest pod requesting as many cores": oldest,
         }
         self._report.table(
             ("RULE", "CALLS", "RIGHT", "WRONG", "REFUSED"),

@@ -374,7 +374,6 @@ _FILLED_IN = {
     "cannot make the directory of a container's limits",
     "cannot make ",
     "the node has no libvgpu.so",
-    "places of core were asked for, but no waiting container asks for that",
 }
 
 

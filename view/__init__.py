@@ -1,4 +1,4 @@
-"""The cluster for people: a pure model, and its faces, the kubectl plugin and the page.
+"""Shows the GPUs of the cluster: a pure model, a kubectl plugin and a web page.
 
-Reads nodes, pods and Events, and never writes anything.
+Reads nodes, pods and Events. Only ``kubectl gpu cordon`` and ``uncordon`` write.
 """

@@ -16,13 +16,13 @@ from view.web.settings import PREFIX, Settings
 
 @click.group(context_settings={"max_content_width": 100})
 def cli() -> None:
-    """The cluster's GPUs for people: read only."""  # noqa: D401 -- what --help prints
+    """Show the GPUs of the cluster; read-only."""
 
 
 @cli.command(context_settings={"show_default": True, "max_content_width": 100})
 @options_of(Settings, PREFIX)
 def serve(**flags: Any) -> None:
-    """Serve the page: who holds which card, what waits and why. Read only."""
+    """Serve the web page: who holds which card, and why pods are pending. Read-only."""
     configure(quiet=("urllib3",))
     server.serve(Settings(**flags))
 

@@ -1,8 +1,8 @@
-"""The programs ``kubectl-gpu`` and ``kubectl_complete-gpu``, as they are installed."""
+"""Entry points of the programs ``kubectl-gpu`` and ``kubectl_complete-gpu``."""
 
 from common.deferred import defer
 
-# A person waits for every import: these take twice as long as all others together.
+# A user waits for every import: these take twice as long as all others together.
 defer(
     "asyncio",
     "kubernetes",  # streams, watches, leader election

@@ -24,7 +24,7 @@ _PREFIX = "GPU_TURNSTILE_WEBHOOK"
 @server_options(
     _PREFIX,
     port=8443,
-    clients="reviews are answered only to clients with its certificate",
+    clients="reviews are accepted only from clients with its certificate",
 )
 @options_of(Settings, _PREFIX)
 def cli(**flags: Any) -> None:
@@ -35,19 +35,22 @@ def cli(**flags: Any) -> None:
 
 
 def application() -> Application:
-    """Make the application for a gunicorn of somebody else's, which brings its own certificate.
+    """Make the application for a gunicorn that others configure, with its own certificate.
 
     ``gunicorn -k asgi --certfile tls.crt --keyfile tls.key 'webhook.__main__:application()'``.
-    Flags are read from the environment; those of port and certificates are gunicorn's.
+    Flags are read from the environment, except port and certificates: gunicorn has its own flags
+    for these.
 
     Raises:
         click.UsageError: a flag cannot be read.
-        SettingsError: flags do not go together.
+        SettingsError: flags contradict each other.
     """
     own = ("--cert", "gunicorn's", "--key", "gunicorn's")
     settings = _settings(**cli.make_context("webhook", [*own]).params)
     if settings.files.client_ca is not None:
-        raise SettingsError("--client-ca: is not served here: gunicorn has --ca-certs, --cert-reqs")
+        raise SettingsError(
+            "--client-ca: not supported here: use gunicorn's --ca-certs, --cert-reqs"
+        )
     configure()
     return make_app(settings, Metrics())
 
@@ -56,8 +59,8 @@ def _settings(*, cert: Path, key: Path, client_ca: Path | None, **others: Any) -
     settings = Settings(files=Files(cert, key, client_ca), **others)
     if settings.default_memory is DefaultMemory.PROPORTIONAL and not settings.largest_card:
         raise SettingsError(
-            "--default-memory proportional: needs --largest-card: the memory blocks of the card "
-            "of which shares get their part"
+            "--default-memory proportional: needs --largest-card, the memory blocks of the card "
+            "from which the memory of a share is computed"
         )
     return settings
 

@@ -1,4 +1,4 @@
-"""The webhook's application: its routes, and the way of one review from request to answer."""
+"""The webhook's application: its routes, and one review from request to response."""
 
 import logging
 import time
@@ -23,17 +23,17 @@ from webhook.metrics import Metrics
 INTERNAL = "internal error, see the log of the webhook"
 
 _log = logging.getLogger(__name__)
-_LONGEST_LOGGED = 253  # of a sender's text; the longest name in Kubernetes
+_LONGEST_LOGGED = 253  # characters of text from a client; the longest name in Kubernetes
 
 
 class ReviewHandler:
-    """The handler of reviews: decides, counts and logs each.
+    """Decides, counts and logs each review.
 
     Args:
-        routes: the decision of each path.
+        routes: the function that decides reviews, by path.
         only_verified: refuse clients without a valid certificate.
-        metrics: counts; those of this process alone when not given.
-        access: writes one line per review; to standard error when not given.
+        metrics: counts reviews; new metrics of this process if not given.
+        access: writes one line per review; to standard error if not given.
         clock: monotonic seconds, for durations.
     """
 
@@ -53,31 +53,31 @@ class ReviewHandler:
         self._clock = clock
 
     def handle(self, route: str, request: HttpRequest) -> HttpResponse:
-        """Answer a request to one of :attr:`routes`; *route* is its path."""
+        """Handle a request to one of :attr:`routes`; *route* is its path."""
         started = self._clock()
         try:
             if self._only_verified and not request.verified:
-                raise Unverified("client certificate: Required value: of the CA in --client-ca")
+                raise Unverified("client certificate: Required value: issued by --client-ca")
             review = decode_review(request.json_body())
-            verdict = self.routes[route](review)
-            body = encode_review(review, verdict)
-            self._record(route, review, verdict, self._clock() - started)
+            decision = self.routes[route](review)
+            body = encode_review(review, decision)
+            self._report(route, review, decision, self._clock() - started)
         except BadRequest as error:
             return self.refuse(route, error.status, str(error))
-        except Exception:  # noqa: BLE001 - our own mistake: its trace is for us only
+        except Exception:  # noqa: BLE001 - a bug of ours: only the log gets the traceback
             _log.exception("failed", extra={"path": route})
             return self.refuse(route, HTTPStatus.INTERNAL_SERVER_ERROR, INTERNAL)
         return HttpResponse(HTTPStatus.OK, JSON, body)
 
     def refuse(self, path: str, status: HTTPStatus, reason: str) -> HttpResponse:
-        """Return one line of text as the answer; count and log the refusal."""
+        """Count and log a refused request; return one line of text as its response."""
         self.metrics.refused(status.value)
         path = cut(path, _LONGEST_LOGGED)
         _log.warning("refused", extra={"path": path, "status": status.value, "reason": reason})
         return HttpResponse(status, TEXT, f"{reason}\n".encode())
 
-    def _record(self, route: str, review: Review, verdict: Decision, seconds: float) -> None:
-        label, rules = verdict.label, verdict.rules
+    def _report(self, route: str, review: Review, decision: Decision, seconds: float) -> None:
+        label, rules = decision.label, decision.rules
         self.metrics.reviewed(route, label, rules, seconds)
         self._access.write(
             "reviewed",
@@ -90,7 +90,7 @@ class ReviewHandler:
             dry_run=review.dry_run,
             verdict=label,
             rules=rules,
-            warnings=len(verdict.warnings),
+            warnings=len(decision.warnings),
             duration_ms=round(seconds * 1000, 3),
         )
 
@@ -99,8 +99,8 @@ def create_app(handler: ReviewHandler, *, is_ready: Callable[[], str] = lambda: 
     """Make the ASGI application: reviews, probes and metrics.
 
     Args:
-        handler: answers reviews.
-        is_ready: returns why new requests are not welcome; empty when they are.
+        handler: handles reviews.
+        is_ready: returns why the server is not ready; empty if it is.
     """
     app = Application(handler.refuse, INTERNAL, LARGEST_BODY)
     app.add_status(handler.metrics, is_ready=is_ready)

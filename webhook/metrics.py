@@ -20,7 +20,7 @@ class Metrics(ServerMetrics):
         super().__init__(_PREFIX)
         self._reviews = Counter(
             f"{_PREFIX}reviews",
-            "Reviews answered; of a denied one also the first rule it breaks.",
+            "Reviews handled; a denied one has the first rule that it breaks.",
             ["route", "verdict", "rule"],
             registry=self.registry,
         )
@@ -32,13 +32,13 @@ class Metrics(ServerMetrics):
         )
         self._refusals = Counter(
             f"{_PREFIX}refusals",
-            "Requests that were no review, by HTTP status.",
+            "Requests refused because they were not a review, by HTTP status.",
             ["status"],
             registry=self.registry,
         )
         self._seconds = Histogram(
             f"{_PREFIX}review_duration_seconds",
-            "From the body of a review to the body of its answer.",
+            "Seconds from the body of a review to the body of its response.",
             ["route"],
             buckets=_BUCKETS,
             registry=self.registry,
@@ -49,9 +49,9 @@ class Metrics(ServerMetrics):
 
         Args:
             route: its path.
-            verdict: one word.
-            rules: those it breaks.
-            seconds: how long it took.
+            verdict: ``allowed``, ``patched`` or ``denied``.
+            rules: the rules that it breaks, sorted.
+            seconds: time that it took.
         """
         self._reviews.labels(route, verdict, rules[0] if rules else "").inc()
         for rule in rules:
@@ -59,5 +59,5 @@ class Metrics(ServerMetrics):
         self._seconds.labels(route).observe(seconds)
 
     def refused(self, status: int) -> None:
-        """Count a request that was no review."""
+        """Count a request that was refused because it was not a review."""
         self._refusals.labels(str(status)).inc()

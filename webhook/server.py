@@ -16,7 +16,7 @@ from webhook.settings import Settings
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT; requests in flight are answered first.
+    """Serve until SIGTERM or SIGINT; requests in flight are finished first.
 
     Raises:
         SettingsError: the certificate cannot be used.
@@ -28,12 +28,12 @@ def serve(settings: Settings) -> None:
 def make_app(
     settings: Settings, metrics: Metrics, *, is_ready: Callable[[], str] = lambda: ""
 ) -> Application:
-    """Make the application of one process, with a writer of stamps of its own.
+    """Make the application of one process, which stamps under a unique writer name.
 
     Args:
-        settings: of the operator.
-        metrics: counts.
-        is_ready: returns why new requests are not welcome; empty when they are.
+        settings: the operator's.
+        metrics: counts reviews and requests.
+        is_ready: returns why the server is not ready; empty if it is.
     """
     writer = writer_name(socket.gethostname(), secrets.token_hex(8))
     routes = make_routes(
@@ -64,5 +64,5 @@ class WebhookServer(server.GunicornServer):
         )
 
     def load(self) -> Application:
-        """Make the application; after the fork, so that no two workers write the same stamp."""
+        """Make the application after the fork, so that no two workers write the same stamp."""
         return make_app(self._settings, self.metrics, is_ready=self.not_ready)

@@ -19,11 +19,11 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
 def _name_of(kind: str) -> Callable[[str], str]:
-    """Check a name: with one that nothing can have, no GPU pod would ever run."""
+    """Return a check of names: if nothing can have the name, no GPU pod would ever run."""
 
     def check(value: str) -> str:
         if value and not _NAME.fullmatch(value):
-            raise click.BadParameter(f"{cut(value, 80)!r} is no name of a {kind}")
+            raise click.BadParameter(f"{cut(value, 80)!r} is not a valid name of a {kind}")
         return value
 
     return check
@@ -31,7 +31,7 @@ def _name_of(kind: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One running webhook; host, port and files are those of every server."""
+    """The settings of one webhook; host, port and files are those of every server."""
 
     host: str
     port: int
@@ -41,46 +41,46 @@ class Settings:
         default=DEFAULT_DOMAIN,
         parse=Names,
         prefix="GPU_TURNSTILE",
-        help="Domain of resources and annotations; the agents must have the same.",
+        help="Domain of resources and annotations; must be the agents' too.",
     )
     connections: int = setting(
         default=1000,
         type=click.IntRange(1, 65536),
-        help="Connections that are held at once; a further one ends the least useful.",
+        help="Most connections at a time; one more closes the least useful one.",
     )
     largest_card: int = setting(
         default=0,
         type=click.IntRange(0),
-        help="Memory blocks of the largest card; warn of shares of more, lower what is asked for "
-        "beside whole cards. 0: not known.",
+        help="Memory blocks of the largest card: warn of shares that request more, and lower the "
+        "memory of whole cards to it. 0: unknown.",
     )
     default_memory: DefaultMemory = choice(
         DefaultMemory.REFUSE,
-        help="Refuse shares without memory, or give them their part of --largest-card.",
+        help="Deny shares without memory, or set it in proportion to --largest-card.",
     )
     scheduler_name: str = setting(
         default="",
         parse=_name_of("scheduler"),
-        help="Scheduler for GPU pods that name none or the default one; empty changes nothing.",
+        help="Scheduler for GPU pods that name none, or the default one. Empty: no change.",
     )
     runtime_class: str = setting(
         default="",
         parse=_name_of("RuntimeClass"),
-        help="RuntimeClass for GPU pods that name none; empty changes nothing.",
+        help="RuntimeClass for GPU pods that name none. Empty: no change.",
     )
     privileged: Privileged = choice(
         Privileged.WARN,
-        help="Warn of GPU pods with a privileged container, which sees every card, or deny them.",
+        help="Warn of GPU pods with a privileged container (it sees every card), or deny them.",
     )
     drain_delay: float = setting(
         default=2.0,
         type=click.FloatRange(0, 15),
-        help="Seconds from SIGTERM, while not ready, until no connection is accepted any more.",
+        help="Seconds from SIGTERM until no new connection is accepted; not ready meanwhile.",
     )
 
     @property
     def options(self) -> AdmissionOptions:
-        """The choices on which decisions depend."""
+        """The options that decisions depend on."""
         return AdmissionOptions(
             self.largest_card,
             self.default_memory,

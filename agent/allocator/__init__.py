@@ -1,8 +1,8 @@
-"""For which container a call of the kubelet is, and which slots it gets.
+"""Decides for which container a call of the kubelet is, and which slots it gets.
 
-Start at ``calls.py``: observe, resolve, place or check, assign, save, respond. What decides is
-pure: ``resolver``, ``snapshot``, ``snapshot_pod``, ``identity``, ``corrections``, ``current_pod``,
-``placer``, ``search_input``, ``grants``. ``node_state`` keeps what was seen, under one lock;
-``observer`` asks. What they need from outside comes through the Protocols of ``interfaces`` and
-``outcomes``: no I/O here.
+Start at ``calls.py``: observe, resolve, place or check, assign, save, respond. The modules that
+decide are pure: ``resolver``, ``snapshot``, ``snapshot_pod``, ``identity``, ``corrections``,
+``current_pod``, ``placer``, ``search_input``, ``grants``. ``node_state`` keeps the state between
+calls, under one lock; ``observer`` reads the sources. All I/O is behind the Protocols of
+``interfaces`` and ``outcomes``.
 """

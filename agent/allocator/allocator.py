@@ -1,7 +1,7 @@
-"""The allocator: the three calls of the kubelet and what keeps its snapshot true, on one state.
+"""The allocator: handles the kubelet's three calls and keeps the snapshot up to date, on one state.
 
-Three calls come in, one per RPC of a device plugin. What they need from outside arrives through
-Protocols. The lock covers memory only and is never held while something outside is asked.
+There is one call for each RPC of a device plugin. Adapters implement the Protocols that it uses.
+The lock protects memory only, and is never held during I/O.
 """
 
 import time
@@ -35,11 +35,11 @@ class Allocator:
     """Handles every call of the kubelet for one node.
 
     Attributes:
-        state: what it keeps between calls; to be held by whoever reads it.
+        state: the state between calls; readers must hold its lock.
         table: the node's device IDs.
     """
 
-    def __init__(  # noqa: PLR0913 -- the collaborators of the whole node, by keyword
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         table: DeviceTable,
@@ -64,15 +64,15 @@ class Allocator:
             pods: the pods of this node.
             pod_resources: the kubelet's ``List``.
             checkpoint: the kubelet's checkpoint file.
-            store: keeps what was assigned to the current pod.
-            writer: takes finished allocations.
-            decision_log: takes decisions.
-            inject: turns a grant into what its container finds.
-            enforcer: what holds containers to their limits, and adds to what they find.
-            unhealthy: why a card, by UUID, may not be given out; empty when it may.
-            policy: which card a share prefers, unless its pod wishes otherwise.
-            strict: whether a scheduler's choice of cards that does not fit is refused.
-            kubelet: which instance of the kubelet is there.
+            store: saves the assignments of the current pod.
+            writer: writes finished allocations to pods.
+            decision_log: reports decisions.
+            inject: returns the container edits of a grant.
+            enforcer: enforces the limits of containers, and adds container edits.
+            unhealthy: returns why a card, by UUID, gets no new container; empty if it does.
+            policy: which card a share prefers, unless the pod has a wish.
+            strict: whether a pod is refused if the cards that a scheduler chose do not fit.
+            kubelet: returns the name of the running kubelet instance.
             pause: waits so many seconds.
         """
         self.state = state = NodeState(store)
@@ -129,36 +129,36 @@ class Allocator:
         """Find the target, choose slots for it, and return their IDs.
 
         Raises:
-            Refusal: no container can be asking this, or nothing fits.
+            Refusal: no container matches the call, or nothing fits.
         """
         self._observer.detect_restart()
         return self._preferred.handle(resource, available, must, size)
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        """Translate IDs into what their container finds, and assign them to it.
+        """Assign device IDs to their container, and return its container edits.
 
         Raises:
-            Refusal: the IDs make no sense together, or another container holds them.
+            Refusal: the IDs contradict each other, or another container holds them.
         """
         self._observer.detect_restart()
         return self._allocate.handle(resource, device_ids)
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        """Prove that the container about to start is the one its slots were assigned to.
+        """Verify that these slots were assigned to the container that is about to start.
 
         Raises:
-            Refusal: what it holds contradicts what it asks for; the start is vetoed.
+            Refusal: the container's devices contradict its request; the start is vetoed.
         """
         self._observer.detect_restart()
         self._prestart.handle(resource, device_ids)
 
-    # --- keeping up ------------------------------------------------------------------
+    # --- updates between calls -------------------------------------------------------
 
     def refresh(self, *, thorough: bool = True) -> bool:
-        """Apply what happened without a call; return whether something has become free.
+        """Apply changes that came without a call; return whether slots have become free.
 
         Args:
-            thorough: ask for ``List`` although nothing is known to have changed.
+            thorough: read ``List`` even if no source shows a change.
         """
         self._observer.detect_restart()
         before = self.snapshot().held
@@ -170,11 +170,11 @@ class Allocator:
             return any(before[each] - state.snapshot.held[each] for each in RESOURCES)
 
     def catch_up(self, info: PodInfo) -> None:
-        """Write the allocation of a pod that has one and does not show it yet."""
+        """Write the allocation annotation of a pod if it is missing or out of date."""
         if info.terminal or not info.demand:
             return
         with self.state as state:
-            # A pod that was served while the API was unreachable is known by its name alone.
+            # If the API was unreachable during its admission, only the pod's name is known so far.
             state.set_pods(self._pods.pods(), synced=self._pods.is_synced())
             state.update_snapshot()
             self._publisher.publish(info)
@@ -184,16 +184,16 @@ class Allocator:
         return free_slots(self.snapshot(), self.table, resource)
 
     def snapshot(self) -> AllocationSnapshot:
-        """Return who holds what at this moment."""
+        """Return the present snapshot."""
         with self.state as state:
             return state.snapshot
 
-    # --- enforcing -------------------------------------------------------------------
+    # --- enforcement -----------------------------------------------------------------
 
     def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
-        """Return what a running container may use; ``None`` when it holds nothing here."""
+        """Return the entitlement of a running container; ``None`` if it holds nothing here."""
         return self._coordinator.entitled(runtime_uid, container)
 
     def sweep(self) -> None:
-        """Release what enforcement made for pods that are gone."""
+        """Remove the files that enforcement made for deleted pods."""
         self._coordinator.sweep()

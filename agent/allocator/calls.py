@@ -1,7 +1,7 @@
 """``GetPreferredAllocation`` and ``Allocate``: find the target, and assign slots to it.
 
-Both take the same way (:class:`CallRunner`): observe, resolve, try what the call asks for on the
-likeliest container, and on its rivals if that cannot be; observe once more before it is refused.
+Both take the same steps (:class:`CallRunner`): observe, resolve, and try the call for the likeliest
+container; if that fails, for its rivals. Before a refusal they observe once more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ from placement.scoring import Policy
 
 _Result = TypeVar("_Result")
 Attempt = Callable[[AllocationSnapshot, Resolution], _Result]
-"""Does what a call asks for, for a container that may be the target."""
+"""Tries to carry out a call for a container that may be the target."""
 
 
 @dataclass(slots=True)
@@ -51,11 +51,11 @@ class Call:
 
     Attributes:
         name: ``prefer`` or ``allocate``.
-        resource: for what.
-        size: for how many slots.
+        resource: the resource that it requests.
+        size: the number of slots that it requests.
         offered: the device IDs to choose from.
         named: the device IDs that the container gets in any case.
-        target: the likeliest container, for the report of a refusal; ``None`` before it is known.
+        target: the likeliest container, for the report of a refusal; ``None`` until it is resolved.
     """
 
     name: str
@@ -66,14 +66,14 @@ class Call:
     target: Resolution | None = None
 
     def offered_to_any(self) -> Offered:
-        """Return what the kubelet offers, whichever container it is."""
+        """Return the slots that the kubelet offers independent of the container."""
         free = self.offered - frozenset(self.named) if self.named else self.offered
         return {self.resource: free} if self.offered else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRunner:
-    """Finds the target of a call, and the result that holds for it."""
+    """Finds the target of a call, and carries the call out for it."""
 
     state: NodeState
     observer: KubeletObserver
@@ -97,11 +97,11 @@ class CallRunner:
             raise
 
     def run(self, call: Call, attempt: Attempt[_Result]) -> tuple[Resolution, _Result]:
-        """Find the target; return it, and what comes of *attempt* for it.
+        """Find the target; return it, and the result of *attempt* for it.
 
         Args:
             call: the call.
-            attempt: called with the lock held. A preferred call assigns in it; ``Allocate`` does so
+            attempt: called with the lock held. A preferred call assigns in it; ``Allocate`` assigns
                 later, after injection, which writes files.
 
         Raises:
@@ -117,7 +117,7 @@ class CallRunner:
     def _try(
         self, call: Call, attempt: Attempt[_Result], *, last_resort: bool
     ) -> tuple[Resolution, _Result]:
-        """Resolve, and make the first attempt that succeeds, the likeliest container first."""
+        """Resolve, and try the candidates, the likeliest first, until an attempt succeeds."""
         with self.state as state:
             snapshot, before = state.snapshot, state.last_call
             request = _request(call, snapshot)
@@ -130,34 +130,34 @@ class CallRunner:
                     return each, attempt(as_of, each)
                 except Refusal as error:
                     refusals.append(error)
-            # The kubelet rejects the pod that asked, which may have been any of them.
+            # The kubelet rejects the target's pod, which may have been any of them.
             state.set_last_call(before.after(snapshot, target.pod, guessed=True))
             raise refusals[0]
 
 
 def _request(call: Call, snapshot: AllocationSnapshot) -> TargetRequest:
-    """Return what a call says of its target.
+    """Return the facts that a call has about its target.
 
     Raises:
-        GrantError: it names slots of several pods, or such as a container keeps.
+        GrantError: it names slots of several pods, or slots that another container keeps.
     """
     resource, named = call.resource, frozenset(call.named)
     kept = set(snapshot.stable.held[resource] & named)
     owners: list[PodId] = []
     for each in snapshot.changing if named else ():
-        mine = each.slots(resource) & named
-        if mine:
+        named_slots = each.slots(resource) & named
+        if named_slots:
             owners.append(each.id)
-            kept |= mine - each.reusable(resource)
+            kept |= named_slots - each.reusable(resource)
     check_free(resource, kept)
     if len(owners) > 1:
-        raise GrantError(f"places of {resource} of several pods were named together")
+        raise GrantError(f"{resource.unit} of several pods were named together")
     return TargetRequest(resource, call.size, owners[0] if owners else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferredCall:
-    """``GetPreferredAllocation``: choose slots; the settings are those of the allocator."""
+    """``GetPreferredAllocation``: chooses slots; the settings are those of the allocator."""
 
     state: NodeState
     table: DeviceTable
@@ -170,10 +170,10 @@ class PreferredCall:
     def handle(
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """Return the device IDs of the slots chosen, and reserve them.
+        """Choose slots, reserve them, and return their device IDs.
 
         Raises:
-            Refusal: no container can be asking this, or nothing fits.
+            Refusal: no container matches the call, or nothing fits.
         """
         call = Call("prefer", resource, size, offered=frozenset(available), named=must)
         with self.runner.reporting_refusal(call):
@@ -187,7 +187,7 @@ class PreferredCall:
         if placement.replaced:
             self.decision_log.replaced(target.ref, placement.replaced, placement.cards)
         if target.info is None:
-            self.decision_log.unadvised(target.ref, resource, ids)
+            self.decision_log.without_wishes(target.ref, resource, ids)
         self.decision_log.decided("prefer", target.ref, resource, target.evidence, ids)
         return ids
 
@@ -209,7 +209,7 @@ class PreferredCall:
     def _placement_request(
         self, call: Call, must: Sequence[Slot], snapshot: AllocationSnapshot, target: Resolution
     ) -> PlacementRequest:
-        """Return all that the placement depends on."""
+        """Return the input of the placement."""
         info, container = target.info, target.container
         if info is None:
             container = at_least(container, self.table)
@@ -230,7 +230,7 @@ class PreferredCall:
         )
 
     def _assumptions(self, call: Call, snapshot: AllocationSnapshot) -> Assumptions:
-        """Return what the kubelet may withhold, and what may be free all the same."""
+        """Return the slots that the kubelet may withhold, and those that may be free after all."""
         other = call.resource.other
         withheld = snapshot.withheld(call.resource, call.offered, other)
         return Assumptions(
@@ -240,20 +240,20 @@ class PreferredCall:
         )
 
     def _policy_for(self, target: Resolution) -> Policy:
-        """Return what the pod's author wishes, else what the node's admin has set."""
+        """Return the policy of the pod's author, or else the node's."""
         if target.info is None:
-            # Of a pod that only the kubelet knows, half of what it asks for is yet to come:
-            # that fits best where most is free.
+            # Of a pod that only the kubelet knows, the other half of the request is not known yet:
+            # it fits best on the card with most free.
             return Policy.SPREAD
         return Policy(target.info.wishes.policy) if target.info.wishes.policy else self.policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateCall:
-    """``Allocate``: check the kubelet's choice, and assign its slots to the target.
+    """``Allocate``: checks the kubelet's choice, and assigns its slots to the target.
 
     Attributes:
-        inject: turns a grant into what its container finds.
+        inject: returns the container edits of a grant.
     """
 
     state: NodeState
@@ -266,10 +266,10 @@ class AllocateCall:
     inject: Callable[[Grant], ContainerEdits]
 
     def handle(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        """Return what the container of these slots finds, and assign them to it.
+        """Assign these slots to their container, and return its container edits.
 
         Raises:
-            Refusal: the IDs make no sense together, or another container holds them.
+            Refusal: the IDs contradict each other, or another container holds them.
         """
         ids = frozenset(device_ids)
         call = Call("allocate", resource, len(device_ids), named=device_ids)
@@ -287,19 +287,20 @@ class AllocateCall:
                 target, grant = self.runner.run(
                     call, lambda snapshot, each: self._check(snapshot, each, resource, slots)
                 )
-            # Before anything is assigned: where it cannot be made, nothing has happened.
+            # Before the assignment: if this fails, nothing has changed.
             edits = self.inject(grant)
-            # Whole cards have all their memory. A guess may be a share: that would have no limit.
+            # Whole cards have all their memory. A guessed container may have a share, which would
+            # then be unlimited.
             whole = not target.container.demand.is_share and target.evidence is not Evidence.ORDER
             unlimited = whole and resource is Resource.MEMORY
-            making = self.coordinator.making(target.ref, ids, grant, unlimited=unlimited)
-            with making as made, self.state as state:
+            preparing = self.coordinator.preparing(target.ref, ids, grant, unlimited=unlimited)
+            with preparing as made, self.state as state:
                 state.assign(target, resource, ids, allocated=True)
                 state.save()
-                state.note_advice(ids, known=target.info is not None)
+                state.note_wishes(ids, known=target.info is not None)
                 self.publisher.publish(target.info)
         if expected is None and target.info is None:
-            self.decision_log.unadvised(target.ref, resource, ids)
+            self.decision_log.without_wishes(target.ref, resource, ids)
         evidence = target.evidence
         if expected is not None and evidence is not Evidence.ORDER:
             evidence = Evidence.TICKET
@@ -307,11 +308,12 @@ class AllocateCall:
         return edits.merged_with(made)
 
     def _find_expected(self, resource: Resource, ids: frozenset[str]) -> Resolution | None:
-        """Return the container that had just these slots reserved, or got them in a lost response.
+        """Return the container for which exactly these slots are reserved, or were allocated.
 
-        Its evidence is that of the reservation: a guess stays one when it is carried out. A repeat
-        for an init container that has all it asks for is a guess, too: its slots may be handed on
-        as well (K7), and the file be late (K33).
+        The second case is a repeated call whose response was lost. The evidence is that of the
+        reservation: a guess stays a guess when it is carried out. A repeat for an init container
+        that already has its whole request is a guess, too: it may as well be the call for the next
+        container, which reuses the slots (K7) while the checkpoint is late (K33).
         """
         checkpoint = self.observer.read_checkpoint()
         with self.state as state:
@@ -327,8 +329,8 @@ class AllocateCall:
                 container = assumed_container(last.container, held)
         given = current.allocated.get(last.container, {})
         complete = all(given.get(one) for one in Resource if count_of(container.demand, one))
-        handed_on = last.allocated and complete and container.kind is ContainerKind.INIT
-        evidence = Evidence.ORDER if handed_on else last.evidence
+        may_be_reused = last.allocated and complete and container.kind is ContainerKind.INIT
+        evidence = Evidence.ORDER if may_be_reused else last.evidence
         return Resolution(current.id, container, info, evidence)
 
     def _check(
@@ -338,10 +340,10 @@ class AllocateCall:
         resource: Resource,
         slots: Sequence[Slot],
     ) -> Grant:
-        """Check that these slots can be this container's; return what they stand for.
+        """Check that the container may have these slots; return their grant.
 
         Raises:
-            GrantError: they cannot.
+            GrantError: it may not.
         """
         ids = frozenset(str(slot) for slot in slots)
         check_free(resource, snapshot.taken(target.ref, resource, ids))

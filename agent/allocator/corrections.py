@@ -1,7 +1,7 @@
-"""What checkpoint and ``List`` show of the current pod's assignments (R6). Pure.
+"""Corrects the current pod's assignments by checkpoint and ``List`` (R6). Pure.
 
-Only guesses are corrected: what was known does not turn out wrong, and the entry of an ended pod
-may show the same slots (K29) or come back (K33).
+Only guesses are corrected. An assignment that was no guess is right even if an entry of another pod
+shows its slots: the entry of an ended pod may stay (K29) or come back (K33).
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +23,7 @@ from contract.resource import count_of
 from placement.pods import PodId, PodInfo
 
 
-def by_checkpoint(
+def correct_by_checkpoint(
     current: CurrentPod,
     before: Checkpoint,
     now: Checkpoint,
@@ -35,10 +35,10 @@ def by_checkpoint(
 
     Args:
         current: the current pod.
-        before: the checkpoint as it was read before.
+        before: the checkpoint of the last reading.
         now: the checkpoint.
-        may_be_new: whether a pod, by its UID, may be what is new in the checkpoint.
-        pods: what the API shows of pods.
+        may_be_new: returns whether entries of a pod, by its UID, may be new in the checkpoint.
+        pods: the pods that the API shows.
     """
     found: list[Correction] = []
     result = current
@@ -50,10 +50,10 @@ def by_checkpoint(
         for owner in owners:
             info = pods.by_uid(owner.pod_uid)
             if owner.pod_uid == current.uid and _is_init(info, owner.container):
-                continue  # handed on by it (K7)
-            nameless = not current.uid and info is not None and info.id.key == current.id.key
-            if nameless and owner.container == each.container:
-                continue  # its UID was not known
+                continue  # the init container's slots were reused (K7)
+            same_name = not current.uid and info is not None and info.id.key == current.id.key
+            if same_name and owner.container == each.container:
+                continue  # it is the current pod, whose UID was not known
             if owner not in old and may_be_new(owner.pod_uid):
                 pod = info.id if info is not None else PodId("", "", owner.pod_uid)
                 found.append(_correction(current, each, ContainerRef(pod, owner.container)))
@@ -61,14 +61,14 @@ def by_checkpoint(
     return result, found
 
 
-def by_list(
+def correct_by_list(
     current: CurrentPod, snapshot: AllocationSnapshot
 ) -> tuple[CurrentPod, list[Correction]]:
-    """Return the current pod after what ``List`` shows.
+    """Return the current pod, corrected by ``List``.
 
-    A guess that its own entry shows is proven; one that it, or another pod's entry, contradicts is
-    dropped. If it contradicts an assignment that was no guess, the kubelet has freed the pod: all
-    assignments are dropped.
+    A guess that the pod's own entry shows is proven. A guess that this entry or another pod's entry
+    contradicts is dropped. If the entry contradicts an assignment that was no guess, the kubelet
+    has freed the pod: all assignments are dropped.
     """
     found: list[Correction] = []
     result = current
@@ -89,13 +89,13 @@ def by_list(
     return result, found
 
 
-def by_offer(
+def correct_by_offer(
     current: CurrentPod, offered: Offered, checkpoint: Checkpoint, snapshot: AllocationSnapshot
 ) -> CurrentPod:
     """Return the current pod without the guesses whose slots the kubelet offers again.
 
-    They were given to another container, which has been rejected since. What checkpoint or ``List``
-    shows is held although it is offered (K15).
+    Their slots went to another container, whose pod has been rejected since. Slots that checkpoint
+    or ``List`` shows are held even if they are offered (K15).
     """
     for each in current.assignments:
         if (
@@ -118,8 +118,8 @@ def _walk_listed(pods: Iterable[SnapshotPod]) -> Iterator[tuple[SnapshotPod, Lis
 
 
 def _is_init(info: PodInfo | None, container: str) -> bool:
-    asked = info.demand.of(container) if info is not None else None
-    return asked is not None and asked.kind is ContainerKind.INIT
+    container_demand = info.demand.of(container) if info is not None else None
+    return container_demand is not None and container_demand.kind is ContainerKind.INIT
 
 
 def _correction(current: CurrentPod, wrong: Assignment, right: ContainerRef) -> Correction:
@@ -128,9 +128,10 @@ def _correction(current: CurrentPod, wrong: Assignment, right: ContainerRef) -> 
 
 
 def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot) -> bool:
-    """Return whether the guess of the pod was wrong, and not only that of its container.
+    """Return whether the guessed pod was wrong, and not only the container within it.
 
-    If an assignment is lost that was no guess, the kubelet has freed the pod: it was the right one.
+    If an assignment that was no guess was dropped, the kubelet has freed the pod, so the pod was
+    right.
     """
     lost = [
         each
@@ -139,8 +140,11 @@ def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot)
     ]
     if not all(each.is_guess for each in lost):
         return False
-    mine = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
-    return any(not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost)
+    entries_of_pod = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
+    return any(
+        not any(pod.shows_exactly(each.resource, each.ids) for pod in entries_of_pod)
+        for each in lost
+    )
 
 
 def with_uid(
@@ -155,34 +159,34 @@ def with_uid(
 
     Args:
         current: the current pod.
-        before: the checkpoint as it was read before.
+        before: the checkpoint of the last reading.
         now: the checkpoint.
-        entries: what ``List`` shows.
-        pods: what the API shows of pods.
+        entries: the entries of ``List``.
+        pods: the pods that the API shows.
     """
     if not current.uid:
-        by_file = _as_checkpointed(current, before, now, entries, pods)
-        return by_file or _as_the_api_shows(current, now, entries, pods) or current
-    info = pods.by_uid(current.uid)  # of a static pod its mirror may have come
+        by_file = _identify_by_checkpoint(current, before, now, entries, pods)
+        return by_file or _identify_by_api(current, now, entries, pods) or current
+    info = pods.by_uid(current.uid)  # the mirror of a static pod may have appeared
     if info is None and current.uid not in now.pods:  # the entry was a rejected pod's (K33)
-        return _as_checkpointed(current, before, now, entries, pods) or current
+        return _identify_by_checkpoint(current, before, now, entries, pods) or current
     if info is None or info.id == current.id:
         return current
     return replace(current, id=info.id)
 
 
-def _as_checkpointed(
+def _identify_by_checkpoint(
     current: CurrentPod,
     before: Checkpoint,
     now: Checkpoint,
     entries: Iterable[ListedPod],
     pods: KnownPods,
 ) -> CurrentPod | None:
-    """Return it as the pod with which the checkpoint shows an assignment of it.
+    """Return the current pod with the UID under which the checkpoint has one of its assignments.
 
-    The entry of an ended pod may show the same (K29). That is not so if the entry is new, or if
-    ``List`` shows the container with all that it has there: an agent that has just started knows of
-    no entry whether it is new.
+    The entry of an ended pod may have the same slots (K29). That is excluded if the entry is new,
+    or if ``List`` shows the container with exactly these slots: an agent that has just started
+    cannot tell whether an entry is new.
     """
     shown = {
         one.name: one.held
@@ -206,22 +210,25 @@ def _as_checkpointed(
     return None
 
 
-def _as_the_api_shows(
+def _identify_by_api(
     current: CurrentPod, now: Checkpoint, entries: Iterable[ListedPod], pods: KnownPods
 ) -> CurrentPod | None:
-    """Return it as the only pod that it can be by what that asks for; ``None`` without one."""
-    mine = [entry for entry in entries if entry.key == current.id.key]
+    """Return the current pod as the only pod of the API that matches; ``None`` without one.
+
+    A pod matches if its containers request what was assigned.
+    """
+    same_name = [entry for entry in entries if entry.key == current.id.key]
     infos = [
         each
         for each in pods.of_name(current.id.key)
-        if not pods.has_ended(each) and any(entry.may_be(each) for entry in mine)
+        if not pods.has_ended(each) and any(entry.may_be(each) for entry in same_name)
     ]
     if len(infos) != 1 or not current.assignments:
         return None
     (info,) = infos
     uid = kubelet_uid(info)
     found: list[Assignment] = []
-    for each in current.assignments:  # which container it was is known only now
+    for each in current.assignments:  # only now the pod's containers are known
         lacking = (
             one.name
             for one in info.demand.containers
@@ -231,6 +238,6 @@ def _as_the_api_shows(
         )
         name = next(lacking, None)
         if name is None:
-            return None  # another of its name, which asks for other counts
+            return None  # another pod with its name, which requests other amounts
         found.append(replace(each, container=name))
     return replace(current, id=info.id, uid=uid, assignments=tuple(found))

@@ -1,9 +1,9 @@
-"""The current pod: the pod that the kubelet is admitting, and what it was assigned. Pure.
+"""The current pod: the pod that the kubelet is admitting, and its assignments. Pure.
 
-The kubelet writes its checkpoint once a container has all that it asks for (K28). What a container
-was given until then nobody else knows, and ordinary init containers are not listed either (K4). So
-this is the one record of our own. It survives the agent, in the file of
-:mod:`agent.allocator.saved_state`: a call that is asked again after a crash is answered as before.
+The kubelet writes its checkpoint once a container has its whole request (K28). Until then only the
+agent knows the container's allocation, and ordinary init containers are never listed (K4). So this
+is the only allocation state of our own. It outlives the agent in the file of
+:mod:`agent.allocator.saved_state`: a call that is repeated after a crash gets the same response.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,14 +16,14 @@ from placement.pods import PodId
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Device IDs that a container was promised or given in one call.
+    """Device IDs that were reserved for a container, or allocated to it, in one call.
 
     Attributes:
         container: the name of the target.
-        resource: what was asked for.
+        resource: the requested resource.
         ids: the device IDs.
-        evidence: how the target was found.
-        allocated: given by ``Allocate``; otherwise reserved by a preferred call.
+        evidence: the evidence for the target.
+        allocated: whether ``Allocate`` gave them; otherwise a preferred call reserved them.
     """
 
     container: str
@@ -34,7 +34,7 @@ class Assignment:
 
     @property
     def is_guess(self) -> bool:
-        """Whether it was given to a container that was guessed."""
+        """Whether it was allocated to a guessed container."""
         return self.allocated and self.evidence is Evidence.ORDER
 
     def is_for_same(self, other: "Assignment") -> bool:
@@ -46,15 +46,16 @@ class Assignment:
 class CurrentPod:
     """The current pod.
 
-    It is void when another pod asks, or another kubelet is there; not already when the checkpoint
-    has its containers: that may be overtaken by one which has not (K33).
+    It is replaced by the next call for another pod, and dropped with a new kubelet instance. It is
+    kept when the checkpoint has its containers, since an older checkpoint may be written after that
+    (K33).
 
     Attributes:
-        id: which pod, as the API names it.
-        uid: the kubelet's UID of it; empty while not known.
-        confirmed: the API showed this UID before and after ``List`` first showed the name.
-        assignments: the last one last; at most one for a container and a resource.
-        allocated: what the containers were given by ``Allocate``, of these.
+        id: the pod, with its UID in the API.
+        uid: its UID in the kubelet; empty while it is not known.
+        confirmed: whether the API showed this UID before and after ``List`` first showed the name.
+        assignments: in the order of the calls; at most one for each container and resource.
+        allocated: the allocated ones of these, by container.
     """
 
     id: PodId
@@ -64,7 +65,7 @@ class CurrentPod:
     allocated: Containers = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Add up what was allocated."""
+        """Collect the allocations."""
         given: dict[str, dict[Resource, frozenset[str]]] = {}
         for each in self.assignments:
             if each.allocated:
@@ -72,33 +73,33 @@ class CurrentPod:
         object.__setattr__(self, "allocated", given)
 
     def is_pod(self, pod: PodId, uid: str) -> bool:
-        """Return whether this is the pod of this ID and kubelet's UID."""
+        """Return whether this is the pod with this ID, or with this UID in the kubelet."""
         return self.uid == uid if self.uid or uid else self.id == pod
 
     def find_evidence(self, container: str, resource: Resource) -> Evidence | None:
-        """Return how a container was found to be a target; ``None`` without an assignment."""
+        """Return the evidence for an assignment to a container; ``None`` without an assignment."""
         for each in self.assignments:
             if (each.container, each.resource) == (container, resource):
                 return each.evidence
         return None
 
     def with_assignment(self, new: Assignment) -> "CurrentPod":
-        """Return this with one more; a reservation ends with the call after it."""
+        """Return the pod with one more assignment; a reservation ends with the next call."""
         kept = [each for each in self.assignments if each.allocated and not each.is_for_same(new)]
         return replace(self, assignments=(*kept, new))
 
     def without(self, wrong: Assignment) -> "CurrentPod":
-        """Return this without an assignment."""
+        """Return the pod without an assignment."""
         kept = (each for each in self.assignments if not each.is_for_same(wrong))
         return replace(self, assignments=tuple(kept))
 
     def without_guesses(self) -> "CurrentPod":
-        """Return this without what was given to containers that were guessed."""
+        """Return the pod without allocations to guessed containers."""
         kept = (each for each in self.assignments if not each.is_guess)
         return replace(self, assignments=tuple(kept))
 
     def proven(self, right: Assignment) -> "CurrentPod":
-        """Return this with an assignment that the kubelet shows: a guess was right."""
+        """Return the pod with an assignment proven by the kubelet: a guess was right."""
         if right.evidence is not Evidence.ORDER:
             return self
         shown = replace(right, evidence=Evidence.RECORD)

@@ -1,7 +1,8 @@
-"""What slots stand for, whether that makes sense, and what comes of it for a container. Pure.
+"""Grants: translates and checks device IDs, and derives entitlements and allocations. Pure.
 
-A grant is all slots of one resource that a container holds; an entitlement is what a container may
-use by its grants; container edits are what it finds of them; an allocation is what its pod shows.
+A grant is all slots of one resource that a container holds. An entitlement is what the container
+may use by its grants. Container edits make its cards available in the container. An allocation is
+the part of the pod's annotation for the container.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ _NOTHING: HeldSlots = {}
 
 @dataclass(frozen=True, slots=True)
 class CardGrant:
-    """What a container gets of one card of one resource: how many slots."""
+    """The number of slots of one resource on one card."""
 
     card: str
     slots: int
@@ -29,11 +30,11 @@ class CardGrant:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a set of device IDs stands for.
+    """A set of device IDs, summed up by card.
 
     Attributes:
-        resource: which resource.
-        by_card: slots of each card, cards by index, the order of every answer.
+        resource: the resource.
+        by_card: the slots on each card; cards by index, as in every response.
     """
 
     resource: Resource
@@ -46,21 +47,21 @@ class Grant:
 
     @property
     def slots(self) -> int:
-        """All slots together."""
+        """The number of slots on all cards."""
         return sum(each.slots for each in self.by_card)
 
 
 def translate(resource: Resource, slots: Sequence[Slot]) -> Grant:
-    """Translate slots, by card index, to what they stand for.
+    """Sum up slots, which are sorted by card index, to a grant.
 
     Raises:
-        GrantError: there are none, one stands twice, a share is split over cards, or
-            whole cards are not whole.
+        GrantError: there are none, one is repeated, a share is split over cards, or whole cards
+            are not complete.
     """
     if not slots:
-        raise GrantError(f"no places of {resource} were named")
+        raise GrantError(f"no {resource.unit} were named")
     if len(set(slots)) < len(slots):
-        raise GrantError(f"a place of {resource} is named twice")
+        raise GrantError(f"{resource.unit} are named twice")
     grant = Grant(resource, tuple(CardGrant(*each) for each in per_card(slots).items()))
     if resource is Resource.CORE:
         _check_cores(grant)
@@ -68,10 +69,10 @@ def translate(resource: Resource, slots: Sequence[Slot]) -> Grant:
 
 
 def grant_of(table: DeviceTable, resource: Resource, held: frozenset[str] | None) -> Grant | None:
-    """Translate what a container holds of *resource*; ``None`` when it holds none.
+    """Return the grant of a container's device IDs; ``None`` if it has none.
 
     Raises:
-        GrantError: what it holds makes no sense.
+        GrantError: the IDs contradict each other.
     """
     return None if held is None else translate(resource, table.read(resource, held))
 
@@ -82,14 +83,14 @@ def _check_cores(grant: Grant) -> None:
         if len(grant.by_card) > 1:
             raise GrantError(f"a share of {grant.slots} cores is split over cards: {split}")
     elif any(each.slots != CORES_PER_CARD for each in grant.by_card):
-        raise GrantError(f"{grant.slots} cores are whole cards, but the places are not: {split}")
+        raise GrantError(f"{grant.slots} cores must be whole cards, but they are not: {split}")
 
 
 def check_together(grants: Iterable[Grant]) -> None:
     """Check the grants of one container against each other.
 
     Raises:
-        GrantError: memory lies on a card where the container has no cores.
+        GrantError: the memory is on a card on which the container has no cores.
     """
     by_resource = {each.resource: each for each in grants}
     cores, memory = by_resource.get(Resource.CORE), by_resource.get(Resource.MEMORY)
@@ -104,47 +105,47 @@ def check_together(grants: Iterable[Grant]) -> None:
 
 
 def check_request(demand: Demand, grant: Grant) -> None:
-    """Check a grant against what its container asks for.
+    """Check a grant against the container's request.
 
     Raises:
-        GrantError: the number of slots is not what was asked for.
+        GrantError: the number of slots is not the requested one.
     """
-    asked = count_of(demand, grant.resource)
-    if grant.slots != asked:
+    requested = count_of(demand, grant.resource)
+    if grant.slots != requested:
         raise GrantError(
-            f"{grant.slots} places of {grant.resource}, but the container asks for {asked}"
+            f"{grant.slots} {grant.resource.unit}, but the container requests {requested}"
         )
 
 
 def check_free(resource: Resource, held_by_others: Collection[str]) -> None:
-    """Refuse slots that another live container holds (fact K15).
+    """Refuse slots that another container still holds (fact K15).
 
     Raises:
-        GrantError: naming some of the slots.
+        GrantError: there are some; the message names up to three.
     """
     if held_by_others:
         some = ", ".join(sorted(held_by_others)[:3])
         raise GrantError(
-            f"{len(held_by_others)} places of {resource} are held by another container: {some}"
+            f"{len(held_by_others)} {resource.unit} are held by another container: {some}"
         )
 
 
-# --- what a container may use -----------------------------------------------------------
+# --- entitlements -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """What one container may use of its cards: what enforcement enforces.
+    """The limits of one container on its cards, which enforcement applies.
 
     Attributes:
-        ref: which container.
+        ref: the container.
         core_ids: the core slots that it holds.
-        cores: these, card by card.
-        memory: its memory blocks, card by card; ``None`` is no limit: whole cards have all of
-            theirs, as with gpu-manager.
+        cores: the same, by card.
+        memory: its memory blocks, by card; ``None`` for no limit: whole cards include all their
+            memory, as with gpu-manager.
         core_limit: percent of a card up to which a share may use idle cores beyond its own
-            (``vcuda-core-limit``); ``None`` holds it to its own.
-        runtime_uid: the UID by which the container runtime knows the pod, where that is known.
+            (``vcuda-core-limit``); ``None`` for only its own.
+        runtime_uid: the pod's UID in the container runtime; empty while it is not known.
     """
 
     ref: ContainerRef
@@ -156,20 +157,20 @@ class Entitlement:
 
     @property
     def uid(self) -> str:
-        """The UID by which the container runtime knows the pod; empty while it is not known."""
+        """The pod's UID in the container runtime, or else in the API; empty if neither is known."""
         return self.runtime_uid or self.ref.pod.uid
 
 
 def entitlement(
     held: HeldSlots, table: DeviceTable, ref: ContainerRef, info: PodInfo | None
 ) -> Entitlement | None:
-    """Return what a container may use; ``None`` when it holds no cores.
+    """Return the entitlement of a container; ``None`` if it holds no cores.
 
     Args:
-        held: what it holds.
+        held: the slots that it holds.
         table: the node's device IDs.
-        ref: which container.
-        info: its pod, where the API has shown it.
+        ref: the container.
+        info: its pod, if the API has shown it.
     """
     core_ids = held.get(Resource.CORE)
     if core_ids is None:
@@ -186,12 +187,12 @@ def entitlement(
     return Entitlement(ref, core_ids, cores, memory, limit, runtime_uid)
 
 
-# --- what a container finds -------------------------------------------------------------
+# --- container edits --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Mount:
-    """A file or directory of the host that a container finds.
+    """A file or directory of the host that is mounted into a container.
 
     Attributes:
         container: absolute path in the container.
@@ -206,12 +207,12 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
-    """What an ``Allocate`` response carries, before it is put on the wire.
+    """The content of an ``Allocate`` response.
 
     Attributes:
         envs: environment variables.
         devices: paths of device nodes, the same on the host and in the container.
-        mounts: what of the host is mounted.
+        mounts: files and directories of the host.
         cdi: fully qualified CDI device names.
     """
 
@@ -221,7 +222,7 @@ class ContainerEdits:
     cdi: tuple[str, ...] = ()
 
     def merged_with(self, other: "ContainerEdits") -> "ContainerEdits":
-        """Return both together; where both set a variable or a mount point, *other* has it."""
+        """Return both together; *other* overrides equal variables and mount points."""
         at = {each.container: each for each in (*self.mounts, *other.mounts)}
         return ContainerEdits(
             {**self.envs, **other.envs},
@@ -231,25 +232,25 @@ class ContainerEdits:
         )
 
 
-# --- what a pod shows -------------------------------------------------------------------
+# --- allocation annotations -------------------------------------------------------------
 
 EvidenceOf: TypeAlias = Callable[[str, Resource], Evidence]
-"""How it was resolved that a container, by name, holds what it holds of a resource."""
+"""Returns the evidence for a container's slots, by the container's name and the resource."""
 
 
 def allocations_of(
     held: Containers, table: DeviceTable, info: PodInfo, *, evidence: EvidenceOf
 ) -> dict[str, Allocation] | None:
-    """Return what each container of a pod got, once all of them have all they ask for.
+    """Return the allocation of each container of a pod, once all have their whole request.
 
-    An ordinary init container of which nothing is known does not keep a pod waiting when a later
-    container has been served: without the checkpoint nobody can tell what it got (K4).
+    An ordinary init container may be missing if a later container has been served: without the
+    checkpoint its slots cannot be known (K4).
 
     Args:
-        held: what the containers of the pod hold.
+        held: the slots that the containers of the pod hold.
         table: the node's device IDs.
         info: the pod.
-        evidence: how that was resolved.
+        evidence: the evidence for these slots.
 
     Returns:
         Container name -> allocation; ``None`` while something is missing.
@@ -283,11 +284,11 @@ def _allocation(
     )
 
 
-def is_news(found: Mapping[str, Allocation], annotated: Mapping[str, Allocation]) -> bool:
-    """Return whether *found* says something that the pod's allocation annotation does not.
+def needs_annotation(found: Mapping[str, Allocation], annotated: Mapping[str, Allocation]) -> bool:
+    """Return whether *found* must be written to the pod's allocation annotation.
 
-    Evidence that is only newer is no news: an agent that was restarted has everything from the
-    kubelet. A guess by order that was proven is.
+    Other evidence alone is no reason, since a restarted agent has everything from the kubelet. An
+    exception is a guess by ``order`` that has been proven.
     """
     for name, new in found.items():
         old = annotated.get(name)

@@ -1,8 +1,8 @@
-"""Which pod each entry of ``List`` is (R5): it has names, and no UIDs. Pure.
+"""Finds the pod of each entry of ``List``, which has names, but no UIDs (R5). Pure.
 
-An entry that shows slots is the pod that has them: first by our own assignments to the current pod,
-then by the checkpoint, where the entry of an ended pod may show the same (K29). An entry that shows
-nothing is a pod of its name, the likeliest one.
+An entry with slots belongs to the pod that holds them: first by our own assignments to the current
+pod, then by the checkpoint, in which the entry of an ended pod may have the same slots (K29). An
+entry without slots belongs to the likeliest pod with its name.
 """
 
 from collections import Counter
@@ -19,24 +19,24 @@ _MOST_DEPARTED = 512
 
 
 def kubelet_uid(info: PodInfo) -> str:
-    """Return the UID by which the kubelet knows a pod: a static one has another there (K34)."""
+    """Return a pod's UID in the kubelet; that of a static pod differs from the API's (K34)."""
     return info.runtime_uid or info.id.uid
 
 
 class KnownPods:
-    """The node's pods as the API shows them, and those that left it and may still be listed.
+    """The node's pods in the API, and deleted ones that ``List`` may still show.
 
-    Never changed: :meth:`updated` returns another one.
+    Immutable: :meth:`updated` returns a new object.
 
     Attributes:
         shown: the pods that the API shows.
-        uids: the kubelet's UIDs of these.
+        uids: their UIDs in the kubelet.
     """
 
     __slots__ = ("_by_key", "_by_uid", "_departed", "shown", "uids")
 
     def __init__(self, shown: Sequence[PodInfo] = (), departed: Iterable[PodInfo] = ()) -> None:
-        """Know the pods that the API shows, and *departed* ones, the last that left last (K20)."""
+        """Store the pods that the API shows, and deleted ones, the newest last (K20)."""
         self.shown = shown
         self._by_uid = {kubelet_uid(each): each for each in shown}
         self.uids: AbstractSet[str] = self._by_uid.keys()
@@ -47,42 +47,43 @@ class KnownPods:
             self._by_key.setdefault(each.id.key, []).append(each)
 
     def updated(self, shown: Sequence[PodInfo]) -> "KnownPods":
-        """Return this with the pods that the API shows now; itself where they are the same."""
+        """Return the object for the pods that the API shows now; itself if they are the same."""
         if shown is self.shown or shown == self.shown:
             return self
         return KnownPods(shown, (*self._departed.values(), *self.shown))
 
     def of_name(self, key: Key) -> Sequence[PodInfo]:
-        """Return the pods of a name: those that the API shows, then those that have left it."""
+        """Return the pods with a name: first those that the API shows, then deleted ones."""
         return self._by_key.get(key, ())
 
     def by_uid(self, uid: str) -> PodInfo | None:
-        """Return the pod that the kubelet knows by a UID."""
+        """Return the pod with a UID of the kubelet."""
         return self._by_uid.get(uid) or self._departed.get(uid)
 
     def is_shown(self, uid: str) -> bool:
-        """Return whether the API shows the pod that the kubelet knows by a UID."""
+        """Return whether the API shows the pod with a UID of the kubelet."""
         return uid in self._by_uid
 
     def has_ended(self, info: PodInfo) -> bool:
-        """Return whether a pod has ended, or has left the API."""
+        """Return whether a pod has ended, or was deleted from the API."""
         return info.terminal or kubelet_uid(info) not in self._by_uid
 
     def find(self, pod: PodId) -> PodInfo | None:
-        """Return what is known of *pod*."""
+        """Return the pod with this ID."""
         return next((each for each in self.of_name(pod.key) if each.id == pod), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """An entry of ``List``, and which pod it is.
+    """An entry of ``List``, and its pod.
 
     Attributes:
         entry: the entry.
-        uid: the kubelet's UID of its pod; empty where it is not known.
-        info: what the API shows, or showed, of the pod.
-        sure: it is this pod and no other of its name.
-        sole: no other pod of its name can be this entry: once the API confirms it, it is sure.
+        uid: the pod's UID in the kubelet; empty if it is not known.
+        info: the pod in the API, possibly deleted by now.
+        sure: whether the entry is certainly this pod's and not another one's with its name.
+        sole: whether no other pod with its name can have this entry: once the API confirms the
+            pod, it is sure.
     """
 
     entry: ListedPod
@@ -93,7 +94,7 @@ class Identified:
 
     @property
     def id(self) -> PodId:
-        """Which pod, as the API names it; its UID is the kubelet's where the API shows none."""
+        """The pod's ID in the API, or with the kubelet's UID if the API does not show the pod."""
         return self.info.id if self.info is not None else PodId(*self.entry.key, self.uid)
 
 
@@ -105,37 +106,36 @@ def identify(  # noqa: PLR0913 -- the sources
     *,
     used: AbstractSet[str] = frozenset(),
     confirmed: AbstractSet[str],
-    met: AbstractSet[str] = frozenset(),
+    identified: AbstractSet[str] = frozenset(),
     last_pod: PodId | None,
 ) -> list[Identified]:
-    """Find out which pods the entries are.
+    """Find the pods of the entries. All UIDs here are the kubelet's.
 
     Args:
-        entries: what ``List`` shows.
+        entries: the entries of ``List``.
         checkpoint: the checkpoint.
-        served: the current pod, then the one before.
-        pods: what the API shows of pods.
-        used: the kubelet's UIDs of pods whose entries are known and not among these.
-        confirmed: the kubelet's UIDs of pods that the API showed before and after ``List`` first
-            showed their names.
-        met: the kubelet's UIDs of pods that ``List`` has surely shown before: a new pod is none
-            of them.
-        last_pod: the pod of the last call, by the kubelet's UID.
+        served: the current pod, then the one before it.
+        pods: the pods that the API shows.
+        used: UIDs of pods whose entries are known and not among *entries*.
+        confirmed: UIDs of pods that the API showed before and after ``List`` first showed their
+            names.
+        identified: UIDs of pods that certainly had an entry before: none of them is a new pod.
+        last_pod: the pod of the last call.
     """
     entries = sorted(entries, key=lambda entry: entry.key)
     counts = Counter(entry.key for entry in entries)
     found: list[Identified] = []
     used = set(used)
-    silent: list[ListedPod] = []
+    without_devices: list[ListedPod] = []
     for entry in entries:
         uid = _find_by_slots(entry, checkpoint, served, pods, used)
         if uid is None:
-            silent.append(entry)
+            without_devices.append(entry)
         else:
             used.add(uid)
             sure = uid in confirmed or uid in checkpoint.pods
             found.append(Identified(entry, uid, pods.by_uid(uid), sure))
-    for entry in silent:
+    for entry in without_devices:
         alone = counts[entry.key] == 1
         ranked = sorted(
             _rank(entry, info, checkpoint, pods, last_pod)
@@ -147,8 +147,8 @@ def identify(  # noqa: PLR0913 -- the sources
         if ranked:
             first, *others = ranked
             uid = first.uid
-            rivals = (not each.spent and each.uid not in met for each in others)
-            sole = not first.spent and not first.departed and not any(rivals)
+            rivals = (not each.had_devices and each.uid not in identified for each in others)
+            sole = not first.had_devices and not first.departed and not any(rivals)
             sure = sole and uid in confirmed
         else:
             uid = _find_nameless(entry, served, used) if alone else ""
@@ -165,7 +165,7 @@ def _find_by_slots(
     pods: KnownPods,
     used: AbstractSet[str],
 ) -> str | None:
-    """Return the UID of the pod that has what an entry shows; ``None`` where it shows nothing."""
+    """Return the UID of the pod that holds the slots of an entry; ``None`` without slots."""
     for current in served:
         given = current.allocated if current.id.key == entry.key else {}
         for one in entry.containers:
@@ -185,18 +185,19 @@ def _find_by_slots(
 
 
 class _Rank(NamedTuple):
-    """Sorts the likeliest pod of a name first, for an entry that shows nothing.
+    """Sorts the pods with a name by likelihood, for an entry without slots.
 
     Attributes:
-        spent: it had something by the checkpoint: it has ended, and another of its name has come.
-        departed: it has left the API, and is not the pod of the last call, which may still be
-            admitted (K20).
-        terminal: it has succeeded or failed.
-        rank: where it stands in the order of admission.
-        uid: the kubelet's UID of it.
+        had_devices: whether the checkpoint has devices of it: then it has ended, and the entry is
+            that of another pod with its name.
+        departed: whether it was deleted from the API, and is not the pod of the last call, which
+            may still be admitted (K20).
+        terminal: whether it has succeeded or failed.
+        rank: its rank in the order of admission.
+        uid: its UID in the kubelet.
     """
 
-    spent: bool
+    had_devices: bool
     departed: bool
     terminal: bool
     rank: AdmissionRank
@@ -208,13 +209,13 @@ def _rank(
 ) -> _Rank:
     uid = kubelet_uid(info)
     names = {one.name for one in entry.containers}
-    spent = any(name in names for name in checkpoint.pods.get(uid, {}))
+    had_devices = any(name in names for name in checkpoint.pods.get(uid, {}))
     departed = not pods.is_shown(uid) and last_pod != PodId(*info.id.key, uid)
-    return _Rank(spent, departed, info.terminal, info.rank, uid)
+    return _Rank(had_devices, departed, info.terminal, info.rank, uid)
 
 
 def _find_nameless(entry: ListedPod, served: Sequence[CurrentPod], used: AbstractSet[str]) -> str:
-    """Return the UID of a pod that the API does not show: the current pod, if it can be."""
+    """Return the UID for an entry whose pod the API does not show: the current pod's, or none."""
     current = served[0] if served else None
     if current is not None and current.id.key == entry.key and current.uid not in used:
         return current.uid

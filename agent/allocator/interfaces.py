@@ -1,6 +1,6 @@
-"""What the allocator reads from kubelet and API server, as plain values, and its Protocols.
+"""The allocator's interfaces: data of kubelet and API server, and the Protocols of its adapters.
 
-Adapters implement the Protocols: gRPC, files, HTTP and the log are behind them.
+The adapters use gRPC, files, HTTP and the log.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,11 +17,11 @@ HeldSlots: TypeAlias = Mapping[Resource, frozenset[str]]
 """Device IDs, by resource."""
 
 Containers: TypeAlias = Mapping[str, HeldSlots]
-"""What the containers of one pod hold, by name."""
+"""The slots that the containers of one pod hold, by name."""
 
 
 class ContainerRef(NamedTuple):
-    """A container of a pod; a tuple for the reason that :class:`PodId` is one."""
+    """A container of a pod; a tuple for the same reason as :class:`PodId`."""
 
     pod: PodId
     container: str
@@ -41,11 +41,11 @@ class Correction:
     proven: ContainerRef
 
 
-# --- what the kubelet shows -------------------------------------------------------------
+# --- data of the kubelet ----------------------------------------------------------------
 
 
 class CheckpointOwner(NamedTuple):
-    """A container by the UID that the kubelet knows its pod by: a static pod's is its own (K34)."""
+    """A container, with its pod's UID in the kubelet, which differs for a static pod (K34)."""
 
     pod_uid: str
     container: str
@@ -55,12 +55,13 @@ class CheckpointOwner(NamedTuple):
 class Checkpoint:
     """One state of the kubelet's checkpoint: which container holds which device IDs (K28).
 
-    Entries are of containers of any kind, ordinary init containers too, and of pods that have ended
-    since the file was written (K29).
+    It has containers of any kind, ordinary init containers included, and pods that have ended since
+    the file was written (K29).
 
     Attributes:
-        pods: what the containers of each pod hold of our resources, by the kubelet's UID.
-        unreadable: entries that were left out: their device IDs are none that an agent makes.
+        pods: the device IDs of our resources that the containers of each pod hold, by the
+            kubelet's UID.
+        unreadable: why entries were left out: their device IDs are not an agent's.
     """
 
     pods: Mapping[str, Containers] = field(default_factory=dict)
@@ -79,14 +80,14 @@ class Checkpoint:
     def owners(self, resource: Resource, ids: frozenset[str]) -> list[CheckpointOwner]:
         """Return the containers that hold exactly *ids*.
 
-        Containers of one pod may hold the same (K7), and an ended pod's entry may stay (K29).
+        Several containers of one pod may hold them (K7), and an ended pod's entry may stay (K29).
         """
         return [CheckpointOwner(*each) for each in self._owners[resource].get(ids, ())]
 
 
 @dataclass(frozen=True, slots=True)
 class ListedContainer:
-    """One container of a listed pod, with the device IDs it holds (added up, fact K16)."""
+    """One container of a listed pod, with all device IDs that it holds (fact K16)."""
 
     name: str
     held: HeldSlots
@@ -115,9 +116,9 @@ class ListedPod:
         return self.namespace, self.name
 
     def may_be(self, info: PodInfo) -> bool:
-        """Return whether the entry has just the containers that it must have if it is *info*.
+        """Return whether the entry has exactly the containers that an entry of *info* must have.
 
-        Restartable init containers are listed by newer kubelets only.
+        Only newer kubelets list restartable init containers.
         """
         names = self.names
         if info.mains and not info.mains <= names <= info.mains | info.sidecars:
@@ -129,7 +130,7 @@ class ListedPod:
         )
 
     def contradicts(self, info: PodInfo) -> bool:
-        """Return whether a container holds another count of a resource than it asks for."""
+        """Return whether a container holds another amount of a resource than it requests."""
         held = {each.name: each.held for each in self.containers}
         return any(
             ids and len(ids) != count_of(each.demand, resource)
@@ -138,14 +139,14 @@ class ListedPod:
         )
 
 
-# --- sources, and where decisions go ----------------------------------------------------
+# --- Protocols --------------------------------------------------------------------------
 
 
 class PodSource(Protocol):
-    """The pods of this node, as the API shows them."""
+    """The pods of this node in the API."""
 
     def pods(self) -> Sequence[PodInfo]:
-        """Return all known pods, without asking anybody; the same object until one changes."""
+        """Return all known pods, without a request; the same object until one changes."""
         ...
 
     def is_synced(self) -> bool:
@@ -153,14 +154,14 @@ class PodSource(Protocol):
         ...
 
     def uids_seen(self, key: Key) -> Sequence[str]:
-        """Return the UIDs of the pods of a name, as they came, gone ones too, by the watch.
+        """Return the UIDs that pods with a name had, in the watch's order, deleted ones included.
 
-        An empty one stands for others that there may be.
+        An empty UID stands for unknown earlier pods.
         """
         ...
 
     def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodInfo | None:
-        """Ask for one pod, within so many seconds; ``None`` when there is none on this node.
+        """Get one pod *within* so many seconds; ``None`` if it is not on this node.
 
         Raises:
             Unavailable: no response in time.
@@ -168,7 +169,7 @@ class PodSource(Protocol):
         ...
 
     def refresh(self, *, within: float) -> None:
-        """List the pods once, beside the watch, and learn those that it has not shown.
+        """List the pods once, beside the watch, and add those that it has not reported yet.
 
         Raises:
             Unavailable: no response in time.
@@ -180,10 +181,10 @@ class CheckpointSource(Protocol):
     """The kubelet's checkpoint file."""
 
     def read(self) -> Checkpoint:
-        """Read it, unless it has not changed since.
+        """Return its content; the same object if it has not changed.
 
         Raises:
-            Unavailable: it cannot be read, or is of another form than is known.
+            Unavailable: it cannot be read, or has an unknown format.
         """
         ...
 
@@ -192,7 +193,7 @@ class PodResourcesSource(Protocol):
     """The kubelet's ``List``."""
 
     def list(self, *, within: float) -> Sequence[ListedPod]:
-        """Ask who holds what, within so many seconds.
+        """Return the listed pods *within* so many seconds.
 
         Raises:
             Unavailable: no response in time.
@@ -201,27 +202,27 @@ class PodResourcesSource(Protocol):
 
 
 class Store(Protocol):
-    """One text that survives the agent."""
+    """One text that outlives the agent."""
 
     def load(self) -> str:
-        """Return the text; empty where there is none."""
+        """Return the text; empty if there is none."""
         ...
 
     def save(self, text: str) -> None:
-        """Replace the text as a whole; where it cannot be written there is none."""
+        """Replace the whole text; if that fails, remove it."""
         ...
 
 
 class AnnotationWriter(Protocol):
-    """Writes finished allocations, later and elsewhere."""
+    """Writes finished allocations to pods, later and in another thread."""
 
     def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
-        """Write what a pod's containers got into its allocation annotation."""
+        """Queue a pod's allocations, to be written to its allocation annotation."""
         ...
 
 
 class DecisionLog(Protocol):
-    """Where decisions are reported: log and metrics."""
+    """Reports decisions to log and metrics."""
 
     def decided(
         self,
@@ -237,25 +238,25 @@ class DecisionLog(Protocol):
     def refused(
         self, call: str, ref: ContainerRef | None, resource: Resource, size: int, reason: str
     ) -> None:
-        """Report that a call was refused; *ref* is ``None`` when no container asks for that."""
+        """Report that a call was refused; *ref* is ``None`` if its target is not known."""
         ...
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
-        """Report that the cards that a scheduler chose did not fit; others were taken."""
+        """Report that other cards were taken, because those that a scheduler chose did not fit."""
         ...
 
     def corrected(self, correction: Correction) -> None:
-        """Report that checkpoint or ``List`` showed a guess to be wrong."""
+        """Report that checkpoint or ``List`` contradicted a guess."""
         ...
 
     def unproven(self, ref: ContainerRef | None, ids: Collection[str], reason: str) -> None:
         """Report that a container starts without proof."""
         ...
 
-    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
+    def without_wishes(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Report that slots were chosen while the wishes of the pod's author were not known."""
         ...
 
     def podresources_unavailable(self, reason: str) -> None:
-        """Report that ``List`` could not be had."""
+        """Report that ``List`` is unavailable."""
         ...

@@ -1,7 +1,7 @@
-"""What the allocator keeps of its node between calls, under one lock.
+"""The state that the allocator keeps between calls, under one lock.
 
-It keeps the sources as they were seen last, and one snapshot put together of them. The snapshot
-never changes; each method that makes another one says so.
+It has the last observed sources, and one snapshot built from them. Snapshots are immutable; the
+docstring of a method says if it builds a new one.
 """
 
 import threading
@@ -13,9 +13,9 @@ from typing import NamedTuple, Self
 
 from agent.allocator import saved_state
 from agent.allocator.corrections import (
-    by_checkpoint,
-    by_list,
-    by_offer,
+    correct_by_checkpoint,
+    correct_by_list,
+    correct_by_offer,
     is_disproved,
     with_uid,
 )
@@ -36,15 +36,15 @@ from contract.resource import Resource
 from placement.pods import Key, PodId, PodInfo
 from placement.search import Plan
 
-_MOST_UNADVISED = 64
+_MOST_WITHOUT_WISHES = 64
 _NOTHING_OFFERED: Offered = {}
 
 
 class _Sources(NamedTuple):
-    """All that a snapshot was put together of; equal sources make equal snapshots.
+    """The sources of a snapshot; equal sources make equal snapshots.
 
-    What the kubelet has shown so far (:class:`KubeletHistory`) follows from these, and a
-    confirmation is applied to the snapshot (:meth:`AllocationSnapshot.with_confirmed`).
+    The kubelet's history (:class:`KubeletHistory`) follows from these, and a confirmation is
+    applied to the snapshot itself (:meth:`AllocationSnapshot.with_confirmed`).
     """
 
     checkpoint: Checkpoint | None
@@ -58,22 +58,22 @@ class _Sources(NamedTuple):
 
 
 class NodeState:
-    """The sources as they were seen last, and what one call leaves for the next.
+    """The last observed sources, and the state kept from one call to the next.
 
-    ``with state:`` holds the lock. It covers memory only: nothing outside is asked meanwhile.
+    ``with state:`` holds the lock. It protects memory only: no I/O while it is held.
 
     Attributes:
-        snapshot: who holds what, by what was seen last.
-        known: what the API shows of pods; newer than the snapshot's until the next look.
-        last_call: what the last call has left (R3).
+        snapshot: the snapshot of the last observation.
+        known: the pods that the API shows; newer than the snapshot's until the next observation.
+        last_call: the state kept from the last call (R3).
         current: the current pod.
-        assigned_so_far: how many assignments this process has made.
-        checkpoint: the checkpoint as it was read last; ``None`` where it could not be read.
-        listed: ``List`` as it was seen last; ``None`` where it could not be had.
+        assigned_so_far: the number of assignments of this process.
+        checkpoint: the last checkpoint; ``None`` if it could not be read.
+        listed: the last ``List``; ``None`` if it was unavailable.
     """
 
     def __init__(self, store: Store) -> None:
-        """Start with what the agent before has left in *store*."""
+        """Start with the state that an earlier agent saved in *store*."""
         self.snapshot = AllocationSnapshot()
         self.known = KnownPods()
         self._store = store
@@ -87,13 +87,13 @@ class NodeState:
         self._earlier: CurrentPod | None = None
         self._offered = _NOTHING_OFFERED
         self._ever_checkpointed: set[str] = set()  # UIDs
-        self._confirmed: frozenset[str] = frozenset()  # UIDs of which no other pod can be meant
+        self._confirmed: frozenset[str] = frozenset()  # UIDs of certainly identified pods
         self._history = KubeletHistory()
         if self.current is not None and self.current.confirmed:
             self._confirmed = frozenset({self.current.uid})
         self._synced = False
         self._plan: tuple[PodId, Plan] | None = None
-        self._unadvised: dict[frozenset[str], None] = {}
+        self._chosen_without_wishes: dict[frozenset[str], None] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -113,7 +113,7 @@ class NodeState:
     # --- sources ------------------------------------------------------------------------
 
     def set_kubelet(self, instance: str) -> None:
-        """Apply which instance of the kubelet is there: a new one tries every pod anew."""
+        """Set the kubelet instance; a new one admits every pod again, so the state is reset."""
         if self._kubelet not in {None, instance}:
             self.current, self._earlier, self.last_call = None, None, LastCall()
             self._history = KubeletHistory()
@@ -122,7 +122,7 @@ class NodeState:
         self._kubelet = instance
 
     def set_pods(self, pods: Sequence[PodInfo], *, synced: bool) -> None:
-        """Apply what the API shows; the next snapshot has it."""
+        """Set the pods that the API shows; the next snapshot uses them."""
         self.known = self.known.updated(pods)
         self._synced = synced
 
@@ -134,13 +134,13 @@ class NodeState:
         offered: Offered | None = None,
         caught_up: bool = False,
     ) -> list[Correction]:
-        """Apply what checkpoint and ``List`` show; return which guesses that has disproved.
+        """Apply checkpoint and ``List``, build a snapshot, and return the disproved guesses.
 
         Args:
-            checkpoint: the checkpoint; ``None`` where it cannot be read.
-            listed: the entries of ``List``; ``None`` where it cannot be had.
-            offered: what the kubelet offers in the call that came.
-            caught_up: the kubelet has taken in all our responses: ``List`` shows them by now.
+            checkpoint: the checkpoint; ``None`` if it cannot be read.
+            listed: the entries of ``List``; ``None`` if it is unavailable.
+            offered: the slots that the kubelet offers in the present call.
+            caught_up: the kubelet has processed all our responses, so ``List`` shows them.
         """
         before = self.checkpoint or checkpoint or Checkpoint()
         self._ever_checkpointed |= before.pods.keys()
@@ -161,10 +161,11 @@ class NodeState:
         self.update_snapshot()
         if caught_up and self.current is not None:
             was, snapshot = self.current, self.snapshot
-            now = by_offer(was, self._offered, checkpoint or Checkpoint(), snapshot)
+            now = correct_by_offer(was, self._offered, checkpoint or Checkpoint(), snapshot)
             if listed is not None:
-                # Who got what is offered was rejected, and so were those listed beside it (K1).
-                was, (now, wrong) = now, by_list(now, snapshot)
+                # The pod that got the offered slots was rejected, and so were pods listed with it
+                # (K1).
+                was, (now, wrong) = now, correct_by_list(now, snapshot)
                 corrections += wrong
                 self._plan = None if _is_of_another_pod(wrong) else self._plan
             if is_disproved(was, now, snapshot):
@@ -180,39 +181,41 @@ class NodeState:
         shown: AbstractSet[str],
         uids_seen: Callable[[Key], Sequence[str]],
     ) -> None:
-        """Apply what the API has shown since ``List`` showed the pods of the snapshot.
+        """Confirm pods of the snapshot that the API still shows after ``List``.
 
         Args:
-            names: the names that were read.
+            names: the names that were read from the API.
             shown: the kubelet's UIDs of the pods that the API showed before ``List``.
-            uids_seen: the UIDs of the pods of a name, as they came, by the watch.
+            uids_seen: returns the UIDs that pods with a name had, in the watch's order.
         """
         found = set[str]()
         for each in self.snapshot.listed_changing:
             known = map(kubelet_uid, self.known.of_name(each.id.key))
-            if not {*known} - self._history.met <= {each.uid}:
-                continue  # another of its name may be asking
+            if not {*known} - self._history.identified <= {each.uid}:
+                continue  # another pod with its name may be the target
             is_new = self.last_call.is_new(each, self.snapshot)
-            # After a wrong guess, new is what came since the call before it.
-            was_listed = each.shows or self.last_call.ruled_out
+            # After a wrong guess, pods that came since the call before it count as new.
+            was_listed = each.shows_devices or self.last_call.ruled_out
             is_shown = each.uid in shown and self.known.is_shown(each.uid)
             if is_new and not was_listed and is_shown and each.id.key in names:
                 found.add(each.uid)
             if each.lacks and each.info is not None:
                 named = uids_seen(each.id.key)
-                # Those of a name are admitted as they came (K1): none of before comes to List now.
-                met = [at for at, uid in enumerate(named) if is_new and uid in self._history.met]
-                if list(named[met[-1] + 1 if met else 0 :]) == [each.id.uid]:
+                # Pods with one name are admitted in order (K1): no earlier one can be in List.
+                known_at = [
+                    at for at, uid in enumerate(named) if is_new and uid in self._history.identified
+                ]
+                if list(named[known_at[-1] + 1 if known_at else 0 :]) == [each.id.uid]:
                     found.add(each.uid)
         if not found <= self._confirmed:
             self._confirmed |= found
             self.snapshot = self.snapshot.with_confirmed(self._confirmed)
 
     def correct(self, checkpoint: Checkpoint) -> list[Correction]:
-        """Apply what a newer checkpoint says of our assignments; return the wrong guesses.
+        """Correct our assignments by a newer checkpoint; return the wrong guesses.
 
-        The sources stay those of the last look: ``List``, which is older, would contradict the
-        file.
+        The sources stay those of the last observation, because its ``List`` is older and would
+        contradict the checkpoint.
         """
         was = self.current
         found = self._correct(self.checkpoint or checkpoint, checkpoint)
@@ -221,7 +224,7 @@ class NodeState:
         return found
 
     def drop_unconfirmed_guesses(self) -> None:
-        """Forget guesses that neither checkpoint nor ``List`` shows."""
+        """Drop guesses that neither checkpoint nor ``List`` shows."""
         if self.current is not None:
             self.current = self.current.without_guesses()
         if self._earlier is not None:
@@ -233,9 +236,10 @@ class NodeState:
         entries = self.listed or ()
         current = with_uid(self.current, before, now, entries=entries, pods=self.known)
         if self._earlier is not None:
-            # The file may have been late for it (K33). Another of its name may be listed by now.
+            # The checkpoint may have been late for it (K33). No entries of ``List``: another pod
+            # with its name may be listed by now.
             self._earlier = with_uid(self._earlier, before, now, entries=(), pods=self.known)
-        self.current, found = by_checkpoint(
+        self.current, found = correct_by_checkpoint(
             current, before, now, may_be_new=self._may_be_new, pods=self.known
         )
         if _is_of_another_pod(found):
@@ -253,10 +257,10 @@ class NodeState:
         return any(entry.key == info.id.key for entry in self.listed)
 
     def _remember(self, *, offered: bool) -> None:
-        """Keep which pods were listed, and whose slots were offered (R2)."""
+        """Add the listed pods, and those whose slots were offered, to the history (R2)."""
         snapshot = self.snapshot
         self._history = self._history.updated(snapshot, offered=offered)
-        if snapshot.listing:  # a name that has gone may come back as another pod's
+        if snapshot.listing:  # if an unlisted name is listed again, it may be another pod
             listed = {each.uid for each in snapshot.listed_changing}
             self._confirmed &= snapshot.stable.by_uid.keys() | listed
         self.last_call = self.last_call.forget_unlisted(snapshot)
@@ -268,7 +272,7 @@ class NodeState:
         return tuple(each for each in (self.current, self._earlier) if each is not None)
 
     def update_snapshot(self) -> None:
-        """Put the snapshot together anew, unless it would be the same."""
+        """Build a new snapshot, unless it would be the same."""
         last = self.last_call
         sources = _Sources(
             self.checkpoint,
@@ -301,15 +305,15 @@ class NodeState:
             self._history = self._history.with_ended(self.snapshot)
 
     def assume_free(self, resource: Resource, ids: frozenset[str]) -> None:
-        """Make the snapshot as if the kubelet had offered *ids* to any container."""
+        """Build the snapshot as if the kubelet had offered *ids* to any container."""
         self._offered = {resource: ids}
         self.update_snapshot()
 
     def set_last_call(self, last_call: LastCall) -> AllocationSnapshot:
-        """Apply which pod the call is for; return the snapshot as of then.
+        """Set the last call, and return the snapshot, which is rebuilt if that changes it.
 
-        Pods that it shows to be rejected hold no more than ``List`` shows, and what init containers
-        of the target have left over may be offered to it.
+        Pods that it shows to be rejected hold only the slots in ``List``. The reusable slots
+        of the target's init containers may be offered to the target.
         """
         before, self.last_call = self.last_call, last_call
         targets = {before.pod, last_call.pod} if before.pod != last_call.pod else set()
@@ -323,7 +327,7 @@ class NodeState:
         return self.snapshot
 
     def has_ended_holder(self) -> bool:
-        """Return whether a pod holds something that the API shows no more, or as ended."""
+        """Return whether a pod holds slots although it has ended, or was deleted, in the API."""
         return any(
             each.held
             and not each.ended
@@ -333,14 +337,14 @@ class NodeState:
         )
 
     def has_ended(self, uid: str) -> bool:
-        """Return whether a pod, by the kubelet's UID, has ended: its entry may stay on (K29)."""
-        known, info = self.snapshot.of_uid(uid), self.known.by_uid(uid)
+        """Return whether a pod, by the kubelet's UID, has ended; its entry may stay (K29)."""
+        known, info = self.snapshot.pod_by_uid(uid), self.known.by_uid(uid)
         if known is not None:
             return known.ended or (info is not None and info.terminal)
         return info.terminal if info is not None else uid in self._ever_checkpointed
 
     def is_guessed(self, resource: Resource, ids: frozenset[str]) -> bool:
-        """Return whether these slots were given to a container that was guessed."""
+        """Return whether these slots were allocated to a guessed container."""
         return any(
             each.is_guess and (each.resource, each.ids) == (resource, ids)
             for pod in (self.current, self._earlier)
@@ -353,9 +357,9 @@ class NodeState:
     def assign(
         self, target: Resolution, resource: Resource, ids: frozenset[str], *, allocated: bool
     ) -> None:
-        """Record slots of a container; :meth:`save` has to come before the response leaves.
+        """Assign slots to a container; :meth:`save` must be called before the response leaves.
 
-        Where they are allocated, the snapshot has them.
+        Allocated slots are added to the snapshot, which is rebuilt.
         """
         current = self.current
         if current is None or current.id != target.pod:
@@ -371,19 +375,19 @@ class NodeState:
             self.update_snapshot()
 
     def save(self) -> None:
-        """Write what the next agent has to know."""
+        """Save the state for the next agent."""
         current = self.current
         if current is not None:
             current = replace(current, confirmed=current.uid in self._confirmed)
         self._store.save(self._encoder.encode(self._kubelet, current, self.last_call))
 
     def refuse(self, pod: PodId | None) -> None:
-        """Apply that a call was refused: the kubelet rejects the pod, and frees what it has."""
+        """Apply a refusal: the kubelet rejects the pod, and frees its slots."""
         self.last_call = self.last_call.refused(self.snapshot)
         current = self.current
         if current is not None and pod in {None, current.id}:
             known = current.without_guesses()
-            if known.allocated:  # a restarted kubelet counts it for a while (K21)
+            if known.allocated:  # a restarted kubelet counts them for a while (K21)
                 self._earlier = known
             self.current = replace(current, assignments=())
         self._plan = None
@@ -393,8 +397,9 @@ class NodeState:
     ) -> Assignment | None:
         """Return the last assignment, if an ``Allocate`` of *ids* carries it out or repeats it.
 
-        A call is asked again only where an agent has died before its response arrived. One that
-        hands an init container's slots on looks the same (K7): then the file has that container.
+        A call is repeated only if an agent was killed before its response arrived. A call that
+        reuses an init container's slots looks the same (K7), but then the checkpoint has that
+        container.
         """
         current = self.current
         if current is None or not current.assignments:
@@ -409,47 +414,47 @@ class NodeState:
         return last
 
     def prove(self, uid: str, container: str, resource: Resource) -> None:
-        """Apply that the checkpoint shows a container with just what it was assigned."""
+        """Apply that the checkpoint shows a container with exactly its assigned slots."""
         if self.current is not None and self.current.uid == uid:
             for each in self.current.assignments:
                 if (each.container, each.resource) == (container, resource):
                     self.current = self.current.proven(each)
 
     def find_evidence(self, pod: PodId, container: str, resource: Resource) -> Evidence:
-        """Return how it was found that a container holds what it holds."""
+        """Return the evidence for the slots that a container holds."""
         found = None
         if self.current is not None and self.current.id == pod:
             found = self.current.find_evidence(container, resource)
         return found or Evidence.RECORD
 
-    # --- placing ------------------------------------------------------------------------
+    # --- placement ----------------------------------------------------------------------
 
     def plan(self, pod: PodId) -> Plan | None:
-        """Return which cards are planned for the containers of *pod* that are not served yet."""
+        """Return the cards planned for the containers of *pod* that are not served yet."""
         return self._plan[1] if self._plan is not None and self._plan[0] == pod else None
 
     def keep_plan(self, pod: PodId, plan: Plan) -> None:
-        """Plan cards for the containers of a pod; the kubelet admits one pod at a time (K1)."""
+        """Keep the plan of one pod, since the kubelet admits one pod at a time (K1)."""
         self._plan = pod, plan
 
-    def note_advice(self, ids: frozenset[str], *, known: bool) -> None:
-        """Record whether the wishes of the pod's author were known when *ids* were chosen."""
-        self._unadvised.pop(ids, None)
+    def note_wishes(self, ids: frozenset[str], *, known: bool) -> None:
+        """Store whether the wishes of the pod's author were known when *ids* were chosen."""
+        self._chosen_without_wishes.pop(ids, None)
         if not known:
-            self._unadvised[ids] = None
-            while len(self._unadvised) > _MOST_UNADVISED:
-                del self._unadvised[next(iter(self._unadvised))]
+            self._chosen_without_wishes[ids] = None
+            while len(self._chosen_without_wishes) > _MOST_WITHOUT_WISHES:
+                del self._chosen_without_wishes[next(iter(self._chosen_without_wishes))]
 
-    def is_unadvised(self, ids: frozenset[str]) -> bool:
+    def was_without_wishes(self, ids: frozenset[str]) -> bool:
         """Return whether *ids* were chosen without the wishes of the pod's author."""
-        return ids in self._unadvised
+        return ids in self._chosen_without_wishes
 
 
 def _is_of_another_pod(corrections: Sequence[Correction]) -> bool:
-    """Return whether slots of the current pod surely are another pod's.
+    """Return whether a correction certainly names another pod than the guessed one.
 
-    Of a pod that only ``List`` shows the UID is not known, of one that only the checkpoint shows
-    the name: these may be one pod.
+    A pod that only ``List`` shows has no known UID, and a pod that only the checkpoint shows has no
+    known name: two such may be the same pod.
     """
     pods = [(each.guessed.pod, each.proven.pod) for each in corrections]
     return any(

@@ -1,7 +1,7 @@
-"""What can be seen when a call comes: checkpoint, ``List``, and the API for what they lack.
+"""Observes checkpoint and ``List``, and requests pods from the API that are not known yet.
 
-All are asked without the lock; what they show is applied under it. The checkpoint is read before
-``List`` is asked: then what ``List`` lacks of it has been freed (R2).
+All are read without the lock; the results are applied under it. The checkpoint is read before
+``List``: so slots that only the checkpoint has were freed in between (R2).
 """
 
 import time
@@ -27,16 +27,16 @@ from placement.pods import Key
 
 _MOST_FETCHES = 6
 _MOST_ROUNDS = 3
-_LOOKS_UNTIL_ASKED_AGAIN = 3
-_LOOKS_AT_WATCH = 50
+_OBSERVATIONS_AFTER_START = 3
+_MOST_WATCH_CHECKS = 50
 _WATCH_PAUSE_S = 0.01
 
 LIST_WITHIN = 1.0
-"""Seconds a call waits for ``List``."""
+"""Seconds that a call waits for ``List``."""
 
 
 class KubeletObserver:
-    """Observes kubelet and API, and applies what they show to a state, which makes the snapshot."""
+    """Observes kubelet and API, and applies the results to the state, which builds the snapshot."""
 
     def __init__(  # noqa: PLR0913 -- the sources, by keyword
         self,
@@ -49,15 +49,15 @@ class KubeletObserver:
         decision_log: DecisionLog,
         pause: Callable[[float], object],
     ) -> None:
-        """Observe for *state*.
+        """Prepare; nothing is read yet.
 
         Args:
-            state: what is kept of the node.
+            state: the state to update.
             pods: the pods of this node.
             pod_resources: the kubelet's ``List``.
             checkpoint: the kubelet's checkpoint.
-            kubelet: which instance of the kubelet is there.
-            decision_log: takes corrections, and where ``List`` could not be had.
+            kubelet: returns the name of the running kubelet instance.
+            decision_log: reports corrections, and failures of ``List``.
             pause: waits so many seconds.
         """
         self._state = state
@@ -68,51 +68,55 @@ class KubeletObserver:
         self._decision_log = decision_log
         self._pause = pause
         self._reader = PodReader(pods, pause=pause)
-        self._assignments_then = 0
-        self._quiet_looks = 0
+        self._assignments_before = 0
+        self._quiet_observations = 0
 
     def detect_restart(self) -> None:
-        """Apply which kubelet is there now, and what the API has shown by now."""
+        """Apply the running kubelet instance, and the pods that the API shows now."""
         instance, pods = self._kubelet(), self._pods.pods()
         with self._state as state:
             state.set_kubelet(instance)
             state.set_pods(pods, synced=self._pods.is_synced())
 
     def may_have_changed(self) -> bool:
-        """Return whether a look may show something new: cheaper than to ask for ``List``."""
+        """Return whether an observation may show a change; this is cheaper than ``List``."""
         checkpoint, pods = self.read_checkpoint(), self._pods.pods()
         with self._state as state:
             state.set_pods(pods, synced=self._pods.is_synced())
             return (
-                state.assigned_so_far != self._assignments_then
+                state.assigned_so_far != self._assignments_before
                 or checkpoint is not state.checkpoint
                 or state.has_ended_holder()
             )
 
     def observe(self) -> None:
-        """See what there is, where no call has come.
+        """Observe without a call.
 
-        If none has since the last look, ``List`` shows all that was assigned. What the agent before
-        has assigned may never have arrived: then the call is asked again soon.
+        If there was no assignment since the last observation, ``List`` shows all assignments. After
+        a start more observations are needed: a response of the earlier agent may have been lost,
+        and then its call is repeated soon.
         """
         with self._state as state:
-            quiet = state.assigned_so_far == self._assignments_then
-            self._quiet_looks = self._quiet_looks + 1 if quiet else 0
-            self._assignments_then = state.assigned_so_far
-            enough = 1 if state.assigned_so_far else _LOOKS_UNTIL_ASKED_AGAIN
+            quiet = state.assigned_so_far == self._assignments_before
+            self._quiet_observations = self._quiet_observations + 1 if quiet else 0
+            self._assignments_before = state.assigned_so_far
+            enough = 1 if state.assigned_so_far else _OBSERVATIONS_AFTER_START
         self._apply(
-            self.read_checkpoint(), self.ask_list(), {}, caught_up=self._quiet_looks >= enough
+            self.read_checkpoint(),
+            self.read_list(),
+            {},
+            caught_up=self._quiet_observations >= enough,
         )
 
     def observe_for_call(self, offered: Offered) -> None:
-        """See which pods a call may be for; read new ones, and unknown ones, from the API.
+        """Observe for a call, and read pods from the API that are new or not known yet.
 
         Args:
-            offered: what the kubelet offers in this call.
+            offered: the slots that the kubelet offers in this call.
         """
         with self._state as state:
             shown = state.known.uids
-        checkpoint, listed = self.read_checkpoint(), self.ask_list()
+        checkpoint, listed = self.read_checkpoint(), self.read_list()
         self._apply(checkpoint, listed, offered)
         deadline = self._reader.deadline(LIST_WITHIN)
         read: set[Key] = set()
@@ -122,42 +126,42 @@ class KubeletObserver:
             if not names:
                 break
             read.update(names)
-            if len(names) > _MOST_FETCHES:  # none is known: one answer for all
+            if len(names) > _MOST_FETCHES:  # one list instead of many requests
                 in_time = self._reader.refresh(within=LIST_WITHIN)
             else:
                 in_time = self._reader.read(names, deadline=deadline)
             if not in_time:
-                break  # List alone is enough to go on; the watch catches up later
+                break  # continue with List only; the watch catches up later
             self._wait_for_watch(names, shown)
             self._apply(checkpoint, listed, offered, read=names, shown=shown)
 
     def _wait_for_watch(self, names: Collection[Key], shown: AbstractSet[str]) -> None:
-        """Wait until the watch has shown the new pods, too: it is late on a busy node."""
-        for _ in range(_LOOKS_AT_WATCH):
-            come = [each for each in self._pods.pods() if each.id.key in names]
+        """Wait until the watch has reported the new pods, too: on a busy node it is late."""
+        for _ in range(_MOST_WATCH_CHECKS):
+            cached = [each for each in self._pods.pods() if each.id.key in names]
             if all(
                 kubelet_uid(each) in shown or each.id.uid in self._pods.uids_seen(each.id.key)
-                for each in come
+                for each in cached
             ):
                 return
             self._pause(_WATCH_PAUSE_S)
 
     def observe_after_relist(self, offered: Offered) -> None:
-        """List the pods of the node, before a call is refused that no container can be making."""
+        """List the node's pods and observe, before a call without matching container is refused."""
         self._reader.refresh(within=LIST_WITHIN)
         with self._state as state:
             state.drop_unconfirmed_guesses()
-        self._apply(self.read_checkpoint(), self.ask_list(), offered)
+        self._apply(self.read_checkpoint(), self.read_list(), offered)
 
     def read_checkpoint(self) -> Checkpoint | None:
-        """Read the checkpoint; ``None`` where it cannot be read, which its reader logs."""
+        """Read the checkpoint; ``None`` if it cannot be read, which its reader logs."""
         try:
             return self._checkpoint.read()
         except Unavailable:
             return None
 
-    def ask_list(self) -> Sequence[ListedPod] | None:
-        """Ask for ``List``; ``None`` where it cannot be had, which is logged."""
+    def read_list(self) -> Sequence[ListedPod] | None:
+        """Read ``List``; ``None`` if it is unavailable, which is reported."""
         try:
             return self._pod_resources.list(within=LIST_WITHIN)
         except Unavailable as error:
@@ -165,16 +169,16 @@ class KubeletObserver:
             return None
 
     def find_listed(self, ref: ContainerRef) -> HeldSlots | None:
-        """Ask ``List`` what a container holds; ``None`` where it does not show it (K4, K8)."""
+        """Return the slots of a container in ``List``; ``None`` if it is not shown (K4, K8)."""
         found = [
             container.held
-            for pod in self.ask_list() or ()
+            for pod in self.read_list() or ()
             for container in pod.containers
             if (pod.key, container.name) == (ref.pod.key, ref.container)
         ]
         return found[0] if len(found) == 1 else None
 
-    def _apply(  # noqa: PLR0913 -- what one look has shown
+    def _apply(  # noqa: PLR0913 -- the results of one observation
         self,
         checkpoint: Checkpoint | None,
         listed: Sequence[ListedPod] | None,
@@ -197,10 +201,10 @@ class KubeletObserver:
 def _find_unread(
     snapshot: AllocationSnapshot, last_call: LastCall, read: AbstractSet[Key]
 ) -> Sequence[Key]:
-    """Return the names of the pods, less those *read*, of which the API may show more.
+    """Return the names of pods to read from the API, except those in *read*.
 
-    These are new ones, the pod of the last call if it has not shown that, and pods that have
-    nothing any more: each of them may be another pod of its name.
+    These are new pods, the pod of the last call if the API has not shown it, and ended pods that
+    show no devices: each of these entries may be another pod with that name.
     """
     new, unknown = list[Key](), list[Key]()
     for each in snapshot.listed_changing:
@@ -208,14 +212,14 @@ def _find_unread(
         if (each.lacks or terminal) and last_call.is_new(each, snapshot):
             new.append(each.id.key)
         elif (each.info is None and last_call.is_target(each)) or (
-            each.ended and not each.shows and not terminal
+            each.ended and not each.shows_devices and not terminal
         ):
             unknown.append(each.id.key)
     return [each for each in dict.fromkeys((*new, *unknown)) if each not in read]
 
 
 _PAUSES = (0.05, 0.2)
-# After so many failures in a row the API server is unreachable, and another try a waste of time.
+# After so many failures in a row the API server counts as unreachable, and there is only one retry.
 _UNREACHABLE_AFTER = 4
 
 
@@ -240,7 +244,7 @@ class PodReader:
         return self._clock() + within
 
     def read(self, keys: Iterable[Key], *, deadline: float) -> bool:
-        """Ask for pods, one after the other; return whether all responses came in time."""
+        """Get pods, one after the other; return whether all responses came in time."""
         return all(self._read(key, deadline) for key in keys)
 
     def _read(self, key: Key, deadline: float) -> bool:
@@ -250,7 +254,7 @@ class PodReader:
             if left <= 0:
                 break
             try:
-                # So that a response that never comes leaves time for another try.
+                # Leave time for another try if there is no response.
                 within = left if pause is None else left / 2
                 self._pods.fetch(*key, within=within)
             except Unavailable:
@@ -263,7 +267,7 @@ class PodReader:
         return False
 
     def refresh(self, *, within: float) -> bool:
-        """List the node's pods once, in so many seconds; return whether that could be had."""
+        """List the node's pods once *within* so many seconds; return whether that succeeded."""
         try:
             self._pods.refresh(within=within)
         except Unavailable:

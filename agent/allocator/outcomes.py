@@ -1,7 +1,7 @@
-"""What comes of assignments: the pods' annotations, and what enforcement makes and removes.
+"""The outcomes of assignments: allocation annotations, and the files of enforcement.
 
-Containers are prepared one after the other; what is made on disk for one is not removed before
-its slots are assigned. The state's lock is not held meanwhile.
+Containers are prepared one after the other; files that are made for one are not removed before its
+slots are assigned. The state's lock is not held meanwhile.
 """
 
 import threading
@@ -17,7 +17,7 @@ from agent.allocator.grants import (
     Grant,
     allocations_of,
     entitlement,
-    is_news,
+    needs_annotation,
 )
 from agent.allocator.identity import kubelet_uid
 from agent.allocator.interfaces import AnnotationWriter, ContainerRef, Containers
@@ -31,22 +31,22 @@ from placement.pods import PodId, PodInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationPublisher:
-    """Hand what is news to the annotation writer. Called with the state's lock held."""
+    """Passes changed allocations to the annotation writer. Called with the state's lock held."""
 
     state: NodeState
     table: DeviceTable
     writer: AnnotationWriter
 
     def publish_all(self) -> None:
-        """Hand on what is complete and not shown yet, of any pod that the API shows."""
+        """Publish the allocations of all pods that the API shows, if complete and changed."""
         for info in self.state.known.shown:
             if info.demand and not info.terminal:
                 self.publish(info)
 
     def publish(self, info: PodInfo | None) -> None:
-        """Hand on what a pod got, once that is complete and its annotation does not show it."""
+        """Publish a pod's allocations, if they are complete and its annotation differs."""
         if info is None or not self.state.known.is_shown(kubelet_uid(info)):
-            return  # there is no pod to write to
+            return  # the API does not show the pod
         held = self.state.snapshot.containers(info.id)
         if not held:
             return
@@ -56,46 +56,46 @@ class AllocationPublisher:
             )
         except GrantError:
             return  # it holds slots of a card that this node no longer has
-        if found and is_news(found, info.annotated):
+        if found and needs_annotation(found, info.annotated):
             self.writer.put(info, found)
 
 
 class Enforcer(Protocol):
-    """What holds containers to their limits; one module of :mod:`agent.enforcement` each."""
+    """Enforces the limits of containers; each module of :mod:`agent.enforcement` has one."""
 
     def prepare_allocation(
         self, ref: ContainerRef, ids: frozenset[str], grant: Grant
     ) -> ContainerEdits:
-        """Return what an ``Allocate`` response must carry, and make on disk what it names.
+        """Return the edits that an ``Allocate`` response needs, and make the files that they mount.
 
-        The response follows from the IDs alone; *ref* is for whom it is made as far as is
-        known yet. Called before anything is assigned, and never twice at once.
+        The edits depend only on the IDs; *ref* is the container as far as it is known. Called
+        before the assignment, and never twice at the same time.
 
         Raises:
-            EnforcementError: it cannot be made; nothing is assigned, the pod is refused.
+            EnforcementError: the files cannot be made; nothing is assigned, the pod is refused.
         """
         ...
 
     def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
-        """Make ready for the container that is about to start with the core slots *ids*.
+        """Prepare the container that is about to start with the core slots *ids*.
 
-        What ``prepare_allocation`` made is made again where it is missing (a wiped disk). Comes
-        before every start, restarts included; several may come at once.
+        Missing files of ``prepare_allocation`` are made again (after a wiped disk). Called before
+        every start, restarts included, and possibly several times at once.
 
         Args:
-            ids: core slots.
-            entitlement: which container starts, and what it may use; ``None`` if not known.
+            ids: the core slots.
+            entitlement: that of the starting container; ``None`` if it is not known.
 
         Raises:
-            EnforcementError: it cannot be made; the start is vetoed and tried again.
+            EnforcementError: the files cannot be made; the start is vetoed and retried.
         """
         ...
 
     def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
-        """Of several containers that hold the same core slots, return the one about to start.
+        """Return the container that is about to start, of several with the same core slots.
 
-        Ordinary init containers hand on theirs (fact K7), and ``PreStartContainer`` says no more
-        than the slots.
+        The slots of ordinary init containers are reusable (fact K7), and ``PreStartContainer`` has
+        only the slots.
 
         Args:
             candidates: containers of one pod in the order in which they start; not empty.
@@ -103,12 +103,12 @@ class Enforcer(Protocol):
         ...
 
     def prune(self, pods: Collection[PodId]) -> None:
-        """Remove what was made for pods other than these: they are gone."""
+        """Remove the files of all pods except *pods*."""
         ...
 
 
 class EnforcementCoordinator:
-    """Puts an enforcer to work on what the snapshot says."""
+    """Calls the enforcer with the data of the snapshot."""
 
     def __init__(
         self,
@@ -118,47 +118,49 @@ class EnforcementCoordinator:
         table: DeviceTable,
         observer: KubeletObserver,
     ) -> None:
-        """Work on what *state* keeps."""
+        """Coordinate an enforcer for the node of *state*."""
         self._enforcer = enforcer
         self._state = state
         self._table = table
         self._observer = observer
-        self._making = threading.Lock()
+        self._preparing = threading.Lock()
 
     @contextmanager
-    def making(
+    def preparing(
         self, ref: ContainerRef, ids: frozenset[str], grant: Grant, *, unlimited: bool = False
     ) -> Iterator[ContainerEdits]:
-        """Make what a container will find; inside, it is assigned, and nothing is swept away.
+        """Prepare the files of a container; in the ``with`` block they are not removed.
+
+        The caller assigns the slots in the block.
 
         Args:
             ref: the container.
-            ids: the slots that it is given.
-            grant: what they stand for.
-            unlimited: make nothing, since these slots limit nothing.
+            ids: the slots that it gets.
+            grant: the same as a grant.
+            unlimited: prepare nothing, since these slots set no limit.
 
         Raises:
-            EnforcementError: it cannot be made.
+            EnforcementError: the files cannot be made.
         """
         if unlimited:
             yield ContainerEdits()
             return
-        with self._making:
+        with self._preparing:
             yield self._enforcer.prepare_allocation(ref, ids, grant)
 
     def start(
         self, pod: PodId, info: PodInfo | None, held: Containers, ids: frozenset[str]
     ) -> None:
-        """Make ready for the container that is about to start with these core slots.
+        """Prepare the container that is about to start with these core slots.
 
         Args:
             pod: its pod.
-            info: what the API shows of the pod.
-            held: what the containers of the pod hold; several may hold these slots (K7).
+            info: the pod in the API.
+            held: the slots of the pod's containers; several may hold these slots (K7).
             ids: the core slots.
 
         Raises:
-            EnforcementError: it cannot be made ready.
+            EnforcementError: its files cannot be made.
         """
         order = [each.name for each in info.demand.containers] if info is not None else sorted(held)
         found = [
@@ -171,10 +173,10 @@ class EnforcementCoordinator:
         self._enforcer.prepare_start(ids, about or next(iter(candidates), None))
 
     def entitled(self, runtime_uid: str, container: str) -> Entitlement | None:
-        """Return what a running container may use; ``None`` when it holds nothing here.
+        """Return the entitlement of a running container; ``None`` if it holds nothing here.
 
         Args:
-            runtime_uid: its pod, by what cannot come back as a name can.
+            runtime_uid: the UID of its pod in the runtime; unlike a name it is never reused.
             container: its name.
         """
         with self._state as state:
@@ -183,7 +185,7 @@ class EnforcementCoordinator:
             self._observer.observe()
         with self._state as state:
             snapshot, known = state.snapshot, state.known
-        # One pod, unless a UID was forged.
+        # It is one pod, unless a UID was forged.
         pods = [each for each in snapshot.pods if each.uid == runtime_uid]
         for pod in sorted(pods, key=lambda each: each.id):
             slots, info = pod.held.get(container, {}), known.find(pod.id)
@@ -193,16 +195,15 @@ class EnforcementCoordinator:
         return None
 
     def sweep(self) -> None:
-        """Release what was made for pods that are gone.
+        """Remove the files of pods that neither the API nor the snapshot nor ``List`` shows.
 
-        Kept is what the API shows, what the snapshot has, and what ``List`` shows; while that
-        cannot be had, everything is.
+        While ``List`` is unavailable nothing is removed.
         """
-        entries = self._observer.ask_list()
+        entries = self._observer.read_list()
         if entries is None:
             return
         listed = {PodId(each.namespace, each.name, "") for each in entries}
-        with self._making:
+        with self._preparing:
             with self._state as state:
                 known = {each.id for each in state.known.shown}
                 holders = {each.id for each in state.snapshot.pods if each.held}

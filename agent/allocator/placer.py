@@ -1,4 +1,4 @@
-"""Placing on the snapshot: from what the kubelet offers and what is held, to device IDs."""
+"""Placement: chooses slots among those that the kubelet offers, by the snapshot."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +18,13 @@ from placement.topology import Links
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a container is placed.
+    """The result of a placement.
 
     Attributes:
-        cards: its cards, by index.
-        slots: its places of the resource asked for.
-        plan: the places meant for its pod's containers from here on.
-        replaced: the cards that a scheduler chose, where others were taken.
+        cards: the container's cards, by index.
+        slots: its slots of the requested resource.
+        plan: the cards planned for this and the later containers of the pod.
+        replaced: the cards that a scheduler chose, if others were taken.
     """
 
     cards: tuple[str, ...]
@@ -39,8 +39,8 @@ class Placer:
 
     Attributes:
         table: the node's device IDs.
-        links: how the node's cards are connected.
-        unhealthy: why a card, by UUID, may not be given out; empty when it may.
+        links: the links between the node's cards.
+        unhealthy: returns why a card, by UUID, gets no new container; empty if it does.
     """
 
     table: DeviceTable
@@ -48,14 +48,14 @@ class Placer:
     unhealthy: Callable[[str], str]
 
     def place(self, request: PlacementRequest, snapshot: AllocationSnapshot) -> Placement:
-        """Choose cards and places for one container.
+        """Choose cards and slots for one container.
 
         Args:
-            request: the container, and what the kubelet offers.
-            snapshot: who holds what.
+            request: the container, and the slots that the kubelet offers.
+            snapshot: the present snapshot.
 
         Raises:
-            PlacementError: nothing fits; names the container that cannot be placed.
+            PlacementError: nothing fits; the message names the container that cannot be placed.
         """
         found = SearchInput(
             request,
@@ -73,19 +73,19 @@ class Placer:
         cards = tuple(found.cards.names[at] for at in plan[container.name].cards)
         within = {card: self.table.among(resource, card, found.offered) for card in cards}
         slots = pick(container.demand, resource, cards, free=within, must=request.must)
-        asked = {each for each in Resource if count_of(container.demand, each)}
-        first = asked - {resource} <= step.lacking
+        wanted = {each for each in Resource if count_of(container.demand, each)}
+        first = wanted - {resource} <= step.lacking
         replaced = step.chosen if first and step.chosen and set(step.chosen) != {*cards} else ()
         return Placement(cards, slots, plan, replaced)
 
     def _plan(self, request: PlacementRequest, found: SearchInput, step: ContainerStep) -> Plan:
-        """Make the first attempt that succeeds; refuse as the last guaranteed one did."""
+        """Return the first plan that succeeds; else raise the error of the last guaranteed one."""
         steps = [step, *_steps_after(request, found)]
-        handing_on = any(each.container.kind is ContainerKind.INIT for each in steps)
+        reuses = any(each.container.kind is ContainerKind.INIT for each in steps)
         refusal: NoPlacement | None = None
         for together in (steps, steps[:1]):
             hinted = _hinted(together)
-            for free, guaranteed in _attempts(request, found, together, handing_on=handing_on):
+            for free, guaranteed in _attempts(request, found, together, reuses=reuses):
                 for tried in (hinted, together) if hinted else (together,):
                     try:
                         plan = make_plan(
@@ -103,10 +103,10 @@ class Placer:
                         names = [each.container.name for each in together]
                         return dict(zip(names, plan, strict=True))
                     if tried is together:
-                        refusal = None  # given up, which says nothing
+                        refusal = None  # the search was abandoned: its result is not known
             if refusal is not None and (request.sole_candidate or len(steps) == 1):
                 raise refusal
-        raise refusal or NoPlacement("no place was found")
+        raise refusal or NoPlacement("no placement was found")
 
 
 def _attempts(
@@ -114,12 +114,12 @@ def _attempts(
     found: SearchInput,
     steps: Sequence[ContainerStep],
     *,
-    handing_on: bool,
+    reuses: bool,
 ) -> Iterator[tuple[Sequence[Amounts], bool]]:
-    """List what may be free for *steps*, under all assumptions and weaker ones; if it is sure.
+    """Yield the free amounts to try for *steps*, and whether the plan must be guaranteed.
 
-    Where containers hand places on (K7), the plan should hold whichever the kubelet chooses; if
-    there is none such, one that may hold will do.
+    The strictest assumptions come first. If containers reuse slots (K7), the plan should hold
+    whichever slots the kubelet chooses; if there is no such plan, one that may hold is accepted.
     """
     tried: list[Sequence[Amounts]] = []
     for assumptions in request.assumptions.relaxed():
@@ -128,26 +128,26 @@ def _attempts(
             continue
         tried.append(free)
         for guaranteed in (True, False):
-            if guaranteed or handing_on or any(map(any, found.reusable)):
+            if guaranteed or reuses or any(map(any, found.reusable)):
                 yield free, guaranteed
 
 
 def _hinted(steps: Sequence[ContainerStep]) -> Sequence[ContainerStep]:
-    """Insist on what a scheduler chose; nothing where that is no other than trying it first.
+    """Return *steps* with the scheduler's choices made strict; empty if that changes nothing.
 
-    One of which no scheduler has chosen the cards goes where those after it can have theirs.
-    Init containers and sidecars have no hint. Placed first, as if nobody had one, they would take
-    those after them along (K7), or away from their cards.
+    Init containers and sidecars may have no chosen cards. If they were placed first without regard
+    to later choices, later containers would follow them (K7), or lose their chosen cards. So such a
+    container is placed where the later ones can have their cards.
     """
-    free = next((place for place, step in enumerate(steps) if not step.chosen), len(steps))
-    if not any(step.chosen and not step.strict for step in steps[free:]):
+    first = next((position for position, step in enumerate(steps) if not step.chosen), len(steps))
+    if not any(step.chosen and not step.strict for step in steps[first:]):
         return ()
     return [replace(step, strict=bool(step.chosen)) for step in steps]
 
 
 def _steps_after(request: PlacementRequest, found: SearchInput) -> list[ContainerStep]:
-    """Return what is to be found for the containers after the one that is asking."""
-    # By name: what it asks for may have been raised.
+    """Return the steps of the search for the containers after the target."""
+    # Compare names: the target's request may have been raised.
     names = [each.name for each in request.pod.containers]
     steps: list[ContainerStep] = []
     for each in request.pod.containers[names.index(request.container.name) + 1 :]:
@@ -162,12 +162,12 @@ def _steps_after(request: PlacementRequest, found: SearchInput) -> list[Containe
 
 
 def at_least(container: ContainerDemand, table: DeviceTable) -> ContainerDemand:
-    """Work out what a container must ask for of which only the memory is known.
+    """Return the smallest request of a container of which only the memory is known.
 
-    More memory than any card has is asked for with whole cards.
+    More memory than any card has needs whole cards.
     """
     largest = max(
-        (table.places(Resource.MEMORY, card) for card in table.inventory.cards), default=0
+        (table.slot_count(Resource.MEMORY, card) for card in table.inventory.cards), default=0
     )
     memory = container.demand.memory
     if memory <= largest or not container.demand.is_share or not largest:
@@ -184,30 +184,30 @@ def pick(
     free: Mapping[str, Iterable[Slot]],
     must: Sequence[Slot] = (),
 ) -> list[Slot]:
-    """Choose the places on the chosen cards, lowest first.
+    """Choose slots on the chosen cards, lowest numbers first.
 
     Args:
-        demand: what the container asks for.
-        resource: which resource is asked for.
+        demand: the container's request.
+        resource: the requested resource.
         cards: the chosen cards, by index.
-        free: places within reach, by card, ascending; they include *must*.
-        must: places to be taken.
+        free: available slots, by card, ascending; they include *must*.
+        must: slots that must be taken.
 
     Raises:
-        PlacementError: the cards do not have enough places.
+        PlacementError: the cards do not have enough slots.
     """
     size = count_of(demand, resource)
     quota = dict(zip(cards, demand.per_card(resource), strict=True))
     chosen = list(must)
     taken = set(must)
     for card in cards:
-        room = max(quota[card] - sum(slot.card == card for slot in must), 0)
-        fresh = (slot for slot in free.get(card, ()) if slot not in taken)
-        chosen += islice(fresh, room)
+        count = max(quota[card] - sum(slot.card == card for slot in must), 0)
+        unused = (slot for slot in free.get(card, ()) if slot not in taken)
+        chosen += islice(unused, count)
     chosen = chosen[:size] if len(must) <= size else list(must)
     if len(chosen) < size:
         raise PlacementError(
-            f"{size} places of {resource} were asked for on {', '.join(cards)}, "
-            f"{len(chosen)} are free there"
+            f"{size} {resource.unit} were requested on {', '.join(cards)}, "
+            f"but {len(chosen)} are free there"
         )
     return chosen

@@ -1,4 +1,4 @@
-"""``PreStartContainer``: prove that the container about to start is the one that was meant."""
+"""``PreStartContainer``: verifies that the starting container holds the slots of the call."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +18,8 @@ from placement.pods import PodId, PodInfo
 from placement.topology import Links
 
 # How often the checkpoint is read until it has these slots, and the pause between in seconds: it
-# may be one container old (K33). The kubelet gives a start 30 s (K10).
-_LOOKS = 20
+# may lack the newest container (K33). The kubelet's timeout for this call is 30 s (K10).
+_CHECKPOINT_READS = 20
 _PAUSE_S = 0.05
 
 Pause = Callable[[float], object]
@@ -28,13 +28,13 @@ Pause = Callable[[float], object]
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """Which container is about to start, by the checkpoint.
+    """The starting container, as the checkpoint proves it.
 
     Attributes:
-        uid: the kubelet's UID of its pod.
-        ref: the container; its pod has no name where only the checkpoint knows it.
-        info: what the API shows of its pod.
-        held: what the containers of its pod hold.
+        uid: its pod's UID in the kubelet.
+        ref: the container; its pod has no name if only the checkpoint has it.
+        info: its pod in the API.
+        held: the slots of its pod's containers.
     """
 
     uid: str
@@ -45,7 +45,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreStartCall:
-    """``PreStartContainer``: the start is allowed, vetoed, or allowed without proof."""
+    """``PreStartContainer``: allows a start, vetoes it, or allows it without proof."""
 
     state: NodeState
     table: DeviceTable
@@ -59,15 +59,15 @@ class PreStartCall:
         """Return if the container that holds these slots may start.
 
         Raises:
-            Refusal: what it holds contradicts what it asks for; the start is vetoed.
+            Refusal: the container's slots contradict its request; the start is vetoed.
         """
         ids = frozenset(device_ids)
         ref: ContainerRef | None = None
         try:
-            self.table.read(resource, device_ids)  # none that another plugin has given
+            self.table.read(resource, device_ids)  # raises for IDs of another plugin
             proof = self._prove(resource, ids)
             if proof is not None:
-                ref = proof.ref if proof.ref.pod.name else None  # nobody has told its name
+                ref = proof.ref if proof.ref.pod.name else None  # the pod's name is not known
                 self._check(proof, resource, ids)
             if resource is Resource.CORE:
                 self._start(proof, ids)
@@ -78,8 +78,8 @@ class PreStartCall:
             self.decision_log.decided("prestart", ref, resource, Evidence.RECORD, ids)
 
     def _prove(self, resource: Resource, ids: frozenset[str]) -> _Proof | None:
-        """Find the container that holds these slots by the checkpoint; log where none does."""
-        for look in range(_LOOKS):
+        """Find the container that holds these slots in the checkpoint; report if none does."""
+        for read in range(_CHECKPOINT_READS):
             checkpoint = self.observer.read_checkpoint()
             if checkpoint is None:
                 reason = "the kubelet's checkpoint cannot be read"
@@ -87,10 +87,10 @@ class PreStartCall:
             found = self._owner(checkpoint, resource, ids)
             if found is not None:
                 return found
-            if look < _LOOKS - 1:
+            if read < _CHECKPOINT_READS - 1:
                 self.pause(_PAUSE_S)
         else:
-            reason = "the kubelet's checkpoint shows no container with exactly these places"
+            reason = "the kubelet's checkpoint shows no container with exactly these devices"
         with self.state as state:
             holders = state.snapshot.find(resource, ids)
         self.decision_log.unproven(holders[0] if holders else None, ids, reason)
@@ -99,11 +99,10 @@ class PreStartCall:
     def _owner(
         self, checkpoint: Checkpoint, resource: Resource, ids: frozenset[str]
     ) -> _Proof | None:
-        """Return the container that holds these slots by *checkpoint*.
+        """Return the container that holds these slots in *checkpoint*; correct wrong guesses.
 
-        The entry of an ended pod may show the same (K29), and a file that comes late that of a
-        rejected one (K33): what was not guessed is known better. A guess that was wrong is
-        corrected.
+        The entry of an ended pod may have the same slots (K29), and a late checkpoint those of a
+        rejected pod (K33). So an assignment that was no guess takes precedence.
         """
         with self.state as state:
             holders = state.snapshot.find(resource, ids)
@@ -111,17 +110,17 @@ class PreStartCall:
             found = []
             for uid, name in checkpoint.owners(resource, ids):
                 info = state.known.by_uid(uid)
-                known = state.snapshot.of_uid(uid)
+                known = state.snapshot.pod_by_uid(uid)
                 pod = info.id if info is not None else PodId("", "", uid)
                 pod = pod if info is not None or known is None else known.id
                 ref = ContainerRef(pod, name)
-                # A current pod whose UID is not known is known by its name alone.
+                # If the current pod's UID is not known, only its name can be compared.
                 nameless = (each for each in holders if each.container == name and not each.pod.uid)
                 may_be = (each for each in nameless if not pod.name or each.pod.key == pod.key)
                 named = next(may_be, None)
-                mine = ref in holders or named is not None
+                is_holder = ref in holders or named is not None
                 proof = _Proof(uid, ref if pod.name else named or ref, info, checkpoint.pods[uid])
-                found.append((not mine, state.has_ended(uid), proof))
+                found.append((not is_holder, state.has_ended(uid), proof))
             found.sort(key=lambda each: each[:2])
             corrections = state.correct(checkpoint) if found else []
         for each in corrections:
@@ -132,14 +131,14 @@ class PreStartCall:
         return None if unknown and holders and (ended or not guessed) else first
 
     def _check(self, proof: _Proof, resource: Resource, ids: frozenset[str]) -> None:
-        """Compare what a container holds with what it asks for.
+        """Compare a container's slots with its request.
 
         Raises:
             GrantError: they contradict each other.
         """
         info, name = proof.info, proof.ref.container
-        places = proof.held[name]
-        found = (grant_of(self.table, each, places.get(each)) for each in Resource)
+        slots = proof.held[name]
+        found = (grant_of(self.table, each, slots.get(each)) for each in Resource)
         grants = [each for each in found if each is not None]
         container = info.demand.of(name) if info is not None else None
         if container is not None:
@@ -148,23 +147,23 @@ class PreStartCall:
             self._check_complete(proof, container)
         check_together(grants)
         with self.state as state:
-            unadvised = state.is_unadvised(ids)
+            without_wishes = state.was_without_wishes(ids)
             state.prove(proof.uid, name, resource)
             self.publisher.publish(info)
-        if info is not None and (not info.running or unadvised):
+        if info is not None and (not info.running or without_wishes):
             self._check_wishes(resource, ids, info)
 
     def _check_complete(self, proof: _Proof, container: ContainerDemand) -> None:
-        """Veto a container for which the kubelet has passed over a resource (fact K11).
+        """Veto a container for which the kubelet has skipped a resource (fact K11).
 
-        The file alone may show less than a container has (K30, K33): ``List`` has the last word.
+        The checkpoint may show less than a container holds (K30, K33), so ``List`` decides.
 
         Raises:
-            GrantError: naming the resource.
+            GrantError: a resource is missing; the message names it.
         """
-        places = proof.held[container.name]
+        slots = proof.held[container.name]
         lacking = [
-            each for each in Resource if count_of(container.demand, each) and not places.get(each)
+            each for each in Resource if count_of(container.demand, each) and not slots.get(each)
         ]
         if not lacking:
             return
@@ -172,23 +171,24 @@ class PreStartCall:
         for each in lacking:
             if listed is not None and not listed.get(each):
                 raise GrantError(
-                    f"no places of {each}, but the container asks for "
+                    f"no {each.unit}, but the container requests "
                     f"{count_of(container.demand, each)}: the kubelet did not know the resource "
-                    "when it admitted the pod; delete the pod, and its successor has both"
+                    "when it admitted the pod; delete the pod, and its successor gets both"
                 )
 
     def _check_wishes(self, resource: Resource, ids: frozenset[str], info: PodInfo) -> None:
-        """Veto a container whose cards are not what its pod's author wishes.
+        """Veto a container whose cards contradict the wishes of its pod's author.
 
-        They were not known when the card was chosen: neither watch nor API had shown the pod.
+        The wishes were not known when the cards were chosen: neither watch nor API had shown the
+        pod.
 
         Raises:
-            GrantError: naming the cards and the annotations.
+            GrantError: they contradict; the message names the cards and the annotations.
         """
         ruled_out = []
         cards, link = translate(resource, self.table.read(resource, ids)).cards, info.wishes.link
         inventory = self.table.inventory
-        if not Links(inventory).hold_together(inventory.positions(cards), link):
+        if not Links(inventory).fulfils(inventory.positions(cards), link):
             ruled_out.append(f"{', '.join(cards)} by gpu-link ({link})")
         for card in cards:
             found = self.table.inventory.card(card)
@@ -198,7 +198,7 @@ class PreStartCall:
         if ruled_out:
             raise GrantError(
                 f"cards that the pod's annotations rule out: {', '.join(ruled_out)}; the pod was "
-                "not known when they were chosen: delete it, and its successor is placed anew"
+                "not known when they were chosen: delete it, and its successor is placed again"
             )
 
     def _start(self, proof: _Proof | None, ids: frozenset[str]) -> None:

@@ -1,15 +1,16 @@
-"""Which container a call of the kubelet is for: its target. Pure.
+"""Resolves the target of a call: the container that the kubelet makes it for. Pure.
 
 The kubelet admits one pod at a time, its containers in order (K1), and lists a pod when its
-admission begins (K3). So the call is for a pod that is listed only since the last call: such a new
-pod proves that all admissions before it have ended. Without one it is for the pod of the last call
-(R3, :class:`LastCall`). Within the pod it is for the first container that lacks something of what
-it asks for (R4, :func:`next_container`).
+admission begins (K3). So the target's pod is a pod that is listed only since the last call: such a
+new pod proves that all earlier admissions have ended. If no pod is new, it is the pod of the last
+call (R3, :class:`LastCall`). Within the pod the target is the first container that lacks a part of
+its request (R4, :func:`next_container`).
 
 :func:`resolve` decides. The evidence is ``witness`` if only one container can be the target and its
-pod is :attr:`~agent.allocator.snapshot_pod.SnapshotPod.sure`, among new pods of which none was
-ruled out, or as the pod of a last call that was right. Else, and always without ``List``, it is
-``order``: the likeliest. The rules are in docs/architecture.md, the facts in kubelet-facts.md.
+pod is :attr:`~agent.allocator.snapshot_pod.SnapshotPod.sure`. In addition, its pod must be new, and
+no new pod was ruled out, or it must be the pod of a last call that was right. Otherwise, and always
+without ``List``, the evidence is ``order``, and the target is the likeliest container. The rules
+are in docs/architecture.md, the facts in docs/kubelet-facts.md.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -27,17 +28,17 @@ from placement.pods import PodId, PodInfo
 
 @dataclass(frozen=True, slots=True)
 class LastCall:
-    """The pod of the last call, and what ``List`` showed then.
+    """State kept from one call to the next: it tells new pods from pods listed before (R3).
 
     Attributes:
-        pod: the pod of the last call, by the kubelet's UID; ``None`` before the first call to
-            this kubelet.
-        signatures: how often ``List`` showed each one then; ``None`` where that is not known.
-        guessed: whether *pod* was a guess. It was right once ``List`` shows what the pod got.
-        finished: pods that lacked something, or had ended, while another was the target, or when a
-            call was refused: their admission has ended.
-        fallback: the last call before this guess; valid again if *pod* was wrong.
-        ruled_out: pods that were guessed since *fallback*, wrongly.
+        pod: the pod of the last call, by the kubelet's UID; ``None`` before the first call of
+            this kubelet instance.
+        signatures: how often ``List`` showed each signature then; ``None`` if that is not known.
+        guessed: whether *pod* was a guess. It was right if ``List`` shows the pod's slots later.
+        finished: pods whose admission has ended: they lacked devices, or had ended, while another
+            pod was the target, or when a call was refused.
+        fallback: the last call before this guess; it becomes valid again if *pod* was wrong.
+        ruled_out: pods that were wrongly guessed since *fallback*.
     """
 
     pod: PodId | None = None
@@ -48,32 +49,33 @@ class LastCall:
     ruled_out: frozenset[PodId] = frozenset()
 
     def after(self, snapshot: AllocationSnapshot, target: PodId, *, guessed: bool) -> "LastCall":
-        """Return what a call for *target* leaves for the next."""
+        """Return the state after a call for *target*."""
         found = snapshot.pod(target)
-        me = found.kubelet_id if found is not None else target
-        if not snapshot.listing:  # a pod that is guessed without List may not be listed yet
-            return replace(self, pod=me, guessed=True, fallback=None)
+        target_id = found.kubelet_id if found is not None else target
+        if not snapshot.listing:  # the guessed pod may not be listed yet
+            return replace(self, pod=target_id, guessed=True, fallback=None)
         others = [each for each in snapshot.listed_changing if each.id != target]
         return LastCall(
-            me,
+            target_id,
             snapshot.signatures,
             guessed,
             self._finished_of(others),
-            self.fallback if me == self.pod else replace(self, fallback=None),
-            self.ruled_out if me == self.pod else frozenset(),
+            self.fallback if target_id == self.pod else replace(self, fallback=None),
+            self.ruled_out if target_id == self.pod else frozenset(),
         )
 
     def refused(self, snapshot: AllocationSnapshot) -> "LastCall":
-        """Return what a refusal leaves: every listed pod that lacks something is rejected."""
+        """Return the state after a refusal: every listed pod that lacks devices is rejected."""
         if not snapshot.listing:
             return self
         rejected = self._finished_of(snapshot.listed_changing)
         return replace(self, signatures=snapshot.signatures, guessed=True, finished=rejected)
 
     def _finished_of(self, pods: Iterable[SnapshotPod]) -> frozenset[PodId]:
-        """Return those of *pods* whose admission has ended, if the call was for none of them.
+        """Return the pods whose admission has ended, given that the call was for none of *pods*.
 
-        What an ended pod had may go from the checkpoint next: then it looks like one that waits.
+        This includes ended pods: once their entries leave the checkpoint, they look like waiting
+        ones.
         """
         return frozenset(
             each.kubelet_id
@@ -82,17 +84,17 @@ class LastCall:
         )
 
     def before_wrong_guess(self) -> "LastCall":
-        """Return the last call to go on from when the guess at this one was wrong."""
+        """Return the state to continue from if the guess of this call was wrong."""
         if not self.guessed or self.pod is None:
             return self
-        if self.fallback is None:  # it was guessed without List, and may come yet
+        if self.fallback is None:  # it was guessed without List, and its call may still come
             return replace(self, pod=None)
         return replace(self.fallback, ruled_out=self.fallback.ruled_out | {self.pod})
 
     def forget_unlisted(self, snapshot: AllocationSnapshot) -> "LastCall":
-        """Forget what is not in ``List``: a name that comes back is another pod's.
+        """Return the state without unlisted pods: if their names are listed again, they are new.
 
-        *snapshot* may be of a look without a call.
+        *snapshot* may be that of an observation without a call.
         """
         if not snapshot.listing:
             return self
@@ -105,42 +107,41 @@ class LastCall:
         return replace(self, pod=pod, signatures=then, fallback=fallback)
 
     @property
-    def is_blind(self) -> bool:
+    def was_guessed_without_list(self) -> bool:
         """Whether the last call was guessed without ``List``."""
         return self.guessed and self.fallback is None
 
     def is_target(self, pod: SnapshotPod) -> bool:
-        """Return whether the last call was for *pod*; its UID may not have been known then."""
+        """Return whether the last call was for *pod*, whose UID may not have been known then."""
         last = self.pod
         return last is not None and last.key == pod.id.key and last.uid in {"", pod.uid}
 
     def is_new(self, pod: SnapshotPod, snapshot: AllocationSnapshot) -> bool:
         """Return whether a pod is listed only since the last call.
 
-        If ``List`` shows n more pods of its signature than then, the n newest that show nothing are
-        new; and the pod of the last call, if ``List`` could not be had in that. If nothing is known
-        of the last call, every pod is.
+        If ``List`` shows n more pods with its signature than then, the n newest without devices are
+        new. The pod of the last call is new, too, if ``List`` was unavailable in that call. If
+        nothing is known of the last call, every pod is new.
         """
         if self.signatures is None or pod.signature not in self.signatures:
             return True
         grown = snapshot.signatures.get(pod.signature, 0) - self.signatures[pod.signature]
-        if pod.shows or grown <= 0:
-            return grown > 0 and self.is_blind and self.is_target(pod)
+        if pod.shows_devices or grown <= 0:
+            return grown > 0 and self.was_guessed_without_list and self.is_target(pod)
         alike = (each for each in snapshot.listed_changing if each.signature == pod.signature)
-        known = [each for each in alike if not each.shows and each.info is not None]
+        known = [each for each in alike if not each.shows_devices and each.info is not None]
         known.sort(key=lambda each: (each.sure, each.rank), reverse=True)
         return pod.info is None or pod in known[:grown]
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRequest:
-    """What a call says of its target.
+    """The facts that a call has about its target.
 
     Attributes:
-        resource: the resource that is asked for.
-        size: how many slots of it.
-        owner: the pod whose init container's slots the call names (K7); ``None`` where it names
-            none.
+        resource: the requested resource.
+        size: the requested number of slots.
+        owner: the pod whose init container's slots the call names (K7); ``None`` if it names none.
     """
 
     resource: Resource
@@ -154,10 +155,10 @@ class Resolution:
 
     Attributes:
         pod: its pod.
-        container: what it asks for.
-        info: what the API shows of the pod; ``None`` where only the kubelet knows it.
+        container: its name and request.
+        info: its pod in the API; ``None`` if only the kubelet knows it.
         evidence: ``witness`` or ``order``.
-        rivals: the other containers that may be the target as well, the likeliest first.
+        rivals: the other containers that may be the target, the likeliest first.
     """
 
     pod: PodId
@@ -179,17 +180,17 @@ def resolve(
     *,
     last_resort: bool = True,
 ) -> Resolution:
-    """Return the container that a call is for.
+    """Return the target of a call.
 
     Args:
-        request: what the call says.
-        snapshot: who holds what.
-        last_call: what the last call has left.
+        request: the facts that the call has about it.
+        snapshot: the present snapshot.
+        last_call: the state kept from the last call.
         last_resort: also try pods that were listed before the last call, which was not for them.
-            Their admission has ended if all is known, which it may not be.
+            Their admission has ended, unless the agent has missed something.
 
     Raises:
-        ResolutionError: no container can be the target; the message says which are waiting.
+        ResolutionError: no container can be the target; the message has the waiting ones.
     """
     tiers = _tiers(snapshot, last_call)
     in_order = [(tiers.new, tiers.new_is_certain), (tiers.last, tiers.last_is_certain)]
@@ -209,15 +210,15 @@ def resolve(
                 key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing
             )
             sole = certain and len(found) == 1 and bool(known) and known[0][0].sure
-            # One that counts as listed before may be a new pod of the same name. A call that names
-            # an init container's slots is no exception: whose they are may be a guess itself.
+            # A pod that counts as listed before may be a new one with the same name. This is true
+            # even if the call names an init container's slots: their owner may be a guess itself.
             rivalled = any(next_container(request, each) for each in tiers.unfinished)
             evidence = Evidence.WITNESS if sole and not rivalled else Evidence.ORDER
             first, *rivals = (
                 Resolution(pod.id, container, pod.info, evidence) for pod, container in candidates
             )
             return replace(first, rivals=tuple(rivals))
-    raise ResolutionError(_nothing_fits(request, snapshot))
+    raise ResolutionError(_explain_failure(request, snapshot))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +226,12 @@ class _Tiers:
     """The pods that may be the target, the likeliest first (R3).
 
     Attributes:
-        new: new pods; without ``List``, which alone shows which are, every pod.
+        new: new pods; without ``List`` every pod, since only ``List`` shows new ones.
         last: the pod of the last call.
-        unfinished: the other pods of which it is not known that their admission has ended.
+        unfinished: the other pods whose admission may not have ended.
         old: all other pods, those of *unfinished* included.
-        new_is_certain: of *new*, a sole candidate is certain.
-        last_is_certain: of *last*, a sole candidate is certain.
+        new_is_certain: whether a sole candidate of *new* is certain.
+        last_is_certain: whether a sole candidate of *last* is certain.
     """
 
     new: Sequence[SnapshotPod]
@@ -243,18 +244,18 @@ class _Tiers:
 
 def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
     if not snapshot.listing:
-        return _Tiers([each for each in snapshot.changing if each.may_ask])
+        return _Tiers([each for each in snapshot.changing if each.may_be_target])
     new, last, old = list[SnapshotPod](), list[SnapshotPod](), list[SnapshotPod]()
     for each in snapshot.listed_changing:
-        if each.may_ask and last_call.is_new(each, snapshot):
+        if each.may_be_target and last_call.is_new(each, snapshot):
             new.append(each)
-        elif each.may_ask:
+        elif each.may_be_target:
             is_last = last_call.is_target(each) and each.kubelet_id not in last_call.finished
             (last if is_last else old).append(each)
     untried = [each for each in new if each.kubelet_id not in last_call.ruled_out] or new
-    # The pod of the last call is certain if no new pod lacks anything, and it was no guess, or
-    # List shows what it got.
-    last_is_right = not last_call.guessed or all(each.shows for each in last)
+    # The pod of the last call is certain if no new pod lacks devices, and if it was no guess or
+    # List shows its devices.
+    last_is_right = not last_call.guessed or all(each.shows_devices for each in last)
     return _Tiers(
         untried,
         last,
@@ -268,9 +269,10 @@ def _tiers(snapshot: AllocationSnapshot, last_call: LastCall) -> _Tiers:
 def _order(
     pod: SnapshotPod, snapshot: AllocationSnapshot, last_call: LastCall
 ) -> tuple[object, ...]:
-    """Return a sort key: with ``List``, sorted in reverse, the newest is the likeliest.
+    """Return a sort key for likelihood.
 
-    Without it that is the pod of the last call, then pods that have something, then the oldest.
+    With ``List`` it is sorted in reverse: the newest pod is the likeliest. Without ``List`` the
+    order is: the pod of the last call, then pods with devices, then the oldest.
     """
     if snapshot.listing:
         return last_call.is_target(pod) and bool(pod.held), pod.rank, pod.id
@@ -278,7 +280,7 @@ def _order(
 
 
 def next_container(request: TargetRequest, pod: SnapshotPod) -> ContainerDemand | None:
-    """Return the first container of *pod* that lacks something, if it asks for just this (R4)."""
+    """Return the first container of *pod* that lacks devices, if its request matches (R4)."""
     if pod.info is None:
         return _next_of_unknown(request, pod)
     container = pod.find_lacking()
@@ -290,9 +292,9 @@ def next_container(request: TargetRequest, pod: SnapshotPod) -> ContainerDemand 
 def _next_of_unknown(request: TargetRequest, pod: SnapshotPod) -> ContainerDemand | None:
     """Return the likeliest container of a pod that only the kubelet knows.
 
-    It is one that has another resource and not this one, unless it has whole cards, which may be
-    asked for without memory. Else it is the first without this one, from the last container on
-    that has something. The size is not compared: only the API tells what a container asks for.
+    It is a container that has the other resource but not this one, unless it has whole cards, which
+    may be requested without memory. Otherwise it is the first container without this resource, from
+    the last one with devices on. The size is not compared: only the API has the requests.
     """
     names = [one.name for one in pod.listed.containers] if pod.listed is not None else []
     begun = [
@@ -316,9 +318,9 @@ def _next_of_unknown(request: TargetRequest, pod: SnapshotPod) -> ContainerDeman
 
 
 def assumed_container(name: str, held: Mapping[Resource, Sized]) -> ContainerDemand:
-    """Return what a container must ask for, of a pod that only the kubelet knows, by what it has.
+    """Return the smallest request of a container with these slots, whose pod is not in the API.
 
-    A share has cores and memory: where one is not known yet, one unit of it is assumed.
+    A share has cores and memory: if one of them is not known yet, one unit of it is assumed.
     """
     counts = {each: len(held.get(each, ())) for each in Resource}
     counts[Resource.CORE] = cores = max(counts[Resource.CORE], 1)
@@ -329,16 +331,13 @@ def assumed_container(name: str, held: Mapping[Resource, Sized]) -> ContainerDem
 _MOST_NAMED = 5
 
 
-def _nothing_fits(request: TargetRequest, snapshot: AllocationSnapshot) -> str:
-    """Return what was asked and what was waiting."""
+def _explain_failure(request: TargetRequest, snapshot: AllocationSnapshot) -> str:
+    """Return a message with the request and the waiting containers."""
     texts = sorted(
         f"{pod.id} container {each.name} (cores {each.demand.cores}, memory {each.demand.memory})"
         for pod in (snapshot.listed_changing if snapshot.listing else snapshot.changing)
-        if pod.may_ask and (each := pod.find_lacking()) is not None
+        if pod.may_be_target and (each := pod.find_lacking()) is not None
     )
     more = f" and {len(texts) - _MOST_NAMED} more" if len(texts) > _MOST_NAMED else ""
     names = "; ".join(texts[:_MOST_NAMED]) + more if texts else "none"
-    return (
-        f"{request.size} places of {request.resource} were asked for, "
-        f"but no waiting container asks for that; waiting: {names}"
-    )
+    return f"no container waits for {request.size} {request.resource.unit}; waiting: {names}"

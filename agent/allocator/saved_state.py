@@ -1,7 +1,7 @@
-"""What outlives the agent: the current pod and the last call of one kubelet, as JSON.
+"""The state that outlives the agent: current pod and last call of one kubelet instance, as JSON.
 
-It is renamed into place before a response leaves. Nothing is synced to disk: after a reboot there
-is another kubelet, to which it means nothing. A file that cannot be read says nothing.
+It is renamed into place before a response leaves. It is not synced to disk: after a reboot there is
+another kubelet instance, for which it is not valid. A file that cannot be read is ignored.
 """
 
 import json
@@ -16,14 +16,14 @@ from placement.pods import PodId
 
 
 class Encoder:
-    """Writes them as JSON; the last call, of hundreds of names, once for many responses."""
+    """Encodes the state; the last call, with hundreds of names, is encoded only if it changes."""
 
     def __init__(self) -> None:
-        """Start without a text."""
+        """Start without a cached text."""
         self._last: tuple[LastCall, str] | None = None
 
     def encode(self, kubelet: str | None, current: CurrentPod | None, last_call: LastCall) -> str:
-        """Return them as one text; *kubelet* is the instance that asked."""
+        """Return the state as one text; *kubelet* is the instance for which it is valid."""
         if self._last is None or self._last[0] is not last_call:
             self._last = last_call, json.dumps(_last_call_json(last_call))
         pod = None if current is None else _current_json(current)
@@ -56,7 +56,7 @@ def _last_call_json(last_call: LastCall) -> dict[str, object]:
 
 
 def decode(text: str) -> tuple[str | None, CurrentPod | None, LastCall]:
-    """Read what :class:`Encoder` wrote; nothing is known where it is anything else."""
+    """Decode a text of :class:`Encoder`; return an empty state for any other text."""
     try:
         raw = json.loads(text)
         kubelet = None if raw["kubelet"] is None else str(raw["kubelet"])

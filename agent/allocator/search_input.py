@@ -1,7 +1,7 @@
-"""What a request for placement finds: the cards, what is free of them, what was planned.
+"""The input of the search for a placement: cards, free slots, and the steps to place.
 
-Reads the snapshot for the container that is asking and those after it, and returns what is to be
-found for each. Cards are named by their positions in the node's inventory.
+It is read from the snapshot, for the target and the later containers of its pod. Cards are given by
+their positions in the node's inventory.
 """
 
 from collections import Counter
@@ -32,10 +32,10 @@ SlotCounts: TypeAlias = Mapping[Resource, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class PlacementConstraints:
-    """What the pod's author and a scheduler want of a placement.
+    """The constraints that the pod's author and a scheduler set.
 
     Attributes:
-        wishes: the pod's author's.
+        wishes: those of the pod's author.
         chosen: card indices that a scheduler chose, by container name.
         strict: whether a choice that does not fit is refused instead of replaced.
     """
@@ -47,12 +47,12 @@ class PlacementConstraints:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """Assumptions about free slots, where the snapshot may be wrong.
+    """Assumptions about slots whose state in the snapshot is uncertain.
 
     Attributes:
-        withheld: slots that the kubelet may count as used, though nobody holds them (K31).
-        reserved: slots that other pods must have on cards where they have some already.
-        doubtful: slots of pods that are not listed and may have ended.
+        withheld: slots that the kubelet may count as used, though no container holds them (K31).
+        reserved: slots that other pods need on cards of which they hold some already.
+        doubtful: slots of unlisted pods, which may have ended.
     """
 
     withheld: SlotCounts = field(default_factory=dict)
@@ -69,21 +69,21 @@ class Assumptions:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """One container to place, so that its pod's later ones find slots too.
+    """One container to place, such that the later containers of its pod fit, too.
 
     Attributes:
-        ref: whose slots these will be.
-        container: what it asks for.
-        pod: its whole pod, to look ahead.
-        resource: which resource is asked for.
+        ref: the container.
+        container: its request.
+        pod: the request of its whole pod, to look ahead.
+        resource: the requested resource.
         policy: which card a share prefers.
-        available: the IDs the kubelet offers; a slot outside them is never chosen.
-        must: slots the kubelet hands on (``must_include``).
-        plan: what was planned when an earlier call of its pod was answered.
-        assumptions: where the snapshot may be wrong.
-        constraints: what the pod's author and a scheduler want.
-        sole_candidate: no other container may be asking. With rivals, what a later container lacks
-            is no reason to refuse.
+        available: the IDs that the kubelet offers; no other slot is chosen.
+        must: slots that must be included: reusable ones (``must_include``).
+        plan: the plan of an earlier call for its pod.
+        assumptions: the uncertain slots.
+        constraints: those of the pod's author and a scheduler.
+        sole_candidate: whether no other container may be the target. With rivals a request is not
+            refused because a later container would not fit.
     """
 
     ref: ContainerRef
@@ -100,7 +100,7 @@ class PlacementRequest:
 
 
 class SearchInput:
-    """What one request finds of its node's cards, by the snapshot."""
+    """The input of one search, from the snapshot."""
 
     def __init__(
         self,
@@ -116,9 +116,9 @@ class SearchInput:
         Args:
             request: the container to place.
             table: the node's device IDs.
-            snapshot: who holds what.
-            links: how the node's cards are connected.
-            unhealthy: why a card, by UUID, may not be given out; empty when it may.
+            snapshot: the present snapshot.
+            links: the links between the node's cards.
+            unhealthy: returns why a card, by UUID, gets no new container; empty if it does.
         """
         self._request = request
         self._pod = request.ref.pod
@@ -133,14 +133,14 @@ class SearchInput:
             [unhealthy(card.uuid) for card in cards],
             [wishes.excludes(model=card.model, uuid=card.uuid) for card in cards],
         )
-        # What the kubelet offers the container, less what another holds (K15).
+        # The slots that the kubelet offers, except those that another container holds (K15).
         taken = snapshot.taken(request.ref, request.resource, request.available)
         self.offered = request.available - taken
         self._offer = self._per_card(table.count(request.resource, self.offered))
         self._must = self._per_card(Counter(each.card for each in request.must))
 
     def lacking(self, container: ContainerDemand) -> frozenset[Resource]:
-        """Return what a container asks for and does not hold."""
+        """Return the requested resources of which a container holds no slots."""
         ref = ContainerRef(self._pod, container.name)
         return frozenset(
             each
@@ -149,7 +149,7 @@ class SearchInput:
         )
 
     def step(self, container: ContainerDemand) -> ContainerStep:
-        """Return what is to be found for a container; the one that is asking always asks."""
+        """Return the step of the search for a container; the target always needs its resource."""
         request = self._request
         asking = container.name == request.ref.container
         lacking = self.lacking(container) | (frozenset({self._resource}) if asking else frozenset())
@@ -160,7 +160,7 @@ class SearchInput:
             for each in Resource
             if each not in lacking and (holding := self._snapshot.holding(ref, each))
         }
-        # Given out already: it need not fit again, and the rest must follow it.
+        # Slots that it holds already need not fit again; the other resource must be on their cards.
         wanted = need.per_card
         need = need._replace(
             per_card=Amounts(
@@ -186,25 +186,25 @@ class SearchInput:
         )
 
     def _chosen(self, container: ContainerDemand) -> tuple[str, ...]:
-        """Return the cards that a scheduler chose; one that is not there by its number."""
+        """Return the UUIDs of the cards that a scheduler chose; a missing card by its index."""
         by_index = {card.index: card.uuid for card in self._table.inventory.cards}
         indices = self._request.constraints.chosen.get(container.name, ())
         return tuple(by_index.get(each, f"card {each}") for each in indices)
 
     def planned(self, step: ContainerStep) -> Plan | None:
-        """Return the plan, if it has cards for the container and the kubelet offers that."""
+        """Return the plan, if it has cards for the container and the kubelet offers their slots."""
         plan = self._request.plan
         planned = plan.get(step.container.name) if plan else None
         if plan is None or planned is None:
             return None
         ref = ContainerRef(self._pod, step.container.name)
         if self._snapshot.holding(ref, self._resource) is not None:
-            return None  # a kubelet that died serves it again: what was planned is over
+            return None  # a restarted kubelet serves it again: the plan is not valid any more
         cards, bound = planned.cards, {*step.fixed, *bound_cards(step, self.reusable)}
         wanted = count_of(step.need.per_card, self._resource)
         need = step.need._replace(per_card=_amounts(self._resource, wanted, 0))
         rows = [_amounts(self._resource, offered, 0) for offered in self._offer]
-        # Of a pod whose spec nobody knows, an earlier call may have shown less.
+        # If the pod is not in the API, an earlier call may have known a smaller request.
         fits = len(cards) == step.need.demand.cards and all(
             not shortfall(need, self.cards, at, rows[at]) for at in cards
         )
@@ -212,8 +212,8 @@ class SearchInput:
 
     @cached_property
     def reusable(self) -> list[Amounts]:
-        """What the pod's ordinary init containers leave to the next container (K7)."""
-        # Of what is asked for, the kubelet has said what it hands on.
+        """The reusable slots of the pod's ordinary init containers, by position (K7)."""
+        # For the requested resource the call itself has them, as *must*.
         left = self._per_card(
             reusable_slots(self._pod, self._resource.other, self._snapshot, self._table)
         )
@@ -223,12 +223,11 @@ class SearchInput:
         ]
 
     def free(self, assumptions: Assumptions, *, alone: bool) -> list[Amounts]:
-        """Return what is free of each card.
+        """Return the free amounts of each card.
 
         Args:
-            assumptions: what may be occupied, though the snapshot has it free.
-            alone: only the container that is asking is to be placed: of the resource that it
-                asks for, what the kubelet offers is all that counts.
+            assumptions: the uncertain slots.
+            alone: only the target is placed: of its resource exactly the offered slots are free.
         """
         resource, other = self._resource, self._resource.other
         kept, kept_of_other = (
@@ -237,11 +236,11 @@ class SearchInput:
         withheld = self._per_card(assumptions.withheld.get(other, {}))
         doubtful = self._per_card(assumptions.doubtful.get(other, {}))
         found = self._per_card(free_slots(self._snapshot, self._table, other))
-        handed_on = [0] * len(found) if alone else self._must
+        reusable = [0] * len(found) if alone else self._must
         return [
             _amounts(
                 resource,
-                max(self._offer[at] - handed_on[at] - kept[at], 0),
+                max(self._offer[at] - reusable[at] - kept[at], 0),
                 max(found[at] - withheld[at] - kept_of_other[at] + doubtful[at], 0),
             )
             for at in range(len(found))
@@ -259,10 +258,10 @@ def _amounts(resource: Resource, count: int, of_other: int) -> Amounts:
 def free_slots(
     snapshot: AllocationSnapshot, table: DeviceTable, resource: Resource
 ) -> dict[str, int]:
-    """Count the slots of each card that nobody holds."""
+    """Count the free slots of each card."""
     held = table.count(resource, snapshot.held[resource])
     return {
-        card.uuid: table.places(resource, card) - held.get(card.uuid, 0)
+        card.uuid: table.slot_count(resource, card) - held.get(card.uuid, 0)
         for card in table.inventory.cards
     }
 
@@ -270,9 +269,9 @@ def free_slots(
 def reusable_slots(
     pod: PodId, resource: Resource, snapshot: AllocationSnapshot, table: DeviceTable
 ) -> Mapping[str, int]:
-    """Count the slots of each card that the pod's ordinary init containers have left over.
+    """Count, for each card, the reusable slots of the pod's ordinary init containers.
 
-    The kubelet makes the next container take them (fact K7), asked for or not.
+    The kubelet makes the next container take them (fact K7), whatever it requests.
     """
     return table.count(resource, snapshot.reusable(pod, resource))
 
@@ -280,8 +279,8 @@ def reusable_slots(
 def needed_after_restart(snapshot: AllocationSnapshot, table: DeviceTable) -> SlotCounts:
     """Count, for each card, the slots needed by pods that a restarted kubelet has yet to admit.
 
-    What their ordinary init containers have left over the next one must take (K7, K11), so it has
-    to be on the same card.
+    Their next container must take the reusable slots of their init containers (K7, K11), so its
+    other slots must be on the same card.
     """
     found = {each: Counter[str]() for each in Resource}
     for pod in snapshot.changing:

@@ -1,4 +1,4 @@
-"""Slots: a device ID ``<card uuid>::<number>`` stands for one slot of a resource on one card."""
+"""Slots: a device ID ``<card uuid>::<number>`` is one slot of a resource on one card."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ from contract.errors import quote
 from contract.inventory import Card, Inventory
 from contract.resource import Resource
 
-_PLACE = re.compile(r"(0|[1-9][0-9]{0,8})\Z", re.ASCII)
+_NUMBER = re.compile(r"(0|[1-9][0-9]{0,8})\Z", re.ASCII)
 _SEPARATOR = "::"
 
 
@@ -30,18 +30,18 @@ class Slot:
 
     @classmethod
     def parse(cls, device_id: str) -> "Slot":
-        """Read a device ID, strictly.
+        """Parse a device ID, strictly.
 
         Raises:
-            GrantError: it is not ``<card uuid>::<place>``.
+            GrantError: it is not ``<card uuid>::<number>``.
         """
-        card, separator, place = device_id.rpartition(_SEPARATOR)
-        if not separator or not card or not _PLACE.match(place):
+        card, separator, number = device_id.rpartition(_SEPARATOR)
+        if not separator or not card or not _NUMBER.match(number):
             raise GrantError(
-                f"device ID {quote(device_id)} is not <card uuid>{_SEPARATOR}<place>: "
-                "it was not given out by this agent"
+                f"device ID {quote(device_id)} is not <card uuid>{_SEPARATOR}<number>: "
+                "it does not come from this agent"
             )
-        return cls(card, int(place))
+        return cls(card, int(number))
 
 
 @dataclass(frozen=True)
@@ -60,40 +60,40 @@ class DeviceTable:
     block: int
 
     def __post_init__(self) -> None:
-        """Refuse a block no card could hold."""
+        """Refuse a block that is larger than a card."""
         for card in self.inventory.cards:
-            if self.places(Resource.MEMORY, card) < 1:
+            if self.slot_count(Resource.MEMORY, card) < 1:
                 raise SettingsError(
                     f"memory-block: Invalid value: {self.block}: larger than card {card.uuid} "
                     f"({card.memory} bytes)"
                 )
 
-    def places(self, resource: Resource, card: Card) -> int:
-        """Count the places of *resource* on *card*."""
-        return resource.places(card.memory // self.block)
+    def slot_count(self, resource: Resource, card: Card) -> int:
+        """Return the number of slots of *resource* on *card*."""
+        return resource.slots(card.memory // self.block)
 
     @cached_property
     def _slots(self) -> Mapping[Resource, Mapping[str, Slot]]:
-        # Parsing thousands of IDs in every call would cost milliseconds; looking them up does not.
+        # Parsing thousands of IDs in every call would take milliseconds; a look-up does not.
         return {
             resource: {
                 sys.intern(str(slot)): slot
                 for card in self.inventory.cards
-                for slot in (Slot(card.uuid, place) for place in range(self.places(resource, card)))
+                for slot in (
+                    Slot(card.uuid, number) for number in range(self.slot_count(resource, card))
+                )
             }
             for resource in Resource
         }
 
     def slots(self, resource: Resource) -> Mapping[str, Slot]:
-        """Map every device ID of *resource* to its slot, cards by index, places ascending."""
+        """Map every device ID of *resource* to its slot, cards by index, numbers ascending."""
         return self._slots[resource]
 
     @cached_property
     def _by_card(self) -> Mapping[Resource, Mapping[str, frozenset[str]]]:
         return {
-            resource: {
-                uuid: frozenset(name for name, _ in places) for uuid, places in cards.items()
-            }
+            resource: {uuid: frozenset(name for name, _ in slots) for uuid, slots in cards.items()}
             for resource, cards in self._on_card.items()
         }
 
@@ -108,7 +108,7 @@ class DeviceTable:
         return found
 
     def among(self, resource: Resource, card: str, device_ids: AbstractSet[str]) -> Iterator[Slot]:
-        """Walk the slots of *card* that are among *device_ids*, by place."""
+        """Yield the slots of *card* that are among *device_ids*, by number."""
         return (each for name, each in self._on_card[resource][card] if name in device_ids)
 
     def by_card(self, resource: Resource) -> Mapping[str, frozenset[str]]:
@@ -116,18 +116,18 @@ class DeviceTable:
         return self._by_card[resource]
 
     def count(self, resource: Resource, device_ids: AbstractSet[str]) -> dict[str, int]:
-        """Count device IDs by card, of the cards that have any: in sets, there are thousands."""
+        """Count device IDs by card; cards without any are left out.
+
+        It works on sets, since there are thousands of IDs.
+        """
         cards = self._by_card[resource].items()
-        return {card: count for card, mine in cards if (count := len(mine & device_ids))}
+        return {card: count for card, on_card in cards if (count := len(on_card & device_ids))}
 
     def read(self, resource: Resource, device_ids: Iterable[str]) -> list[Slot]:
-        """Look device IDs up.
-
-        Returns:
-            The slots, by card index and place.
+        """Return the slots of device IDs, sorted by card index and number.
 
         Raises:
-            GrantError: an ID is malformed, names an unknown card, or a place the card lacks.
+            GrantError: an ID is malformed, or has an unknown card or too high a number.
         """
         known, order = self._slots[resource], self._order
         slots = [known.get(each) or self._explain(resource, each) for each in device_ids]
@@ -138,7 +138,7 @@ class DeviceTable:
         return {card.uuid: card.index for card in self.inventory.cards}
 
     def in_order(self, uuids: Iterable[str]) -> tuple[str, ...]:
-        """Sort card UUIDs by card index, without repeats: the order a container sees them in."""
+        """Return card UUIDs without repeats, by card index: the order in containers."""
         return tuple(sorted(set(uuids), key=lambda uuid: self._order[uuid]))
 
     def _explain(self, resource: Resource, device_id: str) -> Slot:
@@ -147,32 +147,32 @@ class DeviceTable:
         if card is None:
             raise GrantError(f"device ID {quote(device_id)} names a card this node does not have")
         raise GrantError(
-            f"device ID {quote(device_id)} names a {resource} place beyond the "
-            f"{self.places(resource, card)} of its card"
+            f"device ID {quote(device_id)} is beyond the {self.slot_count(resource, card)} "
+            f"{resource.unit} of its card"
         )
 
 
 def per_card(slots: Iterable[Slot]) -> Counter[str]:
-    """Count places by card UUID."""
+    """Count slots by card UUID."""
     return Counter(slot.card for slot in slots)
 
 
 def summarize(device_ids: Collection[str]) -> str:
-    """Write many device IDs shortly, for logs: ``GPU-a::0-9,12; GPU-b::0-99``."""
+    """Format many device IDs in short, for logs: ``GPU-a::0-9,12; GPU-b::0-99``."""
     by_card: dict[str, list[int]] = {}
     for device_id in device_ids:
-        card, _, place = device_id.rpartition(_SEPARATOR)
-        by_card.setdefault(card, []).append(int(place) if _PLACE.match(place) else -1)
+        card, _, number = device_id.rpartition(_SEPARATOR)
+        by_card.setdefault(card, []).append(int(number) if _NUMBER.match(number) else -1)
     return "; ".join(
-        f"{card}{_SEPARATOR}{_ranges(sorted(places))}" for card, places in sorted(by_card.items())
+        f"{card}{_SEPARATOR}{_ranges(sorted(numbers))}" for card, numbers in sorted(by_card.items())
     )
 
 
-def _ranges(places: list[int]) -> str:
+def _ranges(numbers: list[int]) -> str:
     runs: list[list[int]] = []
-    for place in places:
-        if runs and place == runs[-1][1] + 1:
-            runs[-1][1] = place
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
         else:
-            runs.append([place, place])
+            runs.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

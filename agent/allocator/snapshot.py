@@ -1,14 +1,14 @@
-"""Who holds what on the node, at one moment, from three sources (R1). Pure.
+"""The snapshot: the slots that each container holds at one moment, from three sources (R1). Pure.
 
-- ``List``: what the containers of the pods that it shows hold. What it shows is held, whatever the
-  others say. Ordinary init containers are not among them (K4).
+- ``List``: the slots that it shows are held, whatever the other sources have. It omits ordinary
+  init containers (K4).
 - Our own assignments to the current pod, which is the pod that was served last.
-- The kubelet's checkpoint, read before ``List`` is asked. It has a container once that has got all
-  it asks for (K28), and counts for ordinary init containers and for pods that ``List`` does not
+- The kubelet's checkpoint, read before ``List``. It has a container once its whole request is
+  allocated (K28). It is used for ordinary init containers, and for pods that ``List`` does not
   show.
 
-A pod has *ended* where its admission or its life has: its checkpoint entries are stale, and their
-slots are free, or will be as soon as the kubelet looks (R2). The rules R1 to R7 are in
+A pod has *ended* if it was rejected, or has run and ended: its checkpoint entries are stale, and
+their slots are free, or will be as soon as the kubelet checks (R2). The rules R1 to R7 are in
 docs/architecture.md, the facts K1 to K35 in docs/kubelet-facts.md.
 """
 
@@ -38,13 +38,13 @@ Offered: TypeAlias = Mapping[Resource, AbstractSet[str]]
 
 @dataclass(frozen=True)
 class AllocationSnapshot:
-    """Who holds what, at one moment.
+    """The slots that each container holds at one moment. Immutable.
 
     Attributes:
-        changing: the pods that are not stable: of these one may be the target of a call.
-        listing: whether ``List`` could be had.
+        changing: the pods that are not stable; only these may be the target's pod.
+        listing: whether ``List`` was available.
         stable: the stable pods.
-        known: the node's pods as the API shows them.
+        known: the node's pods in the API.
         listed_changing: the pods of *changing* that ``List`` shows.
         signatures: how often ``List`` shows each signature.
         held: every slot that a container holds.
@@ -60,7 +60,7 @@ class AllocationSnapshot:
     _by_id: Mapping[PodId, SnapshotPod] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Work out what every call asks for."""
+        """Compute the values that every call needs."""
         listed = tuple([each for each in self.changing if each.listed is not None])
         signatures = dict(self.stable.signatures)
         for each in listed:
@@ -77,33 +77,33 @@ class AllocationSnapshot:
 
     @property
     def pods(self) -> tuple[SnapshotPod, ...]:
-        """Every pod that is listed or that something is checkpointed of."""
+        """Every pod that is listed or has a checkpoint entry."""
         return (*self.stable.pods, *self.changing)
 
     def pod(self, pod: PodId) -> SnapshotPod | None:
-        """Return what is known of a pod."""
+        """Return a pod by its ID."""
         return self._by_id.get(pod) or self.stable.by_id.get(pod)
 
     def lists(self, key: Key) -> bool:
-        """Return whether ``List`` shows a pod of this name."""
+        """Return whether ``List`` shows a pod with this name."""
         return key in self.stable.by_key or any(each.id.key == key for each in self.listed_changing)
 
-    def of_uid(self, uid: str) -> SnapshotPod | None:
-        """Return what is known of a pod by the kubelet's UID."""
+    def pod_by_uid(self, uid: str) -> SnapshotPod | None:
+        """Return a pod by its UID in the kubelet."""
         found = self.stable.by_uid.get(uid)
         return found or next((each for each in self.changing if each.uid == uid), None)
 
     def containers(self, pod: PodId) -> Containers:
-        """Return what the containers of a pod hold."""
+        """Return the slots that the containers of a pod hold."""
         found = self.pod(pod)
         return {} if found is None else found.held
 
     def holding(self, ref: ContainerRef, resource: Resource) -> frozenset[str] | None:
-        """Return what a container holds of *resource*."""
+        """Return the slots of *resource* that a container holds."""
         return self.containers(ref.pod).get(ref.container, NO_SLOTS).get(resource)
 
     def find(self, resource: Resource, ids: frozenset[str]) -> list[ContainerRef]:
-        """Return the containers that hold exactly *ids*; several where they were handed on (K7)."""
+        """Return the containers that hold exactly *ids*; several if they were reused (K7)."""
         return [
             ContainerRef(each.id, name)
             for each in (self.pods if ids <= self.stable.held[resource] else self.changing)
@@ -112,9 +112,9 @@ class AllocationSnapshot:
         ]
 
     def taken(self, ref: ContainerRef, resource: Resource, ids: AbstractSet[str]) -> frozenset[str]:
-        """Return those of *ids* that are out of reach of a container: another holds them.
+        """Return the slots among *ids* that another container holds.
 
-        What ordinary init containers of its own pod have left over is within reach (K7).
+        The reusable slots of ordinary init containers of its own pod are not among them (K7).
         """
         taken = set(self.stable.held[resource] & ids)
         for each in self.changing:
@@ -125,7 +125,7 @@ class AllocationSnapshot:
         return frozenset(taken - (self.holding(ref, resource) or NOTHING))
 
     def reusable(self, pod: PodId, resource: Resource) -> frozenset[str]:
-        """Return what the ordinary init containers of a pod have left over (K7)."""
+        """Return the reusable slots of a pod's ordinary init containers (K7)."""
         found = self.pod(pod)
         return NOTHING if found is None else found.reusable(resource)
 
@@ -135,31 +135,32 @@ class AllocationSnapshot:
         return all_slots(unlisted)[resource]
 
     def withheld(
-        self, asked: Resource, offered: AbstractSet[str], other: Resource
+        self, requested: Resource, offered: AbstractSet[str], other: Resource
     ) -> frozenset[str]:
-        """Return what the kubelet counts as used of another resource, and no pod holds (R7, K31).
+        """Return slots of *other* that the kubelet counts as used though no pod holds them (R7).
 
-        What a container of an ended pod had is counted if its slots of what is asked for are not
-        offered. A container that has none of these goes with its pod. The kubelet frees a pod as a
-        whole, but may never have counted a container whose admission it rejected (K21).
+        These are stale slots of ended pods (K31). A container's slots are still counted if its
+        slots of *requested* are not offered. A container without slots of *requested* counts like
+        the other containers of its pod. The kubelet frees a pod as a whole, but may never have
+        counted a container whose admission it rejected (K21).
 
         Args:
-            asked: the resource that is asked for.
-            offered: what is offered of it.
-            other: the resource of which the slots are returned.
+            requested: the requested resource.
+            offered: its offered slots.
+            other: the other resource.
         """
         counted: set[str] = set()
         for each in self.changing:
             containers = each.stale.values()
-            freed = any(one.get(asked, NOTHING) & offered for one in containers)
+            freed = any(one.get(requested, NOTHING) & offered for one in containers)
             for one in containers:
-                mine = one.get(asked, NOTHING)
-                if not mine & offered and (mine or not freed):
+                of_container = one.get(requested, NOTHING)
+                if not of_container & offered and (of_container or not freed):
                     counted |= one.get(other, NOTHING)
         return frozenset(counted - self.held[other])
 
     def with_confirmed(self, uids: AbstractSet[str]) -> "AllocationSnapshot":
-        """Return this after the API has confirmed pods, by the kubelet's UIDs."""
+        """Return the snapshot after the API has confirmed pods, by the kubelet's UIDs."""
         if not any(each.uid in uids and each.sure != each.sole for each in self.changing):
             return self
         pods = (
@@ -170,33 +171,32 @@ class AllocationSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class KubeletHistory:
-    """What one instance of the kubelet has shown of its pods so far (R2).
+    """The pods that one kubelet instance has shown so far (R2), by the kubelet's UIDs.
 
-    Pods go by the kubelet's UIDs. Another instance has shown nothing yet: it gets a history of its
-    own. Never changed: :meth:`updated` returns another one.
+    A new instance gets an empty history. Immutable: :meth:`updated` returns a new one.
 
     Attributes:
-        listed: pods that ``List`` has shown: listed no more, they have ended. A pod that a
-            restarted kubelet has not listed yet keeps what it has (K11).
-        met: of these, those that surely were the pod of their name that was shown.
-        freed: pods that have ended, and whose slots the kubelet has offered since: it freed them.
-        ended: pods that had ended, and held nothing, when ``List`` was last seen; by their names,
-            too, for the UID of one may not be known. While ``List`` is unavailable they still have.
+        listed: pods that ``List`` has shown: if it does not show them any more, they have ended. A
+            pod that a restarted kubelet has not listed yet keeps its slots (K11).
+        identified: those of them that were certainly the shown pod with their name.
+        freed: ended pods whose slots the kubelet has offered since then: it has freed them.
+        ended: pods that had ended, and held nothing, by the last available ``List``; with their
+            names, since a UID may not be known. They stay ended while ``List`` is unavailable.
     """
 
     listed: frozenset[str] = frozenset()
-    met: frozenset[str] = frozenset()
+    identified: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
     ended: frozenset[PodId] = frozenset()
 
     def updated(self, snapshot: AllocationSnapshot, *, offered: bool) -> "KubeletHistory":
-        """Return this with what a look has shown; *offered*: the kubelet offered something."""
+        """Return the history after an observation; *offered*: it was for a call with an offer."""
         stable = snapshot.stable.by_uid.keys()
-        listed, met = set(stable - self.listed), set(stable - self.met)
+        listed, identified = set(stable - self.listed), set(stable - self.identified)
         held, freed = set(stable & self.freed), set[str]()
         for each in snapshot.changing:
             if each.listed is not None and each.sure:
-                met.add(each.uid)
+                identified.add(each.uid)
             if each.listed is not None and each.uid:
                 listed.add(each.uid)
                 if not each.ended:
@@ -208,12 +208,12 @@ class KubeletHistory:
         return replace(
             self,
             listed=self.listed | listed,
-            met=self.met | met,
+            identified=self.identified | identified,
             freed=self.freed - held | freed,
         )
 
     def with_ended(self, snapshot: AllocationSnapshot) -> "KubeletHistory":
-        """Return this with the pods that have ended by a snapshot, if ``List`` is part of it."""
+        """Return the history with the ended pods of a snapshot, if ``List`` was available."""
         if not snapshot.listing:
             return self
         ended = (each.kubelet_id for each in snapshot.changing if each.ended and not each.held)
@@ -222,16 +222,16 @@ class KubeletHistory:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContext:
-    """What was seen before, and what a call adds.
+    """Earlier observations, and the offer of the present call.
 
     Attributes:
-        history: what this kubelet has shown so far.
+        history: the pods that this kubelet instance has shown so far.
         confirmed: the kubelet's UIDs of pods that the API showed before and after ``List`` first
-            showed their names: no other pod can be meant.
+            showed their names, so the entries are certainly theirs.
         last_pod: the pod of the last call, by the kubelet's UID.
-        finished: as :attr:`agent.allocator.resolver.LastCall.finished`: rejected (K1, K8).
-        offered: what the kubelet offers: unlisted pods do not hold it.
-        synced: whether all pods of the node are known: others have left the API.
+        finished: as :attr:`agent.allocator.resolver.LastCall.finished`: rejected pods (K1, K8).
+        offered: the slots that the kubelet offers; unlisted pods do not hold them.
+        synced: whether all pods of the node are known: then unknown ones were deleted.
     """
 
     history: KubeletHistory = field(default_factory=KubeletHistory)
@@ -251,16 +251,16 @@ def build_snapshot(  # noqa: PLR0913 -- the sources
     context: SnapshotContext,
     stable: StablePods | None = None,
 ) -> AllocationSnapshot:
-    """Put the three sources together.
+    """Build a snapshot from the three sources.
 
     Args:
-        checkpoint: the kubelet's checkpoint; empty where it cannot be read.
-        listed: what ``List`` shows; ``None`` where it cannot be had.
-        served: the current pod, then the one before: the checkpoint may be one container old
-            (K33), and then nobody else knows what that was given while there is no ``List``.
-        known: what the API shows of pods.
-        context: what is known besides.
-        stable: what :func:`agent.allocator.snapshot_pod.find_stable` found in these sources.
+        checkpoint: the kubelet's checkpoint; empty if it cannot be read.
+        listed: the entries of ``List``; ``None`` if it is unavailable.
+        served: the current pod, then the one before it. The checkpoint may lack the newest
+            container (K33), which without ``List`` only the agent's own assignments show.
+        known: the pods in the API.
+        context: earlier observations, and the offer of the present call.
+        stable: the result of :func:`agent.allocator.snapshot_pod.find_stable` for these sources.
     """
     return _SnapshotBuilder(checkpoint, listed, served, known, context).build(
         stable or StablePods()
@@ -278,7 +278,7 @@ class _SnapshotBuilder:
     context: SnapshotContext
 
     def build(self, stable: StablePods) -> AllocationSnapshot:
-        """Put the sources together: listed pods, then other checkpoint entries, then our own."""
+        """Build the snapshot: listed pods, then other checkpoint entries, then our assignments."""
         listing, context = self.listed is not None, self.context
         found = [
             self._listed_pod(each)
@@ -289,7 +289,7 @@ class _SnapshotBuilder:
                 self.known,
                 used=stable.by_uid.keys(),
                 confirmed=context.confirmed,
-                met=context.history.met,
+                identified=context.history.identified,
                 last_pod=context.last_pod,
             )
         ]
@@ -299,7 +299,7 @@ class _SnapshotBuilder:
             shown = AllocationSnapshot(tuple(found), listing, stable).held
             found += [self._unlisted_pod(uid, shown) for uid in unlisted]
         gone = context.history.ended | context.finished
-        for each in self.served:  # what was rejected half served is counted for a while (K21)
+        for each in self.served:  # a rejected pod's slots are counted for a while (K21)
             if not any(each.is_pod(pod.id, pod.uid) for pod in found):
                 info = self.known.by_uid(each.uid)
                 ended = (
@@ -310,7 +310,7 @@ class _SnapshotBuilder:
                 given = self._given(each.id, each.uid)
                 held, stale = ({}, given) if ended else (each.allocated, {})
                 found.append(SnapshotPod(each.id, each.uid, info, None, held, stale, ended))
-        if not listing:  # who is not served yet can only be known from the API
+        if not listing:  # only the API shows pods that are not served yet
             there = {each.uid for each in found}
             found += [
                 SnapshotPod(info.id, kubelet_uid(info), info, None, {})
@@ -324,22 +324,22 @@ class _SnapshotBuilder:
         return next((each.allocated for each in served if each.is_pod(pod, uid)), {})
 
     def _given(self, pod: PodId, uid: str) -> Containers:
-        """Return all that a pod was given, rejected or not."""
+        """Return all slots allocated to a pod, even if it was rejected."""
         given: Containers = {}
         for each in self.served:
             given = _merged(given, each.allocated) if each.is_pod(pod, uid) else given
         return given
 
     def _listed_pod(self, each: Identified) -> SnapshotPod:
-        """Return a listed pod with what it holds.
+        """Return a listed pod with the slots that it holds.
 
-        That is what ``List`` shows, then our assignments if it is the current pod, then what the
-        checkpoint has of containers that ``List`` does not show, unless the kubelet has freed the
-        pod since.
+        These are the slots that ``List`` shows, then our assignments if it is the current pod, then
+        checkpoint entries of containers that ``List`` does not show, unless the kubelet has freed
+        the pod since.
         """
         shown = {one.name: one.held for one in each.entry.containers}
         checkpointed = self.checkpoint.pods.get(each.uid, NOT_CHECKPOINTED)
-        # The file was read before: where List shows something else, the kubelet has freed it (R2).
+        # The checkpoint was read before List: if List differs, the kubelet has freed the pod (R2).
         freed = any(
             shown[name].get(resource) != ids
             for name, slots in checkpointed.items()
@@ -352,7 +352,7 @@ class _SnapshotBuilder:
         )
         listed_only: Containers = {name: slots for name, slots in shown.items() if slots}
         held = _merged(listed_only, rest)
-        ended = freed or self._is_rejected(each, held, silent=not any(shown.values()))
+        ended = freed or self._is_rejected(each, held, shows_nothing=not any(shown.values()))
         return SnapshotPod(
             each.id,
             each.uid,
@@ -366,24 +366,24 @@ class _SnapshotBuilder:
             checkpointed,
         )
 
-    def _is_rejected(self, each: Identified, held: Containers, *, silent: bool) -> bool:
-        """Return whether a listed pod was rejected or has ended: an old List shows it still (K8).
+    def _is_rejected(self, each: Identified, held: Containers, *, shows_nothing: bool) -> bool:
+        """Return whether a listed pod was rejected or has ended; ``List`` may still show it (K8).
 
-        That matters only for what its init containers had. One that had nothing may be another of
-        its name.
+        This matters only for the slots of its init containers. An entry without slots may be that
+        of another pod with its name.
         """
         if not held:
             return False
         finished = PodId(*each.id.key, each.uid) in self.context.finished
         if each.info is None:
             freed = each.uid in self.context.history.freed
-            return silent and finished and (freed or _meet(held, self.context.offered))
-        return (silent and each.info.terminal) or (
+            return shows_nothing and finished and (freed or _intersects(held, self.context.offered))
+        return (shows_nothing and each.info.terminal) or (
             finished and SnapshotPod(each.id, each.uid, each.info, each.entry, held).lacks
         )
 
     def _unlisted_pod(self, uid: str, shown: Offered) -> SnapshotPod:
-        """Return a pod that the checkpoint has and that ``List`` does not show."""
+        """Return a pod of the checkpoint that ``List`` does not show."""
         info = self.known.by_uid(uid)
         pod = info.id if info is not None else PodId("", "", uid)
         held = _merged(self.checkpoint.pods[uid], self._allocated(pod, uid))
@@ -392,30 +392,32 @@ class _SnapshotBuilder:
             return SnapshotPod(pod, uid, info, None, {}, stale, ended=True)
         return SnapshotPod(pod, uid, info, None, held)
 
-    def _has_ended(self, me: PodId, info: PodInfo | None, held: Containers, shown: Offered) -> bool:
+    def _has_ended(
+        self, kubelet_id: PodId, info: PodInfo | None, held: Containers, shown: Offered
+    ) -> bool:
         """Return whether the entry of a pod that ``List`` does not show is stale (R2)."""
         history = self.context.history
-        # Without List: a pod deleted by force may run on, and its slots be offered (K15).
+        # Without List: a force-deleted pod may still run while its slots are offered (K15).
         if self.listed is None:
-            return me in history.ended or (info is not None and info.terminal)
-        if me.uid in history.listed or me.uid in history.freed:
+            return kubelet_id in history.ended or (info is not None and info.terminal)
+        if kubelet_id.uid in history.listed or kubelet_id.uid in history.freed:
             return True
         if self.known.has_ended(info) if info is not None else self.context.synced:
             return True
-        # What the init containers of the last call's pod had is offered to it (K7).
-        handed_on = _meet(held, shown) or _meet(held, self.context.offered)
-        return handed_on and me != self.context.last_pod
+        # The reusable slots of the last call's pod are offered to itself (K7).
+        is_reused = _intersects(held, shown) or _intersects(held, self.context.offered)
+        return is_reused and kubelet_id != self.context.last_pod
 
 
 def _merged(held: Containers, more: Containers) -> Containers:
-    """Return what containers hold by two sources; the first counts where both have it."""
+    """Return the slots of containers from two sources; the first has precedence."""
     found = dict(held)
     for name, slots in more.items():
         found[name] = {**slots, **found.get(name, NO_SLOTS)}
     return found
 
 
-def _meet(held: Containers, slots: Offered) -> bool:
+def _intersects(held: Containers, slots: Offered) -> bool:
     """Return whether a container holds any of these slots."""
     return any(
         not ids.isdisjoint(slots.get(resource, NOTHING))

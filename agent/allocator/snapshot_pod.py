@@ -1,6 +1,6 @@
-"""One pod of a snapshot, and the stable pods: most of a busy node's, the same from call to call.
+"""One pod of a snapshot, and the stable pods: most pods of a busy node stay the same between calls.
 
-Pure. What is asked of a pod again and again is worked out once, when it is made.
+Pure. Values that are needed often are computed once, when the object is made.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from contract.reusable import reusable_ids
 from placement.pods import UNKNOWN_RANK, AdmissionRank, Key, PodId, PodInfo
 
 Signature: TypeAlias = str
-"""Namespace and name of a listed pod, and the names of its containers, as one text."""
+"""Namespace, name and container names of a listed pod, as one text."""
 
 NOTHING: frozenset[str] = frozenset()
 NO_SLOTS: HeldSlots = {}
@@ -29,22 +29,23 @@ class SnapshotPod:
     """One pod of a snapshot.
 
     Attributes:
-        id: which pod; without a name where only the checkpoint knows it.
-        uid: the kubelet's UID of it; empty while it is not known.
-        info: what the API shows of it, or showed; ``None`` where only the kubelet knows it.
-        listed: its entry in ``List``; ``None`` where that does not show it.
-        held: what its containers hold.
-        stale: what its checkpoint entries still have though it has ended: free, or about to be.
-        ended: its admission, or its life, has ended: it holds no more than ``List`` still shows.
-        sure: it is this pod and no other of its name.
-        sole: it is sure once the API has confirmed it.
-        checkpointed: what the checkpoint has of it.
-        kubelet_id: its name with the kubelet's UID, which is not the API's for a static pod (K34).
-        signature: its name and those of its listed containers: another one is another pod.
-        shows: ``List`` shows that it holds something.
-        lacks: a container lacks something that it asks for. Of a pod that only the kubelet knows,
-            each container may that shows nothing, or a share of one resource. Slots in *stale*
-            count as had here.
+        id: the pod's ID; without a name if only the checkpoint has it.
+        uid: its UID in the kubelet; empty while it is not known.
+        info: the pod in the API, possibly deleted by now; ``None`` if only the kubelet knows it.
+        listed: its entry in ``List``; ``None`` if there is none.
+        held: the slots that its containers hold.
+        stale: slots of its checkpoint entries though it has ended: they are free, or soon will be.
+        ended: whether it was rejected, or has run and ended: it holds only the slots that ``List``
+            still shows.
+        sure: whether the entry in ``List`` is certainly this pod's.
+        sole: whether it becomes sure once the API has confirmed it.
+        checkpointed: the slots of its checkpoint entries.
+        kubelet_id: its name with the kubelet's UID, which differs for a static pod (K34).
+        signature: the signature of its entry: another signature is another pod.
+        shows_devices: whether ``List`` shows devices of it.
+        lacks: whether a container lacks a part of its request; slots in *stale* do not count as
+            lacking here. If only the kubelet knows the pod, a container without devices may lack
+            some, and so may a share with only one resource.
     """
 
     id: PodId
@@ -59,16 +60,17 @@ class SnapshotPod:
     checkpointed: Containers = field(default_factory=dict)
     kubelet_id: PodId = field(init=False, compare=False)
     signature: Signature = field(init=False, compare=False)
-    shows: bool = field(init=False, compare=False)
+    shows_devices: bool = field(init=False, compare=False)
     lacks: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Work out what is asked again and again."""
+        """Compute the values that are needed often."""
         names = self.listed.names if self.listed is not None else ()
         found = {
             "kubelet_id": PodId(*self.id.key, self.uid),
             "signature": " ".join((*self.id.key, *sorted(names))),
-            "shows": self.listed is not None and any(one.held for one in self.listed.containers),
+            "shows_devices": self.listed is not None
+            and any(one.held for one in self.listed.containers),
             "lacks": self._find_lack(),
         }
         for name, value in found.items():
@@ -86,19 +88,19 @@ class SnapshotPod:
         )
 
     def is_stable(self) -> bool:
-        """Return whether all sources agree on it, and it lacks nothing: no call can be its."""
+        """Return whether all sources agree on it and it lacks nothing, so no call is for it."""
         if self.listed is None or self.info is None or self.info.terminal or self.ended:
             return False
         shown = {one.name: one.held for one in self.listed.containers}
         agree = all(self.checkpointed.get(name, slots) == slots for name, slots in shown.items())
         known = {**self.checkpointed, **{name: slots for name, slots in shown.items() if slots}}
-        return agree and self.shows and not self.lacks and self.held == known
+        return agree and self.shows_devices and not self.lacks and self.held == known
 
     def is_init(self, container: str) -> bool:
         """Return whether a container is an ordinary init container, which ``List`` omits (K4)."""
-        asked = self.info.demand.of(container) if self.info is not None else None
-        if asked is not None:
-            return asked.kind is ContainerKind.INIT
+        container_demand = self.info.demand.of(container) if self.info is not None else None
+        if container_demand is not None:
+            return container_demand.kind is ContainerKind.INIT
         return self.listed is not None and container not in self.listed.names
 
     def slots(self, resource: Resource) -> frozenset[str]:
@@ -106,18 +108,18 @@ class SnapshotPod:
         return NOTHING.union(*(one.get(resource, NOTHING) for one in self.held.values()))
 
     def reusable(self, resource: Resource) -> frozenset[str]:
-        """Return what its ordinary init containers have left over (K7)."""
+        """Return the reusable slots of its ordinary init containers (K7)."""
         return reusable_ids(
             (self.is_init(name), slots.get(resource, NOTHING)) for name, slots in self.held.items()
         )
 
     def shows_exactly(self, resource: Resource, ids: frozenset[str]) -> bool:
-        """Return whether ``List`` shows a container of it with exactly *ids*."""
+        """Return whether ``List`` shows one of its containers with exactly *ids*."""
         entry = self.listed
         return entry is not None and any(one.held.get(resource) == ids for one in entry.containers)
 
     def find_lacking(self) -> ContainerDemand | None:
-        """Return the first container that lacks something, if the API has shown the pod."""
+        """Return the first container that lacks devices; ``None`` without the pod's requests."""
         for each in self.info.demand.containers if self.info is not None else ():
             held = self.held.get(each.name, NO_SLOTS)
             if any(count_of(each.demand, one) and not held.get(one) for one in RESOURCES):
@@ -126,29 +128,29 @@ class SnapshotPod:
 
     @property
     def rank(self) -> AdmissionRank:
-        """Its rank in the order of admission, as far as the API shows it."""
+        """Its rank in the order of admission, if the API shows the pod."""
         return self.info.rank if self.info is not None else UNKNOWN_RANK
 
     @property
-    def may_ask(self) -> bool:
+    def may_be_target(self) -> bool:
         """Whether the kubelet may be admitting it."""
         return not self.ended and (self.info is None or not self.info.terminal)
 
 
 def _may_lack(container: ListedContainer) -> bool:
-    """Return whether a container of an unknown pod may lack something: a share needs both."""
+    """Return whether a container of an unknown pod may lack devices: a share needs both kinds."""
     cores, memory = (container.held.get(each, ()) for each in RESOURCES)
     return not cores or (not memory and len(cores) < CORES_PER_CARD)
 
 
 class StablePods:
-    """The stable pods of a snapshot. Never changed; taken over from snapshot to snapshot.
+    """The stable pods of a snapshot. Immutable, and reused by later snapshots.
 
     Attributes:
-        by_uid: these pods, by the kubelet's UID.
-        by_id: the same by the API's UID.
-        by_key: the same by name; no two have one name.
-        signatures: how many pods there are of each signature.
+        by_uid: the pods, by the kubelet's UID.
+        by_id: the same by ID in the API.
+        by_key: the same by name; names are unique among them.
+        signatures: the number of pods with each signature.
         held: the slots that they hold.
     """
 
@@ -164,11 +166,11 @@ class StablePods:
 
     @property
     def pods(self) -> Iterable[SnapshotPod]:
-        """These pods."""
+        """The pods."""
         return self.by_uid.values()
 
     def with_pods(self, more: Sequence[SnapshotPod]) -> "StablePods":
-        """Return this with more pods, whose names are none of these."""
+        """Return these and more pods, which must have other names."""
         found = StablePods.__new__(StablePods)
         found.by_uid = {**self.by_uid, **{each.uid: each for each in more}}
         found.by_id = {**self.by_id, **{each.id: each for each in more}}
@@ -190,17 +192,17 @@ def find_stable(  # noqa: PLR0913 -- the sources
     served: Sequence[CurrentPod],
     pods: KnownPods,
 ) -> StablePods:
-    """Return the pods of a snapshot that are stable, and of which no source has changed since.
+    """Return the stable pods: those of the last snapshot whose sources have not changed since.
 
-    Sources are compared by value, which is quick: most are the same objects as before.
+    Sources are compared by value, which is fast because most are the same objects as before.
 
     Args:
-        before: those that were stable then.
+        before: the stable pods of the last snapshot.
         more: its other listed pods.
         checkpoint: the checkpoint.
-        listed: what ``List`` shows.
-        served: the current pod and the one before: they are never stable.
-        pods: what the API shows of pods.
+        listed: the entries of ``List``.
+        served: the current pod and the one before it, which are never stable.
+        pods: the pods in the API.
     """
     entries = {entry.key: entry for entry in listed}
     excluded = {each.id.key for each in served}
@@ -215,11 +217,11 @@ def find_stable(  # noqa: PLR0913 -- the sources
 
     candidates = [each for each in more if stays(each) and each.is_stable()]
     alike = Counter([each.id.key for each in candidates])
-    come = [each for each in candidates if alike[each.id.key] == 1]
+    new = [each for each in candidates if alike[each.id.key] == 1]
     kept = [each for each in before.pods if stays(each)]
     if len(kept) < len(before.by_uid):
-        return StablePods([*kept, *come])
-    return before.with_pods(come) if come else before
+        return StablePods([*kept, *new])
+    return before.with_pods(new) if new else before
 
 
 def all_slots(pods: Iterable[SnapshotPod]) -> Mapping[Resource, frozenset[str]]:

@@ -1,11 +1,11 @@
-"""Puts the agent together, runs its threads, and ends them.
+"""Creates the parts of the agent, runs its threads, and ends them.
 
-An agent's life, in :meth:`Agent._serve`: the cards are known, the host's driver files are ready,
-the record is read, and only then the agent registers, so that every call is answered at once.
+The order of a start is that of :meth:`Agent._serve`: discover the cards, wait for the host's driver
+files, build the snapshot, and only then register, so that no call has to wait.
 
-What is made of the cards (places, the allocator, what the kubelet talks to) can only be
-made once they are known, which on a node whose driver comes late is long after the start:
-until then the agent lives, says why it is not ready, and keeps looking.
+The parts that depend on the cards (device table, allocator, gRPC servers) are created after the
+discovery. If the driver is loaded late, that is long after the start. Until then the agent runs,
+reports why it is not ready, and repeats the discovery.
 """
 
 import logging
@@ -23,7 +23,7 @@ from agent.app.card_updates import CardUpdates
 from agent.app.container_setup import EnforcerRunner, Injector, set_up_containers
 from agent.app.refresher import Refresher
 from agent.cards.discovery import CardWatch, Pace
-from agent.cards.fault_store import FaultStore, driver_life
+from agent.cards.fault_store import FaultStore, driver_instance
 from agent.cards.health import Rules
 from agent.cards.source import CardSource, StaticSource, open_source
 from agent.driver.folder import DriverFolder
@@ -57,26 +57,26 @@ from placement.pods import PodInfo
 
 log = logging.getLogger(__name__)
 
-# All threads together; one may hang in a request that the API server does not answer.
+# For all threads together; one may hang in a request to the API server.
 _JOIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class _CardServices:
-    """What can be made once the cards are known."""
+    """The parts that depend on the cards."""
 
     writer: PatchQueue
     allocator: Allocator
     registrar: Registrar
-    upkeep: EnforcerRunner
+    enforcer_runner: EnforcerRunner
     refresher: Refresher
 
 
-IN_SERVICE = "in-service.json"
-"""The file of the pod in service, beside the sockets that the agent registers."""
+CURRENT_POD_FILE = "current-pod.json"
+"""The file with the current pod, in the folder of the sockets that the agent registers."""
 
-ILL_CARDS = "ill-cards.json"
-"""The file of the cards that are known to be ill, beside it."""
+UNHEALTHY_CARDS_FILE = "unhealthy-cards.json"
+"""The file with the cards that are unhealthy by a fault which the driver reports only once."""
 
 
 class Agent:
@@ -95,25 +95,25 @@ class Agent:
     ) -> None:
         """Read the cards file and the credentials; nothing runs yet.
 
-        *source* is where cards come from, by default what the settings say.
+        *source* provides the cards; by default the one that the settings name.
 
         Raises:
             SettingsError: a setting cannot be used.
         """
         self._settings = settings
         self._source = source or open_source(settings.cards)
-        if isinstance(self._source, StaticSource):  # known now: told now
+        if isinstance(self._source, StaticSource):  # report an unusable file at once
             _open_table(self._source.inventory, settings)
         self._metrics = Metrics()
         self._stop = threading.Event()
         self._opening = threading.Lock()
-        self._session: _CardServices | None = None
+        self._services: _CardServices | None = None
         self._lock = NodeLock(settings.plugin_dir)
-        self._loaded = False  # whether the record is what the kubelet's record says
-        self._unusable = ""  # why cards that were found cannot be served
+        self._loaded = False  # whether the first snapshot has been built
+        self._unusable = ""  # why the discovered cards cannot be served
         self._api = Api(settings.kubeconfig)
         resources = settings.names.resources
-        self._record = PodResources(settings.pod_resources_socket, resources=resources)
+        self._pod_resources = PodResources(settings.pod_resources_socket, resources=resources)
         self._checkpoint = CheckpointFile(settings.kubelet_dir, resources)
         self._events = EventQueue(
             api=self._api,
@@ -127,21 +127,23 @@ class Agent:
             node=settings.node_name,
             annotation=settings.names.gpu_cards,
             label=settings.names.gpu_model,
-            look=self._survey,
+            survey=self._survey,
             pace=inventory_pace,
             on_result=lambda result: self._metrics.inventory.labels(result).inc(),
         )
-        news = CardUpdates(
+        updates = CardUpdates(
             node=settings.node_name,
             metrics=self._metrics,
-            tell=self._events.put,
-            poke=self._show_cards,
+            send_event=self._events.put,
+            on_change=self._publish_cards,
         )
         self._watch = CardWatch(
             self._source,
             rules=Rules(settings.recovery_quiet, settings.ignore_xids, settings.fatal_xids),
-            observer=news,
-            kept=FaultStore(StateFile(settings.plugin_dir / ILL_CARDS), driver_life),
+            listener=updates,
+            store=FaultStore(
+                StateFile(settings.plugin_dir / UNHEALTHY_CARDS_FILE), driver_instance
+            ),
             pace=pace,
         )
         self._health_feed = HealthFeed(self._watch.unhealthy_cards)
@@ -150,18 +152,18 @@ class Agent:
             node=settings.node_name,
             names=settings.names,
             on_cordon=self._cordon,
-            on_others=news.others_changed,
+            on_others=updates.others_changed,
         )
-        self._report = CardGauges(
+        self._gauges = CardGauges(
             settings,
             metrics=self._metrics,
             holdings=self._holdings,
             inventory=lambda: self._watch.inventory,
-            tell=self._events.put,
+            send_event=self._events.put,
         )
         self._metrics.cards_age.set_function(lambda: self._watch.age)
         self._metrics.checkpoint_readable.set_function(lambda: self._checkpoint.readable)
-        self._metrics.list_readable.set_function(lambda: self._record.readable)
+        self._metrics.list_readable.set_function(lambda: self._pod_resources.readable)
         self._metrics.registered.set_function(lambda: self.registered)
         self._metrics.pending.set_function(self.pending)
         self.threads = [
@@ -172,26 +174,26 @@ class Agent:
             self._thread("inventory", self._inventory.run),
             self._thread("node", lambda: self._node.run(self._stop)),
         ]
-        if (meter := self._report.meter) is not None:
+        if (meter := self._gauges.meter) is not None:
             self.threads.append(self._thread("use", lambda: meter.run(self._stop)))
         self._driver_files = None
         if settings.lays_out_driver:
-            self._driver_files = keeper = DriverUpdater(
+            self._driver_files = updater = DriverUpdater(
                 Host(settings.host_root, vcuda=settings.enforcement is EnforcementMode.VCUDA),
                 DriverFolder(settings.driver_link),
                 idle=self._idle,
                 on_result=lambda right: self._metrics.driver_files_problem.set(not right),
             )
-            self.threads.append(self._thread("driver", lambda: keeper.run(self._stop)))
+            self.threads.append(self._thread("driver", lambda: updater.run(self._stop)))
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet knows this agent."""
-        return self._session is not None and self._session.registrar.registered
+        """Whether this agent is registered with the kubelet."""
+        return self._services is not None and self._services.registrar.registered
 
     @property
     def http_port(self) -> int:
-        """Where probes and metrics are answered, once started."""
+        """The port of probes and metrics, once started."""
         return self._http.port
 
     def start(self) -> None:
@@ -204,7 +206,7 @@ class Agent:
             "/healthz": probe(self._why_not_live),
             "/readyz": probe(self._why_not_ready),
             "/metrics": lambda: (200, self._metrics.content_type, self._metrics.render()),
-            **self._report.pages(),
+            **self._gauges.pages(),
         }
         host, port = self._settings.http_host, self._settings.http_port
         try:
@@ -213,51 +215,54 @@ class Agent:
         except OSError as error:
             raise SettingsError(f"http-port: cannot listen on {host}:{port}: {error}") from error
         log.info("serving", extra={"http_port": self._http.port})
-        for thread in tuple(self.threads):  # one of them adds more, once the cards are known
+        for thread in tuple(self.threads):  # "serve" adds more once the cards are discovered
             thread.start()
 
     def stop(self) -> None:
-        """End: calls in flight finish, and what is unwritten is made again by the next agent."""
+        """Finish calls in flight and stop all threads.
+
+        Pending writes are dropped: the next agent makes them again.
+        """
         with self._opening:
             self._stop.set()
-        self._watch.known.set()  # wakes what waits for the cards,
+        self._watch.known.set()  # wakes threads that wait for the cards,
         self.pods.synced.set()  # for the first list of pods,
         if self._driver_files is not None:
             self._driver_files.ready.set()  # and for the driver's files
         self._api.close()
         self._events.stop()
         self._inventory.stop()
-        if self._session is not None:
-            self._session.registrar.stop()
-            self._session.writer.stop()
-            self._session.upkeep.close()
+        if self._services is not None:
+            self._services.registrar.stop()
+            self._services.writer.stop()
+            self._services.enforcer_runner.close()
         deadline = time.monotonic() + _JOIN_SECONDS
         for thread in reversed(tuple(self.threads)):
             thread.join(max(deadline - time.monotonic(), 0))
         self._lock.release()
-        self._record.close()
+        self._pod_resources.close()
         self._http.stop()
         log.info("stopped")
 
     def pending(self) -> int:
         """Count the allocations that are not written yet."""
-        return self._session.writer.pending() if self._session is not None else 0
+        return self._services.writer.pending() if self._services is not None else 0
 
     # --- once the cards are known ------------------------------------------------------
 
     def _serve(self) -> None:
-        """Load what the cards allow, register, and keep the record true until the end."""
+        """Wait for the cards, build the first snapshot, register, and refresh until ``stop``."""
         self._watch.known.wait()
         inventory = self._watch.inventory
         if inventory is None:
-            return  # stopped before there was any
+            return  # stopped before the discovery
         if self._driver_files is not None:
-            # A container that is answered earlier would find an empty folder.
+            # A container that is allocated earlier would find an empty folder.
             self._driver_files.ready.wait()
         if not self._lock.take(self._stop):
             return
         try:
-            session = self._make_session(inventory)
+            services = self._make_services(inventory)
         except SettingsError as error:
             log.error("cards cannot be served", extra={"reason": str(error)})
             self._unusable = str(error)
@@ -266,14 +271,14 @@ class Agent:
         with self._opening:
             if self._stop.is_set():
                 return
-            self._session = session
-        session.refresher.load()
+            self._services = services
+        services.refresher.load()
         self._loaded = True
         self._inventory.poke()
         remove_dead(self._settings.plugin_dir, ["vcore*.sock", "vmemory*.sock"])
-        self._spawn("outbox", session.writer.run)
-        self._spawn("registrar", session.registrar.run)
-        session.refresher.run()
+        self._spawn("outbox", services.writer.run)
+        self._spawn("registrar", services.registrar.run)
+        services.refresher.run()
 
     def _spawn(self, name: str, target: Callable[[], None]) -> None:
         with self._opening:
@@ -283,12 +288,12 @@ class Agent:
             thread.start()
             self.threads.append(thread)
 
-    def _make_session(self, inventory: Inventory) -> _CardServices:
-        """Make what serves these cards; raise as :func:`_open_table`."""
+    def _make_services(self, inventory: Inventory) -> _CardServices:
+        """Create the parts that serve these cards; raise as :func:`_open_table`."""
         settings, names = self._settings, self._settings.names
         table = _open_table(inventory, settings)
         injector = Injector(settings, inventory)
-        enforcer, upkeep = set_up_containers(
+        enforcer, enforcer_runner = set_up_containers(
             settings,
             inventory,
             driver=self._driver,
@@ -302,13 +307,13 @@ class Agent:
             indices={card.uuid: card.index for card in inventory.cards},
             on_result=self._patched,
         )
-        decision_log = LoggedDecisions(self._metrics, tell=self._tell_refusal)
+        decision_log = LoggedDecisions(self._metrics, on_refusal=self._report_refusal)
         allocator = Allocator(
             table=table,
             pods=self.pods,
-            pod_resources=self._record,
+            pod_resources=self._pod_resources,
             checkpoint=self._checkpoint,
-            store=StateFile(settings.plugin_dir / IN_SERVICE),
+            store=StateFile(settings.plugin_dir / CURRENT_POD_FILE),
             kubelet=KubeletInstance(settings.kubelet_dir).current,
             writer=writer,
             decision_log=decision_log,
@@ -342,7 +347,7 @@ class Agent:
 
         refresher = Refresher(
             allocator=allocator,
-            upkeep=upkeep,
+            enforcer_runner=enforcer_runner,
             synced=self.pods.synced,
             stop=self._stop,
             on_released=self._inventory.poke,
@@ -357,39 +362,39 @@ class Agent:
                 "enforcement": str(settings.enforcement),
             },
         )
-        return _CardServices(writer, allocator, registrar, upkeep, refresher)
+        return _CardServices(writer, allocator, registrar, enforcer_runner, refresher)
 
-    # --- what the parts ask of each other ----------------------------------------------
+    # --- callbacks between the parts ---------------------------------------------------
 
-    def _catch_up(self, view: PodInfo) -> None:
-        # Before there is a session nothing is assigned: the first look at the kubelet's record
-        # finds every pod that is known by then.
-        if self._session is not None:
-            self._session.allocator.catch_up(view)
+    def _catch_up(self, info: PodInfo) -> None:
+        # Before the allocator exists nothing is assigned. The first snapshot has all pods that are
+        # known until then.
+        if self._services is not None:
+            self._services.allocator.catch_up(info)
 
     def _patched(self, result: str) -> None:
         self._metrics.patches.labels(result).inc()
-        self._inventory.poke()  # less is free
+        self._inventory.poke()  # an allocation was written, so less is free
 
     def _entitled(self, pod_uid: str, container: str) -> Entitlement | None:
-        session = self._session
-        return session.allocator.entitled(pod_uid, container) if session is not None else None
+        services = self._services
+        return services.allocator.entitled(pod_uid, container) if services is not None else None
 
     def _idle(self) -> bool:
-        """Return whether no container of this node has a GPU; not known, it is not."""
-        session = self._session
-        if session is None or not self._loaded:
+        """Return whether no container of this node has a GPU; ``False`` if that is not known."""
+        services = self._services
+        if services is None or not self._loaded:
             return False
-        free = session.allocator.free(Resource.CORE)
+        free = services.allocator.free(Resource.CORE)
         return all(each == CORES_PER_CARD for each in free.values())
 
     def _cordon(self, uuids: frozenset[str]) -> None:
-        """Keep new containers from cards that an admin has cordoned; running ones stay."""
+        """Give cordoned cards to no new container; running containers keep them."""
         self._watch.cordon(uuids)
-        self._show_cards()
+        self._publish_cards()
 
-    def _show_cards(self) -> None:
-        """Show kubelet and scheduler which cards are given out now."""
+    def _publish_cards(self) -> None:
+        """Publish the cards' health to the kubelet (device lists) and schedulers (inventory)."""
         self._health_feed.wake()
         self._inventory.poke()
 
@@ -398,55 +403,55 @@ class Agent:
         return found.driver if found is not None else ""
 
     def _survey(self) -> PublishedInventory | None:
-        """Return the inventory as it is now; ``None`` while nothing is known."""
+        """Return the inventory as it is now; ``None`` while it is not known."""
         block = self._settings.memory_block
-        session = self._session
-        if session is None:
-            # What an agent wrote whose driver still worked is true no more.
+        services = self._services
+        if services is None:
+            # Replaces the inventory that an earlier agent wrote when the driver still worked.
             return (
                 PublishedInventory(block) if self._unusable or self._watch.status.problem else None
             )
         if not self._loaded:
             return None
         return survey(
-            session.allocator.table.inventory,
+            services.allocator.table.inventory,
             block=block,
             unhealthy=self._watch.unhealthy,
-            free={resource: session.allocator.free(resource) for resource in Resource},
+            free={resource: services.allocator.free(resource) for resource in Resource},
         )
 
-    def _tell_refusal(self, call: str, ref: ContainerRef, reason: str) -> None:
+    def _report_refusal(self, call: str, ref: ContainerRef, reason: str) -> None:
         pod = ref.pod
-        word = "GPUStartVetoed" if call == "prestart" else "GPURefused"
+        event_reason = "GPUStartVetoed" if call == "prestart" else "GPURefused"
         message = f"container {ref.container}: {reason}"
         self._events.put(
-            Notice(EventSubject("Pod", pod.namespace, pod.name, pod.uid), word, message)
+            Notice(EventSubject("Pod", pod.namespace, pod.name, pod.uid), event_reason, message)
         )
 
     def _holdings(self) -> Holdings | None:
-        """Return who holds what; ``None`` while that is not known."""
-        session = self._session
-        if session is None or not self._loaded:
+        """Return what containers hold; ``None`` before the first snapshot."""
+        services = self._services
+        if services is None or not self._loaded:
             return None
-        return count_holdings(session.allocator.snapshot(), session.allocator.table)
+        return count_holdings(services.allocator.snapshot(), services.allocator.table)
 
     # --- pages -------------------------------------------------------------------------
 
     def _why_not_live(self) -> str:
         live = all(thread.is_alive() for thread in self.threads)
-        live = live and (self._session is None or self._session.upkeep.alive)
-        return "" if live else "a thread of the agent has died"
+        live = live and (self._services is None or self._services.enforcer_runner.alive)
+        return "" if live else "a thread of the agent has ended unexpectedly"
 
     def _why_not_ready(self) -> str:
-        if self._session is not None and self.registered:
-            return self._session.upkeep.problem
+        if self._services is not None and self.registered:
+            return self._services.enforcer_runner.problem
         if self._lock.waiting:
-            return ""  # ready to serve as soon as the agent before has ended
+            return ""  # ready to serve as soon as the earlier agent has exited
         if self._unusable:
             return self._unusable
         if self._watch.inventory is None:
             return self._watch.status.problem or "the cards are not known yet"
-        if self._session is not None and not self._loaded:
+        if self._services is not None and not self._loaded:
             return "the node's pods are not known yet"
         files = self._driver_files
         awaited = files.problem if files is not None and not files.ready.is_set() else ""

@@ -1,4 +1,4 @@
-"""Show what is held and used of the cards: gauges, gpu-manager's page, Events on overuse."""
+"""Report what containers hold and use of the cards: gauges, gpu-manager's page, Events."""
 
 import logging
 from collections.abc import Callable
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class CardGauges:
-    """Shows what containers hold of the cards, and what they use where that is measured.
+    """Reports what containers hold of the cards, and what they use if that is measured.
 
     Attributes:
-        meter: measures what is used, once it is run; ``None`` where nobody wants it.
+        meter: measures the use of cards, once it is run; ``None`` without ``--measure-use``.
     """
 
     def __init__(
@@ -34,19 +34,19 @@ class CardGauges:
         metrics: Metrics,
         holdings: Callable[[], Holdings | None],
         inventory: Callable[[], Inventory | None],
-        tell: Callable[[Notice], None],
+        send_event: Callable[[Notice], None],
     ) -> None:
-        """Put its gauges into *metrics*; holdings and cards may not be known yet."""
+        """Add the gauges to *metrics*; holdings and cards may not be known yet."""
         self._settings = settings
         self._metrics = metrics
         self._holdings = holdings
         self._inventory = inventory
-        self._tell = tell
+        self._send_event = send_event
         self.meter = self._make_meter() if settings.measure_use else None
         metrics.read_series = lambda: card_series(holdings(), self._measured)
 
     def pages(self) -> dict[str, Page]:
-        """Return the pages to be served besides ``/metrics``."""
+        """Return the pages to serve besides ``/metrics``, by path."""
         if self._settings.metrics_names is MetricsNames.GPU_MANAGER:
             return {"/metric": self._as_gpu_manager}
         return {}
@@ -67,12 +67,14 @@ class CardGauges:
         )
 
     def _overused(self, overuse: Overuse) -> None:
-        """Count a container that takes more than it holds, and tell its author."""
+        """Count and log a container that uses more than it holds, and send an Event."""
         ref, pod = overuse.ref, overuse.ref.pod
         self._metrics.overuse.inc()
-        log.warning("takes more than it holds", extra={**named(ref), "reason": overuse.text})
+        log.warning("uses more than it holds", extra={**named(ref), "reason": overuse.text})
         subject = EventSubject("Pod", pod.namespace, pod.name, pod.uid)
-        self._tell(Notice(subject, "GPUOveruse", f"container {ref.container}: {overuse.text}"))
+        self._send_event(
+            Notice(subject, "GPUOveruse", f"container {ref.container}: {overuse.text}")
+        )
 
     def _as_gpu_manager(self) -> tuple[int, str, bytes]:
         inventory = self._inventory()

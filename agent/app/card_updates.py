@@ -1,7 +1,7 @@
-"""Pass news of the cards on to metrics, Events of the node, the kubelet's lists, the inventory.
+"""Forward changes of the cards to metrics, Events of the node, device lists and the inventory.
 
-The log is written where things happen (:mod:`agent.cards.discovery`), but for cards that are served
-twice: two threads each know a half of it.
+:mod:`agent.cards.discovery` logs the changes itself. Only cards that are served twice are logged
+here, because two threads know one half of it each.
 """
 
 import logging
@@ -19,31 +19,31 @@ log = logging.getLogger(__name__)
 
 
 class CardUpdates:
-    """A :class:`agent.cards.discovery.CardListener` that passes on what it is told."""
+    """A :class:`agent.cards.discovery.CardListener` that forwards each change."""
 
     def __init__(
         self,
         *,
         node: str,
         metrics: Metrics,
-        tell: Callable[[Notice], None],
-        poke: Callable[[], None],
+        send_event: Callable[[Notice], None],
+        on_change: Callable[[], None],
     ) -> None:
-        """Start without news; *poke* makes all look again that show the cards."""
-        # The kubelet writes its own Events so: the node's name stands for its UID, and
+        """Start without cards; *on_change* publishes their health again."""
+        # As in the kubelet's own Events the node's name takes the place of its UID;
         # ``kubectl describe node`` looks for both.
         self._node = EventSubject("Node", "", node, node)
         self._metrics = metrics
-        self._tell = tell
-        self._poke = poke
-        self._told: set[Notice] = set()
+        self._send_event = send_event
+        self._on_change = on_change
+        self._reported: set[Notice] = set()
         self._lock = threading.Lock()
         self._serves = False
         self._others: Mapping[str, int] = {}
         self._served_twice: Mapping[str, int] = {}
 
     def cards_changed(self, status: CardsStatus) -> None:
-        """Count the cards by what became of them, and tell what is missing, once."""
+        """Count the cards by state, and send one Event for each card that is not served."""
         found = status.discovery or Discovery(Inventory(()))
         served, left_out = found.inventory.cards, (*found.faults, *found.skipped)
         for card in served:
@@ -60,53 +60,53 @@ class CardUpdates:
         notices |= {self._late(uuid) for uuid in status.latecomers}
         if status.problem and not served:
             notices.add(Notice(self._node, "GPUsUnavailable", status.problem))
-        for notice in sorted(notices - self._told, key=lambda each: each.message):
-            self._tell(notice)
-        self._told = notices
+        for notice in sorted(notices - self._reported, key=lambda each: each.message):
+            self._send_event(notice)
+        self._reported = notices
         with self._lock:
             self._serves = bool(served)
             self._compare()
-        self._poke()
+        self._on_change()
 
     def others_changed(self, others: Mapping[str, int]) -> None:
-        """Notice whether another device plugin offers cards here, by resource and how many."""
+        """Receive the devices that another device plugin offers here: counts by resource."""
         with self._lock:
             self._others = others
             self._compare()
 
     def _compare(self) -> None:
-        """Tell that cards are served twice: nobody counts what the other plugin gives away."""
+        """Report cards that are served twice: allocations of the other plugin are not counted."""
         twice = self._others if self._serves else {}
         self._metrics.cards_served_twice.set(sum(twice.values()))
         if twice != self._served_twice and twice:
             log.error("cards are served twice", extra={"offered": dict(twice)})
             offered = ", ".join(f"{name}: {count}" for name, count in sorted(twice.items()))
             text = (
-                f"another device plugin offers this node's cards as {offered}, and gives them to "
-                "containers that nobody counts here: turn it off on this node, with the GPU "
-                "Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
+                f"another device plugin offers this node's cards as {offered}, and its allocations "
+                "are not counted here: turn it off on this node, with the GPU Operator by the "
+                "label nvidia.com/gpu.deploy.device-plugin=false"
             )
-            self._tell(Notice(self._node, "GPUsServedTwice", text))
+            self._send_event(Notice(self._node, "GPUsServedTwice", text))
         self._served_twice = twice
 
     def health_changed(self, card: Card, health: CardHealth) -> None:
-        """Tell why a card is not given out now, or is again."""
+        """Send an Event on a card that became unhealthy or healthy."""
         self._gauge(card, healthy=health.healthy)
         name = f"card {card.index} ({card.uuid}, {card.model})"
         if health.fault is None:
             text = f"{name} is healthy again: new containers may get it"
-            self._tell(Notice(self._node, "GPUHealthy", text, warning=False))
+            self._send_event(Notice(self._node, "GPUHealthy", text, warning=False))
         else:
-            # Without the time: the same again is the same Event, counted.
+            # Without the time: if it happens again, it is the same Event with a higher count.
             text = f"{name}: {health.fault.text}: no new container gets it, running ones stay"
-            self._tell(Notice(self._node, "GPUUnhealthy", text))
-        self._poke()
+            self._send_event(Notice(self._node, "GPUUnhealthy", text))
+        self._on_change()
 
     def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
         """Count an event of the driver."""
         xid = "" if fault.xid is None else str(fault.xid)
-        whose = "card" if counts else "application"
-        self._metrics.card_events.labels(card.uuid, fault.kind.value, xid, whose).inc()
+        cause = "card" if counts else "application"
+        self._metrics.card_events.labels(card.uuid, fault.kind.value, xid, cause).inc()
 
     def _gauge(self, card: Card, *, healthy: bool) -> None:
         self._metrics.card_healthy.labels(card.uuid, str(card.index), card.model).set(healthy)

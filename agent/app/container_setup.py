@@ -1,6 +1,6 @@
-"""Set up what containers of this node get, as the settings say: injection and enforcement.
+"""Create injection and enforcement for the containers of this node, as the settings say.
 
-Everything that is made of the settings and the cards, and lives as long as the cards do.
+The parts here depend only on the settings and the cards.
 """
 
 import logging
@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Injector:
-    """Turns a grant into what a container finds of its cards."""
+    """Turns a grant into container edits."""
 
     def __init__(self, settings: Settings, inventory: Inventory) -> None:
-        """Inject *inventory* as *settings* say; nothing is written yet."""
+        """Prepare to inject the cards of *inventory*; nothing is written yet."""
         self._settings = settings
         self._inventory = inventory
         self._cdi: CdiFile | None = None
@@ -39,7 +39,7 @@ class Injector:
             self._cdi = CdiFile(settings.cdi_dir, common=self._common, locate=self._locate)
 
     def edits_for(self, grant: Grant) -> ContainerEdits:
-        """Return what the ``Allocate`` answer says of the cards.
+        """Return the part of the ``Allocate`` response that makes the cards available.
 
         Raises:
             EnforcementError: a CDI spec is needed and cannot be written.
@@ -57,29 +57,33 @@ class Injector:
         )
 
     def refresh(self) -> None:
-        """Keep the CDI spec true: the host may have lost it, or a control device come."""
+        """Update the CDI spec: the host may have lost it, or have a new control device."""
         if self._cdi is None:
             return
         try:
             self._cdi.refresh(self._inventory)
-        except EnforcementError as error:  # told again to the next pod that needs it
+        except EnforcementError as error:  # the next pod that needs the spec is refused with it
             log.warning("no CDI spec", extra={"reason": str(error)})
 
     def _locate(self, path: str) -> str:
-        seen = self._settings.lays_out_driver  # without it the host's root is not mounted
-        return device_on_host(self._settings.host_root, path) if seen else path
+        mounted = self._settings.lays_out_driver  # only then is the host's root mounted
+        return device_on_host(self._settings.host_root, path) if mounted else path
 
     def _common(self) -> ContainerEdits:
         return shared_by_all(control_devices=_control_devices(), driver=self._settings.driver)
 
 
 def _control_devices() -> tuple[str, ...]:
-    """Return the control devices there are: some come with the first program that needs them."""
+    """Return the existing control devices; the driver makes some for the first program."""
     return tuple(path for path in CONTROL_DEVICES if Path(path).exists())
 
 
 class EnforcerRunner:
-    """What keeps an enforcer going: threads, sockets. Started again until the disk lets it."""
+    """Starts the threads and sockets of an enforcer; retries until the start succeeds.
+
+    Attributes:
+        problem: why enforcement does not work; empty when it does.
+    """
 
     def __init__(
         self,
@@ -89,8 +93,8 @@ class EnforcerRunner:
     ) -> None:
         """Start nothing yet.
 
-        *start* raises :class:`agent.errors.EnforcementError` where it cannot be; *alive* tells
-        whether what it started still runs; *close* stops it, and what containers find stays.
+        *start* raises :class:`agent.errors.EnforcementError` if it fails; *alive* returns whether
+        the started threads still run; *close* stops them and keeps the files of containers.
         """
         self._start = start
         self._alive = alive
@@ -99,10 +103,9 @@ class EnforcerRunner:
         self._closed = False
         self._lock = threading.Lock()
         self.problem = "enforcement is not started yet"
-        """Why what containers need does not work; empty when it does."""
 
     def tick(self) -> None:
-        """Start what is not started."""
+        """Start the enforcer unless it is started."""
         with self._lock:
             if self._started or self._closed:
                 return
@@ -117,11 +120,11 @@ class EnforcerRunner:
 
     @property
     def alive(self) -> bool:
-        """Whether what was started still runs."""
+        """Whether the started threads still run."""
         return not self._started or self._alive()
 
     def close(self) -> None:
-        """Stop what was started."""
+        """Stop the started threads."""
         with self._lock:
             self._closed = True
             self._close()
@@ -136,11 +139,11 @@ def set_up_containers(  # noqa: PLR0913 -- its surroundings, by keyword
     on_registered: Callable[[str], None] = lambda _result: None,
     on_outdated: Callable[[bool], None] = lambda _outdated: None,
 ) -> tuple[Enforcer, EnforcerRunner]:
-    """Make the enforcer that the settings name, and what keeps it going.
+    """Return the enforcer that the settings name, and its runner.
 
-    *driver* tells the driver's version, empty while it is not known; *on_registered* is told how
-    each registration at the virtual manager ended, *on_outdated* whether the host's HAMi-core is
-    too old.
+    *driver* returns the driver's version, empty while it is not known. *on_registered* is called
+    with the result of each registration at the virtual manager, *on_outdated* with whether the
+    host's HAMi-core is too old.
     """
     if settings.enforcement is EnforcementMode.VCUDA:
         bus_ids = {card.uuid: card.bus_id for card in inventory.cards}

@@ -1,4 +1,4 @@
-"""Reads the record before the agent registers, and keeps it true though no call comes."""
+"""Builds the snapshot before the agent registers, and refreshes it between calls."""
 
 import itertools
 import threading
@@ -8,26 +8,26 @@ from agent.allocator.allocator import Allocator
 from agent.app.container_setup import EnforcerRunner
 from agent.host import process
 
-# How long a running pod waits at most for the annotation that an agent killed in between owes it.
+# Longest delay before a pod gets the annotation that a killed agent did not write.
 _REFRESH_SECONDS = 5.0
-# How long the node shows what an ended pod held as taken, at most.
+# Longest delay before the devices of an ended pod are reported as free.
 _RELEASE_SECONDS = 0.5
-# What enforcement made for pods that are gone is removed each so many times.
+# The files of deleted pods are removed at every twelfth refresh.
 _SWEEP_EVERY = 12
-# How long the API server is waited for: what List shows is enough to answer the kubelet's calls,
-# the pods' specs only make it better. Meanwhile the device plugin proxy keeps calls waiting, for
-# 20 s at most.
+# Longest wait for the node's pods. Without them List is enough to resolve the kubelet's calls; the
+# pods' specs make the evidence better. Meanwhile calls wait at the device plugin proxy, at most
+# 20 s.
 _SYNC_SECONDS = 10.0
 
 
 class Refresher:
-    """Looks after the record, and after pods that nothing happens to any more."""
+    """Refreshes the snapshot periodically: for missing annotations and for ended pods."""
 
-    def __init__(  # noqa: PLR0913 -- what it looks after, by keyword
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         allocator: Allocator,
-        upkeep: EnforcerRunner,
+        enforcer_runner: EnforcerRunner,
         synced: threading.Event,
         stop: threading.Event,
         on_released: Callable[[], None],
@@ -35,25 +35,25 @@ class Refresher:
     ) -> None:
         """Prepare; nothing is read yet.
 
-        *synced* tells whether the node's pods are known; it is set with *stop*, too. *on_released*
-        is told when what an ended pod held has become free, *on_tick* every few seconds.
+        *synced* is set once the node's pods are listed, and together with *stop*. *on_released* is
+        called when devices of an ended pod have become free, *on_tick* every few seconds.
         """
         self._allocator = allocator
-        self._upkeep = upkeep
+        self._enforcer_runner = enforcer_runner
         self._synced = synced
         self._stop = stop
         self._on_released = on_released
         self._on_tick = on_tick
 
     def load(self) -> None:
-        """Read the record, once the node's pods are known or have been waited for."""
+        """Build the first snapshot, after the list of the node's pods or a timeout."""
         self._synced.wait(_SYNC_SECONDS)
         self._allocator.refresh()
         self._tick()
         process.freeze()
 
     def run(self) -> None:
-        """Look after pods that wait for their annotation or have ended, until the agent ends."""
+        """Refresh until the agent stops: write missing annotations, release ended pods."""
         pause = min(_RELEASE_SECONDS, _REFRESH_SECONDS)
         often = max(round(_REFRESH_SECONDS / pause), 1)
         for tick in itertools.count(1):
@@ -67,5 +67,5 @@ class Refresher:
                 self._allocator.sweep()
 
     def _tick(self) -> None:
-        self._upkeep.tick()
+        self._enforcer_runner.tick()
         self._on_tick()

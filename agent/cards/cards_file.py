@@ -1,4 +1,4 @@
-"""Cards files, read and written as YAML. The only importer of PyYAML in the agent."""
+"""Reads and writes cards files, which are YAML. The only importer of PyYAML in the agent."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from agent.cards.inventory import Discovery, parse_inventory, write_inventory
 from agent.errors import SettingsError
 from contract.inventory import Inventory
 
-# What PyYAML's constructors let through for scalars they cannot convert, such as a 13th
-# month or ``!!bool maybe``, and its recursive parser for deep nesting.
+# PyYAML raises these, beside its own errors, for scalars that it cannot convert (a 13th month,
+# ``!!bool maybe``) and for deep nesting.
 _LEAKS = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
@@ -78,5 +78,5 @@ _CardsDumper.add_representer(
 
 
 def _comment(text: str) -> str:
-    """Make a text printable and one line, so that it stays in its comment."""
+    """Return a text as one printable line, so that it cannot end its comment."""
     return " ".join("".join(each if each.isprintable() else " " for each in text).split())

@@ -1,10 +1,10 @@
 """Watches the node's cards and their health, in one thread between NVML and the agent.
 
-The set of cards is fixed once the first is found, for the life of the agent: device IDs,
-the record and the kubelet's own record all speak of that set, and IDs that a container
-holds must stay known. So a card that disappears stays listed, unhealthy. A card that is added
-later is shown in log and status, and served after a restart of the agent. A restart disturbs no
-container: the record is built again from the kubelet's checkpoint.
+The first discovery with a card fixes the set of cards until the agent exits: device IDs, snapshot
+and checkpoint refer to that set, and IDs that a container holds must stay valid. So a card that
+disappears stays listed as unhealthy. A card that is added later is reported in log and status, and
+served after a restart of the agent. A restart disturbs no container: the agent builds the snapshot
+again from the kubelet's checkpoint.
 """
 
 import logging
@@ -40,11 +40,12 @@ class CardsStatus:
     """The cards and their health at one moment.
 
     Attributes:
-        discovery: the cards, fixed once found, and what is left out now; ``None`` before.
+        discovery: the fixed set of cards, and the cards that are left out now; ``None`` before
+            the first discovery.
         health: the health of each card of the inventory, by UUID.
-        problem: why cards cannot be looked at now, empty while they can.
+        problem: why the cards cannot be read now; empty if they can.
         latecomers: UUIDs of cards that could be served after a restart of the agent.
-        unwatched: cards without events, whose health shows in probes alone, and why.
+        unwatched: cards without events, whose health only probes show: the reasons, by UUID.
     """
 
     discovery: Discovery | None = None
@@ -54,22 +55,22 @@ class CardsStatus:
     unwatched: Mapping[str, str] = field(default_factory=dict)
 
     def change_key(self) -> tuple[object, ...]:
-        """Return the parts of which observers are told when they change."""
-        told = {uuid: each.reason for uuid, each in self.health.items()}
-        return self.discovery, told, self.problem, self.latecomers, self.unwatched
+        """Return the parts whose changes are reported to the listener."""
+        reasons = {uuid: each.reason for uuid, each in self.health.items()}
+        return self.discovery, reasons, self.problem, self.latecomers, self.unwatched
 
 
 class CardListener(Protocol):
     """Receives changes; called on the watch's thread, in order."""
 
     def cards_changed(self, status: CardsStatus) -> None:
-        """Receive a status of which :meth:`CardsStatus.change_key` has changed."""
+        """Receive a status whose :meth:`CardsStatus.change_key` has changed."""
 
     def health_changed(self, card: Card, health: CardHealth) -> None:
         """Receive a card that became unhealthy, or healthy again."""
 
     def event_seen(self, card: Card, fault: CardFault, *, counts: bool) -> None:
-        """Receive an event of the driver; *counts*: it makes the card unhealthy."""
+        """Receive an event of the driver; *counts* is whether it makes the card unhealthy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +78,11 @@ class Pace:
     """Intervals, in seconds.
 
     Attributes:
-        step: how long one wait for an event lasts; a stop takes no longer.
-        probe: between two probes of a card.
-        renew: after which a session ends and another starts while a card does not answer.
-            NVML finds a card that was reset or plugged in only in a new session.
-        retry: before a failed session is tried again, doubled with each failure.
+        step: duration of one wait for an event; a stop takes no longer.
+        probe: time between two probes of a card.
+        renew: age at which a session is replaced while a card does not respond. NVML finds a card
+            that was reset or plugged in only in a new session.
+        retry: pause before a failed session is tried again, doubled with each failure.
         retry_most: the longest such pause.
     """
 
@@ -104,29 +105,29 @@ class CardWatch:
         source: CardSource,
         *,
         rules: Rules,
-        observer: CardListener,
-        kept: FaultStore,
+        listener: CardListener,
+        store: FaultStore,
         pace: Pace | None = None,
         now: Callable[[], ClockReading] = _now,
         jitter: Jitter = by_chance,
     ) -> None:
         """Watch the cards of *source*; nothing runs before :meth:`run`."""
         self.known = threading.Event()
-        """Set once there are cards and each was probed."""
+        """Set once cards are found and each was probed."""
         self._source = source
         self._rules = rules
-        self._observer = observer
-        self._kept = kept
+        self._listener = listener
+        self._store = store
         self._pace = pace or Pace()
         self._now = now
         self._jitter = jitter
         self._status = CardsStatus()
-        self._told = self._status.change_key()
+        self._reported_key = self._status.change_key()
         self._cards: dict[str, Card] = {}
-        self._answered = False  # whether this session has probed every card
-        self._deaf = False  # whether a card did not answer its last probe
+        self._all_probed = False  # whether this session has probed every card
+        self._probe_failed = False  # whether the last probe of a card failed
         self._cordoned: frozenset[str] = frozenset()
-        self._looked = now().at
+        self._probed_at = now().at
 
     @property
     def status(self) -> CardsStatus:
@@ -135,17 +136,17 @@ class CardWatch:
 
     @property
     def inventory(self) -> Inventory | None:
-        """The cards, the same ones from the first discovery on; ``None`` before."""
+        """The cards, which stay the same after the first discovery; ``None`` before."""
         discovery = self._status.discovery
         return discovery.inventory if discovery and self._cards else None
 
     @property
     def age(self) -> float:
-        """Seconds since the cards were last looked at: grows when a call of NVML hangs."""
-        return max(self._now().at - self._looked, 0.0)
+        """Seconds since the last probe of all cards; grows while a call of NVML hangs."""
+        return max(self._now().at - self._probed_at, 0.0)
 
     def unhealthy(self, uuid: str) -> str:
-        """Return why new containers may not get a card; empty while they may."""
+        """Return why new containers may not get a card; empty if they may."""
         health = self._status.health.get(uuid)
         reason = "not known" if health is None else health.reason
         return reason or (REASON if uuid in self._cordoned else "")
@@ -163,19 +164,19 @@ class CardWatch:
         pauses = Backoff(self._pace.retry, self._pace.retry_most, jitter=self._jitter)
         while not stop.is_set():
             began = self._now().at
-            self._answered = False
+            self._all_probed = False
             try:
                 with self._source.open() as session:
-                    self._serve(session, stop)
+                    self._use(session, stop)
             except Unavailable as error:
-                self._failed(error)
+                self._apply_failure(error)
                 if self._now().at - began > self._pace.renew:
                     pauses.reset()
                 stop.wait(pauses.next())
 
-    def _serve(self, session: CardSession, stop: threading.Event) -> None:
-        """Use one session until it fails, should be renewed, or *stop* is set."""
-        self._note_found(session.discover())
+    def _use(self, session: CardSession, stop: threading.Event) -> None:
+        """Use one session until it fails, should be replaced, or *stop* is set."""
+        self._apply_discovery(session.discover())
         unwatched = session.watch(tuple(self._cards))
         if unwatched != self._status.unwatched:
             log.info("cards without events", extra={"cards": unwatched})
@@ -187,17 +188,17 @@ class CardWatch:
             if probed is None or at - probed >= self._pace.probe:
                 probed = at
                 self._probe(session)
-            if at - opened >= self._pace.renew and self._missing():
+            if at - opened >= self._pace.renew and self._needs_new_session():
                 return
             if not session.watching:
                 stop.wait(self._pace.step)
             elif event := session.wait(self._pace.step):
-                self._event(*event)
-            self._update(problem="")  # not before a wait: a session that can only probe is ill
-            self._tell()
+                self._apply_event(*event)
+            self._update(problem="")  # after the wait: a session whose wait fails has a problem
+            self._notify()
 
-    def _note_found(self, found: Discovery) -> None:
-        """Fix the set of cards at the first discovery; later, update faults and latecomers only."""
+    def _apply_discovery(self, found: Discovery) -> None:
+        """Fix the set of cards at the first discovery; later update only faults and latecomers."""
         if not self._cards:
             self._update(discovery=found)
             if not found.inventory.cards:
@@ -205,7 +206,7 @@ class CardWatch:
             self._cards = {card.uuid: card for card in found.inventory.cards}
             self._update(health={uuid: CardHealth() for uuid in self._cards})
             self._log_found(found)
-            self._recall()
+            self._restore_faults()
             return
         indices = {card.index for card in self._cards.values()}
         before = self._status.discovery or found
@@ -213,7 +214,7 @@ class CardWatch:
             discovery=replace(
                 before,
                 driver=found.driver,
-                # A card of ours that is ill says so in its health.
+                # The faults of a served card are part of its health.
                 faults=tuple(
                     each
                     for each in found.faults
@@ -228,10 +229,10 @@ class CardWatch:
             log.warning("cards that can be served after a restart", extra={"cards": late})
         self._update(latecomers=late)
 
-    def _recall(self) -> None:
-        """Take over what the agent before knew of the cards, as far as it counts now."""
+    def _restore_faults(self) -> None:
+        """Restore the faults that an earlier agent saved, if they count by the present rules."""
         now = self._now().at
-        for uuid, health in self._kept.load().items():
+        for uuid, health in self._store.load().items():
             fault = health.fault
             if uuid in self._cards and fault is not None and self._rules.counts(fault):
                 self._set_health(uuid, replace(health, last=min(health.last, now)))
@@ -252,54 +253,54 @@ class CardWatch:
             )
 
     def _probe(self, session: CardSession) -> None:
-        """Ask every card how it is."""
-        self._deaf = False
+        """Probe every card."""
+        self._probe_failed = False
         for uuid in self._cards:
-            answer = session.probe(uuid)
+            result = session.probe(uuid)
             before, now = self._status.health[uuid], self._now()
-            if isinstance(answer, CardFault):
-                self._deaf |= answer.kind is not FaultKind.MIG
-                self._set_health(uuid, after_fault(before, answer, now, self._rules))
+            if isinstance(result, CardFault):
+                self._probe_failed |= result.kind is not FaultKind.MIG
+                self._set_health(uuid, after_fault(before, result, now, self._rules))
             else:
-                self._set_health(uuid, after_probe(before, answer, now, self._rules))
-        self._looked = self._now().at
-        self._answered = True
-        self._kept.save(self._status.health)
-        self._tell()
+                self._set_health(uuid, after_probe(before, result, now, self._rules))
+        self._probed_at = self._now().at
+        self._all_probed = True
+        self._store.save(self._status.health)
+        self._notify()
         self.known.set()
 
-    def _event(self, uuid: str, fault: CardFault) -> None:
-        """Log an event of the driver, tell the observer, and update the card's health."""
+    def _apply_event(self, uuid: str, fault: CardFault) -> None:
+        """Log an event of the driver, notify the listener, and update the card's health."""
         counts = self._rules.counts(fault)
         log.log(
             logging.WARNING if counts else logging.INFO,
-            "card event" if counts else "card event, an application's",
+            "card event" if counts else "card event caused by an application",
             extra={"card": uuid, "fault": fault.text},
         )
-        self._observer.event_seen(self._cards[uuid], fault, counts=counts)
+        self._listener.event_seen(self._cards[uuid], fault, counts=counts)
         before = self._status.health[uuid]
         self._set_health(uuid, after_fault(before, fault, self._now(), self._rules))
-        self._kept.save(self._status.health)
+        self._store.save(self._status.health)
 
-    def _failed(self, error: Unavailable) -> None:
-        """Record that the cards cannot be looked at.
+    def _apply_failure(self, error: Unavailable) -> None:
+        """Store and log that the cards cannot be read.
 
-        A session that has answered may have failed for one lost card: the next one, a
-        second later, tells which. Where no session answers, no card counts as healthy.
+        A session that had probed all cards may have failed because of one lost card; the next
+        session, a second later, finds it. If a session cannot probe, all cards become unhealthy.
         """
         if str(error) != self._status.problem:
-            log.warning("cards cannot be looked at", extra={"reason": str(error)})
+            log.warning("cards cannot be read", extra={"reason": str(error)})
         self._update(problem=str(error))
-        if not self._answered:
+        if not self._all_probed:
             kind = FaultKind.DRIVER if isinstance(error, DriverUnloaded) else FaultKind.NVML
             fault, now = CardFault(kind, str(error)), self._now()
             for uuid in self._cards:
                 before = self._status.health[uuid]
                 self._set_health(uuid, after_fault(before, fault, now, self._rules))
-        self._tell()
+        self._notify()
 
     def _set_health(self, uuid: str, health: CardHealth) -> None:
-        """Store a card's health; tell the observer if it became healthy or unhealthy."""
+        """Store a card's health; notify the listener if it became healthy or unhealthy."""
         before = self._status.health[uuid]
         self._update(health={**self._status.health, uuid: health})
         if before.healthy == health.healthy:
@@ -310,19 +311,19 @@ class CardWatch:
             log.info("card healthy again", extra={**more, "was": before.reason})
         else:
             log.warning("card unhealthy", extra={**more, "reason": health.reason})
-        self._observer.health_changed(card, health)
+        self._listener.health_changed(card, health)
 
-    def _missing(self) -> bool:
-        """Whether a card of the node does not answer."""
+    def _needs_new_session(self) -> bool:
+        """Return whether a card of the node does not respond."""
         discovery = self._status.discovery
-        return self._deaf or bool(discovery and discovery.faults)
+        return self._probe_failed or bool(discovery and discovery.faults)
 
     def _update(self, **changes: object) -> None:
         self._status = replace(self._status, **changes)  # type: ignore[arg-type]
 
-    def _tell(self) -> None:
-        """Tell the observer if something has changed since it was last told."""
-        news = self._status.change_key()
-        if news != self._told:
-            self._told = news
-            self._observer.cards_changed(self._status)
+    def _notify(self) -> None:
+        """Notify the listener if something has changed since the last notification."""
+        key = self._status.change_key()
+        if key != self._reported_key:
+            self._reported_key = key
+            self._listener.cards_changed(self._status)

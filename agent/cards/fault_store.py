@@ -1,11 +1,10 @@
-"""Cards that are ill by what the driver tells once, kept for the agent's next start, as JSON.
+"""Faults that the driver reports only once (such as Xids), saved as JSON for the next agent.
 
-An Xid is an event: an agent that starts later does not hear of it, and the card may answer every
-probe as a sound one does. So its health outlives the agent, for as long as the driver's life
-lasts: a driver that is loaded anew sets every card up. The clock
-of the quiet time counts from the boot, and is the same for every agent of one boot.
+An Xid is an event: an agent that starts later does not receive it, and the card may pass every
+probe. So such faults are kept until the driver is loaded again, which initializes every card. The
+clock of the quiet time counts from the boot, and is the same for all agents of one boot.
 
-What NVML says at any time is not kept: the first probe of the next agent asks it.
+Faults that NVML reports at any time are not saved: the first probe of the next agent finds them.
 """
 
 import json
@@ -27,11 +26,11 @@ log = logging.getLogger(__name__)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-def driver_life(boot_id: Path = _BOOT_ID, sysfs: Path = SYSFS) -> str:
-    """Return what changes with each boot and each load of the driver; empty if not known.
+def driver_instance(boot_id: Path = _BOOT_ID, sysfs: Path = SYSFS) -> str:
+    """Return a name that changes with each boot and each load of the driver; empty if not known.
 
-    The kernel numbers what it shows in sysfs upwards, so a module that is loaded again has a
-    folder of another inode. Where there is no such folder (WSL) the boot alone counts.
+    The kernel counts inodes in sysfs upwards, so the folder of a module that is loaded again has
+    another inode. Without such a folder (WSL) the name depends on the boot only.
     """
     try:
         boot = boot_id.read_text("ascii").strip()
@@ -45,52 +44,52 @@ def driver_life(boot_id: Path = _BOOT_ID, sysfs: Path = SYSFS) -> str:
 
 
 class FaultStore:
-    """The ill cards of an agent and of the agents before, in one text."""
+    """The saved faults of this agent and of earlier ones."""
 
-    def __init__(self, store: StateFile, life: Callable[[], str]) -> None:
-        """Keep in *store*; *life* names the driver's life, empty where it is not known."""
+    def __init__(self, store: StateFile, driver_instance: Callable[[], str]) -> None:
+        """Save to *store*; *driver_instance* returns the name of the driver instance, or empty."""
         self._store = store
-        self._life = life
+        self._driver_instance = driver_instance
         self._before: dict[str, CardHealth] = {}
 
     def load(self) -> Mapping[str, CardHealth]:
-        """Return the cards that were ill, by UUID; none where the driver was loaded since."""
+        """Return the saved health of cards, by UUID; empty if the driver was loaded since."""
         text = self._store.load()
         if not text:
             return {}
         try:
-            life, found = decode(text)
+            instance, found = decode(text)
         except ValueError as error:
-            log.warning("ill cards cannot be read", extra={"reason": str(error)})
+            log.warning("unhealthy cards cannot be read", extra={"reason": str(error)})
             return {}
-        if life == self._life():
+        if instance == self._driver_instance():
             self._before = found
         return self._before
 
     def save(self, health: Mapping[str, CardHealth]) -> None:
-        """Keep the cards that are ill, and those from before that are not watched now.
+        """Save the cards with such faults, and the saved ones that are not watched now.
 
-        The text is compared with what is there: a kubelet that starts empties its plugin folder.
+        The text is compared with the file, since a kubelet that starts empties its plugin folder.
         """
         unwatched = {uuid: was for uuid, was in self._before.items() if uuid not in health}
-        ill = unwatched | {uuid: each for uuid, each in health.items() if each.is_event_only}
-        life = self._life()
-        text = encode(life, ill) if ill and life else ""
+        unhealthy = unwatched | {uuid: each for uuid, each in health.items() if each.is_event_only}
+        instance = self._driver_instance()
+        text = encode(instance, unhealthy) if unhealthy and instance else ""
         if text != self._store.load():
             self._store.save(text)
 
 
-def encode(life: str, ill: Mapping[str, CardHealth]) -> str:
+def encode(instance: str, unhealthy: Mapping[str, CardHealth]) -> str:
     """Write the health of cards as JSON."""
     cards = {
         uuid: asdict(each) | {"since": None if each.since is None else each.since.isoformat()}
-        for uuid, each in sorted(ill.items())
+        for uuid, each in sorted(unhealthy.items())
     }
-    return json.dumps({"driver": life, "cards": cards}) + "\n"
+    return json.dumps({"driver": instance, "cards": cards}) + "\n"
 
 
 def decode(text: str) -> tuple[str, dict[str, CardHealth]]:
-    """Read what :func:`encode` wrote: the driver's life, and the health of cards by UUID.
+    """Parse the text of :func:`encode`: the driver instance, and the health of cards by UUID.
 
     Raises:
         ValueError: it is anything else.
@@ -100,7 +99,7 @@ def decode(text: str) -> tuple[str, dict[str, CardHealth]]:
         cards = {str(uuid): _read(each) for uuid, each in raw["cards"].items()}
         return str(raw["driver"]), cards
     except (ArithmeticError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not what an agent writes: {error!r}") from error
+        raise ValueError(f"not the format of an agent: {error!r}") from error
 
 
 def _read(raw: Mapping[str, Any]) -> CardHealth:

@@ -1,16 +1,16 @@
-"""Whether a card may be given to new containers: faults, quiet time, probe, recovery.
+"""The health of cards: faults, quiet time, probe, recovery.
 
-A state machine of pure, total functions: what happened goes in, the card's next state
-comes out. The clock is an argument; nothing here waits, asks or writes.
+A state machine of pure, total functions: they take the state and an observation, and return the
+next state. The clock is an argument; nothing here waits or does I/O.
 
 ::
 
-             a fault that counts                   another: the quiet time starts again
+             a fault that counts                   another fault: the quiet time starts again
     healthy ---------------------> unhealthy ----.
        ^                            |   ^        |
        |                            |   `--------'
        `----------------------------'
-         quiet for long enough, then a probe that passes
+         no fault for the quiet time, then a probe that passes
 """
 
 from collections.abc import Collection, Mapping
@@ -22,11 +22,11 @@ from enum import StrEnum
 # https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""What a faulty program causes on a sound card; the next container finds it as good as new."""
+"""Xids that a faulty program causes on a healthy card; they do not affect the next container."""
 
 RESET_XIDS = frozenset({46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158})
-"""What a card does not get over without a reset: the catalog's immediate action is ``RESET_GPU``
-or ``RESTART_BM``, or (48, 74) a workflow that ends in one."""
+"""Xids after which a card needs a reset: the catalog's immediate action is ``RESET_GPU`` or
+``RESTART_BM``, or (48, 74) a workflow that ends in one."""
 
 _XID_NAMES: Mapping[int, str] = {
     13: "graphics engine exception",
@@ -63,7 +63,7 @@ _XID_NAMES: Mapping[int, str] = {
 
 
 class FaultKind(StrEnum):
-    """What went wrong."""
+    """The kind of a fault."""
 
     XID = "xid"
     ECC = "ecc"
@@ -76,15 +76,15 @@ class FaultKind(StrEnum):
     DRIVER = "driver"
 
 
-# Once a card answers after one of these, it has been set up anew: a lost card does not come
-# back within a driver's life, and a driver that was gone initialises all it finds.
-_GONE = frozenset({FaultKind.LOST, FaultKind.DRIVER})
-_TOLD_ONCE = frozenset({FaultKind.XID, FaultKind.ECC})
+# If a card responds again after one of these, it was initialized meanwhile: a lost card does not
+# come back before the driver is loaded again, and a driver initializes all cards when it is loaded.
+_REINITIALIZED_AFTER = frozenset({FaultKind.LOST, FaultKind.DRIVER})
+_REPORTED_ONCE = frozenset({FaultKind.XID, FaultKind.ECC})
 
 
 @dataclass(frozen=True, slots=True)
 class CardFault:
-    """One thing that went wrong with a card; *text* is for people, without a time."""
+    """A fault of a card; *text* describes it for people, without a time."""
 
     kind: FaultKind
     text: str
@@ -92,26 +92,27 @@ class CardFault:
 
     @property
     def needs_reset(self) -> bool:
-        """Whether the card does not get over it without a reset."""
+        """Whether the card needs a reset."""
         return self.kind in (FaultKind.ECC, FaultKind.RESET) or self.xid in RESET_XIDS
 
 
 def xid_fault(xid: int) -> CardFault:
-    """Describe an Xid, with its name where it has one: ``Xid 79 (GPU has fallen off the bus)``."""
+    """Describe an Xid, with its name if it has one: ``Xid 79 (GPU has fallen off the bus)``."""
     name = _XID_NAMES.get(xid)
     return CardFault(FaultKind.XID, f"Xid {xid} ({name})" if name else f"Xid {xid}", xid)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The answer of a card that was probed.
+    """The result of a probe to which a card has responded.
 
     Attributes:
         uncorrectable: uncorrectable ECC errors since the driver was loaded, ``None`` without ECC.
-        action: what the driver asks for to recover the card; empty when it asks for nothing,
-            ``None`` when it is too old to tell.
-        pending: whether memory waits for a reset to be set aside.
-        defect: what no reset mends, such as memory that could not be set aside; empty for none.
+        action: the recovery action that the driver requests; empty for none, ``None`` if the
+            driver is too old to report it.
+        pending: whether faulty memory will be retired at the next reset.
+        defect: a defect that a reset does not repair, such as memory that could not be retired;
+            empty for none.
     """
 
     uncorrectable: int | None = None
@@ -125,9 +126,9 @@ class Rules:
     """The settings of card health.
 
     Attributes:
-        quiet: seconds without a fault before an unhealthy card may come back.
+        quiet: seconds without a fault before an unhealthy card may become healthy.
         ignored_xids: the Xids that leave a card healthy; ``None`` for all.
-        fatal_xids: the Xids that make it unhealthy, ignored or not.
+        fatal_xids: the Xids that make it unhealthy even if they are ignored.
     """
 
     quiet: float = 300.0
@@ -146,7 +147,7 @@ class ClockReading:
     """A time, on two clocks."""
 
     at: float
-    """Seconds on a clock that never jumps; the quiet time is measured with it."""
+    """Seconds on a monotonic clock, which measures the quiet time."""
     wall: datetime
     """The time of day, for people."""
 
@@ -156,12 +157,12 @@ class CardHealth:
     """The health of one card.
 
     Attributes:
-        fault: the gravest fault since the card was healthy, ``None`` while it is.
-        since: when that one came.
-        last: when the latest fault came, on the clock of :class:`ClockReading`.
-        needs_reset: whether one of the faults takes a reset.
-        reset_seen: whether there has been a reset since.
-        gone: whether the card has not answered since it was lost.
+        fault: the gravest fault since the card was healthy, ``None`` while it is healthy.
+        since: the time of that fault.
+        last: the time of the latest fault, on the monotonic clock of :class:`ClockReading`.
+        needs_reset: whether one of the faults needs a reset.
+        reset_seen: whether there was a reset since then.
+        gone: whether the card has not responded since it was lost.
         uncorrectable: the last known count of uncorrectable ECC errors.
     """
 
@@ -180,15 +181,15 @@ class CardHealth:
 
     @property
     def reason(self) -> str:
-        """Why not, for people: ``Xid 79 (GPU has fallen off the bus) at 12:00:01``."""
+        """Why the card is unhealthy: ``Xid 79 (GPU has fallen off the bus) at 12:00:01``."""
         if self.fault is None or self.since is None:
             return ""
         return f"{self.fault.text} at {self.since:%H:%M:%S}"
 
     @property
     def is_event_only(self) -> bool:
-        """Whether the card is ill by an event, which the driver does not tell another agent."""
-        return self.fault is not None and self.fault.kind in _TOLD_ONCE
+        """Whether the fault is an event, which the driver does not report to the next agent."""
+        return self.fault is not None and self.fault.kind in _REPORTED_ONCE
 
 
 def after_fault(
@@ -202,10 +203,10 @@ def after_fault(
         last=now.at if health.healthy else max(health.last, now.at),
         needs_reset=health.needs_reset or fault.needs_reset,
         reset_seen=health.reset_seen and not fault.needs_reset,
-        gone=health.gone or fault.kind in _GONE,
+        gone=health.gone or fault.kind in _REINITIALIZED_AFTER,
     )
-    # The first of the gravest is told: that a card off the bus is lost again in every probe is
-    # no news, and would hide how it came to that.
+    # Keep the first of the gravest faults. Each probe of a card off the bus reports it as lost
+    # again, which must not replace the cause.
     if health.fault is None or (fault.needs_reset and not health.fault.needs_reset):
         return replace(health, fault=fault, since=now.wall)
     return health
@@ -229,7 +230,7 @@ def after_probe(health: CardHealth, probe: Probe, now: ClockReading, rules: Rule
             CardFault(FaultKind.ECC, f"{count} uncorrectable ECC errors, before {before}")
         )
     if before is None and count and probe.action is None:
-        # They came while no agent looked. A newer driver says itself whether they take a reset.
+        # They occurred while no agent ran. A newer driver reports itself if they need a reset.
         text = f"{count} uncorrectable ECC errors since the driver was loaded"
         faults.append(CardFault(FaultKind.ECC, text))
     if probe.action:
@@ -244,10 +245,10 @@ def after_probe(health: CardHealth, probe: Probe, now: ClockReading, rules: Rule
 
 
 def _passes(health: CardHealth, probe: Probe, now: ClockReading, rules: Rules) -> bool:
-    """Whether an unhealthy card whose probe showed no new fault comes back."""
+    """Return whether an unhealthy card recovers after a probe without a new fault."""
     if now.at - health.last < rules.quiet:
         return False
     if not health.needs_reset:
         return True
-    # A driver that can tell and asks for nothing knows best.
+    # A driver that reports recovery actions, and requests none, decides.
     return (health.reset_seen or probe.action == "") and not probe.pending

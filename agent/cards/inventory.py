@@ -1,6 +1,6 @@
 """Cards and their links: the inventory of one node, as plain data.
 
-What reads a document raises ``SettingsError``, with the path of the field, the rule and the value.
+The parsers raise ``SettingsError``; its message has the path of the field, the value and the rule.
 """
 
 import re
@@ -13,8 +13,8 @@ from contract.errors import quote
 from contract.inventory import Card, Inventory, Link
 from contract.quantity import parse_quantity
 
-# A device ID is at most 63 characters (device plugin API) and carries the UUID, "::"
-# and a place of up to 5 digits.
+# A device ID has at most 63 characters (device plugin API): the UUID, "::" and a slot number of up
+# to 5 digits.
 _UUID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,54}[A-Za-z0-9])?\Z", re.ASCII)
 _LINK = re.compile(r"(?:NV[0-9]{1,3}|PIX|PXB|PHB|NODE|SYS)\Z", re.ASCII)
 _CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "device"}
@@ -22,21 +22,26 @@ _CARD_FIELDS = {"uuid", "index", "minor", "model", "memory", "numa", "busId", "d
 
 @dataclass(frozen=True, slots=True)
 class UnservedCard:
-    """A card of the node that is not in its inventory, by its index in NVML's order."""
+    """A card of the node that is not in its inventory.
+
+    Attributes:
+        index: its index in NVML's order.
+        uuid: its UUID; ``None`` if it could not be read.
+        reason: why it is not served.
+    """
 
     index: int
     uuid: str | None
-    """``None`` when it could not be read."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What a look at the node's cards found.
+    """The result of a discovery of the node's cards.
 
     Attributes:
         inventory: the cards that can be served.
-        driver: the driver's version, empty when a cards file was read.
+        driver: the driver's version; empty for a cards file.
         faults: the cards that could not be read.
         skipped: the cards that work but are not served: those in MIG mode.
     """
@@ -52,7 +57,7 @@ class Discovery:
 
 
 def parse_inventory(document: object) -> Inventory:
-    """Read the content of a cards file: ``{"cards": [...], "links": [...]}``."""
+    """Parse the content of a cards file: ``{"cards": [...], "links": [...]}``."""
     if not isinstance(document, Mapping):
         raise SettingsError("the cards file must be a mapping with the keys cards and links")
     _only(document, {"cards", "links"}, "")
@@ -68,9 +73,9 @@ def parse_inventory(document: object) -> Inventory:
 
 
 def write_inventory(inventory: Inventory) -> dict[str, Any]:
-    """Return the document that :func:`parse_inventory` reads back to the equal inventory.
+    """Return the document from which :func:`parse_inventory` makes an equal inventory.
 
-    What a reader fills in by itself is left out.
+    Fields with default values are left out.
     """
     return {
         "cards": [_write_card(card) for card in inventory.cards],
@@ -96,14 +101,14 @@ def _write_card(card: Card) -> dict[str, Any]:
 
 
 def check_distinct(cards: Sequence[Card]) -> None:
-    """Refuse cards of a node that are alike in what must differ."""
+    """Refuse cards of a node with the same UUID, index or minor number."""
     # Cards with a device path of their own may share a minor.
     default = all(card.device == _device(card.minor) for card in cards)
     for field in ("uuid", "index", "minor") if default else ("uuid", "index"):
         values = [getattr(card, field) for card in cards]
         for value in values:
             if values.count(value) > 1:
-                raise SettingsError(f"cards: {field} {quote(value)} stands twice")
+                raise SettingsError(f"cards: {field}: Duplicate value: {quote(value)}")
 
 
 def _device(minor: int) -> str:
@@ -125,7 +130,7 @@ def _plain(key: object) -> str:
 
 
 def parse_card(entry: object, path: str) -> Card:
-    """Read one card of the list, which stands at *path*."""
+    """Parse one card of the list; *path* is its field path, for messages."""
     if not isinstance(entry, Mapping):
         raise SettingsError(f"{path}: must be a mapping")
     _only(entry, _CARD_FIELDS, path)
@@ -204,8 +209,10 @@ def _parse_links(listed: object, cards: Sequence[Card]) -> tuple[Link, ...]:
                 "NODE or SYS"
             )
         ends = (min(pair), max(pair))
-        which = (ends, kind.startswith("NV"))  # two cards may have both ways
+        which = (ends, kind.startswith("NV"))  # two cards may have a PCIe path and NVLinks
         if which in links:
-            raise SettingsError(f"{path}.cards: the link of {ends[0]} and {ends[1]} stands twice")
+            raise SettingsError(
+                f"{path}.cards: Duplicate value: the link of {ends[0]} and {ends[1]}"
+            )
         links[which] = Link(ends, kind)
     return tuple(links[which] for which in sorted(links))

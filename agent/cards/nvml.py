@@ -1,6 +1,6 @@
 """The GPU driver, through NVML: cards, links, probes, events.
 
-Nobody imports ``pynvml`` but this module and :mod:`agent.cards.nvml_use`.
+Only this module and :mod:`agent.cards.nvml_use` import ``pynvml``.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from agent.cards.pci import SYSFS, is_switch, numa_node
 from agent.errors import DriverUnloaded, SettingsError, Unavailable
 from contract.inventory import Card, Inventory, Link
 
-# NVML as a whole does not work; no other card would answer better.
+# NVML as a whole does not work: the same call for another card would fail, too.
 SESSION_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -46,7 +46,7 @@ _LEVELS: Mapping[int, str] = {
     pynvml.NVML_TOPOLOGY_NODE: "NODE",
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
-# nvmlDeviceGpuRecoveryAction_t, told by the field of that name (driver R565 and newer).
+# nvmlDeviceGpuRecoveryAction_t, the value of the field of that name (driver R565 and newer).
 _RECOVERY_ACTION = 230
 _ACTIONS: Mapping[int, str] = {
     0: "",
@@ -70,7 +70,7 @@ class NvmlSource:
 
     @contextmanager
     def open(self) -> Iterator["NvmlSession"]:
-        """Start a session, and end it; a driver that is gone by then is no error.
+        """Start a session, and end it; it is no error if the driver was unloaded meanwhile.
 
         Raises:
             Unavailable: the library or the driver is missing or does not work.
@@ -87,7 +87,7 @@ class NvmlSource:
 class NvmlSession:
     """A session between ``nvmlInit`` and ``nvmlShutdown``; for one thread.
 
-    Every method but ``close`` raises ``Unavailable`` where NVML itself does not work.
+    Every method except ``close`` raises ``Unavailable`` if NVML itself does not work.
     """
 
     def __init__(self, sysfs: Path) -> None:
@@ -138,7 +138,7 @@ class NvmlSession:
         return Discovery(Inventory(tuple(cards), links), driver, tuple(faults), tuple(skipped))
 
     def _card(self, index: int, uuid: str, handle: Any) -> Card:
-        """Read one card, by the rules of a cards file."""
+        """Read one card; its values must follow the rules of a cards file."""
         bus_id = _bus_id(pynvml.nvmlDeviceGetPciInfo(handle))
         return parse_card(
             {
@@ -156,8 +156,8 @@ class NvmlSession:
     def _numa(self, bus_id: str, handle: Any) -> int | None:
         """Find the NUMA node whose CPUs are next to the card.
 
-        Not by ``nvmlDeviceGetNumaNodeId``: that is the node which the card's own memory
-        forms on Grace Hopper, without a CPU the kubelet could choose.
+        ``nvmlDeviceGetNumaNodeId`` is not used: on Grace Hopper it returns the node of the card's
+        own memory, which has no CPU that the kubelet could choose.
         """
         node = numa_node(bus_id, self._sysfs)
         if node is not None:
@@ -172,14 +172,14 @@ class NvmlSession:
         return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _links(self, cards: list[Card], handles: Mapping[int, Any]) -> tuple[Link, ...]:
-        """Find the PCIe path and the NVLinks of each pair of cards, as far as NVML tells them."""
+        """Find the PCIe path and the NVLinks of each pair of cards, as far as NVML reports them."""
         ends = {card.index: self._nvlinks(handles[card.index]) for card in cards}
         links = []
         for one, other in combinations(cards, 2):
-            there, back = ends[one.index], ends[other.index]
-            # Links through NVSwitches reach every card that is on the switches as well.
-            lanes = max(there.straight[other.bus_id], back.straight[one.bus_id])
-            lanes += min(there.switched, back.switched)
+            ends_of_one, ends_of_other = ends[one.index], ends[other.index]
+            # Links to NVSwitches reach every other card that has such links.
+            lanes = max(ends_of_one.direct[other.bus_id], ends_of_other.direct[one.bus_id])
+            lanes += min(ends_of_one.switched, ends_of_other.switched)
             level = _or_none(
                 pynvml.nvmlDeviceGetTopologyCommonAncestor,
                 handles[one.index],
@@ -192,9 +192,9 @@ class NvmlSession:
                 links.append(Link(pair, f"NV{lanes}"))
         return tuple(links)
 
-    def _nvlinks(self, handle: Any) -> "_Ends":
+    def _nvlinks(self, handle: Any) -> "_NvlinkEnds":
         """Count the active NVLinks of a card: to each other card, and to switches."""
-        straight: Counter[str] = Counter()
+        direct: Counter[str] = Counter()
         switched = 0
         for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
             if not _or_none(pynvml.nvmlDeviceGetNvLinkState, handle, link):
@@ -207,12 +207,12 @@ class NvmlSession:
             if remote is None:
                 continue
             bus_id = _bus_id(remote)
-            # Drivers before R460 do not tell the kind.
+            # Drivers before R460 do not report the type of the remote device.
             if kind is None and is_switch(bus_id, self._sysfs):
                 switched += 1
             else:
-                straight[bus_id] += 1
-        return _Ends(straight, switched)
+                direct[bus_id] += 1
+        return _NvlinkEnds(direct, switched)
 
     # --- health ---------------------------------------------------------------------------
 
@@ -222,8 +222,8 @@ class NvmlSession:
         return self._events is not None
 
     def watch(self, uuids: Collection[str]) -> dict[str, str]:
-        """Subscribe to Xids and double-bit ECC errors; return why, by card, where that fails."""
-        silent: dict[str, str] = {}
+        """Subscribe to Xids and double-bit ECC errors; return the reasons of failures, by UUID."""
+        failures: dict[str, str] = {}
         with translated():
             try:
                 events = pynvml.nvmlEventSetCreate()
@@ -240,22 +240,22 @@ class NvmlSession:
                         pynvml.nvmlDeviceRegisterEvents(handle, types, events)
                         self._watched[_address(handle)] = uuid
                     else:
-                        silent[uuid] = "it has neither Xid nor ECC events"
+                        failures[uuid] = "it has neither Xid nor ECC events"
                 except pynvml.NVMLError as error:
                     if error.value in SESSION_ERRORS:
                         raise
-                    silent[uuid] = f"NVML: {error}"
-            if not self._watched:  # NVML does not wait for nothing
+                    failures[uuid] = f"NVML: {error}"
+            if not self._watched:  # NVML cannot wait for an empty event set
                 self._events = None
                 pynvml.nvmlEventSetFree(events)
-        return silent
+        return failures
 
     def wait(self, seconds: float) -> tuple[str, CardFault] | None:
         """Wait for an event; return the card's UUID and the fault, or ``None``.
 
         Raises:
-            Unavailable: no event can be had, or one came that belongs to no card; the
-                session should be started again and every card probed.
+            Unavailable: waiting failed, or the event belongs to no known card; the session should
+                be started again and every card probed.
         """
         with translated():
             try:
@@ -266,13 +266,13 @@ class NvmlSession:
                 raise
         uuid = self._watched.get(_address(data.device))
         if uuid is None:
-            raise Unavailable("NVML: an event of a card that is not known")
+            raise Unavailable("NVML: an event of an unknown card")
         if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
             return uuid, xid_fault(int(data.eventData))
         return uuid, CardFault(FaultKind.ECC, "double-bit ECC error")
 
     def probe(self, uuid: str) -> Probe | CardFault:
-        """Probe a card; return its answer, or the fault that prevented one."""
+        """Probe a card; return the result, or the fault because of which there is none."""
         with translated():
             try:
                 handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -286,21 +286,26 @@ class NvmlSession:
                 return CardFault(_CARD_FAULTS.get(error.value, FaultKind.ERROR), f"NVML: {error}")
 
 
-class _Ends(NamedTuple):
-    """The other ends of a card's NVLinks: cards by bus id, and how many are switches."""
+class _NvlinkEnds(NamedTuple):
+    """The other ends of a card's NVLinks.
 
-    straight: Counter[str]
+    Attributes:
+        direct: number of links to each card, by bus ID.
+        switched: number of links to NVSwitches.
+    """
+
+    direct: Counter[str]
     switched: int
 
 
 def _probe(handle: Any) -> Probe:
-    rows = _ask(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and newer
+    rows = _query(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and newer
     if rows is None:
-        pending, failed = bool(_ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)), 0
+        pending, failed = bool(_query(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)), 0
     else:
         _, _, pending, failed = rows
     return Probe(
-        uncorrectable=_ask(
+        uncorrectable=_query(
             pynvml.nvmlDeviceGetTotalEccErrors,
             handle,
             pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -313,7 +318,7 @@ def _probe(handle: Any) -> Probe:
 
 
 def _action(handle: Any) -> str | None:
-    values = _ask(pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])
+    values = _query(pynvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])
     if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
         return None
     action = values[0].value.uiVal
@@ -322,37 +327,37 @@ def _action(handle: Any) -> str | None:
 
 def in_mig_mode(handle: Any) -> bool:
     """Return whether a card is partitioned by MIG."""
-    modes = _ask(pynvml.nvmlDeviceGetMigMode, handle)
+    modes = _query(pynvml.nvmlDeviceGetMigMode, handle)
     return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
 
-def _ask(call: Callable[..., Any], *arguments: Any) -> Any:
-    """Call NVML for a value that not every card or driver has: then ``None``.
+def _query(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call NVML for an optional value; return ``None`` if card or driver do not have it.
 
-    A card that is lost or needs a reset still raises.
+    For a card that is lost or needs a reset it still raises.
     """
-    return _or_none(call, *arguments, serious=SESSION_ERRORS | _CARD_ERRORS)
+    return _or_none(call, *arguments, fatal=SESSION_ERRORS | _CARD_ERRORS)
 
 
 def _or_none(
-    call: Callable[..., Any], *arguments: Any, serious: Collection[int] = SESSION_ERRORS
+    call: Callable[..., Any], *arguments: Any, fatal: Collection[int] = SESSION_ERRORS
 ) -> Any:
-    """Call NVML; return ``None`` for any error that is not *serious*."""
+    """Call NVML; return ``None`` for any error that is not *fatal*."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
-        if error.value in serious:
+        if error.value in fatal:
             raise
         return None
 
 
 def _bus_id(pci: Any) -> str:
-    """Write a PCI address as the kernel does; NVML writes domains of eight digits."""
+    """Format a PCI address as the kernel does; NVML writes the domain with eight digits."""
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 
 def _address(handle: Any) -> int:
-    """Return the identity of a handle: a pointer, stable for a session."""
+    """Return the identity of a handle: a pointer that stays the same during a session."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 

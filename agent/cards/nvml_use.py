@@ -1,8 +1,8 @@
 """Reads the use of each card and of its processes from the driver, through NVML.
 
-A session of its own for each look. NVML counts sessions, and while the cards are watched
-(:mod:`agent.cards.nvml`) one more costs next to nothing. One that was kept would keep the watch
-from starting NVML again, which is how a card that was reset is found.
+Each reading has a session of its own. NVML counts sessions, and while the cards are watched
+(:mod:`agent.cards.nvml`) one more costs next to nothing. A permanent session would prevent the
+watch from restarting NVML, which is needed to find a card that was reset.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -19,7 +19,7 @@ _NO_SAMPLES = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS})
 
 
 def read_use(uuids: Collection[str], since: int) -> dict[str, CardUse]:
-    """Read the use of cards; samples count from *since* on, Unix microseconds.
+    """Read the use of cards, from samples after *since*, Unix microseconds.
 
     Raises:
         Unavailable: NVML itself does not work.
@@ -36,7 +36,7 @@ def read_use(uuids: Collection[str], since: int) -> dict[str, CardUse]:
 def _read_card(uuid: str, since: int) -> CardUse:
     problems: list[str] = []
 
-    def ask(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    def query(what: str, call: Callable[..., Any], *arguments: Any) -> Any:
         """Call NVML; on an error return ``None`` and add it to *problems*."""
         try:
             return call(*arguments)
@@ -46,21 +46,21 @@ def _read_card(uuid: str, since: int) -> CardUse:
             problems.append(f"{what}: NVML: {error}")
             return None
 
-    handle = ask("the card", pynvml.nvmlDeviceGetHandleByUUID, uuid)
+    handle = query("the card", pynvml.nvmlDeviceGetHandleByUUID, uuid)
     if handle is None:
         return CardUse(problems=tuple(problems))
-    if ask("MIG mode", in_mig_mode, handle):
+    if query("MIG mode", in_mig_mode, handle):
         return CardUse(problems=("in MIG mode",))
-    rates = ask("use of cores", pynvml.nvmlDeviceGetUtilizationRates, handle)
-    memory = ask("use of memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
-    entries = ask("memory of processes", lambda: list(_processes(handle)))
+    rates = query("use of cores", pynvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = query("use of memory", pynvml.nvmlDeviceGetMemoryInfo, handle)
+    entries = query("memory of processes", lambda: list(_processes(handle)))
     process_memory = None if entries is None else memory_by_process(entries)
     if entries is not None and process_memory is None:
-        problems.append("memory of processes: the driver does not tell it")
+        problems.append("memory of processes: the driver does not report it")
     return CardUse(
         cores=None if rates is None else int(rates.gpu),
         memory=None if memory is None else int(memory.used),
-        process_cores=ask("cores of processes", _samples, handle, since),
+        process_cores=query("cores of processes", _samples, handle, since),
         process_memory=process_memory,
         problems=tuple(problems),
     )
@@ -85,7 +85,7 @@ def _processes(handle: Any) -> Iterator[tuple[int, int | None]]:
 
 
 def _running(kind: str, handle: Any) -> Any:
-    """List processes by the newest function, or, with drivers before R510, the one before."""
+    """List processes by the newest function, or by its predecessor with drivers before R510."""
     try:
         return getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses_v3")(handle)
     except pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""PCI devices: how their addresses are written, and what sysfs says of them."""
+"""PCI devices: parsing of their addresses, and their attributes in sysfs."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 SYSFS = Path("/sys")
 
-# PCI: a bridge of another kind; so NVSwitches name themselves.
+# PCI class "other bridge", the class of NVSwitches.
 _SWITCH_CLASS = "0x0680"
 
 
@@ -16,7 +16,7 @@ _ADDRESS = re.compile(
 
 
 class PciAddress(NamedTuple):
-    """Where a device is; addresses compare as CUDA's ``PCI_BUS_ID`` and the kernel order them."""
+    """A PCI address; addresses sort as in CUDA's ``PCI_BUS_ID`` order and in the kernel."""
 
     domain: int
     bus: int
@@ -25,24 +25,24 @@ class PciAddress(NamedTuple):
 
 
 def parse_address(text: str) -> PciAddress | None:
-    """Read an address in any of the usual forms, such as ``0000:3B:00.0``; else ``None``."""
+    """Parse an address in any of the usual forms, such as ``0000:3B:00.0``; else ``None``."""
     match = _ADDRESS.match(text)
     return PciAddress(*(int(part or "0", 16) for part in match.groups())) if match else None
 
 
 def numa_node(address: str, sysfs: Path) -> int | None:
-    """Return the NUMA node whose CPUs are next to a device, ``None`` when not known."""
+    """Return the NUMA node whose CPUs are next to a device; ``None`` if it is not known."""
     node = _attribute(address, "numa_node", sysfs)
-    return int(node) if node.isdecimal() else None  # the kernel's "not known" is -1
+    return int(node) if node.isdecimal() else None  # the kernel writes -1 for "not known"
 
 
 def is_switch(address: str, sysfs: Path) -> bool:
-    """Whether a device at the end of an NVLink is an NVSwitch."""
+    """Return whether a device at the end of an NVLink is an NVSwitch."""
     return _attribute(address, "class", sysfs).startswith(_SWITCH_CLASS)
 
 
 def _attribute(address: str, name: str, sysfs: Path) -> str:
-    """Read of a device, by an address such as ``0000:07:00.0``, what the kernel says of it."""
+    """Read an attribute of a device in sysfs; *address* is in the form ``0000:07:00.0``."""
     try:
         return (sysfs / "bus/pci/devices" / address / name).read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Sources of cards: NVML, or a cards file in its place."""
+"""Sources of cards: NVML, or a cards file instead."""
 
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ class CardSession(Protocol):
         """Read every card."""
 
     def watch(self, uuids: Collection[str], /) -> dict[str, str]:
-        """Subscribe to events; return why, by card, where that fails."""
+        """Subscribe to events; return the reasons of failures, by UUID."""
 
     def wait(self, seconds: float, /) -> tuple[str, CardFault] | None:
         """Wait for an event; return the card's UUID and the fault, or ``None``."""
@@ -41,7 +41,7 @@ class CardSource(Protocol):
 
 
 class StaticSource:
-    """The cards of a file: always there, always healthy."""
+    """The cards of a file: always available, always healthy."""
 
     watching = False
 
@@ -71,7 +71,7 @@ class StaticSource:
 
 
 def open_source(cards: Path | None) -> CardSource:
-    """Open a cards file, or NVML where there is none.
+    """Return the source for a cards file, or NVML for ``None``.
 
     Raises:
         SettingsError: the cards file cannot be used.
@@ -83,7 +83,7 @@ def discover(cards: Path | None) -> Discovery:
     """Discover the cards once.
 
     Raises:
-        SettingsError: the cards file cannot be used, or NVML does not answer.
+        SettingsError: the cards file cannot be used, or NVML does not work.
     """
     try:
         with open_source(cards).open() as session:

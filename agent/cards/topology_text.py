@@ -6,7 +6,7 @@ from agent.cards.inventory import Discovery
 from contract.inventory import Card, Inventory
 
 UNKNOWN = "?"
-"""Stands where the link of two cards is not known."""
+"""Shown if the link of two cards is not known."""
 
 _LEGEND = (
     ("X", "the card itself"),
@@ -39,7 +39,7 @@ def describe(found: Discovery) -> str:
 
 
 def card_table(inventory: Inventory) -> str:
-    """Write one line a card."""
+    """Write one line for each card."""
     head = ["", "uuid", "model", "memory", "bus id", "NUMA", "device"]
     return _table([head, *(_row(card) for card in inventory.cards)])
 
@@ -93,7 +93,7 @@ def _numa(card: Card) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    # A cards file may hold what would move a terminal's cursor.
+    # A cards file may contain characters that would move a terminal's cursor.
     rows = [
         ["".join(c if c.isprintable() else UNKNOWN for c in cell) for cell in row] for row in rows
     ]

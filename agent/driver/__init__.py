@@ -1,4 +1,4 @@
-"""The host's driver files for containers (``--driver-dir auto``): found, laid out, renewed.
+"""The host's driver files, copied into a folder for containers (``--driver-dir auto``).
 
 ``ldcache`` and ``layout`` are pure; ``host`` reads the host's files, ``folder`` writes ours.
 """

@@ -1,16 +1,16 @@
-"""The folder of driver files: a generation for each driver, and a link to the present one.
+"""The folder of driver files: a generation for each driver, and a link to the current one.
 
 ::
 
     <base>/current -> 550.54.15-1f2e3d4c5b6a      mounted into containers
     <base>/550.54.15-1f2e3d4c5b6a/{bin,lib,lib64}
-    <base>/535.129.03-a1b2c3d4e5f6/...            still mounted in containers that began with it
-    <base>/.535.129.03-a1b2c3d4e5f6.retired       the boot in which it was replaced
+    <base>/535.129.03-a1b2c3d4e5f6/...            still mounted in containers that started with it
+    <base>/.535.129.03-a1b2c3d4e5f6.retired       the ID of the boot in which it was replaced
 
-A generation is made under another name and renamed when it is whole and on disk, and the link is
-replaced by a rename: whoever looks, and whoever looks after the agent was killed at any step,
-finds the old driver whole or the new one whole. A running container keeps the folder that it was
-started with; one that is started again gets that of today.
+A generation is made under a temporary name and renamed once it is complete and on disk, and a
+rename replaces the link. So a reader finds the old driver complete or the new one complete, even if
+the agent was killed at any step. A running container keeps the folder that it was started with; a
+restarted one gets the current folder.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ FOLDERS = ("bin", "lib", "lib64")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOCK = ".lock"
 _RETIRED = ".retired"
-_SCRAP = (".new", ".gone")  # what a killed agent may leave
+_TEMPORARY = (".new", ".gone")  # a killed agent may leave folders with these suffixes
 _CHUNK = 1 << 24
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _LONGEST_BOOT_ID = 64
@@ -51,39 +51,39 @@ class DriverFolder:
 
     @property
     def usable(self) -> bool:
-        """Whether containers find a driver, the host's present one or an older one."""
+        """Whether containers find a driver: the host's current one or an older one."""
         return all((self._base / self._name / each).is_dir() for each in FOLDERS)
 
     def lay_out(self, layout: Layout, open_source: Callable[[HostFile], int]) -> bool:
-        """Make the link lead to a generation with *layout*; return whether anything was changed.
+        """Make the link point to a generation with *layout*; return whether it was changed.
 
         Does nothing while another agent of the node changes the folder. *open_source* opens a
         file of the host.
 
         Raises:
-            DriverFilesError: a file is not as it was, or the disk does not let us.
+            DriverFilesError: a file has changed meanwhile, or the disk returns an error.
         """
         with self._changing() as base:
             if base is None:
                 return False
             for each in names(base):
-                if each.startswith(".") and each.endswith(_SCRAP):
+                if each.startswith(".") and each.endswith(_TEMPORARY):
                     remove(base, each)
-            name = self._whole(base, layout) or self._make(base, layout, open_source)
+            name = self._find_complete(base, layout) or self._make(base, layout, open_source)
             if self._link(base) == name:
                 return False
             self._switch(base, name)
             return True
 
     def prune(self, *, idle: bool) -> list[str]:
-        """Remove generations that no container can have any more; return their names.
+        """Remove generations that no container uses any more; return their names.
 
-        A generation that was replaced before the last boot has no container left: those that
-        were started again since have that of today. Else it is removed while *idle*: no container
-        of the node has a GPU.
+        No container uses a generation that was replaced before the last boot: containers that were
+        started since then have the current one. Other generations are removed if *idle*, that is if
+        no container of the node has a GPU.
 
         Raises:
-            DriverFilesError: the disk does not let us.
+            DriverFilesError: the disk returns an error.
         """
         removed: list[str] = []
         with self._changing() as base:
@@ -98,10 +98,10 @@ class DriverFolder:
                 ):
                     continue
                 retired = read(base, f".{name}{_RETIRED}", _LONGEST_BOOT_ID)
-                if retired is None:  # the note was lost
+                if retired is None:  # the file with the boot ID was lost
                     replace(base, {f".{name}{_RETIRED}": boot})
                 if idle or (retired is not None and retired != boot):
-                    # Away at once: what is left of it must not be taken for a whole one.
+                    # Rename it first: a half-removed one must not be taken for a complete one.
                     os.rename(name, f".{name}.gone", src_dir_fd=base, dst_dir_fd=base)
                     remove(base, f".{name}.gone")
                     remove(base, f".{name}{_RETIRED}")
@@ -110,7 +110,7 @@ class DriverFolder:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[int | None]:
-        """Hold the folder for this process; ``None`` where another one holds it."""
+        """Lock the folder for this process; yield ``None`` if another process has locked it."""
         try:
             with opened_path(self._base) as base:
                 lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=base)
@@ -123,13 +123,13 @@ class DriverFolder:
                 finally:
                     os.close(lock)
         except OSError as error:
-            advice = _ADVICE.get(error.errno or 0, "the node's admin must see to it")
+            advice = _ADVICE.get(error.errno or 0, "the node's admin must fix this")
             raise DriverFilesError(
                 f"driver-dir: cannot lay out {self._base}: {error.strerror}: {advice}"
             ) from error
 
-    def _whole(self, base: int, layout: Layout) -> str | None:
-        """Return the generation that has just this content, if there is one."""
+    def _find_complete(self, base: int, layout: Layout) -> str | None:
+        """Return the generation that has exactly this content, if there is one."""
         wanted: dict[str, int | str] = {path: each.size for path, each in layout.files.items()}
         wanted |= layout.links
         for name in names(base):
@@ -142,22 +142,22 @@ class DriverFolder:
     def _make(self, base: int, layout: Layout, open_source: Callable[[HostFile], int]) -> str:
         """Make a generation; return its name."""
         there = set(names(base))
-        # One that somebody has damaged may still be mounted: its name is not used again.
+        # A damaged generation may still be mounted: its name is not used again.
         name = next(
             each
             for each in (layout.name, *(f"{layout.name}~{n}" for n in range(2, _MOST_REPAIRS)))
             if each not in there
         )
-        beside = f".{name}.new"
+        temporary = f".{name}.new"
         try:
-            os.mkdir(beside, 0o755, dir_fd=base)
-            with opened(beside, base) as made:
+            os.mkdir(temporary, 0o755, dir_fd=base)
+            with opened(temporary, base) as made:
                 os.fchmod(made, 0o755)
                 self._fill(made, layout, open_source)
-            os.rename(beside, name, src_dir_fd=base, dst_dir_fd=base)
+            os.rename(temporary, name, src_dir_fd=base, dst_dir_fd=base)
             os.fsync(base)
         except BaseException:
-            remove(base, beside)
+            remove(base, temporary)
             raise
         return name
 
@@ -176,22 +176,22 @@ class DriverFolder:
         os.fsync(made)
 
     def _switch(self, base: int, name: str) -> None:
-        """Replace the link by one to another generation."""
+        """Make the link point to another generation."""
         before = self._link(base)
         if before is not None:
             replace(base, {f".{before}{_RETIRED}": _boot_id()})
-        if _is_folder(base, self._name):  # made by a container runtime that found no link
+        if _is_folder(base, self._name):  # a container runtime makes it if there is no link
             os.rmdir(self._name, dir_fd=base)
-        beside = f".{self._name}.new"
-        remove(base, beside)
-        os.symlink(name, beside, dir_fd=base)
-        os.rename(beside, self._name, src_dir_fd=base, dst_dir_fd=base)
+        temporary = f".{self._name}.new"
+        remove(base, temporary)
+        os.symlink(name, temporary, dir_fd=base)
+        os.rename(temporary, self._name, src_dir_fd=base, dst_dir_fd=base)
         os.fsync(base)
 
     def _link(self, base: int) -> str | None:
         try:
             return os.readlink(self._name, dir_fd=base)
-        except OSError:  # none, or no link
+        except OSError:  # it does not exist, or is not a link
             return None
 
 
@@ -199,7 +199,7 @@ def _copy(file: int, folder: int, name: str, size: int) -> None:
     """Copy a file that has *size* bytes, and close it.
 
     Raises:
-        DriverFilesError: it has more or less.
+        DriverFilesError: it has another size.
     """
     with os.fdopen(file, "rb") as source:
         out = os.open(name, _NEW, 0o755, dir_fd=folder)
@@ -220,7 +220,7 @@ def _is_folder(base: int, name: str) -> bool:
 
 
 def _content(folder: int) -> dict[str, int | str]:
-    """Return what is in a generation: sizes of files and targets of links, by path."""
+    """Return the content of a generation: sizes of files and targets of links, by path."""
     found: dict[str, int | str] = {}
     for name in FOLDERS:
         with opened(name, folder) as below:

@@ -1,9 +1,9 @@
 """Reads the host's driver files through the folder in which its root is mounted.
 
-A driver is on the host itself, or in a container whose root NVIDIA's GPU Operator mounts at
-``/run/nvidia/driver``: its libraries, its list of them and its device nodes are there alone.
-Symbolic links are followed as the driver's own system would: an absolute one begins at that
-system's root, and none leads out of it.
+The driver is installed on the host itself, or in a container whose root NVIDIA's GPU Operator
+mounts at ``/run/nvidia/driver``. In the second case its libraries, the loader's list of them and
+its device nodes exist only there. Symbolic links are followed as in the driver's own system: an
+absolute link starts at that system's root, and no link leads out of it.
 """
 
 import os
@@ -28,21 +28,22 @@ _CACHE = "/etc/ld.so.cache"
 _MODULE_VERSION = Path("/sys/module/nvidia/version")
 _PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _GPU_MANAGER = "/etc/gpu-manager/vdriver/nvidia"
-"""Where gpu-manager has left vcuda-controller's files."""
+"""The folder in which gpu-manager installed vcuda-controller's files."""
 
 DRIVER_IN_ITS_CONTAINER = "/run/nvidia/driver"
-"""The root of a driver container on the host, as the GPU Operator has it by default."""
+"""The root of a driver container on the host: the GPU Operator's default."""
 
-_MOST_LINKS = 40  # of one path, as Linux itself
+_MOST_LINKS = 40  # in one path, the limit of Linux
 _SHORT = 64
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe holds nobody up
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe must not block
 _ELF = b"\x7fELF"
 
 
 class Host:
-    """The driver files of a host whose root is mounted at *root*, with vcuda-controller's or not.
+    """The driver files of a host whose root is mounted at *root*.
 
-    *machine* is its architecture as ``uname -m`` names it.
+    With *vcuda* they include those of vcuda-controller. *machine* is the host's architecture as
+    ``uname -m`` names it.
     """
 
     def __init__(
@@ -59,23 +60,23 @@ class Host:
         self._module_version = module_version
 
     def find_files(self) -> Layout:
-        """Return the folder that containers need now.
+        """Return the layout of the folder that containers need now.
 
-        The host's own driver comes first, as for NVIDIA's validator; one that is not that of the
-        kernel's module is none.
+        A driver on the host itself comes first, as in NVIDIA's validator. A driver whose version
+        differs from the kernel module's is ignored.
 
         Raises:
-            DriverFilesError: there is no driver, or what is there cannot be used.
+            DriverFilesError: there is no driver, or its files cannot be used.
         """
         try:
-            return self._look(self._host)
+            return self._find_in(self._host)
         except DriverFilesError:
             contained = _Root(self._host.below(DRIVER_IN_ITS_CONTAINER), DRIVER_IN_ITS_CONTAINER)
-            if not contained.holds(_CACHE):
+            if not contained.exists(_CACHE):
                 raise
-        return self._look(contained)
+        return self._find_in(contained)
 
-    def _look(self, root: "_Root") -> Layout:
+    def _find_in(self, root: "_Root") -> Layout:
         try:
             found = [*self._libraries(root), *self._binaries(root)]
         except OSError as error:
@@ -83,21 +84,21 @@ class Host:
         return choose(found, module=self._module(), vcuda=self._vcuda)
 
     def open(self, source: HostFile) -> int:
-        """Open a file, which must be as it was seen, and ELF; the descriptor is the caller's.
+        """Open a file; the caller closes the descriptor.
 
         Raises:
-            DriverFilesError: it is not, or cannot be read.
+            DriverFilesError: it has changed since it was found, is no ELF file, or cannot be read.
         """
         try:
             file = os.open(self._host.below(source.path), _READ)
         except OSError as error:
             raise DriverFilesError(f"driver-dir: {source.path}: {error.strerror}") from error
         try:
-            if _source(source.path, os.fstat(file)) != source:
+            if _describe(source.path, os.fstat(file)) != source:
                 raise DriverFilesError(f"driver-dir: {source.path} is being changed on the host")
             if os.pread(file, len(_ELF), 0) != _ELF:
                 raise DriverFilesError(
-                    f"driver-dir: {source.path} is no ELF file: install the driver anew"
+                    f"driver-dir: {source.path} is no ELF file: reinstall the driver"
                 )
         except BaseException:
             os.close(file)
@@ -107,7 +108,7 @@ class Host:
     def _libraries(self, root: "_Root") -> list[DriverFile]:
         folders = ARCHITECTURES.get(self._machine)
         if folders is None:
-            raise DriverFilesError(f"driver-dir: {self._machine} is no architecture of a driver")
+            raise DriverFilesError(f"driver-dir: architecture {self._machine} is not supported")
         listed = dict.fromkeys(
             each
             for each in parse_ldcache(root.read_cache())
@@ -142,7 +143,7 @@ class _Root:
         self._path = path
 
     def resolve(self, path: str) -> str | None:
-        """Return a path of the system without symbolic links; ``None`` where nothing is there."""
+        """Resolve the symbolic links in a path of the system; ``None`` if it does not exist."""
         left = list(PurePosixPath(path).parts[1:])[::-1]
         done: list[str] = []
         links = 0
@@ -151,10 +152,10 @@ class _Root:
             if part == "..":
                 done = done[:-1]
                 continue
-            here = self.below("/".join(("", *done, part)))
+            current = self.below("/".join(("", *done, part)))
             try:
-                status = here.lstat()
-                target = str(here.readlink()) if stat.S_ISLNK(status.st_mode) else None
+                status = current.lstat()
+                target = str(current.readlink()) if stat.S_ISLNK(status.st_mode) else None
             except (FileNotFoundError, NotADirectoryError):
                 return None
             if target is None:
@@ -170,17 +171,17 @@ class _Root:
         return "/" + "/".join(done)
 
     def find(self, folder: str, name: str, path: str) -> DriverFile | None:
-        """Return the regular file at *path*; ``None`` where there is none."""
+        """Return the regular file at *path*; ``None`` if there is none."""
         real = self.resolve(path)
         if real is None:
             return None
         status = self.below(real).lstat()
         if not stat.S_ISREG(status.st_mode):
             return None
-        return DriverFile(folder, name, _source(f"{self._path}{real}", status))
+        return DriverFile(folder, name, _describe(f"{self._path}{real}", status))
 
-    def holds(self, path: str) -> bool:
-        """Return whether anything is at *path*."""
+    def exists(self, path: str) -> bool:
+        """Return whether *path* exists."""
         try:
             return self.resolve(path) is not None
         except OSError:
@@ -205,15 +206,15 @@ class _Root:
             return cache.read(LARGEST + 1)
 
     def below(self, path: str) -> Path:
-        """Return where this process sees a path of the system."""
+        """Return the path by which this process reaches a path of the system."""
         return self._folder / path.lstrip("/")
 
 
 def device_on_host(root: Path, path: str) -> str:
-    """Return where the host, mounted at *root*, has a device node that programs find at *path*."""
+    """Return the path on the host, mounted at *root*, of the device node *path* of the driver."""
     contained = f"{DRIVER_IN_ITS_CONTAINER}{path}"
     return contained if (root / contained.lstrip("/")).exists() else path
 
 
-def _source(path: str, status: os.stat_result) -> HostFile:
+def _describe(path: str, status: os.stat_result) -> HostFile:
     return HostFile(path, status.st_size, status.st_mtime_ns, status.st_ino)

@@ -1,9 +1,9 @@
 """The content of the folder of driver files, chosen from the host's files. Pure.
 
 The lists are those of NVIDIA's container runtime (libnvidia-container, ``nvc_info.c``) and of
-gpu-manager (``volume.conf``). As the runtime does, only files that carry the version of the
-driver in their name are taken: what an older driver left, and what the distribution brings for
-every vendor (``libGL.so.1`` of GLVND), would hide the image's own.
+gpu-manager (``volume.conf``). Like the runtime, take only files with the driver's version in their
+name. Files of an older driver, and the distribution's libraries for all vendors (``libGL.so.1`` of
+GLVND), would hide those of the image.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ CONTROL, CLIENT = "libcuda-control.so", "gpu-client"
 """The two files of vcuda-controller."""
 
 _WRAPPED = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1", "libnvidia-ml.so")
-"""The names under which vcuda-controller's library stands in the way of the driver's."""
+"""The names under which vcuda-controller's library replaces the driver's libraries."""
 
 _NAME = re.compile(r"(?P<stem>lib[A-Za-z0-9_-]+)\.so(?:\.(?P<version>[0-9]+(?:\.[0-9]+)*))?\Z")
 _DRIVER_VERSION = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}\Z", re.ASCII)
@@ -53,10 +53,10 @@ _DRIVER_VERSION = re.compile(r"[0-9]{1,5}(?:\.[0-9]{1,5}){1,3}\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True, order=True)
 class HostFile:
-    """A regular file of the host, and what tells it from one that has replaced it."""
+    """A regular file of the host, with the attributes that differ if it is replaced."""
 
     path: str
-    """Absolute path on the host, no part of which is a symbolic link."""
+    """Absolute path on the host, without symbolic links."""
     size: int
     changed: int
     """Time of its last modification, in ns."""
@@ -70,9 +70,9 @@ class DriverFile:
     folder: str
     """``bin``, ``lib`` or ``lib64``."""
     name: str
-    """By which it is looked up: a soname, or a program's name."""
+    """The name by which it is looked up: a soname, or a program's name."""
     source: HostFile
-    """The file that this name leads to."""
+    """The file with that name, links resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Layout:
     version: str
     files: Mapping[str, HostFile]
     links: Mapping[str, str]
-    """Symbolic links: the name of a file beside each."""
+    """Symbolic links: each has the name of a file in its folder."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class Layout:
 
 
 def is_of_interest(name: str) -> bool:
-    """Return whether a library of that name may belong to the driver, or to vcuda-controller."""
+    """Return whether a library with that name may belong to the driver or to vcuda-controller."""
     match = _NAME.match(name)
     return match is not None and (match["stem"] in LIBRARIES or name == CONTROL)
 
@@ -101,13 +101,14 @@ def choose(found: Iterable[DriverFile], *, module: str, vcuda: bool) -> Layout:
     """Choose the files of one driver, and the links by which they are looked up.
 
     Args:
-        found: in the order in which the host's loader would find them; the first of a name wins.
-        module: version of the kernel's module; empty when unknown.
-        vcuda: whether vcuda-controller stands before the driver. Containers get no 32-bit
-            libraries then, which it cannot stand before.
+        found: the files in the order in which the host's loader finds them; the first file with a
+            name is taken.
+        module: version of the kernel module; empty if it is not known.
+        vcuda: whether vcuda-controller's library replaces the driver's. Containers then get no
+            32-bit libraries, because there is none of vcuda-controller.
 
     Raises:
-        DriverFilesError: there is no driver, it is not the one in the kernel, or
+        DriverFilesError: there is no driver, its version differs from the kernel module's, or
             vcuda-controller is missing.
     """
     listed = tuple(found)
@@ -124,7 +125,7 @@ def choose(found: Iterable[DriverFile], *, module: str, vcuda: bool) -> Layout:
             for link in _links(each.name, base):
                 links.setdefault(f"{each.folder}/{link}", base)
     if vcuda:
-        _stand_before(listed, files, links)
+        _add_vcuda(listed, files, links)
     return Layout(version, files, {k: v for k, v in links.items() if k not in files})
 
 
@@ -138,7 +139,7 @@ def _choose_version(found: Iterable[DriverFile], module: str) -> str:
     versions = [each for each in versions if _DRIVER_VERSION.match(each)]
     if not versions:
         raise DriverFilesError(
-            "driver-dir: the host's loader knows no libcuda.so.1 of a driver: install the driver, "
+            "driver-dir: the host's loader finds no libcuda.so.1 of a driver: install the driver, "
             "and run ldconfig on the host"
         )
     if not module:
@@ -146,21 +147,21 @@ def _choose_version(found: Iterable[DriverFile], module: str) -> str:
     if module not in versions:
         raise DriverFilesError(
             f"driver-dir: the host has the libraries of driver {versions[0]}, and the kernel the "
-            f"module of {cut(module, 40)}: restart the node, or load the module anew"
+            f"module of {cut(module, 40)}: restart the node, or reload the module"
         )
     return module
 
 
 def _version(base: str) -> str:
-    """Return the version in the name of a library; empty where there is none."""
+    """Return the version in the name of a library; empty if there is none."""
     match = _NAME.match(base)
     return (match["version"] or "") if match else ""
 
 
 def _links(name: str, base: str) -> Iterable[str]:
-    """Return the names that lead to a file, as ``ldconfig`` makes them, and those without version.
+    """Return the links to a file: those that ``ldconfig`` makes, and those without version.
 
-    Many programs open ``libcuda.so``, which only development packages bring. GLVND looks for
+    Many programs open ``libcuda.so``, which otherwise only development packages have. GLVND opens
     ``libGLX_indirect.so.0``.
     """
     if name != base:
@@ -170,7 +171,7 @@ def _links(name: str, base: str) -> Iterable[str]:
         yield "libGLX_indirect.so.0"
 
 
-def _stand_before(
+def _add_vcuda(
     found: Iterable[DriverFile], files: dict[str, HostFile], links: dict[str, str]
 ) -> None:
     for folder, name in (("lib64", CONTROL), ("bin", CLIENT)):

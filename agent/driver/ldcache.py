@@ -1,4 +1,4 @@
-"""The dynamic loader's list of libraries, ``/etc/ld.so.cache``: bytes in, libraries out.
+"""Parser of the dynamic loader's list of libraries, ``/etc/ld.so.cache``.
 
 The format is glibc's (``sysdeps/generic/dl-cache.h``), written by ``ldconfig`` in the byte order
 of the machine::
@@ -8,10 +8,10 @@ of the machine::
     byte order (2: little), padding    1 + 3 bytes; zeros before glibc 2.33
     offset of extensions, unused       4 + 12 bytes
     of each library: flags int32, name uint32, path uint32, OS version uint32, hwcap uint64
-    strings, each ended by a zero
+    strings, each with a zero at its end
 
-Names and paths are offsets from the magic. Before glibc 2.32 the list of an older format
-("ld.so-1.7.0") stands before it, in whose strings all of this lies.
+Names and paths are offsets from the magic. Before glibc 2.32 the file begins with a list in an
+older format ("ld.so-1.7.0"), and this list is in the strings of that one.
 """
 
 import struct
@@ -29,9 +29,9 @@ _ALIGNMENT = 8
 _BIG_ENDIAN = 3
 
 LARGEST = 1 << 24
-"""Bytes; a host with 10,000 libraries has a file of a tenth of it."""
+"""Bytes; the file of a host with 10,000 libraries has a tenth of it."""
 
-_ELF = 0x0001  # the lowest bit of the type: ELF, for whatever C library
+_ELF = 0x0001  # the lowest bit of the type: ELF, for any C library
 _ARCHITECTURE = 0xFF00
 
 ARCHITECTURES = {
@@ -39,7 +39,7 @@ ARCHITECTURES = {
     "aarch64": {0x0A00: "lib64"},
     "ppc64le": {0x0500: "lib64"},
 }
-"""Of a machine (``uname -m``), the folder for libraries of each architecture that it runs."""
+"""By machine (``uname -m``): the folder of libraries for each architecture that it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ class Library:
     """One library of the list."""
 
     name: str
-    """By which the loader looks it up, mostly its soname."""
+    """The name by which the loader looks it up, mostly its soname."""
     path: str
     """Absolute path on the host, often a symbolic link."""
     architecture: int
 
 
 def parse_ldcache(data: bytes) -> tuple[Library, ...]:
-    """Return the ELF libraries that any processor may load, in the loader's order.
+    """Return the ELF libraries that any processor can load, in the loader's order.
 
     Raises:
-        DriverFilesError: the bytes are no such list, or contradict themselves.
+        DriverFilesError: the bytes are not such a list, or are inconsistent.
     """
     if len(data) > LARGEST:
         raise _bad(f"is longer than {LARGEST} bytes")
@@ -66,15 +66,15 @@ def parse_ldcache(data: bytes) -> tuple[Library, ...]:
         raise _bad("is cut short")
     magic, count, _strings, order, _extensions = _HEAD.unpack_from(table)
     if magic != _MAGIC:
-        raise _bad("has not the format of glibc, version 1.1")
+        raise _bad("does not have the format of glibc, version 1.1")
     if order == _BIG_ENDIAN:
-        raise _bad("is of a machine with another byte order")
+        raise _bad("has the wrong byte order")
     strings = _HEAD.size + count * _ENTRY.size
     if strings > len(table):
         raise _bad(f"is cut short: {count} libraries do not fit into it")
     found = []
     for flags, name, path, _version, hwcap in _ENTRY.iter_unpack(table[_HEAD.size : strings]):
-        # Libraries for certain processors (hwcap) are there for all as well.
+        # Each library for certain processors (hwcap) has a variant for all.
         if flags & _ELF and not hwcap:
             texts = _text(table, name, strings), _text(table, path, strings)
             if texts[1].startswith("/") and all(map(str.isprintable, texts)):
@@ -97,7 +97,7 @@ def _text(table: bytes, offset: int, first: int) -> str:
     end = table.find(b"\0", offset) if first <= offset < len(table) else -1
     if end < 0:
         raise _bad("names a library outside of itself")
-    # What is not UTF-8 is not printable then, and no library of a driver.
+    # Bytes that are not UTF-8 become unprintable; no library of a driver has them.
     return table[offset:end].decode("utf-8", "surrogateescape")
 
 

@@ -10,16 +10,16 @@ from agent.errors import DriverFilesError
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 30.0
+_CHECK_SECONDS = 30.0
 _RETRY_SECONDS = 5.0
 
 
 class DriverUpdater:
-    """Lays the host's driver files out, and again when the driver has changed.
+    """Copies the host's driver files into the folder, and again when the driver changes.
 
     Attributes:
         ready: set once containers find a driver.
-        problem: why the folder is not that of the host's driver; empty when it is.
+        problem: why the folder does not have the host's current driver; empty if it has.
     """
 
     def __init__(
@@ -30,10 +30,10 @@ class DriverUpdater:
         idle: Callable[[], bool],
         on_result: Callable[[bool], None] = lambda _right: None,
     ) -> None:
-        """Check only whether an earlier agent has laid files out.
+        """Prepare, and check whether the folder of an earlier agent is usable.
 
-        *idle* tells whether no container of the node has a GPU; *on_result* is told after each
-        look whether the folder is that of the host's driver.
+        *idle* returns whether no container of the node has a GPU. *on_result* is called after each
+        update with whether the folder has the host's current driver.
         """
         self._source = source
         self._folder = folder
@@ -45,26 +45,26 @@ class DriverUpdater:
             self.ready.set()
 
     def run(self, stop: threading.Event) -> None:
-        """Look until *stop* is set."""
+        """Update the folder periodically until *stop* is set."""
         while True:
             self.update()
-            if stop.wait(_RETRY_SECONDS if self.problem else _LOOK_SECONDS):
+            if stop.wait(_RETRY_SECONDS if self.problem else _CHECK_SECONDS):
                 return
 
     def update(self) -> None:
-        """Look once; what goes wrong is logged when it is new."""
+        """Update the folder once; log a problem if it is new."""
         problem = ""
         try:
             layout = self._source.find_files()
             if self._folder.lay_out(layout, self._source.open):
                 extra = {"driver": layout.version, "files": len(layout.files)}
                 log.info("laid out driver files", extra=extra)
-            if gone := self._folder.prune(idle=self._idle()):
-                log.info("removed old driver files", extra={"generations": gone})
+            if removed := self._folder.prune(idle=self._idle()):
+                log.info("removed old driver files", extra={"generations": removed})
         except DriverFilesError as error:
             problem = str(error)
             if problem != self.problem:
-                log.warning("driver files are not renewed", extra={"reason": problem})
+                log.warning("driver files are not updated", extra={"reason": problem})
         self.problem = problem
         if self._folder.usable:
             self.ready.set()

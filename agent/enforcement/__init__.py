@@ -1,7 +1,7 @@
 """Enforcement of shares: one module for each mechanism.
 
-Here belong: what an ``Allocate`` answer must carry for each mechanism, and the files it names. Each
-module implements ``Enforcer``; nothing outside knows which one is at work.
+Here belong the container edits that each mechanism needs, and the files they mount. Each module
+implements ``Enforcer``; code outside does not depend on the mechanism.
 
-Banned: decisions about who gets what; asking the kubelet or the API server.
+Banned: decisions about allocations; calls to the kubelet or the API server.
 """

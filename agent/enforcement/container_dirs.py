@@ -1,9 +1,9 @@
 """The directories of containers: each is mounted into the container that holds its core slots.
 
-The name follows from the core slots alone, so that an agent whose disk was wiped makes the
-same path again, the one that the kubelet remembers (fact K12). A directory that another pod
-had is moved away before a fresh one replaces it: bind mounts follow the inode, so a
-container that lingers never sees what belongs to its successor.
+The name depends only on the core slots, so an agent whose disk was wiped makes the same path again,
+which the kubelet still uses (fact K12). The directory of another pod is renamed before a new one
+takes its path: bind mounts follow the inode, so a container that still runs never sees the files of
+its successor.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def digest_of(ids: Collection[str]) -> str:
 
 
 def may_be(owner: PodId, pod: PodId) -> bool:
-    """Return whether the owner may be *pod*: a UID that one of them lacks is no difference."""
+    """Return whether the owner may be *pod*; an empty UID matches any."""
     return owner.key == pod.key and (owner.uid == pod.uid or not owner.uid or not pod.uid)
 
 
@@ -40,7 +40,7 @@ class ContainerDir:
 
     digest: str
     owner: PodId
-    """The pod it was made for; the UID is empty where nobody knew it."""
+    """The pod for which it was made; the UID is empty if it was not known."""
     files: Path
     """The path that is mounted."""
 
@@ -48,7 +48,7 @@ class ContainerDir:
 class ContainerDirs:
     """All containers' directories below one root. Safe to share between threads.
 
-    Every method but the first raises ``EnforcementError`` where the disk does not let it.
+    Every method except the constructor raises ``EnforcementError`` if the disk returns an error.
     """
 
     def __init__(self, root: Path) -> None:
@@ -60,28 +60,28 @@ class ContainerDirs:
     def make(self, ids: Collection[str], owner: PodId) -> ContainerDir:
         """Make the directory of *ids* for a pod that is being admitted.
 
-        The one that is there is kept if it was made for this very pod (an init container's
-        slots are reusable, fact K7). Where a UID is not known the pod may be another of the
-        same name: then it is made anew, since nothing of a pod runs while it is admitted.
+        An existing one is kept if it was made for the same pod (an init container's slots are
+        reusable, fact K7). If a UID is not known, the owner may be another pod with the same name:
+        then a new one is made, since no container of a pod runs while it is admitted.
         """
         return self._reuse_or_create(ids, owner, lambda held: bool(owner.uid) and held == owner)
 
     def ensure(self, ids: Collection[str], owner: PodId) -> ContainerDir:
-        """Make the directory of *ids* unless *owner*, who is about to start, has it."""
+        """Make the directory of *ids* unless it belongs to *owner*, which is about to start."""
         return self._reuse_or_create(ids, owner, lambda held: may_be(held, owner))
 
     def find(self, ids: Collection[str]) -> ContainerDir | None:
-        """Return the directory of *ids* as it is; ``None`` when there is none."""
+        """Return the existing directory of *ids*; ``None`` if there is none."""
         digest = digest_of(ids)
         with self._lock, self._opened("read") as root:
             owner = disk.owner_of(root, digest)
             return self._at(digest, owner) if owner is not None else None
 
     def correct_owner(self, digest: str, folder: int, owner: PodId) -> None:
-        """Replace the owner of a directory, which was a guess, by the one that is proven.
+        """Replace the guessed owner of a directory by the proven one.
 
-        *folder* is what ``open`` gave of it. Where another has taken the path meanwhile that one
-        has an owner of its own, and nothing is written.
+        *folder* is the descriptor that ``open`` returned. If another directory has the path
+        meanwhile, it has its own owner, and nothing is written.
         """
         with self._lock, self._opened("write") as root:
             held = disk.owner_of(root, digest)
@@ -102,9 +102,9 @@ class ContainerDirs:
             return self._list(root)
 
     def prune(self, pods: Collection[PodId]) -> tuple[ContainerDir, ...]:
-        """Remove the directories of other pods than these; return those that stay.
+        """Remove all directories except those of *pods*, and return the remaining ones.
 
-        An owner whose UID is not known is among them by its namespace and name.
+        An owner without UID is compared by namespace and name.
         """
         kept = []
         with self._lock, self._opened("clean") as root:
@@ -117,33 +117,33 @@ class ContainerDirs:
         return tuple(kept)
 
     def clean(self) -> None:
-        """Remove leftovers of an agent that was killed, and directories without a valid owner.
+        """Remove temporary files of a killed agent, and directories without a valid owner.
 
-        What is not named like ours is left alone.
+        Files with names that the agent does not use are left in place.
         """
         with self._lock, self._opened("clean") as root:
             for name in folders.names(root):
                 if disk.is_name(name) and disk.owner_of(root, name) is None:
                     log.warning(
-                        "a ticket directory without an owner is removed", extra={"file": name}
+                        "removing a container directory without a valid owner", extra={"file": name}
                     )
                     disk.move_away(root, name)
                 elif not disk.is_name(name) and not disk.is_leftover(name):
-                    log.warning("a file of others is left alone", extra={"file": name})
+                    log.warning("unknown file left in place", extra={"file": name})
             disk.sweep(root)
 
-    # --- what is inside ----------------------------------------------------------------
+    # --- files in a directory ----------------------------------------------------------
 
     def open(self, digest: str) -> int:
         """Open the mounted part of one directory.
 
-        The descriptor stays with this very directory when another takes its path.
+        The descriptor keeps referring to this directory if another one takes its path.
         """
         with self._lock, self._opened("read") as root:
             if not disk.is_name(digest) or disk.owner_of(root, digest) is None:
                 raise EnforcementError(
-                    "state-dir: the directory of this container's limits is gone: "
-                    "the agent's log tells more"
+                    "state-dir: the directory of this container's limits is missing: "
+                    "see the agent's log"
                 )
             with folders.opened(digest, root) as made:
                 return folders.open_folder(disk.FILES, made)
@@ -151,9 +151,10 @@ class ContainerDirs:
     def write(
         self, folder: int, inside: str, files: Mapping[str, bytes], *, mode: int = 0o644
     ) -> None:
-        """Replace *files*, content by name, in a directory that ``open`` gave, each at once.
+        """Replace *files*, content by name, each atomically; *folder* is from ``open``.
 
-        *inside* is a folder in it, made where it is missing; empty for the directory itself.
+        *inside* is a folder in that directory, which is made if it is missing; empty for the
+        directory itself.
         """
         with self._lock, disk.translated("write the limits of this container"):
             if not inside:
@@ -164,7 +165,7 @@ class ContainerDirs:
                 folders.replace(inner, files)
 
     def discard(self, folder: int, names: Collection[str]) -> None:
-        """Remove files, or folders with what is in them, of a directory that ``open`` gave."""
+        """Remove files, or folders with their content; *folder* is from ``open``."""
         with self._lock, disk.translated("remove the limits of a container"):
             for name in sorted(names):
                 folders.remove(folder, name)

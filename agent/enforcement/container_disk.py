@@ -2,13 +2,13 @@
 
 ::
 
-    <root>/<digest>/owner.json    which pod it was made for; 0600, never mounted
+    <root>/<digest>/owner.json    the pod for which it was made; 0600, never mounted
     <root>/<digest>/files/        0755, mounted into the container, read-only
 
-Each is made under another name and renamed, so that whoever is killed in between leaves
-nothing half made, only leftovers (``.new-``, ``.gone-``) that the next call removes.
+Each directory is made under a temporary name and renamed. So an agent that is killed in between
+leaves no incomplete one, only leftovers (``.new-``, ``.gone-``) that the next call removes.
 
-Every step takes the root's descriptor; one at a time is the caller's duty.
+Every function takes the root's descriptor; the caller holds a lock.
 """
 
 import contextlib
@@ -36,17 +36,17 @@ _LEFTOVER = re.compile(r"\.(?:new-[0-9a-f]{20}|gone-[0-9a-f]{20}-[0-9]{1,9})\Z",
 
 
 def is_name(name: str) -> bool:
-    """Return whether a container's directory may be named so."""
+    """Return whether a name is that of a container's directory."""
     return _NAME.match(name) is not None
 
 
 def is_leftover(name: str) -> bool:
-    """Return whether what an agent leaves that is killed is named so."""
+    """Return whether a name is that of a leftover of a killed agent."""
     return _LEFTOVER.match(name) is not None
 
 
 def create(root: int, digest: str, owner: PodId) -> None:
-    """Make a directory for *owner*; move away the one that has its path."""
+    """Make a directory for *owner*; an existing one with its path is renamed first."""
     fresh = f".new-{digest}"
     folders.remove(root, fresh)
     os.mkdir(fresh, 0o700, dir_fd=root)
@@ -59,13 +59,13 @@ def create(root: int, digest: str, owner: PodId) -> None:
 
 
 def write_owner(made: int, owner: PodId) -> None:
-    """Write the owner into a directory, *made*, by its descriptor."""
+    """Write the owner into a directory; *made* is its descriptor."""
     written = json.dumps(owner._asdict(), sort_keys=True).encode() + b"\n"
     folders.replace(made, {_OWNER: written}, mode=0o600)
 
 
 def owner_of(root: int, digest: str) -> PodId | None:
-    """Read the owner of a directory; ``None`` when it is missing, incomplete, or not ours."""
+    """Read the owner of a directory; ``None`` if it is missing, incomplete, or not the agent's."""
     try:
         with folders.opened(digest, root) as made:
             with folders.opened(FILES, made):
@@ -81,7 +81,7 @@ def owner_of(root: int, digest: str) -> PodId | None:
 
 
 def decode_owner(data: bytes) -> PodId | None:
-    """Parse an owner; ``None`` when it does not parse."""
+    """Parse an owner; ``None`` if it is invalid."""
     try:
         read = json.loads(data)
     except ValueError:
@@ -94,7 +94,7 @@ def decode_owner(data: bytes) -> PodId | None:
 
 
 def move_away(root: int, digest: str) -> None:
-    """Rename a container's directory; containers that have it mounted keep it, by its inode."""
+    """Rename a container's directory; a container that has it mounted keeps it, by its inode."""
     taken = set(folders.names(root))
     if digest not in taken:
         return
@@ -103,18 +103,18 @@ def move_away(root: int, digest: str) -> None:
 
 
 def sweep(root: int) -> None:
-    """Remove leftovers; one that cannot be removed now is tried again at the next call."""
+    """Remove leftovers; those that cannot be removed are tried again at the next call."""
     for name in folders.names(root):
         if is_leftover(name):
             try:
                 folders.remove(root, name)
             except OSError as error:
-                log.warning("a leftover stays", extra={"file": name, "reason": str(error)})
+                log.warning("leftover not removed", extra={"file": name, "reason": str(error)})
 
 
 @contextlib.contextmanager
 def translated(doing: str) -> Iterator[None]:
-    """Translate errors of the disk for a pod's author, without paths; the log has those."""
+    """Translate errors of the disk for a pod's author; only the log has the paths."""
     try:
         yield
     except OSError as error:

@@ -1,53 +1,52 @@
 """Enforcement by HAMi-core: a library that the loader puts into every program of a container.
 
-``libvgpu.so`` stands between a program and the CUDA driver. It is loaded through
-``/etc/ld.so.preload`` and reads the container's environment, once, when the first program of
-a container uses a card; the result it keeps in a file that the container's programs share.
-Each name here is one that its sources read:
+``libvgpu.so`` intercepts the calls of a program to the CUDA driver. It is loaded through
+``/etc/ld.so.preload`` and reads the container's environment, once, when the first program of a
+container uses a card. It keeps the result in a file that the container's programs share. The
+library's sources read these names:
 
 ``CUDA_DEVICE_MEMORY_LIMIT_<i>``
-    the most memory of the container's i-th card; ``m`` is MiB.
+    memory limit of the container's i-th card; ``m`` is MiB.
 ``CUDA_DEVICE_MEMORY_LIMIT``
-    the same for cards without one of their own, which would have no limit.
+    the same for cards without a limit of their own, which would otherwise have none.
 ``CUDA_DEVICE_SM_LIMIT``
     percent of the compute units, for shares.
 ``GPU_CORE_UTILIZATION_POLICY=FORCE``
-    the percentage holds always. Otherwise a bit of the shared file says whether it does.
+    always apply the percentage. Otherwise a bit of the shared file decides.
 ``CUDA_DEVICE_MEMORY_SHARED_CACHE``
-    where the shared file is.
+    path of the shared file.
 ``CUDA_DEVICE_ORDER=PCI_BUS_ID``
-    read by CUDA itself: the i-th card of a program is then the i-th of its container by PCI
-    address, and so are the limits numbered. CUDA's own order, the fastest first, would give
-    mixed cards each other's limits. NVML's index mostly is that order, but need not be.
+    read by CUDA itself: a program's i-th card is then the i-th of its container by PCI address, and
+    the limits are numbered in the same way. With CUDA's default order, the fastest first, cards of
+    several models could get each other's limits. NVML's index mostly has PCI order, but not always.
 
-What the answers carry follows from the IDs. Compute limit and memory limit come in two
-answers of which the kubelet takes a variable or mount that both have from either: where both
-say something they say the same. The shared file comes with the cores, whose places name the
-container's directory. Whole cards have no limit; the memory of one whose container was guessed is
-limited all the same, since it may be a share.
+The container edits depend only on the IDs. Compute limit and memory limit are in two responses. If
+both have a variable or mount, the kubelet takes either, so both have the same value. The shared
+file comes with the cores, whose slots name the container's directory. Whole cards have no limit.
+If the container of a memory call was guessed, the memory is limited even for a whole card, since
+the container may have a share.
 
-The shared file. A container's programs, whoever runs them, write it: it is the one file of a
-directory that a container may write, and a single file, because a directory would let a
-container leave behind what the agent must walk through to remove it. Every start of a
-container gets a new one: the limits in it are those of the container that first wrote it, and
-an init container may have had more of the same places (fact K7). What a container writes into
-it counts against no quota of its own: the file system of the state directory should be one
-whose filling up harms nobody else, or have a project quota. The file goes with the pod.
+The shared file is written by the container's programs, under any user. It is the only file in a
+directory that a container may write. It is a file and not a folder, because the agent would have to
+traverse a folder to remove it. Every start of a container gets a new one: the limits in it are
+those of the container that first wrote it, and an init container may have held more of the same
+slots (fact K7). Its size counts against no quota of the container: put the state directory on a
+file system that may fill up without harm, or one with a project quota. The file is removed with the
+pod.
 
-Not taken over from HAMi:
+Not adopted from HAMi:
 
 - ``/tmp/vgpulock``, a directory that all containers of a node can write to. HAMi-core since
-  2026-02-03 takes its lock in the shared file; an older one waits in ``cuInit`` for a minute,
-  then goes on (:mod:`agent.enforcement.hami_library`).
-- ``CUDA_DISABLE_CONTROL``: a pod's author could do without the limits.
-- ``CUDA_TASK_PRIORITY``, ``CUDA_OVERSUBSCRIBE``, ``/overrideEnv``: nothing here asks for
-  the first two, and the file is read only after the limits are fixed.
+  2026-02-03 has its lock in the shared file; an older one waits in ``cuInit`` for a minute, then
+  continues (:mod:`agent.enforcement.hami_library`).
+- ``CUDA_DISABLE_CONTROL``: with it a pod's author could switch the limits off.
+- ``CUDA_TASK_PRIORITY``, ``CUDA_OVERSUBSCRIBE``, ``/overrideEnv``: nothing here needs the first
+  two, and the file is read only after the limits are fixed.
 
-A soft limit (``vcuda-core-limit``) has no counterpart in HAMi-core: a share is held to its
-own. A pod's author who sets these variables in the pod overrides them, as with HAMi; a
-program that is linked statically, or to musl, does without the library. Limits go by the
-numbers that CUDA gives: one that hides cards by ``CUDA_VISIBLE_DEVICES`` renumbers the rest,
-which then have the limits of the first ones.
+A soft limit (``vcuda-core-limit``) has no counterpart in HAMi-core: a share is limited to its own
+cores. As with HAMi, variables in the pod override these. A program that is linked statically, or to
+musl, runs without the library. Limits apply to the numbers that CUDA assigns: a program that hides
+cards by ``CUDA_VISIBLE_DEVICES`` renumbers the others, which then get the limits of the first ones.
 """
 
 import logging
@@ -77,10 +76,10 @@ from placement.pods import PodId
 log = logging.getLogger(__name__)
 
 IN_CONTAINER = "/usr/local/vgpu"
-"""Where the library looks for itself."""
+"""The folder in which the library looks for itself."""
 
 SHARED = f"{IN_CONTAINER}/shared.cache"
-"""Not in ``/tmp``: there, kernels refuse to open another user's file as if to create it."""
+"""Not in ``/tmp``: there, kernels refuse ``O_CREAT`` for an existing file of another user."""
 
 PRELOAD = "ld.so.preload"
 _SHARED_FILE = "shared.cache"
@@ -96,7 +95,7 @@ class HamiCore:
     ) -> None:
         """Prepare; nothing is made yet.
 
-        Both directories are seen at the host's paths. *block* is in bytes, whole MiB.
+        Both directories have the same paths on the host. *block* is in bytes, whole MiB.
         """
         self._dirs = ContainerDirs(state_dir / "tickets")
         self._library = library
@@ -105,14 +104,14 @@ class HamiCore:
         self._block = block // _MIB
 
     def open(self) -> None:
-        """Clean up after an agent that was killed, and look at the library."""
+        """Clean up after a killed agent, and check the library."""
         self._dirs.clean()
         self._library.present()
 
     def prepare_allocation(
         self, ref: ContainerRef, ids: frozenset[str], grant: Grant
     ) -> ContainerEdits:
-        """Return the compute limit of a share, or the memory limit."""
+        """Return the edits with the compute limit of a share, or with the memory limit."""
         if grant.resource is Resource.MEMORY:
             return self._loaded().merged_with(ContainerEdits(self._memory(grant)))
         made = self._dirs.make(ids, ref.pod)
@@ -126,42 +125,42 @@ class HamiCore:
         return shared.merged_with(self._loaded()).merged_with(ContainerEdits(limits))
 
     def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
-        """Make a shared file of its own for the container that starts."""
+        """Make a new shared file for the container that starts."""
         if entitlement is not None:
-            self._renew(self._dirs.ensure(ids, entitlement.ref.pod))
+            self._replace_shared_file(self._dirs.ensure(ids, entitlement.ref.pod))
         elif (found := self._dirs.find(ids)) is not None:
-            self._renew(found)
+            self._replace_shared_file(found)
         else:
             raise EnforcementError(
-                "what this container finds mounted is gone from the node's disk, and it is not "
-                "known yet whose it is: the start is tried again"
+                "the files that this container mounts are missing on the node's disk, and their "
+                "owner is not known yet: the start will be retried"
             )
         if len(ids) < CORES_PER_CARD:
             self._loaded()
         else:
-            self._write_preload()  # no limit, or one that is not known: nothing to insist on
+            self._write_preload()  # no limit, or one that is not known: the library is optional
 
     def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
-        """Take the last: limits are in each container's own variables."""
+        """Return the last one: the result makes no difference, since limits are in variables."""
         return candidates[-1]
 
     def prune(self, pods: Collection[PodId]) -> None:
-        """Remove the directories of other pods."""
+        """Remove all directories except those of *pods*."""
         self._dirs.prune(pods)
 
     # --- steps -------------------------------------------------------------------------
 
     def _memory(self, grant: Grant) -> dict[str, str]:
-        """Return the limits of the cards that the memory is on.
+        """Return the limits of the cards with this memory.
 
-        They are all the container's cards, and so numbered as CUDA does, unless it has fewer
-        blocks than (whole) cards. The cards without any then get what the least one has: without
-        a limit they must not be, and a smaller one is not known here.
+        These are all cards of the container, so they are numbered as CUDA does, unless it has fewer
+        blocks than (whole) cards. The cards without blocks then get the smallest limit, since they
+        must have one and no better value is known here.
         """
         if len(grant.by_card) > _CARDS:
             raise EnforcementError(
                 f"memory on {len(grant.by_card)} cards, but HAMi-core limits at most {_CARDS}: "
-                "ask for whole cards without memory"
+                "request whole cards without memory"
             )
         limits = [f"{share.slots * self._block}m" for share in self._by_bus(grant.by_card)]
         smallest = min(share.slots for share in grant.by_card) * self._block
@@ -172,9 +171,9 @@ class HamiCore:
         return envs
 
     def _by_bus(self, shares: Sequence[CardGrant]) -> Sequence[CardGrant]:
-        """Sort shares by their cards' PCI addresses; leave them where one has none.
+        """Sort shares by their cards' PCI addresses; keep their order if an address is missing.
 
-        A cards file need not have any.
+        Addresses are optional in a cards file.
         """
         placed = [(self._addresses.get(share.card), share) for share in shares]
         known = [(address, share) for address, share in placed if address is not None]
@@ -183,13 +182,13 @@ class HamiCore:
         return [share for _, share in sorted(known, key=lambda each: each[0])]
 
     def _loaded(self) -> ContainerEdits:
-        """Return the mounts and variables that load the library: the same in every answer."""
-        # The runtime would make a directory of what is missing, and the loader go on without.
+        """Return the mounts and variables that load the library: the same in every response."""
+        # For a missing file the runtime would make a directory, and programs would run unlimited.
         if not self._library.present():
             log.error("HAMi-core is missing", extra={"path": str(self._library.path)})
             raise EnforcementError(
-                f"hami-library-dir: the node has no {LIBRARY}, which holds containers to their "
-                "limits: the node's admin must install HAMi-core"
+                f"hami-library-dir: the node has no {LIBRARY}, which enforces the limits of "
+                "containers: the node's admin must install HAMi-core"
             )
         return ContainerEdits(
             {"CUDA_DEVICE_MEMORY_SHARED_CACHE": SHARED},
@@ -200,9 +199,9 @@ class HamiCore:
         )
 
     def _write_preload(self) -> Path:
-        """Make the file that names the library to the loader; containers only read it."""
+        """Make the loader's file with the library's path; containers only read it."""
         path, text = self._preload_dir / PRELOAD, f"{IN_CONTAINER}/{LIBRARY}\n".encode()
-        with translated("make what limits this container"):
+        with translated("make the limits of this container"):
             if path.is_file() and path.read_bytes() == text:
                 return path
             with directories.opened_path(self._preload_dir) as folder:
@@ -210,14 +209,14 @@ class HamiCore:
         return path
 
     def _shared(self, made: ContainerDir) -> Path:
-        """Make the shared file unless it is there."""
+        """Make the shared file unless it exists."""
         path = made.files / _SHARED_FILE
         if not path.is_file():
-            self._renew(made)
+            self._replace_shared_file(made)
         return path
 
-    def _renew(self, made: ContainerDir) -> None:
-        """Replace the shared file by a new, empty one; a lingering container keeps its own."""
+    def _replace_shared_file(self, made: ContainerDir) -> None:
+        """Replace the shared file by an empty one; a container that still runs keeps its own."""
         folder = self._dirs.open(made.digest)
         try:
             self._dirs.write(folder, "", {_SHARED_FILE: b""}, mode=0o666)

@@ -1,4 +1,4 @@
-"""HAMi-core's library on the host: whether it is there, and whether it is too old."""
+"""HAMi-core's library on the host: checks whether it exists and is new enough."""
 
 import logging
 import mmap
@@ -10,22 +10,22 @@ log = logging.getLogger(__name__)
 
 LIBRARY = "libvgpu.so"
 
-# Of a message that came with the lock in the shared file, on 2026-02-03. The library has no
-# version, and its symbols are hidden; its messages are in every build.
-_NEW = b"postinit lock"
+# Part of a message that was added together with the lock in the shared file, on 2026-02-03. The
+# library has no version, and its symbols are hidden; its messages are in every build.
+_LOCK_MESSAGE = b"postinit lock"
 
 
 class HamiLibrary:
     """The library in the host's folder. Safe to share between threads."""
 
     def __init__(self, folder: Path, *, on_outdated: Callable[[bool], None]) -> None:
-        """Look at nothing yet; *on_outdated* is told with each new file whether it is too old."""
+        """Read nothing yet; *on_outdated* is called for each new file: whether it is too old."""
         self.path = folder / LIBRARY
         self._on_outdated = on_outdated
         self._checked: tuple[int, ...] = ()
 
     def present(self) -> bool:
-        """Return whether the library is there; check a file that was not there before."""
+        """Return whether the library exists; check the version of a new file."""
         try:
             found = self.path.stat()
             if not stat.S_ISREG(found.st_mode):
@@ -35,11 +35,11 @@ class HamiLibrary:
                 self._check()
                 self._checked = identity
         except OSError:
-            return False  # not there, or replaced just now
+            return False  # missing, or being replaced
         return True
 
     def _check(self) -> None:
-        outdated = not _contains(self.path, _NEW)
+        outdated = not _contains(self.path, _LOCK_MESSAGE)
         if outdated:
             log.warning("HAMi-core is outdated", extra={"path": str(self.path)})
         self._on_outdated(outdated)

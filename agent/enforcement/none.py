@@ -1,4 +1,4 @@
-"""No enforcement: a container sees its cards and nobody else's, and may use all of them."""
+"""No enforcement: a container sees only its own cards, and may use all of them."""
 
 from collections.abc import Collection, Sequence
 
@@ -23,8 +23,8 @@ class NoEnforcement:
         """Do nothing: no container needs preparing."""
 
     def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
-        """Take the last: what is answered is the same for all."""
+        """Return the last one: the result makes no difference here."""
         return candidates[-1]
 
     def prune(self, pods: Collection[PodId]) -> None:
-        """Do nothing: nothing was made."""
+        """Do nothing: there are no files to remove."""

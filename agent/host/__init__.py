@@ -1,4 +1,4 @@
-"""What the operating system lends this process: files, sockets, memory, directories.
+"""Use of the operating system: files, sockets, memory, directories.
 
-Operating system calls only: no cluster, no GPU, no library.
+Only system calls: no cluster, no GPU, no third-party library.
 """

@@ -1,10 +1,10 @@
-"""Directories held by their descriptors: what is in them, and changes that are made at once.
+"""Directories, by their descriptors: listing, and atomic changes.
 
-Names are names in a directory, never paths, and are never followed where they are links. A
-file is made under another name and renamed, so that whoever reads it, and whoever finds
-it after the agent was killed, has the old one or the new.
+Names are names in a directory, never paths, and links are never followed. A file is written under
+a temporary name and renamed, so a reader finds the old one or the new one, even if the agent was
+killed.
 
-Here ``OSError`` means what the kernel said; the caller tells whose problem that is.
+``OSError`` is raised as the kernel reports it; callers translate it.
 """
 
 import contextlib
@@ -16,24 +16,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe holds nobody up
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # opening a pipe must not block
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def names(folder: int) -> list[str]:
-    """Return what is in a directory, in order."""
+    """Return the names in a directory, sorted."""
     with os.scandir(folder) as entries:
         return sorted(entry.name for entry in entries)
 
 
 def open_folder(name: str, parent: int) -> int:
-    """Open a directory in another; the descriptor is the caller's to close."""
+    """Open a directory in another; the caller closes the descriptor."""
     return os.open(name, _FOLDER, dir_fd=parent)
 
 
 @contextlib.contextmanager
 def opened(name: str, parent: int) -> Iterator[int]:
-    """Open a directory in another for a while."""
+    """Open a directory in another; close it at the end of the ``with`` block."""
     folder = open_folder(name, parent)
     try:
         yield folder
@@ -43,9 +43,9 @@ def opened(name: str, parent: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened_path(path: Path) -> Iterator[int]:
-    """Open a directory of ours by its path, made where it is missing.
+    """Open a directory of the agent by its path; make it if it is missing.
 
-    It may be a link: it is the admin's.
+    It may be a link, since the admin has set the path.
     """
     path.mkdir(mode=0o755, parents=True, exist_ok=True)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -56,7 +56,7 @@ def opened_path(path: Path) -> Iterator[int]:
 
 
 def read(folder: int, name: str, most: int) -> bytes | None:
-    """Read a file of *most* bytes at most; ``None`` where there is none, or something else is."""
+    """Read at most *most* bytes of a file; ``None`` if it is missing or not a regular file."""
     try:
         file = os.open(name, _READ, dir_fd=folder)
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def read(folder: int, name: str, most: int) -> bytes | None:
 
 
 def make(name: str, parent: int) -> None:
-    """Make a directory that everybody may read, whatever the umask, unless it is there."""
+    """Make a directory unless it exists; every user may read it, whatever the umask."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=parent)
     with opened(name, parent) as made:
@@ -82,29 +82,29 @@ def make(name: str, parent: int) -> None:
 def replace(
     folder: int, files: Mapping[str, bytes], mode: int = 0o644, *, synced: bool = False
 ) -> None:
-    """Put each of *files*, content by name, replacing what has its name."""
+    """Write *files*, content by name; each replaces any entry with its name."""
     for name, data in files.items():
-        beside = f".{name}.new"
-        remove(folder, beside)
-        file = os.open(beside, _NEW, mode, dir_fd=folder)
+        temporary = f".{name}.new"
+        remove(folder, temporary)
+        file = os.open(temporary, _NEW, mode, dir_fd=folder)
         try:
             os.fchmod(file, mode)  # whatever the umask
-            left = memoryview(data)
-            while left:
-                left = left[os.write(file, left) :]
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(file, rest) :]
             if synced:
                 os.fsync(file)
         finally:
             os.close(file)
         try:
-            os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except IsADirectoryError:  # nothing of ours: a file is what belongs here
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except IsADirectoryError:  # a directory with that name is not the agent's
             remove(folder, name)
-            os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def remove(folder: int, name: str) -> None:
-    """Remove whatever has that name, if anything has; a link itself, not what it names."""
+    """Remove the entry with that name, if there is one; of a link the link itself."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISDIR(status.st_mode):

@@ -1,8 +1,8 @@
-"""One agent at a time on a node: a lock on a file, which the kernel frees when its process ends.
+"""One agent at a time on a node: a file lock, which the kernel releases when the process ends.
 
-In a rolling update the next agent's pod runs beside the old one, or the kubelet could not start it:
-a call that waits for an agent holds up the admission of every pod of the node, the agent's own
-included. The next agent waits at this lock, and does nothing to the node before.
+In a rolling update the next agent's pod starts while the old one runs. Otherwise the kubelet could
+not start it: a call that waits for an agent delays the admission of every pod of the node, the
+agent's own pod included. The next agent waits for this lock before it changes anything on the node.
 """
 
 import fcntl
@@ -14,7 +14,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 LOCK = "agent.lock"
-_LOOK_SECONDS = 0.02
+_CHECK_SECONDS = 0.02
 _PROBLEM_SECONDS = 1.0
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -23,22 +23,22 @@ class NodeLock:
     """The lock of one agent.
 
     Attributes:
-        waiting: whether another agent of this node is still at work.
-        problem: why the lock cannot be taken at all; empty where it can.
+        waiting: whether another agent of this node still holds the lock.
+        problem: why locking fails; empty if it does not fail.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Prepare to lock *folder*, where all agents of the node register."""
+        """Prepare to lock *folder*, in which all agents of the node register."""
         self.waiting = False
         self.problem = ""
         self._path = folder / LOCK
         self._descriptor = -1
 
     def take(self, stop: threading.Event) -> bool:
-        """Wait until no other agent is at work; return whether that was before *stop*."""
+        """Wait for the lock; return ``False`` if *stop* was set first."""
         while not stop.is_set():
             try:
-                if self._try():
+                if self._try_to_lock():
                     self.waiting, self.problem = False, ""
                     return True
             except OSError as error:
@@ -50,16 +50,16 @@ class NodeLock:
             if not self.waiting:
                 log.info("another agent serves this node: waiting for its end")
             self.waiting, self.problem = True, ""
-            stop.wait(_LOOK_SECONDS)
+            stop.wait(_CHECK_SECONDS)
         return False
 
     def release(self) -> None:
-        """Let the next agent work."""
+        """Release the lock for the next agent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _try(self) -> bool:
+    def _try_to_lock(self) -> bool:
         """Take the lock if it is free.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Removes sockets that processes which were killed have left behind."""
+"""Removes the sockets of killed processes."""
 
 import logging
 import socket
@@ -8,19 +8,19 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-# Between bind and listen a socket refuses connections though its process lives.
-_YOUNG_SECONDS = 10.0
+# Between bind and listen a socket refuses connections although its process runs.
+_STARTUP_SECONDS = 10.0
 
 
 def remove_dead(folder: Path, patterns: Collection[str]) -> None:
-    """Remove the sockets in *folder* at which nobody listens; what cannot be removed stays."""
+    """Remove the sockets in *folder* on which no process listens; log those that cannot be."""
     for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
         try:
-            old = time.time() - path.stat().st_ctime > _YOUNG_SECONDS
+            old = time.time() - path.stat().st_ctime > _STARTUP_SECONDS
             if old and path.is_socket() and _refuses(path):
                 path.unlink()
         except OSError as error:
-            log.warning("a socket stays", extra={"path": str(path), "reason": str(error)})
+            log.warning("socket not removed", extra={"path": str(path), "reason": str(error)})
 
 
 def _refuses(path: Path) -> bool:

@@ -1,10 +1,10 @@
 """CDI specs as plain data: our own spec, and the names in the host's specs.
 
-The Container Device Interface names devices ``<vendor>/<class>=<name>``; a spec tells the
-container runtime what a named device is: device nodes, mounts and environment. NVIDIA's
-tools write one of kind ``nvidia.com/gpu``, with the driver's files, which is better than any
-of ours. Where a host has none, or one that does not fit its cards, ours says what the
-``Allocate`` answer says otherwise.
+The Container Device Interface names devices ``<vendor>/<class>=<name>``. A spec has the container
+edits of each named device: device nodes, mounts and environment. NVIDIA's tools write a spec of
+kind ``nvidia.com/gpu`` that includes the driver's files, so it is preferred to ours. If a host has
+none, or one that does not match its cards, our spec has the edits that are otherwise in the
+``Allocate`` response.
 """
 
 import re
@@ -25,8 +25,8 @@ _KIND = re.compile(rf"{_LABEL}/{_LABEL}\Z", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._:]*[A-Za-z0-9])?\Z", re.ASCII)
 _VERSION = re.compile(r"v?[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\Z", re.ASCII)
 
-# A spec of NVIDIA's for 16 cards with every MIG device has some hundred; aliases of YAML
-# could make millions of a small file.
+# NVIDIA's spec for 16 cards with every MIG device has some hundred; with YAML aliases a small file
+# could have millions.
 _MOST_DEVICES = 4096
 _MOST_NODES = 256
 
@@ -37,9 +37,9 @@ class Spec:
 
     kind: str
     devices: Mapping[str, frozenset[str]]
-    """The host's device nodes that each brings, by its name without the kind."""
+    """The host's device nodes of each device, by its name without the kind."""
     nodes: frozenset[str]
-    """The device nodes that come with each device."""
+    """The device nodes that every device brings in addition."""
 
 
 # --- ours -----------------------------------------------------------------------------------
@@ -53,12 +53,12 @@ def own_names(inventory: Inventory) -> Mapping[str, str]:
 def spec_document(
     inventory: Inventory, common: ContainerEdits, locate: Callable[[str], str] = str
 ) -> dict[str, Any]:
-    """Write our spec of a node's cards.
+    """Return the document of our spec of a node's cards.
 
-    *common* is what every container with a card finds beside it; *locate* tells where the host has
-    a device node that containers find at its argument. Permissions are given because a spec that
-    leaves them out lets a container make device nodes, too. The version is the lowest that knows
-    all it uses: a runtime refuses a spec that is newer than itself.
+    *common* has the edits of every container with a card. *locate* returns the path on the host of
+    a device node, by its path in containers. Permissions are written because without them a
+    container could also make device nodes. The version is the lowest that has all used fields: a
+    runtime rejects a spec that is newer than itself.
     """
     devices = [
         {"name": card.uuid, "containerEdits": {"deviceNodes": [_node(card.device, locate)]}}
@@ -66,7 +66,7 @@ def spec_document(
     ]
     nodes = (*(card.device for card in inventory.cards), *common.devices)
     newer = any(card.uuid[0].isdigit() for card in inventory.cards)  # 0.5.0 allows such names,
-    newer = newer or any(locate(path) != path for path in nodes)  # and knows hostPath
+    newer = newer or any(locate(path) != path for path in nodes)  # and has hostPath
     return {
         "cdiVersion": "0.5.0" if newer else "0.3.0",
         "kind": OWN_KIND,
@@ -103,10 +103,10 @@ def _node(path: str, locate: Callable[[str], str]) -> dict[str, str]:
 
 
 def parse_spec(document: object) -> Spec:
-    """Read a spec that somebody else wrote.
+    """Parse a spec of the host.
 
     Raises:
-        SettingsError: with the path of the field, the rule and the value.
+        SettingsError: it is invalid; the message has the path of the field, the value and the rule.
     """
     if not isinstance(document, Mapping):
         raise SettingsError("a CDI spec must be a mapping")
@@ -120,7 +120,7 @@ def parse_spec(document: object) -> Spec:
         raise SettingsError(f"devices: must be a list of 1 to {_MOST_DEVICES} devices")
     devices = dict(_device(entry, f"devices[{at}]") for at, entry in enumerate(listed))
     if len(devices) < len(listed):
-        raise SettingsError("devices: a name stands twice")
+        raise SettingsError("devices: Duplicate value: two devices have the same name")
     return Spec(kind, devices, _nodes(document, ""))
 
 
@@ -134,7 +134,7 @@ def _device(entry: object, path: str) -> tuple[str, frozenset[str]]:
 
 
 def _nodes(entry: Mapping[str, Any], path: str) -> frozenset[str]:
-    """Read the device nodes of ``containerEdits``, by their path on the host."""
+    """Return the device nodes of ``containerEdits``, by their path on the host."""
     edits = entry.get("containerEdits")
     if edits is None:
         return frozenset()
@@ -166,40 +166,40 @@ def _invalid(path: str, value: object, rule: str) -> SettingsError:
 def names_on_host(
     inventory: Inventory, specs: Sequence[Iterable[Spec]]
 ) -> Mapping[str, str] | None:
-    """Map every card's UUID to its full name in the host's specs; ``None`` if unfit.
+    """Map every card's UUID to its full name in the host's specs; ``None`` if they do not match.
 
-    They fit when each card is named, all by UUID or all by index, and a name brings its card's
-    device node and no other card's. A spec that was made before a card was taken out or
-    swapped can name another card by the same index, and a container would get a stranger's.
+    They match if each card has a name, all by UUID or all by index, and each name has its card's
+    device node and no other card's. A spec that was made before a card was removed or swapped can
+    have another card under the same index, and a container would get the wrong card.
 
-    A device in a later directory of *specs* replaces that of an earlier one, and two of one name
-    in the same directory are none.
+    A device in a later directory of *specs* replaces that of an earlier one; two devices with one
+    name in the same directory are ignored.
     """
     devices: dict[str, frozenset[str]] = {}
     for directory in specs:
-        fresh: dict[str, frozenset[str]] = {}
-        twice: set[str] = set()
+        named: dict[str, frozenset[str]] = {}
+        duplicates: set[str] = set()
         for spec in directory:
             if spec.kind != HOST_KIND:
                 continue
-            twice |= fresh.keys() & spec.devices.keys()
-            fresh |= {name: nodes | spec.nodes for name, nodes in spec.devices.items()}
-        devices.update(fresh)
-        for name in twice:
+            duplicates |= named.keys() & spec.devices.keys()
+            named |= {name: nodes | spec.nodes for name, nodes in spec.devices.items()}
+        devices.update(named)
+        for name in duplicates:
             del devices[name]
     by_uuid = {card.uuid: card.uuid for card in inventory.cards}
     by_index = {card.uuid: str(card.index) for card in inventory.cards}
     for names in (by_uuid, by_index):
         if names and all(
-            names[card.uuid] in devices and _is_just(card, devices[names[card.uuid]], inventory)
+            names[card.uuid] in devices and _is_exactly(card, devices[names[card.uuid]], inventory)
             for card in inventory.cards
         ):
             return {uuid: f"{HOST_KIND}={name}" for uuid, name in names.items()}
     return None
 
 
-def _is_just(card: Card, nodes: Iterable[str], inventory: Inventory) -> bool:
-    """Whether these nodes are *card* and no other; a driver's root may stand before a path."""
+def _is_exactly(card: Card, nodes: Iterable[str], inventory: Inventory) -> bool:
+    """Return whether these nodes are those of *card* only; a driver's root may precede a path."""
     found = {
         each.device for each in inventory.cards for node in nodes if node.endswith(each.device)
     }

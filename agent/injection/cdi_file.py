@@ -1,4 +1,4 @@
-"""CDI specs on disk: reads the host's; writes ours where those do not name just our cards."""
+"""CDI specs on disk: reads the host's, and writes ours if those do not match the cards."""
 
 import json
 import logging
@@ -19,17 +19,17 @@ from contract.inventory import Inventory
 log = logging.getLogger(__name__)
 
 HOST_DIRS = (Path("/etc/cdi"), Path("/var/run/cdi"))
-"""Where container runtimes look for specs, by ascending priority."""
+"""The folders in which container runtimes look for specs, by ascending priority."""
 
 FILE_NAME = "gpu-turnstile.json"
 _MOST_BYTES = 1 << 19
 
-# What tells one content of a file from the next.
+# Identity of a file's content: inode, times, size.
 _State = tuple[int, int, int, int]
 
 
 class CdiFile:
-    """The CDI names of a node's cards, and our spec behind them. Safe between threads."""
+    """The CDI names of a node's cards, and our spec. Safe to share between threads."""
 
     def __init__(
         self,
@@ -39,10 +39,11 @@ class CdiFile:
         locate: Callable[[str], str] = str,
         host_dirs: Iterable[Path] = HOST_DIRS,
     ) -> None:
-        """Write to *directory*, where the runtime must look; nothing is read or written yet.
+        """Prepare; nothing is read or written yet.
 
-        *common* tells what every container with a card finds beside it, *locate* where the host
-        has a device node that containers find at its argument.
+        Our spec is in *directory*, which the runtime must read. *common* returns the edits of every
+        container with a card. *locate* returns the path on the host of a device node, by its path
+        in containers.
         """
         self._directory = directory
         self._common = common
@@ -53,21 +54,21 @@ class CdiFile:
 
     @property
     def path(self) -> Path:
-        """Where our spec is."""
+        """The path of our spec."""
         return self._directory / FILE_NAME
 
     def refresh(self, inventory: Inventory) -> Mapping[str, str]:
-        """Return every card's full CDI name, by UUID; write our spec if no other has them.
+        """Return every card's full CDI name, by UUID; write our spec if the host's do not match.
 
-        The host's own spec is taken where it names just our cards. Ours is not written then. If
-        it is there it stays and is updated: the kubelet starts containers again with the names
-        that they were answered with (fact K12), and the runtime refuses unknown names.
+        If the host's own spec matches the cards, its names are returned and ours is not needed. An
+        existing spec of ours stays and is updated: the kubelet restarts containers with the names
+        of their allocation (fact K12), and the runtime rejects unknown names.
 
         Raises:
             EnforcementError: our spec is needed and cannot be written.
         """
         if not inventory.cards:
-            return {}  # and a spec without devices is none
+            return {}  # a spec without devices would be invalid
         with self._lock:
             found = names_on_host(inventory, self._host_specs())
             if found is None:
@@ -76,20 +77,20 @@ class CdiFile:
             if self.path.exists():
                 try:
                     self._write(inventory)
-                except EnforcementError as error:  # nobody new depends on it
-                    log.warning("an old CDI spec is not kept", extra={"reason": str(error)})
+                except EnforcementError as error:  # no new container needs it
+                    log.warning("old CDI spec not updated", extra={"reason": str(error)})
             return found
 
     # --- ours --------------------------------------------------------------------------
 
     def _write(self, inventory: Inventory) -> None:
-        """Write our spec unless it is there, complete, and readable for the runtime."""
+        """Write our spec unless it exists, complete and readable for the runtime."""
         document = spec_document(inventory, self._common(), self._locate)
         data = (json.dumps(document, indent=2) + "\n").encode()
         try:
-            if self._holds(data):
+            if self._is_written(data):
                 return
-            # Beside it is, for a moment, a name that no runtime reads.
+            # Its temporary name is one that no runtime reads.
             with opened_path(self._directory) as folder:
                 replace(folder, {FILE_NAME: data}, synced=True)
         except OSError as error:
@@ -101,7 +102,7 @@ class CdiFile:
             ) from error
         log.info("wrote a CDI spec", extra={"path": str(self.path)})
 
-    def _holds(self, data: bytes) -> bool:
+    def _is_written(self, data: bytes) -> bool:
         try:
             found = self.path.lstat()
             regular = stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == 0o644
@@ -146,31 +147,29 @@ def _state(path: Path) -> _State | str:
     try:
         found = path.stat()
     except OSError as error:
-        return error.strerror or "it cannot be looked at"
+        return error.strerror or "stat failed"
     if not stat.S_ISREG(found.st_mode):
-        return "it is no file"
+        return "it is not a regular file"
     if found.st_size > _MOST_BYTES:
         return f"it is larger than {_MOST_BYTES} bytes"
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _read(path: Path, state: _State | str) -> Spec | None:
-    """Read one spec; log one that cannot be used, once, and leave it out."""
+    """Read one spec; log and ignore one that cannot be used."""
     try:
         if isinstance(state, str):
             raise ValueError(state)
         text = _text(path)
         return parse_spec(json.loads(text) if path.suffix == ".json" else decode_yaml(text))
     except (OSError, ValueError, RecursionError, SettingsError) as error:
-        log.warning(
-            "a CDI spec of the host is left out", extra={"path": str(path), "reason": str(error)}
-        )
+        log.warning("CDI spec of the host ignored", extra={"path": str(path), "reason": str(error)})
         return None
 
 
 def _text(path: Path) -> str:
-    """Read a file that may have become anything since it was looked at."""
-    # Without O_NONBLOCK a pipe would keep us waiting for somebody who writes to it.
+    """Read a file; it may have been replaced by anything since its ``stat``."""
+    # Without O_NONBLOCK opening a pipe would wait for a writer.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         data = file.read(_MOST_BYTES + 1) or b""
     if len(data) > _MOST_BYTES:

@@ -1,15 +1,14 @@
-"""The answer that brings a container its cards: device nodes and environment, from a grant.
+"""Makes the container edits of a grant: device nodes, environment, CDI names.
 
-Cards are always in the order of their index, the same after every restart. It is not the
-order in which CUDA numbers them: that is the fastest first, or with
-``CUDA_DEVICE_ORDER=PCI_BUS_ID`` by PCI address, whatever the order here.
+Cards are always in the order of their index, which stays the same after every restart. CUDA
+numbers them in another order: the fastest first, or with ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` by PCI
+address.
 
-``NVIDIA_VISIBLE_DEVICES`` is set in every mode: many images default to ``all``, and where
-the NVIDIA container runtime is at work such an image would see every card of the node.
-``NVIDIA_DRIVER_CAPABILITIES`` is never set: which parts of the driver a program needs
-(compute, video, graphics) its image knows and says, and what an ``Allocate`` answer sets
-replaces what an image says. So it is with ``PATH``, without which an image's own commands
-are not found.
+``NVIDIA_VISIBLE_DEVICES`` is set in every mode: many images default to ``all``, and with the NVIDIA
+container runtime such an image would see every card of the node. ``NVIDIA_DRIVER_CAPABILITIES`` is
+never set: the image sets it to the parts of the driver that its programs need (compute, video,
+graphics), and an ``Allocate`` response would override that. The same is true for ``PATH``, without
+which an image's own commands are not found.
 """
 
 import posixpath
@@ -27,7 +26,7 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 """Read by the NVIDIA container runtime, and by people."""
 
 VOID = "void"
-"""Tells the NVIDIA container runtime to leave a container alone."""
+"""The value with which the NVIDIA container runtime ignores a container."""
 
 LIBRARY_PATH = "LD_LIBRARY_PATH"
 
@@ -37,21 +36,21 @@ CONTROL_DEVICES = (
     "/dev/nvidia-uvm-tools",
     "/dev/nvidia-modeset",
 )
-"""Device nodes every GPU program needs beside the card's own, where the host has them."""
+"""Device nodes that every GPU program needs besides the card's own, if the host has them."""
 
 DRIVER_IN_CONTAINER = "/usr/local/nvidia"
-"""Where images made for NVIDIA's cards look for a driver that is not their own."""
+"""The folder in which images for NVIDIA's cards look for a mounted driver."""
 
 
 class Injection(StrEnum):
     """How cards reach a container."""
 
     NODES = "nodes"
-    """Device nodes in the ``Allocate`` answer."""
+    """Device nodes in the ``Allocate`` response."""
     ENVVAR = "envvar"
-    """The environment alone; the NVIDIA container runtime does the rest."""
+    """Only the environment; the NVIDIA container runtime does the rest."""
     CDI = "cdi"
-    """Names of CDI devices; the container runtime reads in a spec what they are."""
+    """Names of CDI devices; the container runtime finds them in a spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +64,16 @@ class DriverFiles:
     container: str = DRIVER_IN_CONTAINER
 
     def edits(self) -> ContainerEdits:
-        """Return the mount, and the variable that tells the loader where the libraries are.
+        """Return the mount, and the variable with the loader's search path.
 
-        The variable replaces the image's own, which no device plugin can read; images made
-        for NVIDIA's cards have this same value.
+        The variable replaces the image's own, which a device plugin cannot read; images for
+        NVIDIA's cards have this same value.
         """
         libraries = ":".join(posixpath.join(self.container, each) for each in ("lib", "lib64"))
         return ContainerEdits({LIBRARY_PATH: libraries}, mounts=(Mount(self.container, self.host),))
 
 
-def inject(  # noqa: PLR0913 -- one answer, spelled out
+def inject(  # noqa: PLR0913 -- the parts of one response
     grant: Grant,
     inventory: Inventory,
     mode: Injection,
@@ -84,12 +83,12 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
     driver: DriverFiles | None = None,
     cdi_names: Mapping[str, str] | None = None,
 ) -> ContainerEdits:
-    """Make the answer for one grant.
+    """Return the container edits of one grant.
 
-    The core answer carries the cards. Another resource's carries none of them: what enforces
-    the memory limit comes from enforcement. With ``envvar`` the NVIDIA container runtime decides
-    on device nodes and driver files, with ``cdi`` the spec does, but for *extra_devices*.
-    *cdi_names* has the fully qualified CDI name of every card, by UUID.
+    Only a grant of cores injects cards; a grant of memory has no edits here (enforcement adds its
+    own). With ``envvar`` the NVIDIA container runtime adds device nodes and driver files; with
+    ``cdi`` the spec has them, except for *extra_devices*. *cdi_names* has the fully qualified CDI
+    name of every card, by UUID.
 
     Raises:
         GrantError: a card has no CDI name.
@@ -97,32 +96,32 @@ def inject(  # noqa: PLR0913 -- one answer, spelled out
     if grant.resource is not Resource.CORE:
         return ContainerEdits()
     if mode is Injection.CDI:
-        # The runtime of NVIDIA would add the same cards once more, or those that the image
-        # asks for. NVIDIA's own specs say this, too.
+        # Otherwise NVIDIA's runtime would add these cards again, or those that the image requests.
+        # NVIDIA's own specs set this value, too.
         names = tuple(_cdi_name(card, cdi_names or {}) for card in grant.cards)
         return ContainerEdits(
             {VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(extra_devices)), cdi=names
         )
-    answer = ContainerEdits({VISIBLE_DEVICES: ",".join(grant.cards)})
+    edits = ContainerEdits({VISIBLE_DEVICES: ",".join(grant.cards)})
     if mode is Injection.ENVVAR:
-        return answer
+        return edits
     nodes = [card.device for card in inventory.cards if card.uuid in grant.cards]
-    answer = answer.merged_with(
+    edits = edits.merged_with(
         ContainerEdits(devices=tuple(dict.fromkeys([*nodes, *control_devices, *extra_devices])))
     )
-    return answer.merged_with(driver.edits()) if driver is not None else answer
+    return edits.merged_with(driver.edits()) if driver is not None else edits
 
 
 def shared_by_all(
     *, control_devices: Sequence[str] = (), driver: DriverFiles | None = None
 ) -> ContainerEdits:
-    """Return what every container with a card finds in ``cdi``: for a spec of our own."""
+    """Return the edits of every container with a card, for our own CDI spec."""
     common = ContainerEdits({VISIBLE_DEVICES: VOID}, tuple(dict.fromkeys(control_devices)))
     return common.merged_with(driver.edits()) if driver is not None else common
 
 
 def parse_extra_devices(text: str) -> tuple[str, ...]:
-    """Read further device nodes for every container, comma-separated paths below ``/dev``."""
+    """Parse additional device nodes for every container: paths below ``/dev``, comma-separated."""
     entries = [entry.strip() for entry in text.split(",")] if text.strip() else []
     for entry in entries:
         if not entry.startswith("/dev/") or not _plain(entry):
@@ -134,7 +133,7 @@ def parse_extra_devices(text: str) -> tuple[str, ...]:
 
 
 def parse_directory(flag: str, text: str) -> str:
-    """Read the absolute path of a directory that is mounted."""
+    """Check and return the absolute path of a directory to mount."""
     if not text.startswith("/") or text == "/" or not _plain(text):
         raise SettingsError(
             f"{flag}: Invalid value: {quote(text)}: must be an absolute path without '.' and "

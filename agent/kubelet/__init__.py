@@ -1,4 +1,4 @@
 """The kubelet: the device plugin's gRPC server, registration, and the PodResources client.
 
-Adapters: messages in, the allocator called, messages out. Nothing is decided here.
+Adapters: they translate messages and call the allocator. Nothing is decided here.
 """

@@ -1,9 +1,9 @@
 """The kubelet's checkpoint: the file in which it writes which container holds which device IDs.
 
-The kubelet renames each new state into place (K27), so a file that is open is whole. Its checksum
-is not compared: it is a hash of what Go prints of the kubelet's own structures, names of types
-included, takes ten times as long as reading the file, and proves nothing that the proof needs. That
-asks for exactly the IDs of a call: what is damaged has none of them, and proves nothing.
+The kubelet renames each new state into place (K27), so an open file is complete. Its checksum is
+not compared: it is a hash of the kubelet's structures as Go prints them, names of types included,
+and takes ten times as long as reading the file. A proof does not need it: it requires exactly the
+IDs of a call, and a damaged entry does not have them.
 """
 
 import json
@@ -34,9 +34,9 @@ class _Entry:
     Attributes:
         uid: pod UID.
         container: container name.
-        resource: which resource.
+        resource: the resource of its devices.
         ids: its device IDs.
-        foreign: why these are none that an agent makes; ``None`` if they are.
+        foreign: why the IDs are not an agent's; ``None`` if they are.
     """
 
     uid: str
@@ -47,19 +47,22 @@ class _Entry:
 
 
 class CheckpointParser:
-    """Reads the file again and again: an entry that has not changed is not read again."""
+    """Parses successive versions of the file; an entry that has not changed is not parsed again."""
 
     def __init__(self, resources: Mapping[str, Resource]) -> None:
-        """Read entries of *resources*, by the name that the kubelet has; pass over all others."""
+        """Parse the entries of *resources*, by the kubelet's names; ignore all others."""
         self._resources = resources
-        self._seen: dict[bytes, _Entry | None] = {}
+        self._parsed: dict[bytes, _Entry | None] = {}
         self._last = Checkpoint()
 
     def parse(self, content: bytes) -> Checkpoint:
-        """Read the content; what pods hold is the same object as before where it is equal.
+        """Parse the content of the file.
+
+        The entries of a pod are the same object as before if they have not changed.
 
         Raises:
-            CheckpointError: it is not JSON, or not in the form of Kubernetes 1.20 and later (K32).
+            CheckpointError: it is not JSON, or not in the format of Kubernetes 1.20 and later
+                (K32).
         """
         pods: dict[str, dict[str, dict[Resource, frozenset[str]]]] = {}
         unreadable: list[str] = []
@@ -77,7 +80,7 @@ class CheckpointParser:
         return self._last
 
     def _entries(self, content: bytes) -> list[_Entry | None]:
-        """Read the entries; ``None`` for one of a resource that is not ours.
+        """Parse the entries; ``None`` for entries of other resources.
 
         Raises:
             CheckpointError: as for :meth:`parse`.
@@ -86,12 +89,12 @@ class CheckpointParser:
         try:
             texts = _split(content)
             for each in texts:
-                known = each in self._seen
-                fresh[each] = self._seen[each] if known else self._read(json.loads(each), "")
+                is_parsed = each in self._parsed
+                fresh[each] = self._parsed[each] if is_parsed else self._read(json.loads(each), "")
         except (ValueError, RecursionError, CheckpointError):
-            pass  # not as a kubelet writes it: to be read as a whole, or explained
+            pass  # not as a kubelet writes it: parse it as a whole, or explain what is wrong
         else:
-            self._seen = fresh
+            self._parsed = fresh
             return [fresh[each] for each in texts]
         try:
             document = json.loads(content)
@@ -104,10 +107,10 @@ class CheckpointParser:
         ]
 
     def _read(self, raw: Any, at: str) -> _Entry | None:
-        """Read an entry; ``None`` where it is of a resource that is not ours.
+        """Parse an entry; ``None`` for an entry of another resource.
 
         Raises:
-            CheckpointError: it has another form.
+            CheckpointError: it has another format.
         """
         if not isinstance(raw, dict):
             raise CheckpointError(f"{at}: must be an object, found {_kind(raw)}")
@@ -125,10 +128,10 @@ _NEXT = b',{"PodUID":'
 
 
 def _split(content: bytes) -> list[bytes]:
-    """Cut the entries out of a file, as texts: of a busy node's only a few are not known.
+    """Cut the text of each entry out of a file: on a busy node only a few have changed.
 
-    The second half of the file, the devices on offer, nobody reads. Sound for any content: within
-    a text a quotation mark is escaped, so none follows a brace or a comma there.
+    The second half of the file, the registered devices, is not used. This is correct for any
+    content: a quotation mark inside a JSON string is escaped, so none follows a brace or a comma.
 
     Raises:
         ValueError: the file is not as a kubelet writes it.
@@ -140,18 +143,18 @@ def _split(content: bytes) -> list[bytes]:
 
 
 def _device_ids(entry: Mapping[str, Any], at: str) -> frozenset[str]:
-    """Add the device IDs of all NUMA nodes up (K32)."""
+    """Return the device IDs of all NUMA nodes together (K32)."""
     by_node = _field(entry, "DeviceIDs", dict, f"{at}.")
     found: set[str] = set()
     for node, ids in by_node.items():
         if not isinstance(ids, list) or not all(isinstance(each, str) for each in ids):
             raise CheckpointError(f"{at}.DeviceIDs[{quote(node)}]: must be a list of strings")
-        found.update(map(sys.intern, ids))  # the same in all sources: compared at a glance
+        found.update(map(sys.intern, ids))  # one object per ID in all sources: fast to compare
     return frozenset(found)
 
 
 def _foreign(ids: frozenset[str]) -> str | None:
-    """Return why these are not IDs that an agent makes; ``None`` if they are."""
+    """Return why these are not an agent's IDs; ``None`` if they are."""
     try:
         for each in sorted(ids):
             Slot.parse(each)
@@ -172,11 +175,11 @@ def _field(obj: Any, name: str, kind: Any, at: str) -> Any:
         raise CheckpointError(f"{at}{name}: missing")
     value = obj[name]
     if not isinstance(value, kind):
-        raise CheckpointError(f"{at}{name}: must be {_WORDS[kind]}, found {_kind(value)}")
+        raise CheckpointError(f"{at}{name}: must be {_KIND_NAMES[kind]}, found {_kind(value)}")
     return value
 
 
-_WORDS = {dict: "an object", str: "a string", list | None: "a list or null"}
+_KIND_NAMES = {dict: "an object", str: "a string", list | None: "a list or null"}
 
 
 def _kind(value: object) -> str:
@@ -187,7 +190,7 @@ def _kind(value: object) -> str:
 
 
 class CheckpointFile:
-    """Reads the file, when it is another than before. Safe to share between threads.
+    """Reads the file if it has changed. Safe to share between threads.
 
     Implements :class:`agent.allocator.interfaces.CheckpointSource`.
     """
@@ -202,14 +205,14 @@ class CheckpointFile:
         self._unreadable: tuple[str, ...] = ()
 
     def read(self) -> Checkpoint:
-        """Return what the file says now.
+        """Return the present content of the file.
 
         Raises:
-            CheckpointError: it is not there, cannot be read, or has another form.
+            CheckpointError: it does not exist, cannot be read, or has another format.
         """
         with self._lock:
             try:
-                found = self._read()
+                checkpoint = self._read()
             except CheckpointError as error:
                 if not self._problem:
                     log.warning("checkpoint unreadable", extra={"reason": str(error)})
@@ -218,15 +221,15 @@ class CheckpointFile:
             if self._problem:
                 log.info("checkpoint readable again")
             self._problem = ""
-            if found.unreadable != self._unreadable:
-                self._unreadable = found.unreadable
-                for reason in found.unreadable:
+            if checkpoint.unreadable != self._unreadable:
+                self._unreadable = checkpoint.unreadable
+                for reason in checkpoint.unreadable:
                     log.warning("checkpoint entry left out", extra={"reason": reason})
-            return found
+            return checkpoint
 
     @property
     def readable(self) -> bool:
-        """Whether the file can be read; it is tried."""
+        """Whether the file can be read; each access reads it."""
         try:
             self.read()
         except CheckpointError:
@@ -235,7 +238,7 @@ class CheckpointFile:
 
     def _read(self) -> Checkpoint:
         try:
-            with self._path.open("rb") as file:  # this one, whatever is renamed into its place
+            with self._path.open("rb") as file:  # stays the same if another is renamed into place
                 status = os.fstat(file.fileno())
                 identity = status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
                 if self._last is None or self._last[0] != identity:

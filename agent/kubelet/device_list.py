@@ -1,4 +1,4 @@
-"""What ``ListAndWatch`` sends, and when: all places as devices, in one message of bounded size."""
+"""The device lists that ``ListAndWatch`` sends: all slots as devices, in one bounded message."""
 
 import threading
 from collections.abc import Callable
@@ -11,56 +11,61 @@ from contract.inventory import HEALTHY, UNHEALTHY, Card
 from contract.resource import Resource
 
 MOST_BYTES = 4 * 1024 * 1024
-"""What the kubelet reads in one message: gRPC-Go's default, which it does not raise."""
+"""The longest message that the kubelet reads: gRPC-Go's default, which it does not raise."""
 
 _MIB = 1 << 20
 
 
 class HealthFeed:
-    """The cards that are not to be given out, for the threads that wait for others of them.
+    """The unhealthy cards, for the threads that wait until they change.
 
     Safe to share between threads.
     """
 
     def __init__(self, unhealthy: Callable[[], frozenset[str]] = frozenset) -> None:
-        """Prepare; *unhealthy* gives the cards' UUIDs as they are now."""
+        """Prepare; *unhealthy* returns the UUIDs of the cards that are unhealthy now."""
         self.unhealthy = unhealthy
         self._changed = threading.Condition()
 
     def wake(self) -> None:
-        """Make all that wait look again."""
+        """Make all waiting threads check again."""
         with self._changed:
             self._changed.notify_all()
 
-    def after(self, shown: frozenset[str], *, leave: Callable[[], bool]) -> frozenset[str] | None:
-        """Wait for others than *shown* and return them; ``None`` as soon as *leave* says so."""
+    def wait_for_change(
+        self, shown: frozenset[str], *, until: Callable[[], bool]
+    ) -> frozenset[str] | None:
+        """Wait until the unhealthy cards differ from *shown*, and return them.
+
+        Return ``None`` as soon as *until* returns true.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: leave() or self.unhealthy() != shown)
-            return None if leave() else self.unhealthy()
+            self._changed.wait_for(lambda: until() or self.unhealthy() != shown)
+            return None if until() else self.unhealthy()
 
 
 def devices(
     table: DeviceTable, resource: Resource, unhealthy: AbstractSet[str], *, numa: bool
 ) -> list[api.Device]:
-    """List every place of *resource*; *unhealthy* has the UUIDs of cards not to be given out."""
+    """List every slot of *resource* as a device; *unhealthy* has the UUIDs of unhealthy cards."""
     topology = {card.uuid: _topology(card, numa=numa) for card in table.inventory.cards}
     return [
         api.Device(
             ID=device_id,
-            health=UNHEALTHY if ticket.card in unhealthy else HEALTHY,
-            topology=topology[ticket.card],
+            health=UNHEALTHY if slot.card in unhealthy else HEALTHY,
+            topology=topology[slot.card],
         )
-        for device_id, ticket in table.slots(resource).items()
+        for device_id, slot in table.slots(resource).items()
     ]
 
 
 def size_of(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
-    """Return the bytes of the longest message: that of a node all of whose cards are ill."""
+    """Return the bytes of the longest message: the one in which all cards are unhealthy."""
     total = 0
     for card in table.inventory.cards:
-        places, low = table.places(resource, card), 0
-        while low < places:  # IDs of as many digits have the same length
-            high = min(places, max(low * 10, 10))
+        slots, low = table.slot_count(resource, card), 0
+        while low < slots:  # IDs of as many digits have the same length
+            high = min(slots, max(low * 10, 10))
             device = api.Device(
                 ID=str(Slot(card.uuid, low)),
                 health=UNHEALTHY,
@@ -72,10 +77,10 @@ def size_of(table: DeviceTable, resource: Resource, *, numa: bool) -> int:
 
 
 def check_size(table: DeviceTable, *, numa: bool) -> None:
-    """Refuse more places than the kubelet can be told of.
+    """Check that the kubelet can read the list of all slots.
 
     Raises:
-        SettingsError: the message is too long; names the smallest block that works.
+        SettingsError: the message is too long; the text names the smallest block that works.
     """
     cards = len(table.inventory.cards)
     if size_of(table, Resource.CORE, numa=numa) > MOST_BYTES:
@@ -86,18 +91,18 @@ def check_size(table: DeviceTable, *, numa: bool) -> None:
     size = size_of(table, Resource.MEMORY, numa=numa)
     if size <= MOST_BYTES:
         return
-    places = sum(table.places(Resource.MEMORY, card) for card in table.inventory.cards)
+    slots = sum(table.slot_count(Resource.MEMORY, card) for card in table.inventory.cards)
     smallest = _smallest_block(table, numa=numa)
     what_to_do = f"use {smallest}Mi or more" if smallest else "no block of this node's cards works"
     raise SettingsError(
-        f"memory-block: Invalid value: {table.block // _MIB}Mi: {places} blocks on {cards} cards "
+        f"memory-block: Invalid value: {table.block // _MIB}Mi: {slots} blocks on {cards} cards "
         f"are {size} bytes of devices, and the kubelet reads at most {MOST_BYTES} in one "
         f"message: {what_to_do}"
     )
 
 
 def _smallest_block(table: DeviceTable, *, numa: bool) -> int:
-    """Return the smallest block that works, in MiB; 0 where none does."""
+    """Return the smallest block that works, in MiB; 0 if none does."""
     low = table.block // _MIB
     high = min(card.memory for card in table.inventory.cards) // _MIB
     while low < high:

@@ -1,7 +1,7 @@
-"""The kubelet's device plugin directory: which kubelet is there, and waiting for the next.
+"""The kubelet's device plugin directory: identifies the running kubelet, and waits for changes.
 
-A kubelet that starts makes its socket anew and tries the node's pods anew (K11). Behind the device
-plugin proxy nothing else tells of it: the registration with the proxy outlives the kubelet.
+A kubelet that starts makes a new socket and admits the node's pods again (K11). Behind the device
+plugin proxy there is no other sign of a restart: the agent stays registered with the proxy.
 """
 
 import logging
@@ -17,12 +17,12 @@ from agent.kubelet.server import KUBELET_SOCKET
 
 log = logging.getLogger(__name__)
 
-# inotify tells of changes at once; this is how soon one is noticed that it did not tell of,
-# such as a directory that was made anew.
-LOOK_AGAIN_SECONDS = 2.0
-# How soon the directory is looked for again while it cannot be watched.
-_BLIND_SECONDS = 0.5
-# What files come and go; not what is written into them.
+# inotify reports changes at once. This is the longest delay for a change that it does not report,
+# for example a directory that was removed and made again.
+CHECK_SECONDS = 2.0
+# The same while the directory cannot be watched.
+_UNWATCHED_SECONDS = 0.5
+# Files that are made, renamed or removed; not writes into them.
 _EVENTS = (
     *(flags.CREATE, flags.DELETE, flags.MOVED_FROM, flags.MOVED_TO),
     *(flags.DELETE_SELF, flags.MOVE_SELF, flags.ONLYDIR),
@@ -30,7 +30,10 @@ _EVENTS = (
 
 
 def identity(path: Path) -> tuple[int, int, int] | None:
-    """Return the identity of a file, ``None`` where it is not: inodes are reused, times are not."""
+    """Return the identity of a file, or ``None`` if it does not exist.
+
+    Inode numbers are reused, so the identity of a file includes its change time.
+    """
     try:
         status = path.stat()
     except OSError:
@@ -39,35 +42,38 @@ def identity(path: Path) -> tuple[int, int, int] | None:
 
 
 class KubeletInstance:
-    """Names the kubelet's lives, looked at before each call. Safe to share between threads."""
+    """Identifies the kubelet's instances. Safe to share between threads."""
 
     def __init__(self, kubelet_dir: Path) -> None:
-        """Know of no kubelet yet; *kubelet_dir* is its own device plugin directory, only read."""
+        """Start without a kubelet; *kubelet_dir* is its device plugin directory, only read."""
         self._socket = kubelet_dir / KUBELET_SOCKET
         self._lock = threading.Lock()
         self._last = ""
 
     def current(self) -> str:
-        """Return what names the kubelet's life; of one that is down, its last; empty before any."""
+        """Return a name for the running kubelet instance.
+
+        While none runs, return the last one's; empty if there was none.
+        """
         now = identity(self._socket)
         if now is None:
             return self._last
-        life = "-".join(map(str, now))
+        instance = "-".join(map(str, now))
         with self._lock:
-            before, self._last = self._last, life
-        if before not in {"", life}:
+            before, self._last = self._last, instance
+        if before not in {"", instance}:
             log.info("the kubelet has restarted")
-        return life
+        return instance
 
 
 class DirectoryWatch:
-    """Waits for changes in a directory, which may come later, go, and come again.
+    """Waits for changes in a directory, which may be missing, removed and made again.
 
     One thread waits; any thread may wake it.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Prepare; the directory is not looked at yet."""
+        """Prepare; nothing is watched yet."""
         self._directory = directory
         self._watched: tuple[int, int, int] | None = None
         self._inotify: INotify | None = None
@@ -76,56 +82,56 @@ class DirectoryWatch:
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def wake(self) -> None:
-        """Make ``wait`` return; while nobody waits, the next one returns at once."""
+        """Make ``wait`` return; if no thread waits, the next ``wait`` returns at once."""
         with self._lock:
             if not self._closed:
                 os.eventfd_write(self._woken, 1)
 
-    def wait(self, seconds: float = LOOK_AGAIN_SECONDS) -> None:
-        """Return after a change, after ``wake``, or after so many seconds; at times for nothing.
+    def wait(self, seconds: float = CHECK_SECONDS) -> None:
+        """Return after a change, after ``wake``, or after so many seconds; sometimes without cause.
 
-        A change between two waits ends the second at once.
+        A change between two waits ends the second one at once.
         """
-        if self._begin():
-            return  # what changed before is not told of
+        if self._watch_directory():
+            return  # inotify does not report earlier changes
         changes = select.poll()
         changes.register(self._woken, select.POLLIN)
         if self._inotify is None:
-            seconds = min(seconds, _BLIND_SECONDS)
+            seconds = min(seconds, _UNWATCHED_SECONDS)
         else:
             changes.register(self._inotify, select.POLLIN)
-        for descriptor, _ in changes.poll(min(seconds, LOOK_AGAIN_SECONDS) * 1000):
+        for descriptor, _ in changes.poll(min(seconds, CHECK_SECONDS) * 1000):
             if descriptor == self._woken:
                 os.eventfd_read(self._woken)
             elif self._inotify is not None:
                 self._inotify.read(timeout=0)
 
     def close(self) -> None:
-        """Stop watching; nobody may wait any more."""
-        self._end()
+        """Stop watching; ``wait`` must not be called any more."""
+        self._stop_watching()
         with self._lock:
             self._closed = True
             os.close(self._woken)
 
-    def _begin(self) -> bool:
-        """Watch the directory that is there now; tell whether it was not watched before."""
-        there = identity(self._directory)
-        if self._inotify is not None and there == self._watched:
+    def _watch_directory(self) -> bool:
+        """Watch the directory that exists now; return whether it was not watched before."""
+        found = identity(self._directory)
+        if self._inotify is not None and found == self._watched:
             return False
-        self._end()
-        if there is None:
+        self._stop_watching()
+        if found is None:
             return False
         try:
             self._inotify = inotify = INotify()
             inotify.add_watch(self._directory, sum(_EVENTS))
         except OSError as error:  # the directory went away, or inotify has no watches left
             log.warning("cannot watch the plugin directory", extra={"reason": str(error)})
-            self._end()
+            self._stop_watching()
             return False
-        self._watched = there
+        self._watched = found
         return True
 
-    def _end(self) -> None:
+    def _stop_watching(self) -> None:
         inotify, self._inotify, self._watched = self._inotify, None, None
         if inotify is not None:
             inotify.close()

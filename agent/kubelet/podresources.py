@@ -1,4 +1,4 @@
-"""The kubelet's PodResources ``List``, as a source of plain snapshots."""
+"""The kubelet's PodResources ``List``, read as plain data."""
 
 import sys
 import threading
@@ -16,14 +16,14 @@ from common.backoff import spread
 from common.kubelet_api import podresources_pb2
 from contract.resource import Resource
 
-# The kubelet allows 100 calls a second (fact K5): after this long one more is due.
+# The kubelet allows 100 calls a second (fact K5): after this long it allows one more.
 _RETRY_SECONDS = 0.012
 
-# The longest pause between attempts to connect (see the options), and a little.
+# A little more than the longest pause between attempts to connect (see the options).
 _BACKOFF_SECONDS = 0.6
 
 # Without these a channel that failed once waits up to two minutes before it tries again;
-# a kubelet is back in seconds. A node with many places lists more than gRPC's 4 MiB default.
+# a kubelet is back in seconds. The List of a node with many slots exceeds gRPC's default of 4 MiB.
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -34,11 +34,11 @@ _CHANNEL_OPTIONS = (
 
 
 def _raw_list() -> Any:
-    """Make a message like ``ListPodResourcesResponse`` whose entries stay bytes.
+    """Return a message class like ``ListPodResourcesResponse`` whose entries stay bytes.
 
-    On the wire a message and a field of bytes are the same. A node lists every place that is
-    taken (fact K16), megabytes in all, and nearly every pod as in the answer before: bytes
-    that were seen before need not be read again.
+    On the wire a message and a field of bytes are the same. A node lists every slot that is held
+    (fact K16), megabytes in all, and nearly every pod is as in the last response. Bytes that were
+    parsed before are not parsed again.
     """
     field = descriptor_pb2.FieldDescriptorProto(
         name="pod_resources",
@@ -63,7 +63,7 @@ class PodResources:
     """A client of one kubelet. Safe to share between threads.
 
     Attributes:
-        readable: whether the last ``List`` was answered; ``True`` before the first.
+        readable: whether the last ``List`` succeeded; ``True`` before the first.
     """
 
     def __init__(
@@ -73,25 +73,25 @@ class PodResources:
         resources: Mapping[str, Resource],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open a channel to *socket*; nothing is asked yet. Only *resources* are read."""
+        """Open a channel to *socket*; nothing is requested yet. Only *resources* are read."""
         self._resources = resources
         self._socket = socket
         self._clock = clock
         self._pause = threading.Event()
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
-        self._ask = self._channel.unary_unary(
+        self._call = self._channel.unary_unary(
             "/v1.PodResourcesLister/List",
             request_serializer=podresources_pb2.ListPodResourcesRequest.SerializeToString,
             response_deserializer=_RawList.FromString,
         )
-        self._seen: Mapping[bytes, ListedPod] = {}
+        self._parsed: Mapping[bytes, ListedPod] = {}
         self.readable = True
 
     def list(self, *, within: float) -> tuple[ListedPod, ...]:
-        """Ask who holds what; a call turned away by the rate limit is made again.
+        """Return the listed pods; a call that the rate limit rejects is repeated.
 
         Raises:
-            Unavailable: no answer *within* so many seconds, retries included.
+            Unavailable: no response *within* so many seconds, retries included.
         """
         try:
             found = self._list(within)
@@ -103,44 +103,44 @@ class PodResources:
 
     def _list(self, within: float) -> tuple[ListedPod, ...]:
         deadline = self._clock() + within
-        patience = self._clock() + _BACKOFF_SECONDS
-        reason = "PodResources: no time left to ask"
+        start_deadline = self._clock() + _BACKOFF_SECONDS
+        reason = "PodResources: no time left for a call"
         while True:
             left = deadline - self._clock()
             if left <= 0:
                 raise Unavailable(reason)
             try:
-                answer = self._ask(podresources_pb2.ListPodResourcesRequest(), timeout=left)
+                response = self._call(podresources_pb2.ListPodResourcesRequest(), timeout=left)
             except grpc.RpcError as error:
                 limited = error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
                 reason = f"PodResources: {error.code().name}: {error.details()}"
-                # A kubelet that has just come up is there before the channel tries again.
-                coming = (
+                # The socket of a kubelet that has just started exists before the channel retries.
+                starting = (
                     error.code() is grpc.StatusCode.UNAVAILABLE
-                    and self._clock() < patience
+                    and self._clock() < start_deadline
                     and self._socket.exists()
                 )
-                if not coming and not limited:
+                if not starting and not limited:
                     raise Unavailable(reason) from error
                 if limited:
                     reason = "PodResources: rate limited until the deadline"
                 self._pause.wait(spread(_RETRY_SECONDS))
-            except ValueError as error:  # how gRPC says that the channel is closed
+            except ValueError as error:  # gRPC raises it if the channel is closed
                 raise Unavailable("PodResources: closed") from error
             else:
-                return self._read(answer)
+                return self._read(response)
 
     def close(self) -> None:
         """Close the channel."""
         self._pause.set()
         self._channel.close()
 
-    def _read(self, answer: Any) -> tuple[ListedPod, ...]:
-        # Two threads at once may each read an entry; what is kept is right either way.
-        before = self._seen
-        raws = list(answer.pod_resources)
+    def _read(self, response: Any) -> tuple[ListedPod, ...]:
+        # Two threads may parse the same entry at once; the results are equal.
+        before = self._parsed
+        raws = list(response.pod_resources)
         pods = tuple([before.get(raw) or self._read_pod(raw) for raw in raws])
-        self._seen = dict(zip(raws, pods, strict=True))
+        self._parsed = dict(zip(raws, pods, strict=True))
         return pods
 
     def _read_pod(self, raw: bytes) -> ListedPod:

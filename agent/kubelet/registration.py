@@ -1,9 +1,9 @@
-"""Registering with the kubelet, or with the device plugin proxy, which is a kubelet to us.
+"""Registration with the kubelet, or with the device plugin proxy, which acts as a kubelet.
 
 A restarting kubelet deletes the sockets in its plugin directory and makes a new
-``kubelet.sock``; it knows a plugin again only after a new registration (K11). And when the stream
-of an earlier registration breaks, it drops whoever is registered under that resource name at that
-moment (K18): that is noticed by the end of our own stream, and registered again at once.
+``kubelet.sock``; every plugin must then register again (K11). If the stream of an earlier
+registration breaks, the kubelet drops the plugin that is registered under that resource name at
+that moment (K18). The agent detects this by the end of its own stream, and registers again at once.
 """
 
 import logging
@@ -25,20 +25,20 @@ log = logging.getLogger(__name__)
 
 _VERSION = "v1beta1"
 _REGISTER_SECONDS = 5.0
-_LOOK_SECONDS = 0.05
+_CHECK_SECONDS = 0.05
 _BACKOFF_SECONDS = 0.05, 1.0
-# A kubelet that has registered a plugin asks for its devices at once.
+# A kubelet that has registered a plugin calls its ListAndWatch at once.
 _STREAM_SECONDS = 2.0
 
 _Kubelet = tuple[int, int, int]
-"""A kubelet, by its socket's file."""
+"""A kubelet instance, identified by the file of its socket."""
 
 
 class Registrar:
-    """Keeps resources served and registered while the kubelet comes and goes.
+    """Serves and registers the resources, again after each restart of the kubelet.
 
-    Each is served on a socket whose name was never used before: gRPC unlinks a socket's path when
-    its server stops, late too, and another server may be listening there by then.
+    Each server gets a socket with a new name: gRPC unlinks a socket's path when its server stops,
+    possibly late, and another server might already listen there.
     """
 
     def __init__(
@@ -50,41 +50,43 @@ class Registrar:
     ) -> None:
         """Prepare; nothing is served yet.
 
-        *services* makes the service of each resource, by the name that pods give it: every server
-        needs its own.
+        *services* has a factory for each resource, by the name that pods use: every server needs a
+        service of its own.
 
-        *on_gap* is told, after a registration, for how many seconds a ``kubelet.sock`` was seen in
-        *plugin_dir* that did not know this agent.
+        *on_gap* is called after each registration with the seconds during which *plugin_dir* had
+        a ``kubelet.sock`` with which this agent was not registered.
         """
         self._dir = plugin_dir
         self._on_gap = on_gap
         self._services = services
         self._served: dict[str, PluginServer] = {}
         self._watch = DirectoryWatch(plugin_dir)
-        self._known_to: _Kubelet | None = None
-        self._unknown_since: float | None = None
-        self._waiting = False  # for the directory
+        self._registered_with: _Kubelet | None = None
+        self._unregistered_since: float | None = None
+        self._directory_missing = False
         self._stopping = threading.Event()
 
     @property
     def registered(self) -> bool:
-        """Whether the kubelet that is there now knows all resources."""
-        return self._known_to is not None
+        """Whether all resources are registered with the running kubelet."""
+        return self._registered_with is not None
 
     @property
     def sockets(self) -> list[Path]:
-        """The sockets that are listened on."""
+        """The sockets of the running servers."""
         return [each.socket for each in self._served.values()]
 
     def run(self) -> None:
-        """Serve and register, again whenever the kubelet restarts or forgets, until ``stop``."""
+        """Serve and register until ``stop``; again whenever the kubelet restarts or drops us."""
         retries = Backoff(*_BACKOFF_SECONDS)
         try:
             while not self._stopping.is_set():
-                kubelet = self._to_register_with()
+                kubelet = self._find_unregistered_kubelet()
                 if kubelet is None:
                     self._watch.wait()
-                elif self._try() or self._replaced(kubelet, within=retries.next()):
+                elif self._try_to_register() or self._wait_for_replacement(
+                    kubelet, within=retries.next()
+                ):
                     retries.reset()
         finally:
             self._end_servers()
@@ -95,19 +97,19 @@ class Registrar:
         self._stopping.set()
         self._watch.wake()
 
-    def _renew(self) -> None:
-        """Register again at once: the kubelet may have forgotten us."""
-        self._known_to = None
+    def _register_again(self) -> None:
+        """Register again at once: the kubelet may have dropped us."""
+        self._registered_with = None
         self._watch.wake()
 
     # --- serving -----------------------------------------------------------------------
 
-    def _complete(self) -> bool:
-        """Return whether every resource is served on a socket that is there."""
+    def _all_served(self) -> bool:
+        """Return whether every resource is served on a socket that still exists."""
         return bool(self._served) and all(each.socket.exists() for each in self._served.values())
 
     def _serve(self) -> None:
-        """Serve every resource on a new socket, and none on an older one any more.
+        """Serve every resource on a new socket, and stop the servers on older ones.
 
         Raises:
             OSError: a socket cannot be made.
@@ -115,7 +117,7 @@ class Registrar:
         self._end_servers()
         for name, make in self._services.items():
             service = make()
-            service.on_cut = self._renew
+            service.on_stream_end = self._register_again
             socket = self._dir / f"v{service.resource}-{secrets.token_hex(4)}.sock"
             try:
                 self._served[name] = PluginServer(service, socket)
@@ -130,29 +132,29 @@ class Registrar:
 
     # --- registering -------------------------------------------------------------------
 
-    def _to_register_with(self) -> _Kubelet | None:
-        """Return the kubelet that does not know us; ``None`` where it does, or none is there."""
+    def _find_unregistered_kubelet(self) -> _Kubelet | None:
+        """Return the running kubelet unless we are registered with it; ``None`` if none runs."""
         kubelet = identity(self._dir / KUBELET_SOCKET)
         if kubelet is None:
-            self._known_to = self._unknown_since = None
-            here = self._dir.is_dir()
-            if not here and not self._waiting:
+            self._registered_with = self._unregistered_since = None
+            missing = not self._dir.is_dir()
+            if missing and not self._directory_missing:
                 log.info("waiting for the plugin directory", extra={"path": str(self._dir)})
-            self._waiting = not here
+            self._directory_missing = missing
             return None
-        return None if self._complete() and kubelet == self._known_to else kubelet
+        return None if self._all_served() and kubelet == self._registered_with else kubelet
 
-    def _try(self) -> bool:
-        """Serve what is not served, and register it; tell whether that was possible."""
-        self._known_to = None
-        if self._unknown_since is None:
-            self._unknown_since = time.monotonic()
+    def _try_to_register(self) -> bool:
+        """Serve the resources unless they are served, register them, and return the success."""
+        self._registered_with = None
+        if self._unregistered_since is None:
+            self._unregistered_since = time.monotonic()
         try:
-            if not self._complete():
+            if not self._all_served():
                 self._serve()
-            # Serving takes a moment, in which a kubelet may have come instead of a dead one: to
-            # be registered with the one and take it for the other would mean to do it all
-            # again, and to cut off calls that it makes already.
+            # While the servers start, a new kubelet may have replaced a dead one. If we registered
+            # with the new one but remembered the old one, we would register again, and cut off
+            # calls that the new one already makes.
             kubelet = identity(self._dir / KUBELET_SOCKET)
             if kubelet is not None:
                 self._register_all(kubelet)
@@ -161,11 +163,14 @@ class Registrar:
             return False
         return True
 
-    def _replaced(self, kubelet: _Kubelet, *, within: float) -> bool:
-        """Wait before the next try, but not once another kubelet has come; tell whether one has.
+    def _wait_for_replacement(self, kubelet: _Kubelet, *, within: float) -> bool:
+        """Wait before the next try, but no longer than until another kubelet runs.
 
-        The socket of a kubelet that has died refuses us for as long as its successor takes to
-        start. That one admits its node's pods half a second after it can be registered with.
+        The socket of a dead kubelet refuses connections until its successor has started. The
+        successor admits the node's pods half a second after plugins can register.
+
+        Returns:
+            Whether another kubelet runs.
         """
         until = time.monotonic() + within
         while (rest := until - time.monotonic()) > 0 and not self._stopping.is_set():
@@ -175,11 +180,11 @@ class Registrar:
         return False
 
     def _register_all(self, kubelet: _Kubelet) -> None:
-        """Register every resource, and wait until the kubelet has asked for its devices.
+        """Register every resource, and wait until the kubelet has called ``ListAndWatch``.
 
         Raises:
-            OSError: the kubelet has been replaced, or has forgotten us already.
-            grpc.RpcError: it refused, or did not answer in time.
+            OSError: the kubelet has been replaced, or has dropped us already.
+            grpc.RpcError: it refused, or did not respond in time.
         """
         served = self._served
         streams = [(each.service, each.service.streams) for each in served.values()]
@@ -188,12 +193,12 @@ class Registrar:
         deadline = time.monotonic() + _STREAM_SECONDS
         for service, before in streams:
             if not service.wait_streamed(before, deadline - time.monotonic()):
-                raise OSError("the kubelet does not ask for our devices")
-        self._known_to = kubelet
+                raise OSError("the kubelet does not call ListAndWatch")
+        self._registered_with = kubelet
         if not all(service.streaming for service, _ in streams):
-            self._known_to = None  # cut in between: nobody would tell us again
+            self._registered_with = None  # a stream ended meanwhile: no further callback would come
             return
-        since, self._unknown_since = self._unknown_since, None
+        since, self._unregistered_since = self._unregistered_since, None
         self._on_gap(0.0 if since is None else time.monotonic() - since)
         log.info("registered", extra={"resources": list(served)})
 
@@ -201,9 +206,9 @@ class Registrar:
         """Register one resource with this kubelet.
 
         Raises:
-            OSError: it has been replaced meanwhile, or has removed our sockets: it would dial
-                one that is gone until it gave up.
-            grpc.RpcError: it refused, or did not answer in time.
+            OSError: it was replaced meanwhile, or has removed our sockets: it would dial a removed
+                one until it gave up.
+            grpc.RpcError: it refused, or did not respond in time.
         """
         with _channel(self._dir / KUBELET_SOCKET) as channel:
             call = rpc.RegistrationStub(channel).Register.future(
@@ -217,8 +222,8 @@ class Registrar:
             )
             done = threading.Event()
             call.add_done_callback(lambda _call: done.set())
-            while not done.wait(_LOOK_SECONDS):
-                if not self._complete():
+            while not done.wait(_CHECK_SECONDS):
+                if not self._all_served():
                     call.cancel()
                     raise OSError("the kubelet has removed our sockets")
                 if identity(self._dir / KUBELET_SOCKET) != kubelet:
@@ -230,7 +235,7 @@ class Registrar:
 def _channel(socket: Path) -> grpc.Channel:
     return grpc.insecure_channel(
         f"unix:{socket}",
-        # A pool that is shared would remember the back-off of a kubelet that has died.
+        # A shared pool would keep the back-off that a dead kubelet caused.
         options=(("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)),
     )
 

@@ -1,4 +1,4 @@
-"""The device plugin's gRPC server: messages in, allocator, messages out."""
+"""The device plugin's gRPC server: translates messages and calls the allocator."""
 
 import logging
 import threading
@@ -23,32 +23,33 @@ KUBELET_SOCKET = "kubelet.sock"
 """A kubelet's socket, in its device plugin directory."""
 OPTIONS = api.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
-# ListAndWatch keeps one thread for as long as the kubelet is connected (two while it
-# reconnects). PreStartContainer calls come from as many pod workers as there are pods, 110 on
-# a node by default, and each may wait for the kubelet's record. Threads are made when needed.
+# ListAndWatch occupies one thread while the kubelet is connected (two while it reconnects).
+# PreStartContainer calls come from one pod worker per pod, 110 on a node by default, and each may
+# wait for the kubelet's checkpoint. Threads are made when needed.
 _THREADS = 128
 _MESSAGE_BYTES = 64 * 1024 * 1024
 
 BURST = 40
-"""So many refusals are answered at once."""
+"""Refusals that are returned without delay."""
 PER_SECOND = 40.0
-"""So many are answered in the long run."""
+"""Refusals per second in the long run."""
 LONGEST_SECONDS = 0.5
+"""The longest delay of a refusal."""
 
 
 class DevicePluginCalls(Protocol):
-    """What answers the calls."""
+    """The allocator's methods for the kubelet's calls."""
 
     def prefer(
         self, resource: Resource, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """Choose places."""
+        """Choose slots, and return their device IDs."""
 
     def allocate(self, resource: Resource, device_ids: Sequence[str]) -> ContainerEdits:
-        """Translate device IDs, and assign their places."""
+        """Assign the slots of these device IDs, and return the container edits."""
 
     def prestart(self, resource: Resource, device_ids: Sequence[str]) -> None:
-        """Prove a container."""
+        """Verify which container holds these device IDs, before it starts."""
 
 
 class DevicePluginService(rpc.DevicePluginServicer):
@@ -66,8 +67,8 @@ class DevicePluginService(rpc.DevicePluginServicer):
     ) -> None:
         """Serve *resource* from *table*.
 
-        With *numa*, places say on which NUMA node they are (K23). *before_refusal* waits before one
-        of the kubelet's serial calls is refused.
+        With *numa*, devices have the NUMA node of their card (K23). *before_refusal* is called
+        before one of the kubelet's serial calls is refused, and may wait.
         """
         self._numa = numa
         self.resource = resource
@@ -78,10 +79,10 @@ class DevicePluginService(rpc.DevicePluginServicer):
         self._ended = threading.Event()
         self._changed = threading.Condition()
         self.streams = 0
-        """How many there have been."""
+        """How many streams have begun."""
         self._open: set[int] = set()
-        self.on_cut: Callable[[], None] = lambda: None
-        """Told when the kubelet ends the stream of the newest registration (K18)."""
+        self.on_stream_end: Callable[[], None] = lambda: None
+        """Called when the kubelet ends the stream of the newest registration (K18)."""
 
     @property
     def streaming(self) -> bool:
@@ -89,7 +90,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
         return self.streams in self._open
 
     def wait_streamed(self, before: int, seconds: float) -> bool:
-        """Wait until a stream has begun besides the first *before*; tell whether one has."""
+        """Wait until more than *before* streams have begun; return whether that happened."""
         with self._changed:
             return self._changed.wait_for(lambda: self.streams > before, max(seconds, 0))
 
@@ -101,46 +102,46 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def GetDevicePluginOptions(
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> api.DevicePluginOptions:
-        """Return which optional calls are wanted."""
+        """Return the optional calls that the kubelet should make."""
         return OPTIONS
 
     def ListAndWatch(
         self, request: api.Empty, context: grpc.ServicerContext
     ) -> Iterator[api.ListAndWatchResponse]:
-        """List every place, and all of them again whenever a card's health has changed."""
-        gone = threading.Event()
+        """List every slot, and send the whole list again whenever a card's health changes."""
+        disconnected = threading.Event()
         with self._changed:
             self.streams += 1
             number = self.streams
             self._open.add(number)
             self._changed.notify_all()
 
-        def leave() -> bool:
-            return self._ended.is_set() or gone.is_set()
+        def is_over() -> bool:
+            return self._ended.is_set() or disconnected.is_set()
 
-        def left() -> None:
-            gone.set()
+        def ended() -> None:
+            disconnected.set()
             with self._changed:
                 self._open.discard(number)
                 newest = number == self.streams
             self._health_feed.wake()
             if newest and not self._ended.is_set():
-                self.on_cut()
+                self.on_stream_end()
 
-        if not context.add_callback(left):
-            left()
-            return  # it had ended before
+        if not context.add_callback(ended):
+            ended()
+            return  # the call has already ended
         unhealthy: frozenset[str] | None = self._health_feed.unhealthy()
         while unhealthy is not None:
             yield api.ListAndWatchResponse(
                 devices=devices(self._table, self.resource, unhealthy, numa=self._numa)
             )
-            unhealthy = self._health_feed.after(unhealthy, leave=leave)
+            unhealthy = self._health_feed.wait_for_change(unhealthy, until=is_over)
 
     def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> api.PreferredAllocationResponse:
-        """Settle who asks and choose its places."""
+        """Resolve the target and choose its slots."""
         try:
             return api.PreferredAllocationResponse(
                 container_responses=[
@@ -161,7 +162,7 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def Allocate(
         self, request: api.AllocateRequest, context: grpc.ServicerContext
     ) -> api.AllocateResponse:
-        """Translate IDs into what the container finds."""
+        """Translate device IDs into devices, environment and mounts."""
         try:
             return api.AllocateResponse(
                 container_responses=[
@@ -175,20 +176,20 @@ class DevicePluginService(rpc.DevicePluginServicer):
     def PreStartContainer(
         self, request: api.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> api.PreStartContainerResponse:
-        """Prove the container before it starts."""
+        """Verify the container before it starts."""
         try:
             self._calls.prestart(self.resource, request.devices_ids)
         except Exception as error:  # noqa: BLE001 -- the edge: see _abort
-            self._abort(context, error, at_once=True)  # side by side: the kubelet paces them itself
+            self._abort(context, error, at_once=True)  # these calls are parallel: no need to pace
         return api.PreStartContainerResponse()
 
     def _abort(
         self, context: grpc.ServicerContext, error: Exception, *, at_once: bool = False
     ) -> NoReturn:
-        """End a call with an error: a refusal in its own words, anything else without ours.
+        """End a call with an error: a refusal with its text, any other error with a fixed one.
 
-        The text ends up in the pod's status (fact K9), where its author reads it. A fault of
-        ours must fail this one call, not the server, and must not show internals.
+        The text appears in the pod's status (fact K9), where its author reads it. A defect of the
+        agent must fail this one call, not the server, and must not show internals.
         """
         if isinstance(error, Refusal):
             if not at_once:
@@ -197,46 +198,46 @@ class DevicePluginService(rpc.DevicePluginServicer):
         log.error("call failed", extra={"resource": str(self.resource)}, exc_info=error)
         context.abort(
             grpc.StatusCode.INTERNAL,
-            "gpu-turnstile failed on this node, its log says why; the pod can be created again",
+            "gpu-turnstile failed on this node: see its log; the pod can be created again",
         )
 
 
-def _encode(answer: ContainerEdits) -> api.ContainerAllocateResponse:
-    # "m" would let a container make device nodes, which no program needs for a card that is
-    # there. Runtimes allow it for all devices by default; whoever forbids it is not overruled.
+def _encode(edits: ContainerEdits) -> api.ContainerAllocateResponse:
+    # "m" would allow a container to make device nodes, which no program needs for an existing card.
+    # Runtimes allow it for all devices by default; a runtime that forbids it is not overruled.
     return api.ContainerAllocateResponse(
-        envs=dict(answer.envs),
+        envs=dict(edits.envs),
         devices=[
             api.DeviceSpec(container_path=path, host_path=path, permissions="rw")
-            for path in answer.devices
+            for path in edits.devices
         ],
         mounts=[
             api.Mount(
                 container_path=mount.container, host_path=mount.host, read_only=mount.read_only
             )
-            for mount in answer.mounts
+            for mount in edits.mounts
         ],
-        cdi_devices=[api.CDIDevice(name=name) for name in answer.cdi],
+        cdi_devices=[api.CDIDevice(name=name) for name in edits.cdi],
     )
 
 
 class RefusalPace:
-    """How fast refusals are answered: a burst at once, then so many a second.
+    """Limits the rate of refusals: a burst without delay, then a fixed number per second.
 
-    A controller may make a new pod for each one that is refused, and the kubelet admits pods one at
-    a time. A refusal that is answered a little later slows such a loop down, and costs a single
-    refused pod nothing. Safe to share between threads.
+    A controller may create a new pod for each refused one, and the kubelet admits pods one at a
+    time. A short delay slows such a loop down, and costs a single refused pod nothing. Safe to
+    share between threads.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start with a whole burst; *clock* gives seconds, monotonic."""
+        """Start with a full burst; *clock* returns monotonic seconds."""
         self._clock = clock
         self._burst = BURST / PER_SECOND
         self._lock = threading.Lock()
-        self._next = clock() - self._burst  # when the bucket was empty last, had it been used
+        self._next = clock() - self._burst  # a token bucket that is full
 
     def delay(self) -> float:
-        """Count a refusal, and return after how many seconds it is to be answered."""
+        """Count a refusal, and return the seconds to wait before it is returned."""
         now = self._clock()
         with self._lock:
             self._next = max(self._next, now - self._burst) + 1 / PER_SECOND
@@ -249,7 +250,7 @@ class PluginServer:
     def __init__(self, service: DevicePluginService, socket: Path) -> None:
         """Bind and serve.
 
-        A socket file left by a process that died is in the way and is removed.
+        The socket file of an earlier process is removed first.
 
         Raises:
             OSError: the socket cannot be bound.
@@ -273,6 +274,6 @@ class PluginServer:
         self._server.start()
 
     def stop(self, *, within: float = 1.0) -> None:
-        """End streams, let calls in flight finish for a while, then stop."""
+        """End the streams, wait *within* so many seconds for calls in flight, then stop."""
         self.service.end()
         self._server.stop(within).wait(within + 1)

@@ -1,4 +1,4 @@
-"""The API server: pods read, annotations, Events and the inventory written.
+"""The API server: reads pods and the node; writes annotations, Events and the inventory.
 
-Adapters, each with a thread or a queue of its own; no call of the kubelet waits for a write.
+Adapters, each with its own thread or queue; no call of the kubelet waits for a write.
 """

@@ -1,4 +1,4 @@
-"""Write allocations to pods, by a queue that retries, never inside a call of the kubelet."""
+"""Writes allocation annotations to pods, by a queue that retries, not in calls of the kubelet."""
 
 import logging
 import math
@@ -20,13 +20,13 @@ from placement.pods import PodId, PodInfo
 log = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS = (0.1, 30.0)
-# For so long the watch may show a pod without what was just written to it. After that somebody has
-# taken the annotation away, and it is written again.
+# For so long the watch may show a pod without the annotation that was just written. If it is
+# missing later, somebody has removed it, and it is written again.
 _REMEMBERED_SECONDS = 60.0
 
 
 class PatchApi(Protocol):
-    """The part of the API that allocations are written through."""
+    """The part of the API by which allocations are written."""
 
     def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
         """Apply a merge patch to a pod."""
@@ -36,31 +36,31 @@ class PatchApi(Protocol):
 
 
 def allocation_patch(
-    view: PodInfo,
+    info: PodInfo,
     allocations: Mapping[str, Allocation],
     *,
     names: Names,
     indices: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Make the merge patch that writes what a pod got.
+    """Make the merge patch that writes a pod's allocations.
 
-    The UID in it makes the API server refuse (409) when a successor of the same name has
-    come meanwhile. *indices* are those of the cards, by UUID.
+    It has the pod's UID, so the API server rejects it (409) if another pod has the name meanwhile.
+    *indices* are those of the cards, by UUID.
     """
     annotations = {names.gpu_allocation: encode_allocations(allocations)}
-    if is_complete(view.demand, allocations):
+    if is_complete(info.demand, allocations):
         annotations[names.gpu_assigned] = "true"
-    for container in view.demand.containers:
+    for container in info.demand.containers:
         allocation = allocations.get(container.name)
         if allocation is not None:
             annotations[names.predicate_gpu_idx(container.ordinal)] = write_choice(
                 indices[card] for card in allocation.cards if card in indices
             )
-    return {"metadata": {"uid": view.id.uid, "annotations": annotations}}
+    return {"metadata": {"uid": info.id.uid, "annotations": annotations}}
 
 
 class PatchQueue(WriteQueue[PodId, Json]):
-    """The queue of allocations: the newest of a pod replaces older ones."""
+    """The queue of allocation annotations: the newest of a pod replaces older ones."""
 
     def __init__(
         self,
@@ -76,48 +76,48 @@ class PatchQueue(WriteQueue[PodId, Json]):
         self._api = api
         self._names = names
         self._indices = indices
-        self._put: OrderedDict[PodId, tuple[dict[str, Allocation], float]] = OrderedDict()
+        self._recent: OrderedDict[PodId, tuple[dict[str, Allocation], float]] = OrderedDict()
 
-    def put(self, view: PodInfo, allocations: Mapping[str, Allocation]) -> None:
-        """Queue a pod's allocation; the same one again is ignored for a while.
+    def put(self, info: PodInfo, allocations: Mapping[str, Allocation]) -> None:
+        """Queue a pod's allocations; an equal one is ignored for a while.
 
-        A container that was put before stays in the annotation. The kubelet frees what an
-        init container had (K4, K15), and the watch may show the annotation later than that.
+        Containers that were queued before stay in the annotation: the kubelet frees the devices of
+        an init container (K4, K15), possibly before the watch shows the annotation.
         """
         with self._changed:
-            before, at = self._put.get(view.id, ({}, -math.inf))
+            before, at = self._recent.get(info.id, ({}, -math.inf))
             allocations, now = {**before, **allocations}, self._clock()
             if allocations == before and now - at < _REMEMBERED_SECONDS:
                 return
-            remember(self._put, view.id, (allocations, now))
-            patch = allocation_patch(view, allocations, names=self._names, indices=self._indices)
-            self._enqueue(view.id, patch)
+            remember(self._recent, info.id, (allocations, now))
+            patch = allocation_patch(info, allocations, names=self._names, indices=self._indices)
+            self._enqueue(info.id, patch)
 
     def _write(self, key: PodId, item: Json) -> None:
         try:
             self._api.patch_pod(key.namespace, key.name, item)
         except (Rejected, Gone) as error:
-            if not self._is_gone(key, error):
+            if not self._is_pod_deleted(key, error):
                 raise
-            with self._changed:  # what is dropped may be queued again
-                if key in self._put:
-                    self._put[key] = self._put[key][0], -math.inf
+            with self._changed:  # an equal allocation may be queued again
+                if key in self._recent:
+                    self._recent[key] = self._recent[key][0], -math.inf
             raise HopelessWrite(str(error)) from error
 
     def _log_failure(self, key: PodId, error: Exception, *, dropped: bool) -> None:
         extra = {"pod": str(key), "reason": str(error)}
         if dropped:
-            log.info("allocation not written", extra=extra)
+            log.info("allocation write dropped", extra=extra)
         else:
-            log.warning("allocation waits", extra=extra)
+            log.warning("allocation write failed, will retry", extra=extra)
 
-    def _is_gone(self, pod: PodId, error: Rejected | Gone) -> bool:
-        """Return whether a failed write can never succeed, because its pod is gone.
+    def _is_pod_deleted(self, pod: PodId, error: Rejected | Gone) -> bool:
+        """Return whether a failed write can never succeed, because its pod is deleted.
 
-        Anything else may pass: permissions come after the agent (401, 403), an admin corrects the
-        policy that refuses a patch (422). A conflict (409) has two causes: a successor has the
-        name now, or somebody else wrote at the same moment. Only the pod as it is now tells them
-        apart.
+        Other failures are temporary: permissions are granted later (401, 403), or an admin corrects
+        the policy that rejects a patch (422). A conflict (409) has two causes: another pod has the
+        name now, or another client wrote at the same moment. Only reading the pod distinguishes
+        them.
         """
         if isinstance(error, Gone) or error.status != HTTPStatus.CONFLICT:
             return isinstance(error, Gone) or error.status == HTTPStatus.NOT_FOUND
@@ -129,10 +129,10 @@ class PatchQueue(WriteQueue[PodId, Json]):
 
 
 def is_complete(demand: PodDemand, allocations: Container[str]) -> bool:
-    """Return whether these are all of a pod's containers.
+    """Return whether *allocations* has all of a pod's containers.
 
-    An ordinary init container may be missing once a later container is there: nobody can
-    tell any more what it got (fact K4). A pod that asks for nothing has no allocation.
+    An ordinary init container may be missing if a later container is there: its devices cannot be
+    known any more (fact K4). A pod that requests nothing has no allocation.
     """
     missing = [each for each in demand.containers if each.name not in allocations]
     if not missing:

@@ -1,4 +1,4 @@
-"""The API server, as the agent uses it: raw JSON in and out."""
+"""The agent's requests to the API server, with raw JSON."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,8 +17,8 @@ _USER_AGENT = "gpu-turnstile-agent"
 class Api:
     """A client for one node's agent. Safe to share between threads.
 
-    Every method raises ``Unavailable`` where there is no usable answer in time, and ``Rejected`` or
-    ``Gone`` as the API server says; :meth:`get_pod` makes these ``Unavailable``, too.
+    Every method raises ``Unavailable`` if there is no usable response in time, and ``Rejected`` or
+    ``Gone`` if the API server returns an error; :meth:`get_pod` makes these ``Unavailable``, too.
     """
 
     def __init__(self, kubeconfig: Path | None) -> None:
@@ -42,15 +42,16 @@ class Api:
         return items, version
 
     def watch_pods(self, node: str, resource_version: str) -> Iterator[tuple[str, Json]]:
-        """Stream types of events and objects of the pods bound to *node*, until the server ends it.
+        """Stream changes of the pods bound to *node* until the server ends the stream.
 
-        ``Gone`` says that *resource_version* is too old.
+        Yields the type of each event and the object. Raises ``Gone`` if *resource_version* is too
+        old.
         """
         query = {"fieldSelector": f"spec.nodeName={node}", "resourceVersion": resource_version}
         yield from self._client.watch("/api/v1/pods", query)
 
     def get_pod(self, namespace: str, name: str, within: float | None = None) -> Json | None:
-        """Get one pod in *within* seconds, at most one; ``None`` when there is none."""
+        """Get one pod *within* so many seconds, at most one second; ``None`` if there is none."""
         timeout = min(within or _GET_SECONDS, _GET_SECONDS)
         try:
             return self._client.find(object_path("pods", namespace, name), timeout=timeout)
@@ -58,7 +59,7 @@ class Api:
             raise Unavailable(f"GET pod {namespace}/{name}: {error}") from error
 
     def patch_pod(self, namespace: str, name: str, patch: Json) -> None:
-        """Apply a merge patch to a pod, which is refused where it names another pod's UID."""
+        """Apply a merge patch to a pod; the API server rejects a patch with another UID."""
         self._client.call(
             "PATCH", object_path("pods", namespace, name), patch, timeout=_PATCH_SECONDS
         )

@@ -1,4 +1,4 @@
-"""Kubernetes Events: what an author or an admin should see with ``kubectl describe``."""
+"""Kubernetes Events, which authors and admins see with ``kubectl describe``."""
 
 import hashlib
 import logging
@@ -18,23 +18,23 @@ log = logging.getLogger(__name__)
 
 _COMPONENT = "gpu-turnstile"
 _LONGEST_MESSAGE = 1024
-"""The API server takes no more (``events.k8s.io`` validation)."""
+"""The longest message that the API server accepts (``events.k8s.io`` validation)."""
 
 _MOST_WAITING = 256
 _BACKOFF_SECONDS = (0.2, 30.0)
-# Another writer was faster (409), or the permission comes after the agent (401, 403). A namespace
-# that is being deleted answers 403 for ever: so many tries, over about two minutes, are enough.
+# Another writer was faster (409), or the permission is granted later (401, 403). For a namespace
+# that is being deleted the response is always 403: so many tries, over two minutes, are enough.
 _MAY_PASS = frozenset({401, 403, 409})
 _MOST_REFUSALS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class _Repeats:
-    """What is to be written of one notice.
+    """The repetitions of one notice that are not written yet.
 
     Attributes:
-        count: how often it was put since it was written last.
-        at: when it was put last, seconds since 1970.
+        count: how often it was put since it was last written.
+        at: when it was last put, seconds since 1970.
     """
 
     count: int
@@ -42,7 +42,7 @@ class _Repeats:
 
 
 class EventApi(Protocol):
-    """The part of the API that events are written through."""
+    """The part of the API by which events are written."""
 
     def create_event(self, namespace: str, event: Json) -> None:
         """Create an event."""
@@ -53,7 +53,7 @@ class EventApi(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EventSubject:
-    """What an event is about."""
+    """The object that an event is about."""
 
     kind: str
     namespace: str
@@ -63,7 +63,7 @@ class EventSubject:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing to tell: its reason in one word, for machines and columns, and a sentence."""
+    """The content of an Event: a reason in one word, for machines and columns, and a sentence."""
 
     subject: EventSubject
     reason: str
@@ -72,10 +72,10 @@ class Notice:
 
 
 class EventQueue(WriteQueue[Notice, _Repeats]):
-    """The queue of Events: one that is repeated is counted and not written again.
+    """The queue of Events: a repeated notice raises the count of its Event.
 
-    Events are for people: they are never waited for, the oldest are dropped when the API
-    server is away for long, and nothing depends on them.
+    Events are for people: nothing waits for them or depends on them, and the oldest are dropped if
+    the API server is unavailable for long.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class EventQueue(WriteQueue[Notice, _Repeats]):
         clock: Callable[[], float] = time.time,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
-        """Start empty; *clock* gives the seconds since 1970."""
+        """Start empty; *clock* returns the seconds since 1970."""
         super().__init__(
             backoff=_BACKOFF_SECONDS,
             on_result=on_result,
@@ -123,9 +123,9 @@ class EventQueue(WriteQueue[Notice, _Repeats]):
         log.info(message, extra={"reason": str(error)})
 
     def _create_or_count_up(self, notice: Notice, new: _Repeats) -> int:
-        """Write an Event; return how often it has been reported, as far as is known."""
+        """Write an Event; return how often it was reported, as far as that is known."""
         event = describe(notice, node=self._node, count=new.count, at=new.at)
-        namespace = notice.subject.namespace or "default"  # where events of nodes live
+        namespace = notice.subject.namespace or "default"  # the namespace of Events of nodes
         patch = {"lastTimestamp": event["lastTimestamp"]}
         name = event["metadata"]["name"]
         known = self._counts.get(notice)
@@ -138,7 +138,7 @@ class EventQueue(WriteQueue[Notice, _Repeats]):
         except Rejected as error:
             if error.status != HTTPStatus.CONFLICT:
                 raise
-            # Reported before this agent was started: how often is not known any more.
+            # An earlier agent has written it; the count is not known any more.
             if not self._patch(namespace, name, patch):
                 raise
         return new.count
@@ -157,7 +157,7 @@ class EventQueue(WriteQueue[Notice, _Repeats]):
 def describe(notice: Notice, *, node: str, count: int, at: float) -> Json:
     """Make the event object, core/v1; *at* is in seconds since 1970.
 
-    Its name follows from what it says, so that the same thing told twice is one event.
+    Its name is a hash of its content, so an equal notice is the same Event.
     """
     subject = notice.subject
     text = "\0".join((subject.kind, subject.uid, notice.reason, notice.message, node))

@@ -1,4 +1,4 @@
-"""The node's cards as the node shows them: an annotation and a label, kept up by a thread."""
+"""The published inventory: an annotation and a label of the node, which a thread updates."""
 
 import logging
 import math
@@ -17,7 +17,7 @@ from contract.resource import Resource
 log = logging.getLogger(__name__)
 
 MIXED = "mixed"
-"""The value where the cards are of several models: no selector of one model may match."""
+"""The label's value for cards of several models: a selector of one model must not match."""
 
 _LONGEST_LABEL = 63  # its value, as the API server allows
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9._-]+")
@@ -25,7 +25,7 @@ _EDGES = "._-"
 
 
 class InventoryApi(Protocol):
-    """The part of the API that the inventory is written through."""
+    """The part of the API by which the inventory is written."""
 
     def patch_node(self, name: str, patch: Json) -> None:
         """Apply a merge patch to a node."""
@@ -33,21 +33,22 @@ class InventoryApi(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InventoryPace:
-    """How often, in seconds.
+    """Intervals, in seconds.
 
     Attributes:
-        write: between two writes, whatever changes.
-        freed: between two writes of which the later one shows more to be had, because somebody
-            waits for that; and between two looks, however often a change is reported.
-        look: between two looks, whether or not a change is reported.
-        renew: after which the same is written again: a node may have been deleted and made anew.
-        retry: before a write that failed is tried again, doubled with each failure.
+        write: least time between two writes.
+        freed: least time between two writes if more has become free, since pods may wait for that;
+            also the least time between two checks.
+        check: longest time between two checks, even if no change is reported.
+        renew: age at which an unchanged inventory is written again: the node object may have been
+            deleted and created again.
+        retry: pause before a failed write is tried again, doubled with each failure.
         retry_most: the longest such pause.
     """
 
     write: float = 10.0
     freed: float = 1.0
-    look: float = 10.0
+    check: float = 10.0
     renew: float = 300.0
     retry: float = 1.0
     retry_most: float = 60.0
@@ -60,10 +61,10 @@ def survey(
     unhealthy: Callable[[str], str],
     free: Mapping[Resource, Mapping[str, int]],
 ) -> PublishedInventory:
-    """Put together what the node shows.
+    """Build the inventory to publish.
 
-    *block* is in bytes. *unhealthy* says why a card, by UUID, is not given out, empty where it is;
-    *free* has the places of each card that nobody holds.
+    *block* is in bytes. *unhealthy* returns why a card, by UUID, gets no new container, empty if it
+    does. *free* has the number of free slots, by resource and card UUID.
     """
     return PublishedInventory(
         block,
@@ -80,7 +81,7 @@ def survey(
 
 
 def model_label(models: Iterable[str]) -> str | None:
-    """Return the label's value for cards of these models; ``None`` where there is none.
+    """Return the label's value for cards of these models; ``None`` without models.
 
     A model's name is changed as little as the rules of labels allow: ``NVIDIA A100-SXM4-80GB``
     becomes ``NVIDIA-A100-SXM4-80GB``, which is also what GPU Feature Discovery writes.
@@ -94,7 +95,7 @@ def model_label(models: Iterable[str]) -> str | None:
 
 
 def _is_more(before: PublishedInventory, after: PublishedInventory) -> bool:
-    """Return whether of any card more can be had than before."""
+    """Return whether more of any card is available than before."""
     known = {card.uuid: (card, free) for card, free in zip(before.cards, before.free, strict=True)}
     for card, free in zip(after.cards, after.free, strict=True):
         if card.uuid not in known:
@@ -106,26 +107,26 @@ def _is_more(before: PublishedInventory, after: PublishedInventory) -> bool:
 
 
 class InventoryWriter(WriteQueue[str, None]):
-    """Writes the newest inventory: soon after a change, never more often than its pace allows.
+    """Writes the inventory soon after a change, and not more often than its pace allows.
 
-    Its queue has one key, the node: what is written is what a look shows at that moment.
+    Its queue has one key, the node; the inventory is read at the moment of the write.
     """
 
-    def __init__(  # noqa: PLR0913 -- where to, what, how often, by keyword
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         api: InventoryApi,
         node: str,
         annotation: str,
         label: str,
-        look: Callable[[], PublishedInventory | None],
+        survey: Callable[[], PublishedInventory | None],
         pace: InventoryPace | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_result: Callable[[str], None] = lambda _result: None,
     ) -> None:
         """Prepare; nothing is written before :meth:`run`.
 
-        *look* gives the inventory as it is now, ``None`` while it is not known.
+        *survey* returns the inventory as it is now, ``None`` while it is not known.
         """
         self._pace = pace = pace or InventoryPace()
         backoff = pace.retry, pace.retry_most
@@ -134,10 +135,10 @@ class InventoryWriter(WriteQueue[str, None]):
         self._node = node
         self._annotation = annotation
         self._label = label
-        self._look = look
+        self._survey = survey
         self._renew = spread(pace.renew)
-        self._shown: PublishedInventory | None = None
-        self._written_at = self._looked_at = -math.inf
+        self._written: PublishedInventory | None = None
+        self._written_at = self._checked_at = -math.inf
         self.poke()
 
     def poke(self) -> None:
@@ -146,23 +147,23 @@ class InventoryWriter(WriteQueue[str, None]):
 
     def _write(self, key: str, item: None) -> float | None:  # noqa: ARG002 -- there is one node
         pace, now = self._pace, self._clock()
-        if now - self._looked_at < pace.freed:
-            return pace.freed - (now - self._looked_at)
-        self._looked_at, found = now, self._look()
-        shown, age = self._shown, now - self._written_at
-        if found is None or (found == shown and age < self._renew):
-            return pace.look
-        if shown is not None and age < pace.write and not _is_more(shown, found):
+        if now - self._checked_at < pace.freed:
+            return pace.freed - (now - self._checked_at)
+        self._checked_at, found = now, self._survey()
+        written, age = self._written, now - self._written_at
+        if found is None or (found == written and age < self._renew):
+            return pace.check
+        if written is not None and age < pace.write and not _is_more(written, found):
             return pace.write - age
         metadata = {
             "annotations": {self._annotation: encode_inventory(found)},
             "labels": {self._label: model_label(card.model for card in found.cards)},
         }
         self._api.patch_node(key, {"metadata": metadata})
-        self._shown, self._written_at = found, now
-        self._enqueue(key, None, after=pace.look)
+        self._written, self._written_at = found, now
+        self._enqueue(key, None, after=pace.check)
         return None
 
     def _log_failure(self, key: str, error: Exception, *, dropped: bool) -> None:  # noqa: ARG002
-        # The node may be registered later, and permissions come after the agent.
-        log.warning("inventory waits", extra={"node": key, "reason": str(error)})
+        # The node may be registered, or the permission granted, after the agent's start.
+        log.warning("inventory write failed, will retry", extra={"node": key, "reason": str(error)})

@@ -1,6 +1,6 @@
-"""What this node's own object says of its cards, asked for by a thread.
+"""Reads this node's own object periodically, in a thread.
 
-Which of them an admin has cordoned, and whether another device plugin offers them as well.
+It shows which cards an admin has cordoned, and whether another device plugin offers the cards, too.
 """
 
 import logging
@@ -17,21 +17,21 @@ from contract.names import Names
 log = logging.getLogger(__name__)
 
 _PERIOD = 10.0
-"""Seconds between two looks at the node."""
+"""Seconds between two readings of the node."""
 
-_OTHERS = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-"""Whole cards under the names of NVIDIA's device plugin; those in MIG mode have other names."""
+_OTHER_PLUGINS = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+"""The resources of NVIDIA's device plugin for whole cards; cards in MIG mode have other names."""
 
 
 class NodeApi(Protocol):
-    """The part of the API that the node is read through."""
+    """The part of the API by which the node is read."""
 
     def get_node(self, name: str) -> Json:
         """Get a node."""
 
 
 class NodeReader:
-    """Reads which cards are cordoned, and who else offers cards, and passes on what changes."""
+    """Reads the cordoned cards, and the devices of other plugins, and reports changes."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class NodeReader:
         on_cordon: Callable[[frozenset[str]], None],
         on_others: Callable[[Mapping[str, int]], None],
     ) -> None:
-        """Prepare; nothing is asked before :meth:`run`.
+        """Prepare; nothing is read before :meth:`run`.
 
-        *on_cordon* is told the UUIDs, *on_others* the allocatable devices of other plugins by the
-        name of their resource.
+        *on_cordon* is called with the UUIDs of the cordoned cards, *on_others* with the number of
+        allocatable devices of other plugins, by resource.
         """
         self._api = api
         self._node = node
@@ -64,7 +64,7 @@ class NodeReader:
             self.read()
 
     def read(self) -> None:
-        """Read once. While the node cannot be read, what was known holds."""
+        """Read once; if that fails, the last known values stay."""
         try:
             obj = self._api.get_node(self._node)
         except (Rejected, Gone, Unavailable) as error:
@@ -86,6 +86,6 @@ class NodeReader:
 
 
 def _offered(allocatable: Mapping[str, str]) -> dict[str, int]:
-    """Return the counts of resources that are another plugin's name for whole cards, if any."""
-    counts = {name: allocatable.get(name, "0") for name in _OTHERS}
+    """Return the number of allocatable whole cards under another plugin's resource names."""
+    counts = {name: allocatable.get(name, "0") for name in _OTHER_PLUGINS}
     return {name: int(each) for name, each in counts.items() if each.isdecimal() and int(each)}

@@ -1,4 +1,4 @@
-"""The pods of this node: a cache that a watch keeps up, and single look-ups on a miss."""
+"""The pods of this node: a cache that a watch updates, and single requests on a miss."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class PodApi(Protocol):
-    """The part of the API that pods come from."""
+    """The part of the API by which pods are read."""
 
     def list_pods(self, node: str, within: float | None = None) -> tuple[list[Json], str]:
         """List the node's pods, with the resource version to watch from."""
@@ -30,12 +30,12 @@ class PodApi(Protocol):
         """Get one pod."""
 
 
-# UIDs that the watch has told to be gone, the newest so many: an answer that was on its way
-# meanwhile must not bring such a pod back.
-_MOST_GONE = 1024
+# So many of the newest deleted UIDs are remembered: a response that was on its way during the
+# deletion must not bring a pod back.
+_MOST_DELETED = 1024
 _MOST_OF_NAME = 8
-# After a list, pods of which the watch tells nothing may still be on the node for so long: they
-# were deleted by force before, and the kubelet has not come to that.
+# For so long after a list, pods that were force-deleted before it may still be on the node: the
+# kubelet has not removed them yet.
 _GAP_SECONDS = 5.0
 
 
@@ -62,13 +62,13 @@ class PodCache:
         self._clock = clock
         self._jitter = jitter
         self._lock = threading.Lock()
-        self._views: dict[str, PodInfo] = {}
-        self._tuple: tuple[PodInfo, ...] = ()
-        # UIDs whose names the API has shown to belong to others, until the watch says so too.
+        self._infos: dict[str, PodInfo] = {}
+        self._pods: tuple[PodInfo, ...] = ()
+        # UIDs whose names belong to other pods by now, until the watch reports the deletion.
         self._replaced: set[str] = set()
-        self._gone: OrderedDict[str, None] = OrderedDict()
-        # UIDs of each name that the watch has told of since the last list, and when that was.
-        self._told: OrderedDict[Key, list[str]] = OrderedDict()
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+        # UIDs of each name that the watch has reported since the last list, and the list's time.
+        self._watched_uids: OrderedDict[Key, list[str]] = OrderedDict()
         self._listed_at = 0.0
         self.synced = threading.Event()
         """Set once the first list has been read."""
@@ -82,124 +82,124 @@ class PodCache:
         return self.synced.is_set()
 
     def pods(self) -> Sequence[PodInfo]:
-        """Return all known pods; the same object for as long as nothing has changed."""
-        return self._tuple
+        """Return all known pods; the same object as long as nothing has changed."""
+        return self._pods
 
     def uids_seen(self, key: Key) -> Sequence[str]:
-        """Return the UIDs of the pods of a name, as they came, gone ones too, by the watch.
+        """Return the UIDs that pods with a name had, in the watch's order, deleted ones included.
 
-        An empty one stands for others that there may be: the watch tells of every pod, in order,
-        but not of what there was before it began.
+        An empty UID stands for unknown earlier pods: the watch reports every pod, in order, but
+        none that was deleted before it began.
         """
         with self._lock:
             gap = self._clock() < self._listed_at + _GAP_SECONDS
-            return [*self._told.get(key, ()), *([""] if gap else [])]
+            return [*self._watched_uids.get(key, ()), *([""] if gap else [])]
 
     def fetch(self, namespace: str, name: str, *, within: float = 1.0) -> PodInfo | None:
-        """Ask the API for one pod, within so many seconds, and remember it.
+        """Get one pod from the API *within* so many seconds, and add it to the cache.
 
-        A name belongs to one pod at a time: others of it that are remembered are gone, which
-        the watch will tell later.
+        A name belongs to one pod at a time, so other cached pods with that name are deleted, which
+        the watch will report later.
 
         Raises:
-            Unavailable: no answer in time.
+            Unavailable: no response in time.
         """
         obj = self._api.get_pod(namespace, name, within)
-        here = obj is not None and (obj.get("spec") or {}).get("nodeName") == self._node
-        return self._remember(obj, alone=True) if obj is not None and here else None
+        on_this_node = obj is not None and (obj.get("spec") or {}).get("nodeName") == self._node
+        return self._remember(obj, alone=True) if obj is not None and on_this_node else None
 
     def refresh(self, *, within: float) -> None:
-        """List the pods once, beside the watch, and learn those that it has not told of.
+        """List the pods once, beside the watch, and add those that it has not reported yet.
 
-        Nothing is forgotten: which pods are gone, the watch tells.
+        No pod is removed: the watch reports deletions.
 
         Raises:
-            Unavailable: no answer in time.
+            Unavailable: no response in time.
         """
         try:
             items, _ = self._api.list_pods(self._node, within)
         except (Gone, Rejected) as error:
             raise Unavailable(f"list of pods: {error}") from error
-        known = {view.id.uid for view in self._tuple}
+        known = {info.id.uid for info in self._pods}
         for item in items:
             if item["metadata"].get("uid", "") not in known:
                 self._remember(item)
 
     def run(self, stop: threading.Event) -> None:
-        """List, then watch, until *stop*; list again whenever the watch cannot go on."""
+        """List, then watch, until *stop*; list again whenever the watch cannot continue."""
         trouble = "no pods from the API server"
         Follower(self, trouble=trouble, clock=self._clock, jitter=self._jitter).run(stop)
 
     def list(self) -> str:
-        """List the pods, and forget those that are gone; for :class:`Follower`."""
+        """List the pods, and remove deleted ones from the cache; for :class:`Follower`."""
         items, version = self._api.list_pods(self._node)
         fresh: dict[str, PodInfo] = {}
         for item in items:
             with passing_over("pod", item):
-                view = self._parse(item)
-                fresh[view.id.uid] = view
+                info = self._parse(item)
+                fresh[info.id.uid] = info
         with self._lock:
-            changed = [view for uid, view in fresh.items() if self._views.get(uid) != view]
-            self._views = fresh
+            changed = [info for uid, info in fresh.items() if self._infos.get(uid) != info]
+            self._infos = fresh
             self._replaced.clear()
-            self._tuple = tuple(fresh.values())
+            self._pods = tuple(fresh.values())
             self._listed_at = self._clock()
-            self._told.clear()
-            for view in fresh.values():  # others came before it, perhaps
-                self._told.setdefault(view.id.key, [""]).append(view.id.uid)
+            self._watched_uids.clear()
+            for info in fresh.values():  # there may have been earlier pods with that name
+                self._watched_uids.setdefault(info.id.key, [""]).append(info.id.uid)
         self.synced.set()
-        for view in changed:
-            pod = {"name": view.id.name, "namespace": view.id.namespace}
+        for info in changed:
+            pod = {"name": info.id.name, "namespace": info.id.namespace}
             with passing_over("pod", {"metadata": pod}):
-                self._on_change(view)
+                self._on_change(info)
         return version
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream what happens to the pods; for :class:`Follower`."""
+        """Stream changes of the pods; for :class:`Follower`."""
         return self._api.watch_pods(self._node, version)
 
     def apply(self, kind: str, obj: Json) -> None:
-        """Take one event in; for :class:`Follower`."""
+        """Apply one event; for :class:`Follower`."""
         if kind == "DELETED":
             self._forget(obj)
         else:
             with passing_over("pod", obj):
-                view = self._remember(obj)
+                info = self._remember(obj)
                 with self._lock:
-                    told = self._told.setdefault(view.id.key, [])
-                    if view.id.uid not in told:
-                        told.append(view.id.uid)
-                        told[:] = told if len(told) <= _MOST_OF_NAME else ["", *told[2:]]
-                    while len(self._told) > _MOST_GONE:
-                        self._told.popitem(last=False)
+                    uids = self._watched_uids.setdefault(info.id.key, [])
+                    if info.id.uid not in uids:
+                        uids.append(info.id.uid)
+                        uids[:] = uids if len(uids) <= _MOST_OF_NAME else ["", *uids[2:]]
+                    while len(self._watched_uids) > _MOST_DELETED:
+                        self._watched_uids.popitem(last=False)
 
     def _remember(self, obj: Json, *, alone: bool = False) -> PodInfo:
-        view = self._parse(obj)
+        info = self._parse(obj)
         with self._lock:
-            uid = view.id.uid
-            if uid in self._replaced or uid in self._gone or self._views.get(uid) == view:
-                return view
-            for other in self._tuple if alone else ():
-                if other.id.key == view.id.key and other.id.uid != uid:
+            uid = info.id.uid
+            if uid in self._replaced or uid in self._deleted or self._infos.get(uid) == info:
+                return info
+            for other in self._pods if alone else ():
+                if other.id.key == info.id.key and other.id.uid != uid:
                     self._replaced.add(other.id.uid)
-                    del self._views[other.id.uid]
-            self._views[uid] = view
-            self._tuple = tuple(self._views.values())
-        self._on_change(view)
-        return view
+                    del self._infos[other.id.uid]
+            self._infos[uid] = info
+            self._pods = tuple(self._infos.values())
+        self._on_change(info)
+        return info
 
     def _forget(self, obj: Json) -> None:
         uid = obj["metadata"].get("uid", "")
         with self._lock:
             self._replaced.discard(uid)
-            self._gone[uid] = None
-            if len(self._gone) > _MOST_GONE:
-                self._gone.popitem(last=False)
-            self._views.pop(uid, None)
-            self._tuple = tuple(self._views.values())
+            self._deleted[uid] = None
+            if len(self._deleted) > _MOST_DELETED:
+                self._deleted.popitem(last=False)
+            self._infos.pop(uid, None)
+            self._pods = tuple(self._infos.values())
 
     def _parse(self, obj: Json) -> PodInfo:
-        view = read_pod(obj, self._names)
-        for fault in view.faults:
-            log.warning("annotation ignored", extra={"pod": str(view.id), "reason": fault})
-        return view
+        info = read_pod(obj, self._names)
+        for fault in info.faults:
+            log.warning("annotation ignored", extra={"pod": str(info.id), "reason": fault})
+        return info

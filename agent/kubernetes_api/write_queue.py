@@ -1,7 +1,7 @@
-"""Writes to the API server that wait in a queue: one thread, the newest of each key, retries.
+"""A queue of writes to the API server: one thread, the newest item of each key, retries.
 
-Allocations, Events and the inventory differ in what is written, and in what can be dropped; the
-rest is here.
+Allocations, Events and the inventory differ in what they write, and in which writes can be dropped.
+The rest is here.
 """
 
 import logging
@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 MOST_REMEMBERED = 1024
-"""Keys of which what was written last is remembered."""
+"""So many keys are remembered with the value that was last written."""
 
 
 class HopelessWrite(Exception):
@@ -32,13 +32,13 @@ class HopelessWrite(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting(Generic[T]):
-    """What is to be written of one key.
+    """The waiting write of one key.
 
     Attributes:
-        item: the newest, or all that was put, merged.
+        item: the newest item, or all items merged.
         due: when it may be tried, by the clock.
-        failures: tries that have failed.
-        refusals: those of them that the API server refused.
+        failures: number of failed tries.
+        refusals: number of tries that the API server rejected.
     """
 
     item: T
@@ -50,8 +50,8 @@ class _Waiting(Generic[T]):
 class WriteQueue(ABC, Generic[K, T]):
     """A queue of writes. :meth:`run` belongs to one thread, all else to any.
 
-    A write that fails is tried again, ever more slowly. It holds no other key up, and what is put
-    meanwhile under its key waits with it.
+    A failed write is tried again after increasing pauses. Other keys are not delayed; new items
+    of its key wait with it.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class WriteQueue(ABC, Generic[K, T]):
 
         Args:
             backoff: the shortest and the longest pause after a failure, in seconds.
-            on_result: called with what became of each try: ``written``, ``retried`` or ``dropped``.
-            clock: seconds, monotonic.
-            most_waiting: keys that may wait; further ones push out the oldest.
-            most_refusals: refusals after which a key is dropped.
+            on_result: called with the result of each try: ``written``, ``retried`` or ``dropped``.
+            clock: returns monotonic seconds.
+            most_waiting: number of keys that may wait; a further one displaces the oldest.
+            most_refusals: number of rejections after which a key is dropped.
         """
         self._backoff = backoff
         self._on_result = on_result
@@ -82,31 +82,30 @@ class WriteQueue(ABC, Generic[K, T]):
         self._waiting: OrderedDict[K, _Waiting[T]] = OrderedDict()
         self._writing: K | None = None
 
-    # --- what each kind of write decides ----------------------------------------------
+    # --- for subclasses ----------------------------------------------------------------
 
     @abstractmethod
     def _write(self, key: K, item: T) -> float | None:
         """Write an item.
 
         Returns:
-            ``None`` if it is written; seconds after which to come back if nothing was to be
-            written yet.
+            ``None`` if it is written; the seconds until the next try if it was too early to write.
 
         Raises:
             HopelessWrite: no later try can succeed.
-            Rejected, Gone, Unavailable: a later one can.
+            Rejected, Gone, Unavailable: a later try can succeed.
         """
 
     @abstractmethod
     def _log_failure(self, key: K, error: Exception, *, dropped: bool) -> None:
         """Log that a write has failed, and is either dropped or tried again."""
 
-    def _merge(self, older: T, newer: T) -> T:  # noqa: ARG002 -- by default the newest wins
-        """Return what to write of two items under one key."""
+    def _merge(self, older: T, newer: T) -> T:  # noqa: ARG002 -- by default the newer one
+        """Return the item to write instead of two items of one key."""
         return newer
 
-    def _drops_first(self, key: K) -> bool:  # noqa: ARG002 -- by default all alike
-        """Return whether a key is to be pushed out before others."""
+    def _drops_first(self, key: K) -> bool:  # noqa: ARG002 -- by default all keys alike
+        """Return whether a key is dropped before others if too many wait."""
         return True
 
     # --- the queue ---------------------------------------------------------------------
@@ -117,7 +116,7 @@ class WriteQueue(ABC, Generic[K, T]):
             return len(self._waiting) + (self._writing not in {None, *self._waiting})
 
     def stop(self) -> None:
-        """Make :meth:`run` return; what is not written yet is dropped."""
+        """Make :meth:`run` return; items that are not written yet are dropped."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -134,7 +133,7 @@ class WriteQueue(ABC, Generic[K, T]):
             return None if first is None else first - self._clock()
 
     def write_next(self) -> None:
-        """Try what is due first, due or not."""
+        """Try the write with the earliest due time, even if that is not reached yet."""
         with self._changed:
             key = min(self._waiting, key=lambda each: self._waiting[each].due)
             tried = self._waiting.pop(key)
@@ -143,7 +142,7 @@ class WriteQueue(ABC, Generic[K, T]):
             pause = self._write(key, tried.item)
         except (HopelessWrite, Rejected, Gone, Unavailable) as error:
             self._fail(key, tried, error)
-        except Exception as error:  # of one key, which must not end the writing of all
+        except Exception as error:  # a defect with one key must not end the thread
             log.exception("write failed", extra={"object": str(key)})
             self._fail(key, tried, error)
         else:
@@ -154,7 +153,7 @@ class WriteQueue(ABC, Generic[K, T]):
                 self._end_try(key, _Waiting(tried.item, self._clock() + pause))
 
     def _enqueue(self, key: K, item: T, *, after: float = 0.0) -> None:
-        """Queue an item, to be written in so many seconds, or sooner if it is queued again."""
+        """Queue an item, due in so many seconds, or sooner if its key is queued again."""
         pushed_out = False
         with self._changed:
             new = _Waiting(item, self._clock() + after)
@@ -168,7 +167,7 @@ class WriteQueue(ABC, Generic[K, T]):
             self._on_result("dropped")
 
     def _wait(self) -> bool:
-        """Wait until something is due; return whether to go on."""
+        """Wait until a write is due; return ``False`` once the queue is stopped."""
         with self._changed:
             while not self._stopping:
                 pause = self.pause()
@@ -178,7 +177,7 @@ class WriteQueue(ABC, Generic[K, T]):
             return False
 
     def _fail(self, key: K, tried: _Waiting[T], error: Exception) -> None:
-        """Put a failed write off, or drop it."""
+        """Postpone a failed write, or drop it."""
         failures = tried.failures + 1
         refusals = tried.refusals + isinstance(error, Rejected | Gone)
         dropped = isinstance(error, HopelessWrite) or refusals == self._most_refusals
@@ -188,7 +187,7 @@ class WriteQueue(ABC, Generic[K, T]):
         self._on_result("dropped" if dropped else "retried")
 
     def _end_try(self, key: K, again: _Waiting[T] | None) -> None:
-        """Note that nothing is being written; queue what is to be tried again as the oldest."""
+        """End the present try; if *again* is given, queue it as the oldest."""
         with self._changed:
             self._writing = None
             if again is not None:
@@ -197,7 +196,7 @@ class WriteQueue(ABC, Generic[K, T]):
                 self._waiting.move_to_end(key, last=False)
 
     def _join(self, older: _Waiting[T] | None, newer: _Waiting[T]) -> _Waiting[T]:
-        """Return what is to be written of both; what has failed goes on waiting."""
+        """Return the write that replaces both; a failed write keeps its due time."""
         if older is None:
             return newer
         due = older.due if older.failures else min(older.due, newer.due)
@@ -205,7 +204,7 @@ class WriteQueue(ABC, Generic[K, T]):
 
 
 def remember(known: OrderedDict[K, T], key: K, value: T) -> None:
-    """Keep a value as the newest, and forget the oldest ones beyond :data:`MOST_REMEMBERED`."""
+    """Store a value as the newest, and remove the oldest beyond :data:`MOST_REMEMBERED`."""
     known[key] = value
     known.move_to_end(key)
     while len(known) > MOST_REMEMBERED:

@@ -1,4 +1,4 @@
-"""What an admin sees of the agent: log lines of decisions, metrics, the HTTP endpoint.
+"""The agent's output for admins: log lines of decisions, metrics, the series of gauges.
 
-Adapters. Nothing here decides, and nothing here is asked by what decides.
+Adapters. Nothing here decides, and no decision depends on it.
 """

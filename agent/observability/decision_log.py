@@ -1,4 +1,4 @@
-"""Telling decisions: one structured log line each, and the counters."""
+"""Reports of decisions: a structured log line for each, and the counters."""
 
 import logging
 import threading
@@ -18,60 +18,60 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ALONE = 5
-"""So many equal news are told one by one."""
-EVERY_SECONDS = 10.0
-"""Over so long further ones are told together."""
-QUIET_SECONDS = 60.0
-"""After so long without any they are news again."""
+FIRST_REPORTS = 5
+"""So many equal reports pass one by one."""
+SUMMARY_SECONDS = 10.0
+"""Further equal reports are counted, and reported together after so many seconds."""
+FORGET_SECONDS = 60.0
+"""After so many seconds without such a report the counting starts again."""
 MOST_KINDS = 64
-"""Kinds of news that are told apart; any further are told together."""
+"""So many kinds of reports are counted separately; all further kinds share one count."""
 
 
 @dataclass(slots=True)
 class _Kind(Generic[T]):
-    told: int = 0
-    folded: int = 0
+    reported: int = 0
+    withheld: int = 0
     last: T | None = None
-    told_at: float = 0.0
+    reported_at: float = 0.0
     seen_at: float = 0.0
 
 
 class RepeatFilter(Generic[T]):
-    """Decides what is told of equal news: the first few alone, then only how many there were.
+    """Limits repeated reports: passes the first few, then only a count.
 
-    A pod that fits a node by count and none of its cards is refused. Where a controller makes a new
-    one at once, that goes on for as long as nobody stops it. A log line and an Event for each would
-    bury everything else. Not safe to share between threads: its owner locks.
+    A pod is refused if it fits the node's totals but none of its cards. If a controller creates a
+    new pod at once, this repeats without end, and a log line and an Event for each would hide
+    everything else. Not safe to share between threads: the caller locks.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Know nothing yet; *clock* gives seconds."""
+        """Start empty; *clock* returns seconds."""
         self._clock = clock
         self._kinds: dict[Hashable, _Kind[T]] = {}
 
-    def add(self, kind: Hashable, news: T) -> int:
-        """Apply news, and return how many are to be told of now with these: 0 is none."""
+    def add(self, kind: Hashable, item: T) -> int:
+        """Count a report; return how many to report now, this one included; 0 for none."""
         now = self._clock()
         entry = self._entry(kind)
         entry.seen_at = now
-        if entry.told < ALONE:
-            entry.told += 1
-            entry.told_at = now
+        if entry.reported < FIRST_REPORTS:
+            entry.reported += 1
+            entry.reported_at = now
             return 1
-        entry.folded += 1
-        entry.last = news
-        return self._unfold(entry, now)
+        entry.withheld += 1
+        entry.last = item
+        return self._take_withheld(entry, now)
 
     def due(self) -> list[tuple[int, T]]:
-        """Return what is to be told now though nothing came: how many, and the last of them."""
+        """Return the withheld reports that are due: for each kind the count and the last one."""
         now, found = self._clock(), list[tuple[int, T]]()
         for kind, entry in tuple(self._kinds.items()):
             last = entry.last
-            count = self._unfold(entry, now)
+            count = self._take_withheld(entry, now)
             if count and last is not None:
                 found.append((count, last))
-            if not entry.folded and now - entry.seen_at >= QUIET_SECONDS:
+            if not entry.withheld and now - entry.seen_at >= FORGET_SECONDS:
                 del self._kinds[kind]
         return found
 
@@ -79,32 +79,32 @@ class RepeatFilter(Generic[T]):
         known = self._kinds.get(kind)
         if known is None:
             if len(self._kinds) >= MOST_KINDS:
-                kind = None  # of its own, and never forgotten for another
+                kind = None  # the shared kind
             known = self._kinds.setdefault(kind, _Kind())
         return known
 
-    def _unfold(self, entry: _Kind[T], now: float) -> int:
-        if not entry.folded or now - entry.told_at < EVERY_SECONDS:
+    def _take_withheld(self, entry: _Kind[T], now: float) -> int:
+        if not entry.withheld or now - entry.reported_at < SUMMARY_SECONDS:
             return 0
-        count, entry.folded, entry.last, entry.told_at = entry.folded, 0, None, now
+        count, entry.withheld, entry.last, entry.reported_at = entry.withheld, 0, None, now
         return count
 
 
 class LoggedDecisions:
-    """Writes every decision to the log and counts it; equal refusals are told together."""
+    """Logs and counts every decision; repeated refusals are summed up."""
 
     def __init__(
         self,
         metrics: Metrics,
         *,
-        tell: Callable[[str, ContainerRef, str], None] = lambda _call, _claim, _reason: None,
+        on_refusal: Callable[[str, ContainerRef, str], None] = lambda _call, _ref, _reason: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Count in *metrics*; *tell* tells a pod's author of a refusal: call, container, reason."""
+        """Count in *metrics*; *on_refusal* is called with call, container and reason."""
         self._metrics = metrics
-        self._tell = tell
+        self._on_refusal = on_refusal
         self._lock = threading.Lock()
-        self._folding: RepeatFilter[Callable[[int], None]] = RepeatFilter(clock)
+        self._repeats: RepeatFilter[Callable[[int], None]] = RepeatFilter(clock)
 
     def decided(
         self,
@@ -114,7 +114,7 @@ class LoggedDecisions:
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
-        """Report that a call was settled."""
+        """Report that a call was resolved."""
         self._metrics.decisions.labels(call, evidence.value).inc()
         log.info(
             call,
@@ -135,36 +135,36 @@ class LoggedDecisions:
         where = {"call": call, **named(ref), "resource": resource.value}
         line = {**where, "count": size, "reason": reason}
         write = partial(self._write, line, ref)
-        # Equal but for the pod; authors see the Events of their namespace.
+        # Equal except for the pod's name; the namespace counts, since authors see its Events only.
         kind = call, resource, size, reason, ref.pod.namespace if ref is not None else ""
         with self._lock:
-            times = self._folding.add(kind, write)
+            times = self._repeats.add(kind, write)
         if times:
             write(times)
 
     def tick(self) -> None:
-        """Report the refusals that were kept back; to be called every few seconds."""
+        """Report the withheld refusals that are due; to be called every few seconds."""
         with self._lock:
-            due = self._folding.due()
+            due = self._repeats.due()
         for times, write in due:
             write(times)
 
     def _write(self, line: dict[str, object], ref: ContainerRef | None, times: int) -> None:
-        """Write a refusal down, or so many equal ones, of which it is the last."""
+        """Log a refusal, the last of *times* equal ones, and send an Event."""
         log.warning("refused", extra={**line, "times": times})
         if ref is not None and ref.pod.uid:
             more = f" (the last of {times} such refusals)" if times > 1 else ""
-            self._tell(str(line["call"]), ref, f"{line['reason']}{more}")
+            self._on_refusal(str(line["call"]), ref, f"{line['reason']}{more}")
 
     def replaced(self, ref: ContainerRef, chosen: Sequence[str], cards: Sequence[str]) -> None:
-        """Report that the cards that a scheduler chose did not fit; others were taken."""
+        """Report that other cards were taken, because those that a scheduler chose did not fit."""
         log.warning(
             "replaced a scheduler's choice",
             extra={**named(ref), "chosen": ", ".join(chosen), "cards": ", ".join(cards)},
         )
 
     def corrected(self, correction: Correction) -> None:
-        """Report that the kubelet's record showed a guess to be wrong."""
+        """Report that the kubelet's checkpoint or ``List`` contradicted a guess."""
         self._metrics.corrections.inc()
         log.warning(
             "corrected",
@@ -184,22 +184,22 @@ class LoggedDecisions:
             extra={**named(ref), "ids": summarize(ids), "reason": reason},
         )
 
-    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        """Report that places were chosen while the wishes of the pod's author were not known."""
-        self._metrics.unadvised.inc()
+    def without_wishes(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
+        """Report that slots were chosen while the wishes of the pod's author were not known."""
+        self._metrics.without_wishes.inc()
         log.warning(
             "chosen without wishes",
             extra={**named(ref), "resource": resource.value, "ids": summarize(ids)},
         )
 
     def podresources_unavailable(self, reason: str) -> None:
-        """Report that the kubelet's record could not be had."""
-        self._metrics.blind.inc()
-        log.warning("no witness", extra={"reason": reason})
+        """Report that the kubelet's ``List`` is unavailable."""
+        self._metrics.list_failures.inc()
+        log.warning("List unavailable", extra={"reason": reason})
 
 
 def named(ref: ContainerRef | None) -> dict[str, str]:
-    """Return the fields that name a container; empty where it is not known."""
+    """Return the log fields that name a container; empty if it is not known."""
     if ref is None:
         return {"pod": "", "uid": "", "container": ""}
     return {"pod": str(ref.pod), "uid": ref.pod.uid, "container": ref.container}

@@ -12,7 +12,7 @@ _NAMESPACE = "gpu_turnstile_agent"
 
 
 class _Snapshot(Collector):
-    """Gauges that are read anew for each scrape: what is gone is in none of them."""
+    """Gauges that are computed for each scrape, so series of deleted pods disappear."""
 
     def __init__(self, read: Callable[[], Iterable[Series]]) -> None:
         self._read = read
@@ -26,7 +26,7 @@ class _Snapshot(Collector):
 
 
 def render_series(series: Iterable[Series]) -> bytes:
-    """Write *series* alone in the text format."""
+    """Write only *series* in the text format."""
     registry = CollectorRegistry()
     registry.register(_Snapshot(lambda: series))
     return generate_latest(registry)
@@ -41,7 +41,7 @@ class Metrics:
         """Make the metrics, all at zero."""
         self.registry = CollectorRegistry()
         self.read_series: Callable[[], Iterable[Series]] = card_series
-        """Gives what containers hold and use of cards, as it is now."""
+        """Returns the series of what containers hold and use now."""
         self.registry.register(_Snapshot(lambda: self.read_series()))  # noqa: PLW0108 -- set later
 
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:
@@ -52,17 +52,17 @@ class Metrics:
 
         self.decisions = counter(
             "decisions",
-            "Calls of the kubelet that were settled, by call and evidence.",
+            "Calls of the kubelet that were resolved, by call and evidence.",
             ["call", "evidence"],
         )
         self.refusals = counter(
             "refusals", "Calls of the kubelet that were refused.", ["call", "resource"]
         )
         self.corrections = counter(
-            "corrections", "Guesses that the kubelet's record showed to be wrong."
+            "corrections", "Guesses that the kubelet's checkpoint or List contradicted."
         )
         self.unproven = counter(
-            "unproven_starts", "Containers that started without proof of whose devices they hold."
+            "unproven_starts", "Containers that started without proof that the devices are theirs."
         )
         self.checkpoint_readable = gauge(
             "checkpoint_readable",
@@ -70,22 +70,26 @@ class Metrics:
         )
         self.list_readable = gauge(
             "list_readable",
-            "Whether the kubelet has answered the last List of PodResources, which shows who asks.",
+            "Whether the last List of PodResources succeeded, which shows the pod being admitted.",
         )
-        self.unadvised = counter(
+        self.without_wishes = counter(
             "unadvised_choices",
             "Choices of cards made while the wishes of the pod's author were not known.",
         )
-        self.blind = counter("witness_failures", "Times the kubelet's record could not be had.")
+        self.list_failures = counter(
+            "witness_failures", "Times the kubelet's List was unavailable."
+        )
         self.patches = counter("patches", "Allocations written to pods, by result.", ["result"])
         self.pending = gauge("patches_pending", "Allocations that are not written yet.")
         self.events = counter(
             "events", "Kubernetes Events on refused pods and on the node, by result.", ["result"]
         )
-        self.registered = gauge("registered", "Whether the kubelet knows this agent's resources.")
+        self.registered = gauge(
+            "registered", "Whether this agent's resources are registered with the kubelet."
+        )
         self.unregistered = Histogram(
             "unregistered_seconds",
-            "How long a kubelet.sock was there that did not know this agent, before each "
+            "How long a kubelet.sock existed before this agent was registered with it, for each "
             "registration.",
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
             namespace=_NAMESPACE,
@@ -98,7 +102,7 @@ class Metrics:
         )
         self.overuse = counter(
             "overuse",
-            "Containers that took more of a card than they hold, for half a minute; each once.",
+            "Containers that used more of a card than they hold for half a minute; each once.",
         )
         self.card_healthy = gauge(
             "card_healthy",
@@ -107,41 +111,40 @@ class Metrics:
         )
         self.card_events = counter(
             "card_events",
-            "Events that the driver told of, by whose fault they are: the card's or an "
-            "application's.",
+            "Events that the driver reported, by their cause: the card or an application.",
             ["card", "kind", "xid", "fault"],
         )
         self.cards = gauge(
             "cards",
-            "Cards of the node: served, faulty (could not be read when the agent looked), mig "
-            "(in MIG mode, left out), late (served after a restart of the agent).",
+            "Cards of the node: served, faulty (could not be read), mig (in MIG mode, not served), "
+            "late (served after a restart of the agent).",
             ["state"],
         )
         self.cards_problem = gauge(
             "cards_problem",
-            "Whether the cards cannot be looked at: no driver, or NVML does not answer.",
+            "Whether the cards cannot be read: no driver, or NVML does not work.",
         )
         self.cards_served_twice = gauge(
             "cards_served_twice",
-            "Devices that another plugin offers of the node's cards, such as nvidia.com/gpu.",
+            "Devices of the node's cards that another plugin offers, for example nvidia.com/gpu.",
         )
         self.cards_unwatched = gauge(
             "cards_unwatched",
-            "Cards whose driver tells of no events: their health shows in probes alone.",
+            "Cards without events of the driver: only probes show their health.",
         )
         self.cards_age = gauge(
             "cards_look_age_seconds",
-            "Time since every card was last asked how it is; grows while a call of NVML hangs.",
+            "Time since the last probe of every card; grows while a call of NVML hangs.",
         )
         self.driver_files_problem = gauge(
             "driver_files_problem",
-            "Whether the folder of driver files (--driver-dir auto) is not that of the host's "
-            "driver.",
+            "Whether the folder of driver files (--driver-dir auto) does not have the host's "
+            "current driver.",
         )
         self.hami_core_outdated = gauge(
             "hami_core_outdated",
-            "Whether the host's HAMi-core is older than 2026-02-03: programs wait for it at their "
-            "start.",
+            "Whether the host's HAMi-core is older than 2026-02-03: it delays the start of "
+            "programs.",
         )
         self.inventory = counter(
             "inventory_writes", "Inventories written to the node, by result.", ["result"]

@@ -1,4 +1,4 @@
-"""What is held and used of each card, by card and by container, as series of gauges. Pure."""
+"""Gauges of what is held and used of each card, by card and by container. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -33,17 +33,17 @@ class Series:
     samples: Samples
 
 
-_OF_ROOMS: tuple[tuple[str, str, Callable[[CardTotals], Value]], ...] = (
-    ("cores_held", "Hundredths of a card that containers hold.", lambda room: room.cores_held),
-    ("cores_free", "Hundredths of a card that nobody holds.", lambda room: room.cores_free),
-    ("memory_held_bytes", "Memory that containers hold.", lambda room: room.memory_held),
-    ("memory_free_bytes", "Memory that nobody holds.", lambda room: room.memory_free),
+_OF_CARDS: tuple[tuple[str, str, Callable[[CardTotals], Value]], ...] = (
+    ("cores_held", "Hundredths of a card that containers hold.", lambda total: total.cores_held),
+    ("cores_free", "Hundredths of a card that no container holds.", lambda total: total.cores_free),
+    ("memory_held_bytes", "Memory that containers hold.", lambda total: total.memory_held),
+    ("memory_free_bytes", "Memory that no container holds.", lambda total: total.memory_free),
 )
-_OF_USES: tuple[tuple[str, str, Callable[[CardUse], Value]], ...] = (
+_OF_CARD_USE: tuple[tuple[str, str, Callable[[CardUse], Value]], ...] = (
     ("cores_used", "Hundredths of the time in which a card computed.", lambda use: use.cores),
-    ("memory_used_bytes", "Memory of a card in use, the driver's too.", lambda use: use.memory),
+    ("memory_used_bytes", "Memory of a card in use, by the driver, too.", lambda use: use.memory),
 )
-_OF_SHARES: tuple[tuple[str, str, Callable[[HeldShare], Value]], ...] = (
+_OF_HELD_SHARES: tuple[tuple[str, str, Callable[[HeldShare], Value]], ...] = (
     ("cores_held", "Hundredths of a card that a container holds.", lambda share: share.cores),
     ("memory_held_bytes", "Memory of a card that a container holds.", lambda share: share.memory),
 )
@@ -56,9 +56,9 @@ _OF_CONTAINERS: tuple[tuple[str, str, Callable[[MeasuredUse], Value]], ...] = (
 def card_series(
     holdings: Holdings | None = None, measured: NodeMeasurement | None = None
 ) -> Iterator[Series]:
-    """Make the gauges of what is held and used; without series while nothing is known.
+    """Make the gauges of what is held and used; without samples while nothing is known.
 
-    Nothing is told of the use of who is not among the holders.
+    The use of containers that are not among the holders is left out.
     """
     holdings, measured = holdings or Holdings(), measured or NodeMeasurement()
     held = [
@@ -71,11 +71,11 @@ def card_series(
         for each in holdings.holders
         for card, found in measured.use.get(each.ref, {}).items()
     ]
-    yield from _series("container", _CONTAINER, _OF_SHARES, held)
+    yield from _series("container", _CONTAINER, _OF_HELD_SHARES, held)
     yield from _series("container", _CONTAINER, _OF_CONTAINERS, used)
-    yield from _series("card", _CARD, _OF_ROOMS, [((k,), v) for k, v in holdings.cards.items()])
+    yield from _series("card", _CARD, _OF_CARDS, [((k,), v) for k, v in holdings.cards.items()])
     uses = [((card,), measured.cards[card]) for card in holdings.cards if card in measured.cards]
-    yield from _series("card", _CARD, _OF_USES, uses)
+    yield from _series("card", _CARD, _OF_CARD_USE, uses)
 
 
 def _series(
@@ -105,7 +105,7 @@ def gpu_manager_series(
     holdings: Holdings | None,
     measured: NodeMeasurement | None,
 ) -> Iterator[Series]:
-    """Make what is asked for and used under the names of gpu-manager's four gauges.
+    """Make gpu-manager's four gauges of what containers request and use.
 
     Names, labels and units are those of tkestack/gpu-manager, ``pkg/services/display/display.go``:
     a card is ``gpu<index>``, all cards together are ``total``; use of cores is in hundredths of a
@@ -113,14 +113,14 @@ def gpu_manager_series(
     """
     cores: dict[tuple[str, ...], float] = {}
     memory: dict[tuple[str, ...], float] = {}
-    asked_cores: dict[tuple[str, ...], float] = {}
-    asked_memory: dict[tuple[str, ...], float] = {}
+    requested_cores: dict[tuple[str, ...], float] = {}
+    requested_memory: dict[tuple[str, ...], float] = {}
     use = measured.use if measured is not None else {}
     for each in holdings.holders if holdings is not None else ():
         of = each.ref.pod.name, each.ref.pod.namespace, node, each.ref.container
         shares = each.shares.values()
-        asked_cores[*of, _TOTAL] = sum(share.cores for share in shares) / CORES_PER_CARD
-        asked_memory[*of, _TOTAL] = sum(share.memory for share in shares) / _MIB
+        requested_cores[*of, _TOTAL] = sum(share.cores for share in shares) / CORES_PER_CARD
+        requested_memory[*of, _TOTAL] = sum(share.memory for share in shares) / _MIB
         for name, used in _by_card(use.get(each.ref, {}), indices):
             if used.cores is not None:
                 cores[*of, name] = used.cores
@@ -129,8 +129,13 @@ def gpu_manager_series(
     for name, text, label, samples in (
         ("gpu_utilization", "gpu utilization", "gpu", cores),
         ("gpu_memory_total", "gpu memory usage in MiB", "gpu_memory", memory),
-        ("request_gpu_utilization", "request of gpu utilization", "req_of_gpu", asked_cores),
-        ("request_gpu_memory", "request of gpu memory in MiB", "req_of_gpu_memory", asked_memory),
+        ("request_gpu_utilization", "request of gpu utilization", "req_of_gpu", requested_cores),
+        (
+            "request_gpu_memory",
+            "request of gpu memory in MiB",
+            "req_of_gpu_memory",
+            requested_memory,
+        ),
     ):
         yield Series(f"container_{name}", text, (*_GPU_MANAGER, label), samples)
 
@@ -138,7 +143,7 @@ def gpu_manager_series(
 def _by_card(
     used: Mapping[str, MeasuredUse], indices: Mapping[str, int]
 ) -> Iterator[tuple[str, MeasuredUse]]:
-    """Return use by gpu-manager's names of cards, and the sum, if every card tells its part."""
+    """Return the use by gpu-manager's card names, and the sum if no card's value is missing."""
     if not used:
         return
     for uuid, each in used.items():

@@ -1,4 +1,4 @@
-"""The container runtime: which process and which cgroup belongs to which container.
+"""The container runtime: maps processes and cgroups to containers.
 
-Adapters: CRI over gRPC, ``/proc`` and cgroup files. Only reads.
+Adapters: CRI over gRPC, ``/proc`` and cgroup files. They only read.
 """

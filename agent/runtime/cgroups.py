@@ -1,22 +1,21 @@
-"""Which container a process belongs to, and which processes belong to a container.
+"""Finds the container of a process, and the processes of a container, by cgroups.
 
-Read from ``/proc/<pid>/cgroup``. A container's place in it is chosen by the
-kubelet (a directory per pod) and the runtime (one per container inside that), and nothing a
-container makes can stand above its own: so the outermost directory that is named like a
-container's is the container, whatever directories are made inside.
+The source is ``/proc/<pid>/cgroup``. The kubelet chooses the directory of a pod, and the runtime
+the directory of a container inside it. A container can make directories only below its own. So the
+outermost directory with a container's name is the container's, whatever is inside it.
 
 ====================  =========================================================================
 cgroupfs              ``/kubepods/burstable/pod<uid>/<id>``; CRI-O: ``.../crio-<id>``
 systemd               ``/kubepods.slice/kubepods-pod<uid>.slice/cri-containerd-<id>.scope``, also
                       ``crio-<id>.scope`` (with ``/container`` below) and ``docker-<id>.scope``;
                       ``_`` for ``-`` in the UID
-both at once          the kubelet speaks systemd, containerd does not:
+mixed                 the kubelet uses the systemd driver, containerd does not:
                       ``/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>``
-not a container       ``crio-conmon-<id>``: the process that watches over one
+not a container       ``crio-conmon-<id>``: the process that monitors one
 ====================  =========================================================================
 
-A container that is root on the host (privileged) can move itself anywhere; no reading of
-cgroups helps against that.
+A container that is root on the host (privileged) can move itself anywhere; cgroups give no
+protection against that.
 """
 
 import errno
@@ -38,10 +37,10 @@ _CONTAINER = re.compile(r"(?:([a-z][a-z0-9-]*)-)?([0-9a-f]{64})(?:\.scope)?", re
 _JOINED = re.compile(rf"(?:[^:]*-)?pod({_UID})\.slice:[^:]+:([0-9a-f]{{64}})", re.ASCII)
 _CONMON = "conmon"
 
-# Where the node's own init is put: beside, not above, what else there is.
+# Names of the cgroup of the node's init process: it is beside the other cgroups, not above them.
 _INIT = ("init.scope", "init")
 
-# A container may make directories at will; beyond this many /proc is quicker.
+# A container may make any number of directories; beyond this number /proc is faster.
 _MOST_DIRECTORIES = 1024
 
 
@@ -54,9 +53,9 @@ class Membership:
     """A directory of one hierarchy of cgroups."""
 
     controllers: str
-    """The hierarchy: ``cpu,cpuacct``, ``name=systemd``; empty is that of v2."""
+    """The hierarchy, for example ``cpu,cpuacct`` or ``name=systemd``; empty for v2."""
     path: str
-    """The directory; seen from another cgroup namespace it begins with ``/..``."""
+    """The directory; it begins with ``/..`` if it is outside the reader's cgroup namespace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +65,19 @@ class ContainerCgroup:
     container_id: str
     """64 hexadecimal digits, lower case."""
     pod_uid: str | None
-    """``None`` where no pod's directory is above. A static pod has another UID in the API."""
+    """``None`` without a pod's directory above. A static pod has another UID in the API."""
     directories: tuple[Membership, ...]
-    """Its own, one per hierarchy that has it."""
+    """The container's own directories, one for each hierarchy that has it."""
 
 
 def parse_memberships(text: str) -> tuple[Membership, ...]:
-    """Read ``/proc/<pid>/cgroup``.
+    """Parse ``/proc/<pid>/cgroup``.
 
     Raises:
-        CgroupError: a line is not as the kernel writes them.
+        CgroupError: a line does not have the kernel's format.
     """
     found = []
-    # Not splitlines: of what ends a line there, the kernel keeps only this out of names.
+    # Not splitlines: of its line separators the kernel forbids only this one in names.
     for line in text.split("\n"):
         if not line:
             continue
@@ -93,10 +92,10 @@ def parse_memberships(text: str) -> tuple[Membership, ...]:
 def find_container(
     memberships: Sequence[Membership], init: Sequence[Membership] = ()
 ) -> ContainerCgroup | None:
-    """Find the container that a process belongs to; ``None`` when it belongs to none.
+    """Find the container to which a process belongs; ``None`` if it belongs to none.
 
-    What the node's first process, *init*, is in is not looked at: on a node that is itself a
-    container (kind, k3d) everything stands below that.
+    The directories of the node's first process, *init*, are skipped: on a node that is itself a
+    container (kind, k3d) all others are below them.
 
     Raises:
         CgroupError: the hierarchies name different containers.
@@ -131,7 +130,7 @@ def _parts(path: str) -> list[str]:
 def _locate(
     membership: Membership, roots: Mapping[str, Sequence[str]]
 ) -> tuple[str, str | None, str]:
-    """Return the container, its pod and its directory; no container is empty."""
+    """Return the container's ID, its pod's UID and its directory; the ID is empty for none."""
     parts = _parts(membership.path)
     root = roots.get(membership.controllers, ())
     start = len(root) if parts[: len(root)] == list(root) else 0
@@ -160,24 +159,24 @@ class Cgroups:
         self._mount = mount
 
     def container_of(self, pid: int) -> ContainerCgroup | None:
-        """Find the container of a process; ``None`` when it has none, or has ended.
+        """Find the container of a process; ``None`` if it is in none, or has ended.
 
         Raises:
-            CgroupError: what the kernel tells of it names no one container.
-            Unavailable: the kernel tells nothing.
+            CgroupError: its cgroups are invalid, or name several containers.
+            Unavailable: they cannot be read.
         """
         if pid <= 0:
-            raise CgroupError(_foreign("the process"))
+            raise CgroupError(_not_visible("the process"))
         text = self._read(pid)
         return None if text is None else find_container(parse_memberships(text), self._init())
 
     def containers_of(self, pids: Iterable[int]) -> dict[int, ContainerCgroup]:
         """Find the containers of many processes at once.
 
-        Left out are those that have none, have ended, or of which no one container is told.
+        Processes that are in no container, have ended, or are in several containers are left out.
 
         Raises:
-            Unavailable: the kernel tells nothing.
+            Unavailable: the cgroups cannot be read.
         """
         try:
             init = self._init()
@@ -200,11 +199,11 @@ class Cgroups:
         return found
 
     def pids_of(self, container: ContainerCgroup) -> tuple[int, ...]:
-        """Return the processes of a container, of the cgroups inside its own as well, ascending.
+        """Return the processes of a container, those in nested cgroups included, ascending.
 
         Raises:
-            CgroupError: they are not of a PID namespace that the agent sees.
-            Unavailable: the kernel tells nothing.
+            CgroupError: they are in a PID namespace that the agent does not see.
+            Unavailable: the cgroups cannot be read.
         """
         for membership in sorted(container.directories):
             directory = self._directory(membership)
@@ -220,7 +219,7 @@ class Cgroups:
     def _read(self, pid: int) -> str | None:
         path = f"{self._proc}/{pid}/cgroup"
         try:
-            # Hundreds are read every few seconds: a Path takes as long as all the rest.
+            # Hundreds are read every few seconds: a Path would double the time.
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                 return file.read().decode("utf-8", "surrogateescape")
         except (FileNotFoundError, ProcessLookupError):  # it has ended
@@ -229,9 +228,9 @@ class Cgroups:
             raise Unavailable(f"cgroups: {path}: {error.strerror}") from error
 
     def _directory(self, membership: Membership) -> Path | None:
-        """Find a directory of a hierarchy; ``None`` where this mount does not show it."""
+        """Find a directory of a hierarchy; ``None`` if this mount does not have it."""
         parts = _parts(membership.path)
-        if ".." in parts:  # the agent's own cgroup, which that is told from, is not known
+        if ".." in parts:  # relative to the agent's own cgroup, which is not known
             return None
         for base in self._bases(membership.controllers):
             directory = base.joinpath(*parts)
@@ -240,7 +239,7 @@ class Cgroups:
         return None
 
     def _bases(self, controllers: str) -> Sequence[Path]:
-        """Return where a hierarchy may be mounted."""
+        """Return the folders on which a hierarchy may be mounted."""
         if controllers:
             joined = controllers.removeprefix("name=")
             return [self._mount / name for name in (joined, *joined.split(","))]
@@ -256,7 +255,7 @@ class Cgroups:
                 continue
             try:
                 found = find_container(parse_memberships(text), init)
-            except CgroupError:  # in two containers at once: of neither
+            except CgroupError:  # in two containers at once: it counts for neither
                 continue
             if found is not None and found.container_id == container_id:
                 yield entry
@@ -270,13 +269,13 @@ class Cgroups:
 
 
 def _processes(top: Path) -> set[int] | None:
-    """Read ``cgroup.procs`` of a directory and all below; ``None`` when it cannot be told."""
+    """Read ``cgroup.procs`` of a directory and all below it; ``None`` if that is incomplete."""
     found: set[int] = set()
-    waiting, seen = [top], 0
+    waiting, visited = [top], 0
     while waiting:
         directory = waiting.pop()
-        seen += 1
-        if seen > _MOST_DIRECTORIES:
+        visited += 1
+        if visited > _MOST_DIRECTORIES:
             return None
         try:
             found.update(map(int, (directory / "cgroup.procs").read_text("ascii").split()))
@@ -284,16 +283,16 @@ def _processes(top: Path) -> set[int] | None:
                 waiting += [Path(entry) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:
-                # A threaded cgroup: its processes are told further up, where the threads'
-                # common cgroup is. That may be above the container's own.
+                # A threaded cgroup: its processes are listed in the threaded domain above it, which
+                # may be above the container's own directory.
                 if directory == top:
                     return None
             elif error.errno not in (errno.ENOENT, errno.ENODEV):  # removed by now
                 raise Unavailable(f"cgroups: {directory}: {error.strerror}") from error
     if 0 in found:
-        raise CgroupError(_foreign(f"a process in {top}"))
+        raise CgroupError(_not_visible(f"a process in {top}"))
     return found
 
 
-def _foreign(who: str) -> str:
-    return f"{who} is of a PID namespace that the agent does not see: it needs hostPID"
+def _not_visible(what: str) -> str:
+    return f"{what} is in a PID namespace that the agent does not see: it needs hostPID"

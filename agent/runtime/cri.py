@@ -1,7 +1,7 @@
-"""The container runtime, through CRI: which container of which pod an ID is.
+"""A client of the container runtime, through CRI: finds pod and name of a container by its ID.
 
-A container's labels are the kubelet's, a pod's author has no say in them; and a process cannot
-choose the cgroup that its ID was read from (:mod:`agent.runtime.cgroups`).
+The kubelet sets the labels of a container, and a pod's author cannot change them. A process cannot
+choose the cgroup from which its container's ID was read (:mod:`agent.runtime.cgroups`).
 """
 
 import re
@@ -21,8 +21,8 @@ UID_LABEL = "io.kubernetes.pod.uid"
 """The labels that the kubelet puts on each container."""
 
 # A runtime is back from a restart in seconds; without these a channel that failed once waits
-# up to two minutes. One container is asked for, but a runtime may list more than 4 MiB of them
-# when it does not know the filter.
+# up to two minutes. Only one container is requested, but a runtime that ignores the filter may list
+# more than 4 MiB.
 _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
@@ -31,70 +31,70 @@ _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 
-# Kubernetes names; what is none was not put there by a kubelet.
+# Kubernetes names; a kubelet sets no others.
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?\Z", re.ASCII)
 _UID = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9._]{0,126}[A-Za-z0-9])?\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerInfo:
-    """One container that a kubelet had made."""
+    """One container that a kubelet has created."""
 
     name: str
     pod_uid: str
-    """Of a static pod this is not the UID that the API shows."""
+    """Its pod's UID in the runtime; for a static pod it differs from the UID in the API."""
     ended: bool
-    """As far as the runtime can tell."""
+    """Whether the runtime reports that it has ended."""
 
 
 class Cri:
     """A client of one container runtime. Safe to share between threads."""
 
     def __init__(self, socket: Path) -> None:
-        """Open a channel to *socket*; nothing is asked yet."""
+        """Open a channel to *socket*; nothing is requested yet."""
         self._socket = socket
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
         self._runtime = runtime_pb2_grpc.RuntimeServiceStub(self._channel)
 
     def container(self, container_id: str, *, within: float) -> ContainerInfo | None:
-        """Ask for one container; ``None`` when the runtime has none that a kubelet made.
+        """Return one container; ``None`` if the runtime has none with that ID from a kubelet.
 
-        The sandbox of a pod is none. A runtime that is just coming up is waited for.
+        The sandbox of a pod is not a container. The call waits for a runtime that is starting.
 
         Raises:
-            Unavailable: no answer *within* so many seconds.
+            Unavailable: no response *within* so many seconds.
         """
         wanted = runtime_pb2.ContainerFilter(id=container_id)
-        with self._answering():
-            answer = self._runtime.ListContainers(
+        with self._translated():
+            response = self._runtime.ListContainers(
                 runtime_pb2.ListContainersRequest(filter=wanted),
                 timeout=within,
                 wait_for_ready=True,
             )
-        # The filter takes the beginning of an ID for the whole, and an empty one for all.
-        return next((_read(each) for each in answer.containers if each.id == container_id), None)
+        # The filter also matches IDs that begin with its ID; an empty one matches all.
+        return next((_read(each) for each in response.containers if each.id == container_id), None)
 
     def succeeded(self, pod_uid: str, *, within: float) -> frozenset[str]:
-        """List the containers of a pod that have ended with 0 since it was last set up.
+        """Return the containers of a pod that have ended with status 0 in its newest sandbox.
 
-        A pod whose sandbox was made anew begins anew, with its first init container. *pod_uid* is
-        the UID on its labels; not empty, which would be all pods.
+        With a new sandbox a pod starts again with its first init container. *pod_uid* is the UID in
+        the labels; it must not be empty, which would match all pods.
 
         Raises:
-            Unavailable: no answer *within* so many seconds for all that is asked.
+            Unavailable: no response to all requests *within* so many seconds.
         """
         label = {UID_LABEL: pod_uid}
         end = time.monotonic() + within
 
-        def left() -> float:
+        def remaining() -> float:
             return max(end - time.monotonic(), 0.001)
 
-        with self._answering():
+        with self._translated():
             sandboxes = self._runtime.ListPodSandbox(
                 runtime_pb2.ListPodSandboxRequest(
                     filter=runtime_pb2.PodSandboxFilter(label_selector=label)
                 ),
-                timeout=left(),
+                timeout=remaining(),
                 wait_for_ready=True,
             ).items
             newest = max(sandboxes, key=lambda each: (each.created_at, each.id), default=None)
@@ -102,7 +102,7 @@ class Cri:
                 return frozenset()
             wanted = runtime_pb2.ContainerFilter(pod_sandbox_id=newest.id, label_selector=label)
             containers = self._runtime.ListContainers(
-                runtime_pb2.ListContainersRequest(filter=wanted), timeout=left()
+                runtime_pb2.ListContainersRequest(filter=wanted), timeout=remaining()
             ).containers
             last: dict[str, runtime_pb2.Container] = {}
             for each in sorted(containers, key=lambda each: (each.created_at, each.id)):
@@ -112,20 +112,20 @@ class Cri:
                 for name, each in last.items()
                 if each.state == runtime_pb2.CONTAINER_EXITED
                 and self._runtime.ContainerStatus(
-                    runtime_pb2.ContainerStatusRequest(container_id=each.id), timeout=left()
+                    runtime_pb2.ContainerStatusRequest(container_id=each.id), timeout=remaining()
                 ).status.exit_code
                 == 0
             )
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         if not self._socket.exists():
             raise Unavailable(f"CRI: no socket at {self._socket}")
         try:
             yield
         except grpc.RpcError as error:
             raise Unavailable(f"CRI: {error.code().name}: {error.details()}") from error
-        except ValueError as error:  # how gRPC says that the channel is closed
+        except ValueError as error:  # gRPC raises it if the channel is closed
             raise Unavailable("CRI: closed") from error
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""The use of cards by containers: the driver's samples joined with the record.
+"""The use of cards by containers: the driver's samples joined with the snapshot.
 
-Deciding (:mod:`agent.usage.join`) is pure. Asking is not: the driver
-(:mod:`agent.cards.nvml_use`), the kernel and the container runtime (:mod:`agent.usage.meter`).
-Nothing here changes who gets what.
+:mod:`agent.usage.join` decides and is pure. :mod:`agent.usage.meter` reads from the driver (by
+:mod:`agent.cards.nvml_use`), the kernel and the container runtime. Nothing here affects
+allocations.
 """

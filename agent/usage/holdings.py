@@ -1,4 +1,4 @@
-"""The share of each card that each container holds, as numbers: for gauges and overuse. Pure."""
+"""The amounts that each container holds of each card, for gauges and overuse. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from contract.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class HeldShare:
-    """What one container holds of one card.
+    """The amounts that one container holds of one card.
 
     Attributes:
         cores: hundredths of the card.
-        memory: bytes; all of a whole card.
+        memory: bytes; of a whole card all its memory.
     """
 
     cores: int
@@ -30,11 +30,11 @@ class CardHolder:
     """A container that holds cards.
 
     Attributes:
-        ref: which container.
-        runtime_uid: the UID by which the container runtime knows its pod.
-        shares: what it holds, by card UUID.
-        core_limit: hundredths of a card that it may use while others leave them idle
-            (``vcuda-core-limit``); ``None`` where its pod does not say.
+        ref: the container.
+        runtime_uid: the UID of its pod in the container runtime.
+        shares: the amounts that it holds, by card UUID.
+        core_limit: hundredths of a card that it may use while they are idle
+            (``vcuda-core-limit``); ``None`` if its pod does not set it.
     """
 
     ref: ContainerRef
@@ -45,7 +45,7 @@ class CardHolder:
 
 @dataclass(frozen=True, slots=True)
 class CardTotals:
-    """What is held and free of one card.
+    """The held and free amounts of one card.
 
     Attributes:
         cores_held: hundredths of the card.
@@ -66,44 +66,44 @@ class Holdings:
 
     Attributes:
         holders: containers that hold cards, sorted.
-        cards: held and free, by card UUID, in the order of the cards' index.
+        cards: held and free amounts, by card UUID, in the order of the cards' index.
     """
 
     holders: tuple[CardHolder, ...] = ()
     cards: Mapping[str, CardTotals] = field(default_factory=dict)
 
 
-def count_holdings(record: AllocationSnapshot, table: DeviceTable) -> Holdings:
-    """Count what *record* says; a record does not change, so nothing needs to be locked."""
+def count_holdings(snapshot: AllocationSnapshot, table: DeviceTable) -> Holdings:
+    """Sum up a snapshot; it is immutable, so no lock is needed."""
     holders = [
-        _holder(pod, name, places, table)
-        for pod in record.pods
-        for name, places in pod.held.items()
-        # What an init container took its pod keeps, by its later containers (K7).
+        _holder(pod, name, slots, table)
+        for pod in snapshot.pods
+        for name, slots in pod.held.items()
+        # The slots of an init container are reusable: count them for the later containers (K7).
         if not (pod.info is not None and pod.info.running and pod.is_init(name))
     ]
     holders.sort(key=lambda each: each.ref)
-    free = {each: free_slots(record, table, each) for each in Resource}
-    rooms = {}
+    free = {each: free_slots(snapshot, table, each) for each in Resource}
+    totals = {}
     for card in table.inventory.cards:
-        blocks, cores_free = table.places(Resource.MEMORY, card), free[Resource.CORE][card.uuid]
+        blocks, cores_free = table.slot_count(Resource.MEMORY, card), free[Resource.CORE][card.uuid]
         shares = (each.shares.get(card.uuid) for each in holders)
-        # The kubelet may count fewer blocks of a whole card, and yet nobody else can have one.
+        # A container with a whole card may hold fewer of its blocks, but the others are not free.
         filled = any(share is not None and share.memory == card.memory for share in shares)
         blocks_free = 0 if filled else free[Resource.MEMORY][card.uuid]
-        rooms[card.uuid] = CardTotals(
+        totals[card.uuid] = CardTotals(
             CORES_PER_CARD - cores_free,
             cores_free,
             (blocks - blocks_free) * table.block,
             blocks_free * table.block,
         )
-    return Holdings(tuple(holders), rooms)
+    return Holdings(tuple(holders), totals)
 
 
-def _holder(pod: SnapshotPod, name: str, places: HeldSlots, table: DeviceTable) -> CardHolder:
-    """Count what one container holds, of the cards that this node still has."""
-    cores = table.count(Resource.CORE, places.get(Resource.CORE, frozenset()))
-    blocks = table.count(Resource.MEMORY, places.get(Resource.MEMORY, frozenset()))
+def _holder(pod: SnapshotPod, name: str, slots: HeldSlots, table: DeviceTable) -> CardHolder:
+    """Sum up what one container holds of the cards that this node still has."""
+    cores = table.count(Resource.CORE, slots.get(Resource.CORE, frozenset()))
+    blocks = table.count(Resource.MEMORY, slots.get(Resource.MEMORY, frozenset()))
     shares = {}
     for card in table.inventory.cards:
         core, memory = cores.get(card.uuid, 0), blocks.get(card.uuid, 0) * table.block

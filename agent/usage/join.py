@@ -1,4 +1,4 @@
-"""Samples of processes joined with the record, and who uses more of a card than it holds. Pure."""
+"""Joins the samples of processes with the snapshot, and finds overuse of cards. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ _NOTHING = HeldShare(0, 0)
 
 
 class ProcessOwner(NamedTuple):
-    """The container that a process is in, as the container runtime knows it."""
+    """The container of a process, with the pod UID of the container runtime."""
 
     pod_uid: str
     container: str
@@ -23,7 +23,7 @@ class ProcessOwner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUse:
-    """What one container uses of one card; ``None`` is what the driver cannot tell."""
+    """The use of one card by one container; ``None`` if the driver reports no value."""
 
     cores: int | None
     """Hundredths of the card."""
@@ -32,12 +32,17 @@ class MeasuredUse:
 
 
 Use = Mapping[ContainerRef, Mapping[str, MeasuredUse]]
-"""What containers use, by container, by card UUID."""
+"""The use of cards, by container and card UUID."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeMeasurement:
-    """One look: what the driver tells, by card UUID, and what containers use."""
+    """One measurement.
+
+    Attributes:
+        cards: the use of each card that the driver reports, by UUID.
+        use: the use by each container.
+    """
 
     cards: Mapping[str, CardUse] = field(default_factory=dict)
     use: Use = field(default_factory=dict)
@@ -46,26 +51,26 @@ class NodeMeasurement:
 def join(
     cards: Mapping[str, CardUse], owners: Mapping[int, ProcessOwner], holders: Iterable[CardHolder]
 ) -> Use:
-    """Return what each holder uses of each card: of those it holds, and of others it is on.
+    """Return each holder's use of its cards, and of other cards on which it has processes.
 
     A holder without a process on its card uses none of it. Processes of other containers and of
-    the host are left out, and so is a holder whose pod's UID is not known yet.
+    the host are left out, and so are holders whose pod's UID is not known yet.
     """
     pids: dict[tuple[ProcessOwner, str], set[int]] = defaultdict(set)
-    places: dict[ProcessOwner, set[str]] = defaultdict(set)
+    cards_of: dict[ProcessOwner, set[str]] = defaultdict(set)
     for uuid, use in cards.items():
         for pid in (use.process_cores or {}).keys() | (use.process_memory or {}).keys():
             owner = owners.get(pid)
             if owner is not None:
                 pids[owner, uuid].add(pid)
-                places[owner].add(uuid)
+                cards_of[owner].add(uuid)
     found = {}
     for holder in holders:
         if not holder.runtime_uid:
             continue
         owner = ProcessOwner(holder.runtime_uid, holder.ref.container)
-        # A card that was not looked at is nobody's zero.
-        on = (holder.shares.keys() & cards.keys()) | places.get(owner, set())
+        # A card that was not measured has no entry, instead of zero.
+        on = (holder.shares.keys() & cards.keys()) | cards_of.get(owner, set())
         found[holder.ref] = {
             uuid: _used(cards[uuid], pids.get((owner, uuid), ())) for uuid in sorted(on)
         }
@@ -75,7 +80,7 @@ def join(
 def _used(use: CardUse, pids: Iterable[int]) -> MeasuredUse:
     cores, memory = use.process_cores, use.process_memory
     return MeasuredUse(
-        # Each process is sampled at a time of its own: together they may seem to have more.
+        # Processes are sampled at different times: their sum may exceed the whole card.
         None if cores is None else min(sum(cores.get(pid, 0) for pid in pids), CORES_PER_CARD),
         None if memory is None else sum(memory.get(pid, 0) for pid in pids),
     )
@@ -83,17 +88,17 @@ def _used(use: CardUse, pids: Iterable[int]) -> MeasuredUse:
 
 # --- more than a share ----------------------------------------------------------------------
 
-SPARE_CORES = 10
-SPARE_MEMORY = 512 * _MIB
-"""Hundredths of a card, and bytes, beyond a share that are let pass."""
-LASTING_SECONDS = 30.0
-LASTING_LOOKS = 3
-"""How long it has to go on, and how many looks in a row have to find it."""
+TOLERATED_CORES = 10
+TOLERATED_MEMORY = 512 * _MIB
+"""Tolerated use beyond a share: hundredths of a card, and bytes."""
+REPORT_AFTER_SECONDS = 30.0
+REPORT_AFTER_MEASUREMENTS = 3
+"""Overuse is reported if it lasts so long, and in so many successive measurements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overuse:
-    """A container that takes more than it holds: of which card and how much."""
+    """A container that uses more than it holds; *text* has the cards and amounts."""
 
     ref: ContainerRef
     text: str
@@ -101,45 +106,49 @@ class Overuse:
 
 @dataclass(slots=True)
 class _Streak:
-    """Looks in a row that found too much."""
+    """Successive measurements that found overuse by one container."""
 
     since: float
-    looks: int = 0
+    measurements: int = 0
 
 
 class OveruseWatch:
-    """Finds containers that use more of a card than they hold, for long. For one thread.
+    """Finds containers that use more of a card than they hold for a longer time. For one thread.
 
-    What holds a container to its share is a library inside it, and often there is none. One sample
-    says little: use of cores comes in bursts, and each process has some hundred MiB of the driver's
-    own on its card, for which nobody asks.
+    Shares are enforced by a library inside the container, if at all. A single sample is not enough:
+    use of cores comes in bursts, and each process has some hundred MiB of the driver's own on its
+    card, which pods do not request.
     """
 
     def __init__(self) -> None:
         self._streaks: dict[ContainerRef, _Streak] = {}
-        self._told: set[ContainerRef] = set()
+        self._reported: set[ContainerRef] = set()
 
     def find(self, now: float, holders: Iterable[CardHolder], use: Use) -> list[Overuse]:
-        """Apply one measurement; return the containers to report now, each once.
+        """Apply one measurement; return the containers to report now, each only once.
 
-        Containers that hold nothing any more are forgotten.
+        Containers that do not hold cards any more are forgotten.
         """
-        there, found = set(), []
+        present, found = set(), []
         for holder in holders:
             ref = holder.ref
-            there.add(ref)
+            present.add(ref)
             texts = tuple(_excess(holder, use.get(ref, {})))
             if not texts:
                 self._streaks.pop(ref, None)
                 continue
             streak = self._streaks.setdefault(ref, _Streak(now))
-            streak.looks += 1
-            lasting = now - streak.since >= LASTING_SECONDS
-            if lasting and streak.looks >= LASTING_LOOKS and ref not in self._told:
-                self._told.add(ref)
+            streak.measurements += 1
+            lasting = now - streak.since >= REPORT_AFTER_SECONDS
+            if (
+                lasting
+                and streak.measurements >= REPORT_AFTER_MEASUREMENTS
+                and ref not in self._reported
+            ):
+                self._reported.add(ref)
                 found.append(Overuse(ref, "; ".join(texts)))
-        self._told &= there
-        self._streaks = {ref: each for ref, each in self._streaks.items() if ref in there}
+        self._reported &= present
+        self._streaks = {ref: each for ref, each in self._streaks.items() if ref in present}
         return found
 
     def interrupt(self) -> None:
@@ -148,11 +157,11 @@ class OveruseWatch:
 
 
 def _excess(holder: CardHolder, used: Mapping[str, MeasuredUse]) -> Iterator[str]:
-    """List what a container takes beyond its share, card by card."""
+    """Describe a container's use beyond its share, card by card."""
     for uuid, each in sorted(used.items()):
         share = holder.shares.get(uuid, _NOTHING)
         allowed = max(share.cores, holder.core_limit or 0) if share.cores else 0
-        if each.cores is not None and each.cores > allowed + SPARE_CORES:
+        if each.cores is not None and each.cores > allowed + TOLERATED_CORES:
             yield f"uses {each.cores} cores of {uuid} and holds {share.cores}"
-        if each.memory is not None and each.memory > share.memory + SPARE_MEMORY:
+        if each.memory is not None and each.memory > share.memory + TOLERATED_MEMORY:
             yield f"uses {each.memory // _MIB} MiB of {uuid} and holds {share.memory // _MIB}"

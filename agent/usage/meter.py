@@ -1,4 +1,4 @@
-"""Measures periodically what containers use of the cards."""
+"""Measures the use of cards by containers periodically."""
 
 import logging
 import os
@@ -15,13 +15,13 @@ from agent.usage.join import NodeMeasurement, Overuse, OveruseWatch, ProcessOwne
 
 log = logging.getLogger(__name__)
 
-# A look that is older than so many periods says nothing of now: a call of the driver may hang.
+# A measurement older than so many periods is out of date: a call of the driver may hang.
 _STALE_AFTER = 3
 _ANSWER_SECONDS = 2.0
 
 
 class Owners:
-    """Finds the containers of processes. Asks the runtime once for each container."""
+    """Finds the containers of processes. Calls the runtime once for each container."""
 
     def __init__(self, processes: Cgroups, runtime: Cri) -> None:
         self._processes = processes
@@ -32,8 +32,8 @@ class Owners:
         """Return the container of each process that is in one.
 
         Raises:
-            Unavailable: kernel or runtime do not answer, or the agent does not see processes
-                other than its own. Nothing is known then: zeros would be lies.
+            Unavailable: the kernel or the runtime does not respond, or the agent sees only its own
+                processes. Zeros would be wrong then.
         """
         if os.getpid() == 1:  # the first process of a PID namespace sees no process of the host
             raise Unavailable("the host's processes are not visible: the agent needs hostPID")
@@ -54,7 +54,7 @@ class Owners:
 class Meter:
     """Keeps the newest measurement, made by a thread of its own."""
 
-    def __init__(  # noqa: PLR0913 -- whom it asks and tells, by keyword
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         read: Callable[[Collection[str], int], Mapping[str, CardUse]],
@@ -66,12 +66,12 @@ class Meter:
         clock: Callable[[], float] = time.monotonic,
         unix: Callable[[], float] = time.time,
     ) -> None:
-        """Prepare; nothing is asked before :meth:`run`.
+        """Prepare; nothing is measured before :meth:`run`.
 
-        *read* asks the driver for the use of cards, in samples from a time on, Unix microseconds.
-        *holdings* gives ``None`` while it is not known who holds what. *period* is in seconds,
-        *clock* gives monotonic ones and *unix* those since 1970. *close* closes what *owners*
-        asks; *on_overuse* is told once of a container that takes more than it holds.
+        *read* returns the use of cards from samples after a time, Unix microseconds. *holdings*
+        returns ``None`` before the first snapshot. *period* is in seconds; *clock* returns
+        monotonic seconds and *unix* those since 1970. *close* closes the connections of *owners*.
+        *on_overuse* is called once for a container that uses more than it holds.
         """
         self._read = read
         self._owners = owners
@@ -84,18 +84,18 @@ class Meter:
         self._unix = unix
         self._latest: tuple[float, NodeMeasurement] | None = None
         self._problem = ""
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     @property
     def measured(self) -> NodeMeasurement | None:
-        """The newest measurement; ``None`` where there is none or it is too old."""
+        """The newest measurement; ``None`` if there is none or it is too old."""
         latest = self._latest
         if latest is None or self._clock() - latest[0] > _STALE_AFTER * self._period:
             return None
         return latest[1]
 
     def run(self, stop: threading.Event) -> None:
-        """Look until *stop* is set."""
+        """Measure periodically until *stop* is set."""
         try:
             while not stop.wait(self._period):
                 self.measure()
@@ -103,7 +103,7 @@ class Meter:
             self._close()
 
     def measure(self) -> None:
-        """Look once."""
+        """Measure once."""
         holdings = self._holdings()
         if holdings is None:
             self._latest = None
@@ -125,16 +125,16 @@ class Meter:
             self._on_overuse(each)
 
     def _measure(self, holdings: Holdings) -> NodeMeasurement:
-        """Ask driver, kernel and runtime, and join the answers.
+        """Read from driver, kernel and runtime, and join the results.
 
         Raises:
-            Unavailable: one of them does not answer.
+            Unavailable: one of them does not respond.
         """
         since = int((self._unix() - self._period) * 1e6)
         cards = self._read(tuple(holdings.cards), since)
         for uuid, each in cards.items():
             for problem in each.problems:
-                self._tell(uuid, problem)
+                self._log_once(uuid, problem)
         pids = {
             pid
             for use in cards.values()
@@ -143,8 +143,8 @@ class Meter:
         }
         return NodeMeasurement(cards, join(cards, self._owners.find(pids), holdings.holders))
 
-    def _tell(self, uuid: str, problem: str) -> None:
-        """Log once what the driver cannot tell of a card."""
-        if (uuid, problem) not in self._told:
-            self._told.add((uuid, problem))
-            log.warning("use is not told", extra={"card": uuid, "reason": problem})
+    def _log_once(self, uuid: str, problem: str) -> None:
+        """Log once that the driver does not report a value of a card."""
+        if (uuid, problem) not in self._logged:
+            self._logged.add((uuid, problem))
+            log.warning("the driver does not report use", extra={"card": uuid, "reason": problem})

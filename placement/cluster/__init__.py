@@ -1,4 +1,4 @@
-"""Nodes and pods as their objects show them: who holds what, what is free, and what fits.
+"""Nodes and pods as their objects show them: which pod holds which cards, what is free, what fits.
 
-Pure. Shared by the scheduler, which decides by it, and by the view, which explains it.
+Pure. The scheduler extender decides by it, and the view explains it.
 """

@@ -1,8 +1,9 @@
-"""Whether a pod fits on a node, card by card, and in a few equal words why not. Pure.
+"""Whether a pod fits on a node, card by card, and if not, a short reason. Pure.
 
-This is asked about hundreds of nodes for every pod. It is the search of ``placement`` with its
-answer thrown away: remembered by what the pod asks for, what the cards are and what is free of
-them, for most nodes look alike, and a node looks as it did until a pod comes or goes.
+Every pod is checked on hundreds of nodes. The check runs the search of ``placement`` and ignores
+the cards that it finds. Its result is cached by the pod's class, the cards and their free amounts:
+most nodes are alike, and a node stays the same until a pod comes or goes. Reasons are equal text
+for equal causes, so that nodes can be counted by reason.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple
 from contract.demand import CORES_PER_CARD, ContainerDemand, ContainerKind
 from contract.inventory import Amounts
 from contract.wishes import Wishes
-from placement.capacity import HOW, CardNeed, CardSet
+from placement.capacity import LINK_PHRASES, CardNeed, CardSet
 from placement.cluster.holdings import NodeSnapshot
 from placement.cluster.plan import search, steps_of
 from placement.errors import NoPlacement
@@ -20,14 +21,14 @@ from placement.pods import MOST_REMEMBERED, PodClass
 from placement.search import ContainerStep, Rows
 
 _MOST_TRIES = 2000
-"""Placings tried for one node."""
+"""Most placements tried for one node."""
 
 
 class Fit(NamedTuple):
     """A pod fits.
 
     Attributes:
-        newly_shared: whole cards of which it would be the first share.
+        newly_shared: number of whole cards on which it would be the first share.
     """
 
     newly_shared: int = 0
@@ -37,98 +38,100 @@ class Unschedulable(NamedTuple):
     """A pod does not fit.
 
     Attributes:
-        reason: why, equal for equal causes.
-        unresolvable: freeing cards would not mend it.
+        reason: why, as equal text for equal causes.
+        unresolvable: whether it would not fit either if cards were freed.
     """
 
     reason: str
     unresolvable: bool
 
 
-def check(shape: PodClass, snapshot: NodeSnapshot) -> Fit | Unschedulable:
-    """Decide whether a pod fits on a node.
+def check(pod_class: PodClass, snapshot: NodeSnapshot) -> Fit | Unschedulable:
+    """Return whether a pod fits on a node.
 
     Args:
-        shape: of the pod.
-        snapshot: the node.
+        pod_class: the pod's.
+        snapshot: the node's.
     """
     node = snapshot.node
-    if shape.problem:
-        return Unschedulable(shape.problem, unresolvable=True)
+    if pod_class.problem:
+        return Unschedulable(pod_class.problem, unresolvable=True)
     if node.problem:
         return Unschedulable(node.problem.value, unresolvable=True)
-    few, cards = len(shape.needs) <= MOST_REMEMBERED, node.card_set_for(shape.wishes)
-    return (_decide if few else _decide_of_many)(shape, cards, snapshot.free)
+    few, cards = len(pod_class.needs) <= MOST_REMEMBERED, node.card_set_for(pod_class.wishes)
+    return (_decide if few else _decide_of_many)(pod_class, cards, snapshot.free)
 
 
 @lru_cache(maxsize=16384)
-def _decide(shape: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedulable:
-    never = _unresolvable(shape, cards)
+def _decide(pod_class: PodClass, cards: CardSet, free: Rows) -> Fit | Unschedulable:
+    never = _unresolvable(pod_class, cards)
     if never:
         return never
-    if len(shape.needs) > 1 and not _is_enough(shape.asked, cards, free):
-        return _no_room(shape, cards, free)  # what a search that gives up would not find
+    if len(pod_class.needs) > 1 and not _is_enough(pod_class.peak, cards, free):
+        return _not_enough_free(
+            pod_class, cards, free
+        )  # a search might give up before it finds this
     try:
-        plan = search(_steps(shape), cards, free, None, _MOST_TRIES)
+        plan = search(_steps(pod_class), cards, free, None, _MOST_TRIES)
     except NoPlacement:
-        return _no_room(shape, cards, free)
+        return _not_enough_free(pod_class, cards, free)
     newly_shared = 0
-    if plan:  # else it was given up: the agent would not refuse the pod for that
-        steps = zip(_steps(shape), plan, strict=True)
-        on = {found.cards[0] for step, found in steps if step.need.demand.is_share}
-        newly_shared = sum([free[at].cores == CORES_PER_CARD for at in on])
+    if plan:  # otherwise the search gave up, for which the agent would not refuse the pod
+        steps = zip(_steps(pod_class), plan, strict=True)
+        shared = {part.cards[0] for step, part in steps if step.need.demand.is_share}
+        newly_shared = sum([free[position].cores == CORES_PER_CARD for position in shared])
     return Fit(newly_shared)
 
 
-def _is_enough(asked: Amounts, cards: CardSet, free: Rows) -> bool:
-    """Return whether there is enough in all."""
-    rows = [free[at] for at in cards.usable]
-    return all(sum([row[slot] for row in rows]) >= count for slot, count in enumerate(asked))
+def _is_enough(wanted: Amounts, cards: CardSet, free: Rows) -> bool:
+    """Return whether all usable cards together have *wanted* free."""
+    rows = [free[position] for position in cards.usable]
+    return all(sum([row[column] for row in rows]) >= count for column, count in enumerate(wanted))
 
 
-def _size(of: tuple[ContainerKind, CardNeed]) -> tuple[int, ...]:
-    """Return by what whole cards come before shares, those with the most memory first."""
-    need = of[1]
+def _size(container: tuple[ContainerKind, CardNeed]) -> tuple[int, ...]:
+    """Return a sort key: whole cards are larger than shares, then more memory is larger."""
+    need = container[1]
     return (*need.per_card, need.demand.cards)
 
 
 @lru_cache(maxsize=64)
-def _steps(shape: PodClass) -> Sequence[ContainerStep]:
-    """Return the containers; the largest first where nothing is handed on, to find out sooner."""
-    pairs = list(zip(shape.kinds, shape.needs, strict=True))
-    if ContainerKind.INIT not in shape.kinds:
+def _steps(pod_class: PodClass) -> Sequence[ContainerStep]:
+    """Return the containers; the largest first if none can reuse devices, so that it fails soon."""
+    pairs = list(zip(pod_class.kinds, pod_class.needs, strict=True))
+    if ContainerKind.INIT not in pod_class.kinds:
         pairs.sort(key=_size, reverse=True)
     containers = [
         ContainerDemand(str(number), kind, number, need.demand)
         for number, (kind, need) in enumerate(pairs)
     ]
-    return steps_of(containers, shape.wishes.link)
+    return steps_of(containers, pod_class.wishes.link)
 
 
 _decide_of_many = lru_cache(maxsize=1024)(_decide.__wrapped__)
 
 
-# --- in words -------------------------------------------------------------------------
+# --- reasons as text ------------------------------------------------------------------
 
 
 @lru_cache(maxsize=16384)
-def _unresolvable(shape: PodClass, cards: CardSet) -> Unschedulable | None:
-    """Return why a pod does not fit, whatever is free; ``None`` where it may."""
-    wishes = shape.wishes
-    kind, kinds = _kind_of_card(wishes)
+def _unresolvable(pod_class: PodClass, cards: CardSet) -> Unschedulable | None:
+    """Return why a pod does not fit even if all cards are free; ``None`` if it does fit then."""
+    wishes = pod_class.wishes
+    kind, kinds = _card_nouns(wishes)
     sizes = [size for size, why in zip(cards.sizes, cards.excluded, strict=True) if not why]
-    most, healthy = max([need.demand.cards for need in shape.needs]), len(cards.usable)
+    most, healthy = max([need.demand.cards for need in pod_class.needs]), len(cards.usable)
     short = next(
         (
-            f"{need.per_card[slot]} {unit}"
-            for need in shape.needs
-            for slot, unit in enumerate(_UNITS)
-            if sum([size[slot] >= need.per_card[slot] for size in sizes]) < need.demand.cards
+            f"{need.per_card[column]} {unit}"
+            for need in pod_class.needs
+            for column, unit in enumerate(_UNITS)
+            if sum([size[column] >= need.per_card[column] for size in sizes]) < need.demand.cards
         ),
         "",
     )
     if not sizes:
-        reason = _no_card_wished(cards, wishes)
+        reason = _all_excluded(cards, wishes)
     elif len(sizes) < most:
         reason = f"fewer than {most} {kinds}"
     elif short:
@@ -140,25 +143,25 @@ def _unresolvable(shape: PodClass, cards: CardSet) -> Unschedulable | None:
     return Unschedulable(reason, unresolvable=True)
 
 
-def _no_room(shape: PodClass, cards: CardSet, free: Rows) -> Unschedulable:
-    """Return why a pod does not fit on a node of which it is known that it does not."""
-    wishes = shape.wishes
-    kind, kinds = _kind_of_card(wishes)
-    for need in shape.needs:
+def _not_enough_free(pod_class: PodClass, cards: CardSet, free: Rows) -> Unschedulable:
+    """Return why a pod does not fit on a node; the caller knows that it does not."""
+    wishes = pod_class.wishes
+    kind, kinds = _card_nouns(wishes)
+    for need in pod_class.needs:
         if len(cards.fitting(free, need.per_card)) < need.demand.cards:
             return Unschedulable(_too_full(need, kind, kinds), unresolvable=False)
-    most = max([need.demand.cards for need in shape.needs])
-    reason = f"no {kind} is left for one of {len(shape.needs)} containers"
+    most = max([need.demand.cards for need in pod_class.needs])
+    reason = f"no {kind} is left for one of {len(pod_class.needs)} containers"
     if wishes.link and most > 1:
-        reason = f"no {most} {kinds} {HOW[wishes.link]} are free"
+        reason = f"no {most} {kinds} {LINK_PHRASES[wishes.link]} are free"
     return Unschedulable(reason, unresolvable=False)
 
 
 _UNITS = ("cores", "blocks")
 
 
-def _kind_of_card(wishes: Wishes) -> tuple[str, str]:
-    """Return how a card is called that the pod's author wishes, one and several."""
+def _card_nouns(wishes: Wishes) -> tuple[str, str]:
+    """Return the words for the cards that the wishes allow, singular and plural."""
     return f"card{_of_type(wishes)}", f"cards{_of_type(wishes)}"
 
 
@@ -166,17 +169,17 @@ def _of_type(wishes: Wishes) -> str:
     return f" of type {' or '.join(wishes.use_types)}" if wishes.use_types else ""
 
 
-def _no_card_wished(cards: CardSet, wishes: Wishes) -> str:
+def _all_excluded(cards: CardSet, wishes: Wishes) -> str:
     if "use-gpu-type" in cards.excluded:
         return f"no card{_of_type(wishes)}"
     if "use-gpu-uuid" in cards.excluded:
         return "no card that use-gpu-uuid names"
-    return f"no card that {min(cards.excluded)} leaves"
+    return f"no card that {min(cards.excluded)} allows"
 
 
 def _too_full(need: CardNeed, kind: str, kinds: str) -> str:
     pairs = zip(need.per_card, _UNITS, strict=True)
-    much = " and ".join(f"{count} {unit}" for count, unit in pairs if count)
+    wanted = " and ".join(f"{count} {unit}" for count, unit in pairs if count)
     if need.demand.cards == 1:
-        return f"no {kind} has {much} free"
-    return f"fewer than {need.demand.cards} {kinds} have {much} free"
+        return f"no {kind} has {wanted} free"
+    return f"fewer than {need.demand.cards} {kinds} have {wanted} free"

@@ -1,4 +1,4 @@
-"""What a pod holds of its node's cards: by record, by a scheduler's choice, or simulated. Pure."""
+"""A pod's cards, by its allocation annotation, a scheduler's choice, or a simulation. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,20 +12,20 @@ from contract.reusable import held_on_cards
 from placement.cluster.nodes import Node
 from placement.cluster.plan import plan_pod
 from placement.errors import NoPlacement
-from placement.held import Taken, add_up
+from placement.held import HeldByPosition, add_up
 from placement.pods import PodInfo
 from placement.scoring import Policy
 from placement.search import Rows
 
 
 class NodeSnapshot:
-    """A node at one moment: what is free, and sums that many decisions need. Never changed.
+    """A node at one moment: what is free, and sums that many decisions need. Immutable.
 
     Attributes:
         node: the node.
-        free: of each card, by its position.
-        rows: the same of healthy cards alone.
-        totals: cores and memory blocks of healthy cards: all there are, and those taken.
+        free: free amounts of each card, by its position.
+        rows: free amounts of only the healthy cards.
+        totals: for cores, then for memory blocks: all of the healthy cards, and those held.
     """
 
     __slots__ = ("free", "node", "rows", "totals")
@@ -34,12 +34,12 @@ class NodeSnapshot:
         self.node = node
         self.free = tuple([Amounts(*row) for row in free])
         if len(self.free) != len(node.cards):
-            raise ValueError(f"{len(node.cards)} cards, and what is free of {len(self.free)}")
+            raise ValueError(f"{len(node.cards)} cards, but free amounts of {len(self.free)}")
         healthy, sizes = node.card_set.healthy, node.sizes
-        self.rows = [self.free[at] for at in healthy]
+        self.rows = [self.free[position] for position in healthy]
         self.totals = [
-            (there := sum([sizes[at][slot] for at in healthy]), there - free)
-            for slot, free in enumerate(map(sum, zip(NOTHING, *self.rows, strict=True)))
+            (total := sum([sizes[position][column] for position in healthy]), total - free)
+            for column, free in enumerate(map(sum, zip(NOTHING, *self.rows, strict=True)))
         ]
 
 
@@ -47,25 +47,25 @@ class Provenance(StrEnum):
     """How it is known that a container holds a card, surest first."""
 
     RECORDED = "recorded"
-    """The agent's record, ``gpu-allocation``."""
+    """From the allocation annotation, ``gpu-allocation``."""
     CHOSEN = "chosen"
-    """A scheduler's choice, ``predicate-gpu-idx-<i>``; the agent has not confirmed it yet."""
+    """From a scheduler's choice, ``predicate-gpu-idx-<i>``; not confirmed by the agent yet."""
     EXPECTED = "expected"
-    """Nobody has said: placed as the agent would place it."""
+    """Simulated, as the agent would place it."""
     UNSEEN = "unseen"
-    """The agent counts it as held; the pod that holds it cannot be read with these rights."""
+    """The agent counts it as held, by a pod that cannot be read with these permissions."""
 
 
 class ContainerCards(NamedTuple):
     """The cards of one container.
 
-    A record may name a card that has gone since, or was swapped. Its container holds nothing of
-    any other card, and computes on nothing.
+    An allocation may name a card that was removed or exchanged since. Its container then holds
+    nothing of any other card.
 
     Attributes:
-        positions: on the node, ascending.
+        positions: positions of the cards on the node, ascending.
         source: how they are known.
-        lost: UUIDs of recorded cards that are not there.
+        lost: UUIDs of allocated cards that the node no longer has.
     """
 
     positions: tuple[int, ...]
@@ -80,10 +80,10 @@ PodCards: TypeAlias = Mapping[str, ContainerCards]
 
 
 def known_cards(pod: PodInfo, node: Node) -> PodCards | None:
-    """Return the cards of each container, by record or choice; ``None`` when one is not known.
+    """Return the cards of each container, by allocation or choice; ``None`` if one is unknown.
 
-    As the agent counts it: an ordinary init container without a record, beside containers that
-    have one, holds nothing that anybody knows of.
+    This follows the agent: if some containers have an allocation, an ordinary init container
+    without one holds nothing and is left out.
     """
     found = {}
     for container in pod.demand.containers:
@@ -99,11 +99,11 @@ def known_cards(pod: PodInfo, node: Node) -> PodCards | None:
 
 def _known(container: ContainerDemand, pod: PodInfo, node: Node) -> ContainerCards | None:
     by_uuid, by_index = _positions(node)
-    recorded = pod.annotated.get(container.name)
-    if recorded is not None:
-        here = sorted(by_uuid[uuid] for uuid in recorded.cards if uuid in by_uuid)
-        lost = tuple(uuid for uuid in recorded.cards if uuid not in by_uuid)
-        return ContainerCards(tuple(here), Provenance.RECORDED, lost)
+    allocation = pod.annotated.get(container.name)
+    if allocation is not None:
+        present = sorted(by_uuid[uuid] for uuid in allocation.cards if uuid in by_uuid)
+        lost = tuple(uuid for uuid in allocation.cards if uuid not in by_uuid)
+        return ContainerCards(tuple(present), Provenance.RECORDED, lost)
     chosen = pod.chosen.get(container.name, ())
     if len(chosen) != container.demand.cards or not all(each in by_index for each in chosen):
         return None
@@ -114,56 +114,60 @@ def _known(container: ContainerDemand, pod: PodInfo, node: Node) -> ContainerCar
 def _positions(node: Node) -> tuple[Mapping[str, int], Mapping[int, int]]:
     """Return the positions of a node's cards, by UUID and by index."""
     return (
-        {card.uuid: at for at, card in enumerate(node.cards)},
-        {card.index: at for at, card in enumerate(node.cards)},
+        {card.uuid: position for position, card in enumerate(node.cards)},
+        {card.index: position for position, card in enumerate(node.cards)},
     )
 
 
-def parts_of(demand: PodDemand, cards: PodCards) -> dict[tuple[str, int], Amounts]:
-    """Return what each container holds of each card that is there, by name and position.
+def held_by_container(demand: PodDemand, cards: PodCards) -> dict[tuple[str, int], Amounts]:
+    """Return what each container holds of each present card, by container name and position.
 
-    What init containers have left on a card that is lost is reusable there only (fact K7).
+    Devices of init containers on a lost card are reusable only on that card (fact K7).
     """
-    if len(demand.containers) == 1:  # nearly all, and nobody to hand anything on to
+    if len(demand.containers) == 1:  # the usual case, in which nothing is reusable
         (only,) = demand.containers
         positions, _, lost = cards.get(only.name, _NONE)
         if len(positions) == only.demand.cards == 1 and not lost:
             cores = min(only.demand.cores, CORES_PER_CARD)
             return {(only.name, positions[0]): Amounts(cores, only.demand.memory)}
-    on: dict[str, tuple[int | str, ...]] = {
+    all_cards: dict[str, tuple[int | str, ...]] = {
         name: each.positions + each.lost for name, each in cards.items()
     }
-    held = held_on_cards(demand, on)
+    held = held_on_cards(demand, all_cards)
     return {(name, card): row for (name, card), row in held.items() if isinstance(card, int)}
 
 
-def taken_on(demand: PodDemand, cards: PodCards) -> Taken:
-    """Count what the containers of a pod take of the cards that are there.
+def held_by_pod(demand: PodDemand, cards: PodCards) -> HeldByPosition:
+    """Return what a pod holds of each present card.
 
-    What an ordinary init container took is handed on to the containers after it, before anything
-    is taken afresh (fact K7), and is the pod's until it has ended (K4).
+    Containers reuse the devices of ordinary init containers before them, and get fresh ones only
+    for the rest (fact K7). The pod holds all of these until it has ended (K4).
     """
-    return add_up((at, amounts) for (_, at), amounts in parts_of(demand, cards).items())
+    return add_up(
+        (position, amounts) for (_, position), amounts in held_by_container(demand, cards).items()
+    )
 
 
-def simulate(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> tuple[PodCards, Taken]:
-    """Place a pod of which nobody has said where it is, as the agent would.
+def simulate(
+    pod: PodInfo, node: Node, free: Rows, policy: Policy
+) -> tuple[PodCards, HeldByPosition]:
+    """Estimate the cards of a bound pod without known cards, as the agent would choose them.
 
-    One that fits nowhere will be refused by the agent, or the agent knows more: it counts on the
-    emptiest cards until one or the other is told.
+    If it fits nowhere, it counts on the emptiest cards until the agent reports its allocation or
+    refuses it.
     """
     containers = pod.demand.containers
-    known = {each.name: mine for each in containers if (mine := _known(each, pod, node))}
-    # A container with a lost card is placed nowhere else, so it is no part of the plan.
+    known = {each.name: own for each in containers if (own := _known(each, pod, node))}
+    # A container with a lost card gets no other card, so it is not part of the plan.
     lost = {name: each for name, each in known.items() if each.lost}
-    rest, left = pod, list(free)
+    rest, free_for_rest = pod, list(free)
     if lost:
         rest = replace(pod, demand=PodDemand(tuple(x for x in containers if x.name not in lost)))
-        for at, amounts in taken_on(pod.demand, lost).items():
-            left[at] = left[at].minus(amounts)
+        for position, amounts in held_by_pod(pod.demand, lost).items():
+            free_for_rest[position] = free_for_rest[position].minus(amounts)
     fixed = {name: each.positions for name, each in known.items() if name not in lost}
     try:
-        plan = plan_pod(rest, node, tuple(left), policy, fixed=fixed)
+        plan = plan_pod(rest, node, tuple(free_for_rest), policy, fixed=fixed)
     except NoPlacement:
         plan = None
     if plan is not None:
@@ -174,8 +178,11 @@ def simulate(pod: PodInfo, node: Node, free: Rows, policy: Policy) -> tuple[PodC
         cards = {**expected, **known}
     else:
         cards = {**known}
-        emptiest = sorted(range(len(left)), key=lambda at: (*(-each for each in left[at]), at))
+        emptiest = sorted(
+            range(len(free_for_rest)),
+            key=lambda position: (*(-each for each in free_for_rest[position]), position),
+        )
         for container in containers:
             on = tuple(sorted(emptiest[: max(container.demand.cards, 1)]))
             cards.setdefault(container.name, ContainerCards(on, Provenance.EXPECTED))
-    return cards, taken_on(pod.demand, cards)
+    return cards, held_by_pod(pod.demand, cards)

@@ -1,4 +1,4 @@
-"""A node as the scheduler sees it: its cards, their links, and why it has none. Pure."""
+"""A node as its object shows it: cards, links, and why it serves no pod. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,13 @@ _KIND = re.compile(r"NV[1-9][0-9]{0,3}|PIX|PXB|PHB|NODE|SYS", re.ASCII)
 
 
 class Problem(StrEnum):
-    """Why a node serves no GPU pod at all; freeing cards would not mend it."""
+    """Why a node serves no GPU pod at all, also if all its cards are free."""
 
     NONE = ""
     NO_INVENTORY = "no inventory of cards: no agent has written gpu-cards"
     UNREADABLE = "the inventory of cards cannot be read"
-    NO_CARDS = "the agent knows of no card"
-    AWAY = "the agent is not connected to the kubelet: nothing is allocatable"
+    NO_CARDS = "the agent has found no card"
+    AGENT_DISCONNECTED = "the agent is not connected to the kubelet: nothing is allocatable"
 
 
 _NO_CARDS = CardSet((), (), Links(Inventory(())), (), ())
@@ -40,8 +40,8 @@ class Node:
 
     Attributes:
         name: its name.
-        cards: by index; whatever is told of cards elsewhere is by their positions here.
-        card_set: the same for placing; one object for alike nodes.
+        cards: its cards, by index; a card's position anywhere else is its position here.
+        card_set: the cards as the search needs them; equal nodes share one object.
         problem: why it serves no pod.
     """
 
@@ -51,20 +51,20 @@ class Node:
     problem: Problem = Problem.NO_INVENTORY
 
     def __hash__(self) -> int:
-        """Return the same for equal nodes; nodes are told apart by their names."""
+        """Return the hash of the name, which is cheap."""
         return hash(self.name)
 
     @property
     def sizes(self) -> Sequence[Amounts]:
-        """What each card has."""
+        """Cores and memory of each card."""
         return self.card_set.sizes
 
     def card_set_for(self, wishes: Wishes) -> CardSet:
-        """Return the cards as a pod with such wishes finds them."""
-        return _wished(self, wishes) if wishes.rules_out_cards else self.card_set
+        """Return the cards for a pod with these wishes."""
+        return _wished(self, wishes) if wishes.excludes_cards else self.card_set
 
     def with_cards(self, cards: tuple[Card, ...]) -> "Node":
-        """Return the node as it would be if its cards were better or worse."""
+        """Return the node with the health or cordons of its cards changed."""
         return replace(
             self, cards=cards, card_set=_card_set(cards, self.sizes, self.card_set.links)
         )
@@ -79,7 +79,7 @@ def _wished(node: Node, wishes: Wishes) -> CardSet:
 def _card_set(
     cards: tuple[Card, ...], sizes: Sequence[Amounts], links: Links, excluded: Sequence[str] = ()
 ) -> CardSet:
-    return _alike(
+    return _shared_card_set(
         tuple(card.index for card in cards),
         tuple(sizes),
         links,
@@ -89,7 +89,7 @@ def _card_set(
 
 
 @lru_cache(maxsize=16384)
-def _alike(
+def _shared_card_set(
     indices: tuple[int, ...],
     sizes: tuple[Amounts, ...],
     links: Links,
@@ -105,7 +105,7 @@ def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None)
     Args:
         obj: the object, annotations possibly hostile.
         names: the contract's names.
-        before: what the node was; returned itself where nothing has changed.
+        before: the node before; this object is returned if nothing has changed.
     """
     metadata = obj["metadata"]
     name = intern(metadata["name"])
@@ -113,14 +113,15 @@ def parse_node(obj: Mapping[str, Any], names: Names, before: Node | None = None)
     node = Node(name)
     if text is not None:
         cordoned = read_cordon(metadata.get("annotations") or {}, names)
-        node = _with_inventory(name, text, cordoned, away=_is_away(obj, names))
+        disconnected = _is_disconnected(obj, names)
+        node = _with_inventory(name, text, cordoned, disconnected=disconnected)
     return before if before is not None and before == node else node
 
 
-def _is_away(obj: Mapping[str, Any], names: Names) -> bool:
-    """Return whether the kubelet offers nothing: it does so once the plugin has gone (K19).
+def _is_disconnected(obj: Mapping[str, Any], names: Names) -> bool:
+    """Return whether nothing is allocatable, because the device plugin has disconnected (K19).
 
-    The inventory has no time in it, and an agent that has ended leaves it behind.
+    The inventory does not show this: it has no time, and stays on the node after the agent's end.
     """
     status = obj.get("status") or {}
     allocatable = status.get("allocatable")
@@ -131,7 +132,9 @@ def _is_away(obj: Mapping[str, Any], names: Names) -> bool:
     return known and not parse_quantity(allocatable.get(names.core, "0"))
 
 
-def _with_inventory(name: str, text: object, cordoned: AbstractSet[str], *, away: bool) -> Node:
+def _with_inventory(
+    name: str, text: object, cordoned: AbstractSet[str], *, disconnected: bool
+) -> Node:
     if not isinstance(text, str):
         return Node(name, problem=Problem.UNREADABLE)
     try:
@@ -150,7 +153,9 @@ def _with_inventory(name: str, text: object, cordoned: AbstractSet[str], *, away
     )
     sizes = [card.size(found.memory_block) for card in cards]
     links = _links(tuple((card.index, card.numa) for card in cards), found.links)
-    problem = Problem.AWAY if away and not all(card.withheld for card in cards) else Problem.NONE
+    problem = Problem.NONE
+    if disconnected and not all(card.withheld for card in cards):
+        problem = Problem.AGENT_DISCONNECTED
     return Node(name, cards, _card_set(cards, sizes, links), problem)
 
 
@@ -163,6 +168,6 @@ def _readable(links: tuple[Link, ...], indices: set[int]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _links(numa: tuple[tuple[int, int | None], ...], links: tuple[Link, ...]) -> Links:
-    """Return one object for nodes of equal hardware: there are many nodes and few kinds."""
-    cards = tuple(Card(str(index), index, "", 0, where) for index, where in numa)
+    """Return the links; nodes with equal hardware share one object."""
+    cards = tuple(Card(str(index), index, "", 0, numa_node) for index, numa_node in numa)
     return Links(Inventory(cards, links))

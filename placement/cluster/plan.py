@@ -1,4 +1,4 @@
-"""The cards of a pod on a node: the search of ``placement``. Pure."""
+"""Finds the cards of a pod on a node, by the search of ``placement``. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from placement.scoring import Policy
 from placement.search import MOST_TRIES, ContainerPlan, ContainerStep, Plan, Rows, make_plan
 
 
-def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
+def plan_pod(  # noqa: PLR0913 -- all inputs of a plan, by keyword
     pod: PodInfo,
     node: Node,
     free: Rows,
@@ -25,17 +25,17 @@ def plan_pod(  # noqa: PLR0913 -- what a plan depends on, by keyword
 
     Args:
         pod: the pod.
-        node: where.
-        free: what is free there.
-        policy: which card a share prefers, where the pod's author has no wish.
-        fixed: the cards of containers that have theirs, by name and position.
-        most_tries: how many placings are tried.
+        node: the node.
+        free: the free amounts of its cards.
+        policy: how a share's card is chosen if the pod's author has no wish.
+        fixed: positions of cards that containers have already, by container name.
+        most_tries: most placements that are tried.
 
     Returns:
-        The plan, by container name. ``None`` when the search was given up.
+        The plan, by container name; ``None`` if the search gave up.
 
     Raises:
-        NoPlacement: there is none.
+        NoPlacement: there is no plan.
     """
     if not node.cards:
         raise NoPlacement("no cards")
@@ -54,7 +54,7 @@ def steps_of(
     link: str,
     fixed: Mapping[str, Sequence[int]] | None = None,
 ) -> Sequence[ContainerStep]:
-    """Return what is to be found for containers; *fixed* has the cards of those that have some."""
+    """Return the steps of a search; *fixed* has the cards that containers have already."""
     return [
         ContainerStep(
             each,
@@ -74,9 +74,9 @@ def search(
     policy: Policy | None,
     most_tries: int = MOST_TRIES,
 ) -> tuple[ContainerPlan, ...] | None:
-    """Search as the agent does: a plan that holds whichever slots the kubelet hands on.
+    """Search as the agent does: for a plan that works whichever slots the kubelet reuses.
 
-    Where there is no such plan, one that may hold will do.
+    If there is no such plan, one that may work is enough.
     """
     refusal: NoPlacement | None = None
     for guaranteed in (True, False):
@@ -91,7 +91,7 @@ def search(
                 return plan
             refusal = None
         if not any(step.container.kind is ContainerKind.INIT for step in steps):
-            break  # nothing is handed on
+            break  # nothing is reusable
     if refusal is not None:
         raise refusal
     return None

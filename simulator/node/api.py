@@ -157,10 +157,10 @@ class InMemoryApi(Generic[_P]):
 
     # --- what the agent writes (agent.allocator.interfaces.AnnotationWriter) ----------
 
-    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
+    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Queue a pod's allocations."""
-        patch = allocation_patch(view, allocations, names=self._names, indices=self._indices)
-        patch["metadata"] |= {"namespace": view.id.namespace, "name": view.id.name}
+        patch = allocation_patch(info, allocations, names=self._names, indices=self._indices)
+        patch["metadata"] |= {"namespace": info.id.namespace, "name": info.id.name}
         self.patches.append(patch)
 
     def write(self) -> Sequence[tuple[_P, dict[str, str]]]:

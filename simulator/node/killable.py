@@ -116,10 +116,10 @@ class KillableQueue:
         self._kill_switch = kill_switch
         self._waits = waits
 
-    def put(self, view: PodInfo, allocations: dict[str, Allocation]) -> None:
+    def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
         """Write a pod's allocations, now or later."""
         if not self._kill_switch.dead.is_set():
-            self._api.put(view, allocations)
+            self._api.put(info, allocations)
             if not self._waits:
                 self._api.write()
 

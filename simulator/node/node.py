@@ -380,7 +380,7 @@ class SimulatedNode:
             pods=self.watch.cache,
             pod_resources=channel,
             checkpoint=CheckpointFile(self.kubelet_dir, self._resources),
-            store=StateFile(self.plugin_dir / "in-service.json"),
+            store=StateFile(self.plugin_dir / "current-pod.json"),
             kubelet=KubeletInstance(self.kubelet_dir).current,
             writer=writer,
             decision_log=killable_log(self.diary, kill_switch),

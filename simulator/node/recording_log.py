@@ -15,8 +15,8 @@ class LoggedDecision:
     """One entry of the decision log.
 
     Attributes:
-        word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven``, ``unadvised`` or
-            ``blind``.
+        word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven``,
+            ``without_wishes`` or ``blind``.
         ref: the container named, if any.
         call: the call, for ``decided`` and ``refused``.
         resource: the resource, if any.
@@ -112,9 +112,9 @@ class RecordingLog:
         """Report that a container started without proof."""
         self._count("unproven", ref, ids=frozenset(ids), reason=reason)
 
-    def unadvised(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
+    def without_wishes(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
         """Report that devices were chosen while the pod's wishes were unknown."""
-        self._count("unadvised", ref, resource=resource, ids=frozenset(ids))
+        self._count("without_wishes", ref, resource=resource, ids=frozenset(ids))
 
     def podresources_unavailable(self, reason: str) -> None:
         """Report that ``List`` was not available."""

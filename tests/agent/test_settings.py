@@ -64,7 +64,7 @@ def test_vcuda_is_served_where_containers_find_its_library(host: str) -> None:
     assert chosen.enforcement is EnforcementMode.VCUDA
 
 
-_UNHELD = "and nothing would hold them to their shares"
+_UNHELD = "and no share would be enforced"
 _WITH = 'enforcement: Invalid value: "vcuda": must be used with --'
 
 

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.slow
 
 KEEP = """
 import sys
-from agent import keeper
+from agent import supervisor
 from common.logs import configure
 configure()
-sys.exit(keeper.keep([sys.executable, "-c", sys.argv[1], sys.argv[2]]))
+sys.exit(supervisor.supervise([sys.executable, "-c", sys.argv[1], sys.argv[2]]))
 """
 SERVE = """
 import os, signal, sys
@@ -42,31 +42,31 @@ def _pids(folder: Path) -> list[str]:
     return path.read_text().split() if path.exists() else []
 
 
-def test_a_killed_agent_is_started_again_and_ends_with_its_keeper(tmp_path: Path) -> None:
+def test_a_killed_agent_is_started_again_and_ends_with_its_supervisor(tmp_path: Path) -> None:
     blocked = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
-    with _kept(tmp_path, blocked + SERVE) as keeper:
+    with _kept(tmp_path, blocked + SERVE) as supervisor:
         eventually(lambda: len(_pids(tmp_path)) == 1, "it runs")
         subprocess.run(["kill", "-KILL", *_pids(tmp_path)], check=True)
         eventually(lambda: len(_pids(tmp_path)) == 2, "it runs again")
-        keeper.send_signal(signal.SIGTERM)
-        assert keeper.wait(DEADLINE_S) == 0
-        assert keeper.stderr is not None
-        (line,) = (json.loads(each) for each in keeper.stderr)
-    assert (line["message"], line["how"]) == ("the agent has died", "SIGKILL")
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(DEADLINE_S) == 0
+        assert supervisor.stderr is not None
+        (line,) = (json.loads(each) for each in supervisor.stderr)
+    assert (line["message"], line["how"]) == ("the agent has exited", "SIGKILL")
     assert line["level"] == "error"
 
 
 @pytest.mark.parametrize("status", [0, 2])
 def test_one_that_ends_by_itself_is_not_started_again(tmp_path: Path, status: int) -> None:
-    with _kept(tmp_path, f"import sys; sys.exit({status})") as keeper:
-        assert keeper.wait(DEADLINE_S) == status
+    with _kept(tmp_path, f"import sys; sys.exit({status})") as supervisor:
+        assert supervisor.wait(DEADLINE_S) == status
 
 
 def test_one_that_dies_again_and_again_is_left_to_the_kubelet(tmp_path: Path) -> None:
-    with _kept(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)") as keeper:
-        assert keeper.wait(DEADLINE_S) == 1
-        assert keeper.stderr is not None
-        assert len(keeper.stderr.readlines()) == 3
+    with _kept(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)") as supervisor:
+        assert supervisor.wait(DEADLINE_S) == 1
+        assert supervisor.stderr is not None
+        assert len(supervisor.stderr.readlines()) == 3
 
 
 def test_it_imports_nothing_of_what_it_keeps() -> None:

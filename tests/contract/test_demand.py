@@ -128,10 +128,10 @@ def test_memory_shared_out_is_all_there_and_as_even_as_it_goes(cards: int, memor
 
 # --- bad: one rule at a time ---------------------------------------------------------
 
-_WHOLE_CARDS = "more than one card must be a multiple of 100 (100 is one whole card): ask for "
+_WHOLE_CARDS = "more than one card must be a multiple of 100 (100 is one whole card): request "
 _NUMBER = 'must be a whole number such as "50"'
 _WHOLE = "must be a whole number, it cannot be divided further"
-_NEGATIVE = "must not be negative: leave it out to ask for none"
+_NEGATIVE = "must not be negative: leave it out to request none"
 _MOST = "must be at most 2147483647"
 _BYTES = "is counted in blocks, not in bytes: with blocks of 256 MiB write "
 
@@ -155,8 +155,8 @@ def test_cores_above_one_card_must_be_whole_cards(cores: object, found: str, ask
 def test_a_share_needs_memory_and_memory_needs_cores() -> None:
     (found,) = _refusals(_limits("99"))
     assert found == (
-        f"{MEMORY_LIMIT}: Required value: a shared card needs memory: 99 of 100 cores "
-        "share a card with others, say how many memory blocks to take, at least 1"
+        f"{MEMORY_LIMIT}: Required value: a share of a card needs memory: request at least 1 "
+        "memory block beside 99 of 100 cores"
     )
     assert _refusals(_limits("99", "0")) == [found], "0 is none"
     (found,) = _refusals(_limits(memory="4"))
@@ -212,7 +212,7 @@ def test_requests_that_differ_from_limits_are_refused(request_: object, found: s
     assert _refusals(_spec(resources)) == [
         (
             f'{CORE_REQUEST}: Invalid value: {found}: must be equal to limits ("50"), extended '
-            "resources cannot be overcommitted: leave requests out"
+            "resources cannot be overcommitted: leave it out of requests"
         )
     ]
 
@@ -221,8 +221,8 @@ def test_requests_that_differ_from_limits_are_refused(request_: object, found: s
 def test_requests_without_limits_are_refused(limits: object) -> None:
     assert _refusals(_spec({"limits": limits, "requests": {CORE: "50"}})) == [
         (
-            f'{CORE_LIMIT}: Required value: requests asks for "50" but limits does not: '
-            "extended resources are asked for in limits, write it there"
+            f'{CORE_LIMIT}: Required value: requests has "50", but limits does not have it: '
+            "extended resources must be in limits"
         )
     ]
 

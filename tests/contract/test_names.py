@@ -42,7 +42,7 @@ def test_the_domain_of_kubernetes_is_refused(domain: str) -> None:
         Names(domain)
     assert str(caught.value) == (
         f'domain: Invalid value: "{domain}": kubernetes.io is reserved for Kubernetes itself, '
-        "an extended resource cannot live there"
+        "an extended resource cannot have it"
     )
 
 

@@ -131,13 +131,13 @@ def test_a_container_without_room_beside_what_is_left_over_is_refused(
     containers: list[Asked], path: str, left: str, room: str
 ) -> None:
     """The kubelet hands these on before anything else, fact K7: no node could serve it."""
-    has = f"only {room}" if room else "no cores"
-    less = f"at most {room.split(maxsplit=1)[0]} here, or for " if room else ""
+    has = f"only {room}" if room else "no core"
+    less = f"at most {room.split(maxsplit=1)[0]} here, or " if room else ""
     (message,) = told(*containers)
     assert message == (
-        f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: {containers[-1][1]}: init "
-        f"containers before it leave {left} over, the kubelet would hand it these first, and "
-        f"their card has {has} for it: ask for {less}so little there that nothing is left over"
+        f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: {containers[-1][1]}: the "
+        f"kubelet would first reuse {left} of init containers before it, but their card has {has} "
+        f"free: request {less}so few in those that none remain for this container"
     )
 
 
@@ -154,8 +154,8 @@ def test_less_than_several_cards_that_are_left_over_would_be_split(
     (message, *_) = told(*containers)
     assert message.startswith(f"spec.{path}.resources.limits[{NAMES.core}]: Invalid value: ")
     assert message.endswith(
-        f"init containers before it leave {left} cores over, and the kubelet would hand it some of "
-        f"these, from several cards: ask for {left} or more here, or for at most 100 there"
+        f"the kubelet would reuse some of the {left} cores of init containers before it, from "
+        f"several cards: request {left} or more here, or at most 100 in those"
     )
 
 
@@ -273,7 +273,7 @@ def test_what_a_refusal_advises_is_the_most_that_helps(last: ContainerKind) -> N
     for (init, init_memory), (kept, kept_memory), (cores, memory) in product(asked, repeat=3):
         before = ((INIT, init, init_memory), (SIDECAR, kept, kept_memory))
         for _, misfit in find_leftover_conflicts(pod(*before, (last, cores, memory)).containers):
-            _, _, advice = misfit.detail.partition("ask for at most ")
+            _, _, advice = misfit.detail.partition("request at most ")
             if not advice:
                 continue
             most = int(advice.split()[0])

@@ -44,10 +44,10 @@ def test_what_is_well_formed_is_read(given: dict[str, Any], expected: Wishes) ->
     assert read(**given) == (expected, [])
 
 
-LIMIT = "must be a whole number, 1 to 100 (more is read as that)"
-UUID = "is no card UUID such as GPU-5f3c1a2e"
-TYPE = "is no part of a product name such as A100"
-OUT = "rules out everything that"
+LIMIT = "must be a whole number from 1 to 100 (more counts as that)"
+UUID = "is not a card UUID such as GPU-5f3c1a2e"
+TYPE = "cannot be part of a product name such as A100"
+OUT = "excludes everything that"
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_what_is_wrong_is_told_with_field_rule_and_value_and_the_rest_counts(
 
 def test_what_rules_out_all_that_is_asked_for_is_told() -> None:
     _, (error,) = read(use_gpu_uuid="GPU-1", nouse_gpu_uuid="GPU-1,GPU-2")
-    assert error.endswith(f'uuid]: Invalid value: "GPU-1,GPU-2": {OUT} {D}/use-gpu-uuid asks for')
+    assert error.endswith(f'uuid]: Invalid value: "GPU-1,GPU-2": {OUT} {D}/use-gpu-uuid allows')
     _, (error,) = read(use_gpu_type="A100-SXM4", nouse_gpu_type="a100")
-    assert error.endswith(f'type]: Invalid value: "a100": {OUT} {D}/use-gpu-type asks for')
+    assert error.endswith(f'type]: Invalid value: "a100": {OUT} {D}/use-gpu-type allows')
 
 
 def test_lists_are_bounded_for_each_entry_is_held_against_each() -> None:

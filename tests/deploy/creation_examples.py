@@ -71,7 +71,7 @@ _ALL_AT_ONCE = (
     f'container i0: {_CORES}: Invalid value: "1050": more than one card must be a multiple of 100 '
     f'(100 is one whole card); container c2: {_CORES}: Invalid value: "250": more than one card '
     f"must be a multiple of 100 (100 is one whole card); container c0: {_BLOCKS}: Required value: "
-    "a shared card needs memory: say how many memory blocks to take, at least 1; "
+    "a share of a card needs memory: request at least 1 memory block; "
     f"container c1: {_CORES}: Required value: memory without cores: add 1 to 99 cores for a share "
     f"of one card, or a multiple of 100 for whole cards; {_PARTS}"
 )

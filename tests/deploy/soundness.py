@@ -89,7 +89,7 @@ def _check_program(container: Json) -> None:
         return
     python, dash_m, name, *subcommands = container["command"]
     assert (python, dash_m) == ("python", "-m")
-    program = PROGRAMS[name.removesuffix(".keeper")]  # which passes on what it is told
+    program = PROGRAMS[name.removesuffix(".supervisor")]  # which passes on what it is told
     for each in subcommands:
         assert isinstance(program, click.Group)
         program = program.commands[each]

@@ -1,4 +1,4 @@
-"""``kubectl gpu doctor`` on what is installed: each thing that is broken is named, and mended."""
+"""``kubectl gpu doctor`` on an installation: each broken part is reported, then repaired."""
 
 import base64
 import json
@@ -151,13 +151,13 @@ def test_a_policy_without_its_binding_and_one_that_is_gone(doctor: Doctor) -> No
     doctor.error("policies", "without a binding: gpu-turnstile-stamps")
 
     doctor.deployed.kubectl.run("delete", "validatingadmissionpolicy/gpu-turnstile-requests")
-    doctor.error("policies", "not there: gpu-turnstile-requests")
+    doctor.error("policies", "missing: gpu-turnstile-requests")
 
 
 def test_agents_that_are_gone(doctor: Doctor) -> None:
     doctor.deployed.kubectl.run(f"--namespace={AGENTS}", "delete", AGENT)
 
-    found = doctor.error("agents", "there is no DaemonSet gpu-turnstile-agent")
+    found = doctor.error("agents", "DaemonSet gpu-turnstile-agent is missing")
     assert found["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
     told = doctor.until("what it left is told", lambda told: ("leftovers", "warning") in told.wrong)
     assert told.one("leftovers", "warning")["run"] == "kubectl apply -k YOUR-KUSTOMIZATION"
@@ -185,7 +185,7 @@ def test_a_record_that_says_something_else(doctor: Doctor) -> None:
     key = ground.names.gpu_allocation
     pod = ground.run(ground.make.single("share", 10, 4))["share"]
     (container,) = json.loads(pod["metadata"]["annotations"][key])
-    assert ("records", "ok") in {(e["check"], e["level"]) for e in doctor.healthy().items}
+    assert ("allocations", "ok") in {(e["check"], e["level"]) for e in doctor.healthy().items}
     forged = json.loads(pod["metadata"]["annotations"][key])
     forged[container]["cores"] += 1
     where = f"--namespace={ground.cluster.namespace}"
@@ -195,7 +195,7 @@ def test_a_record_that_says_something_else(doctor: Doctor) -> None:
     deployed.kubectl.run("delete", POLICY.format("pod-annotations"))
     wait("nobody forbids it", lambda: _may(lambda: deployed.kubectl.run(*change)))
 
-    found = doctor.error("records", "holds something else by the kubelet")
+    found = doctor.error("allocations", "holds other devices in the kubelet")
     assert f"pod {ground.cluster.namespace}/share: container {container} " in found["text"]
     assert found["run"] == f"kubectl gpu explain -n {ground.cluster.namespace} share"
 

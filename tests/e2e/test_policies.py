@@ -167,7 +167,7 @@ def test_a_pod_that_the_webhook_has_met_may_be_made_to_ask_later(admitting: Gate
     made = _patched(admitting, _ASK, gpu_assigned="false")
 
     assert made["metadata"]["annotations"].keys() == stamps(NAMES).keys()
-    with pytest.raises(ApiError, match="ask for 100 or 200"):
+    with pytest.raises(ApiError, match="request 100 or 200"):
         _patched(admitting, _HALF, gpu_assigned="false")
 
 
@@ -202,5 +202,5 @@ def test_a_manifest_copied_from_a_running_pod_is_created(
 
     made = json.loads(said.out)["metadata"].get("annotations", {})
     assert made.keys() == (stamps(NAMES).keys() if limits else set())
-    why = "gpu-turnstile writes it" if limits else "the pod asks for no GPU"
+    why = "gpu-turnstile writes it" if limits else "the pod requests no GPU"
     assert f"[{NAMES.gpu_allocation}]: dropped, {why}" in said.err

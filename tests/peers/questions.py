@@ -20,7 +20,7 @@ from contract.stamps import OrderStamp
 from contract.wishes import read_wishes
 from placement.capacity import need_of
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import ContainerCards, NodeSnapshot, Provenance, taken_on
+from placement.cluster.holdings import ContainerCards, NodeSnapshot, Provenance, held_by_pod
 from placement.cluster.nodes import Node, parse_node
 from placement.errors import NoPlacement
 from placement.pods import PodInfo, read_gpu_pod, read_pod
@@ -308,10 +308,10 @@ class Footprint:
         if pod is None:
             return Answer("0/0")
         if not self.cards:
-            return Answer("{}/{}".format(*pod.pod_class.asked))
+            return Answer("{}/{}".format(*pod.pod_class.peak))
         names = [each.name for each in pod.demand.containers]
         cards = [ContainerCards(each, Provenance.RECORDED) for each in self.cards]
-        taken = taken_on(pod.demand, dict(zip(names, cards, strict=True)))
+        taken = held_by_pod(pod.demand, dict(zip(names, cards, strict=True)))
         return Answer(
             " ".join(f"{card}:{cores}/{blocks}" for card, (cores, blocks) in taken.items())
         )

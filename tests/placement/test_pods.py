@@ -108,7 +108,7 @@ def test_an_allocation_that_the_spec_contradicts_is_a_fault_and_none(
     assert view.annotated == {name: written[name] for name in valid}
     assert view.faults == tuple(
         f'metadata.annotations[tencent.com/gpu-allocation]: Invalid value: "{name}": '
-        "must record what the container of this name asks for"
+        "must match the request of the container with this name"
         for name in written
         if name not in valid
     )
@@ -330,7 +330,7 @@ def test_a_class_knows_what_the_whole_pod_asks_for() -> None:
         ContainerKind.MAIN,
         ContainerKind.MAIN,
     )
-    assert found.asked == (300, 13)
+    assert found.peak == (300, 13)
     assert found.shares == 2
     assert found.most_cards is not None
     assert found.most_cards.demand.cards == 3
@@ -345,7 +345,7 @@ def test_an_init_container_runs_beside_the_sidecars_that_stand_before_it() -> No
             ContainerDemand("main", main, 0, Demand(10, 1)),
         )
     )
-    assert class_of(demand, NO_WISHES).asked == (110, 5000)
+    assert class_of(demand, NO_WISHES).peak == (110, 5000)
 
 
 def test_what_the_webhook_refuses_is_a_problem_of_the_pod() -> None:
@@ -355,8 +355,8 @@ def test_what_the_webhook_refuses_is_a_problem_of_the_pod() -> None:
         "cards are a multiple of 100"
     )
     assert a_pod("a", (60, 4), (60, 4), inits=[(100, 0)]).pod_class.problem == (
-        "container c1: init containers before it leave 40 cores over, the kubelet would hand it "
-        "these first, and their card has only 40 cores for it: ask for at most 40 here, or for so "
-        "little there that nothing is left over"
+        "container c1: the kubelet would first reuse 40 cores of init containers before it, but "
+        "their card has only 40 cores free: request at most 40 here, or so few in those that none "
+        "remain for this container"
     )
     assert a_pod("a", (50, 4), inits=[(200, 0)]).pod_class.problem == ""  # it may have luck

@@ -131,8 +131,8 @@ def test_cards_that_must_hold_together_do_or_there_is_no_plan() -> None:
     strict = replace(step, link="nvlink")
     assert planned([strict], rooms, links=links) == {"c0": [2, 3]}
     assert refusal([strict], rooms[:3], links=links) == (
-        "no card fits 200 cores and 0 memory blocks: no 2 of the 3 that do are connected by NVLink "
-        "(gpu-link: nvlink); 3 cards: fits"
+        "no card fits 200 cores and 0 memory blocks: no 2 of 3 fitting cards are connected by "
+        "NVLink (gpu-link: nvlink); 3 cards: fits"
     )
     chosen = replace(strict, chosen=("GPU-0", "GPU-1"))
     assert planned([chosen], rooms, links=links) == {"c0": [2, 3]}
@@ -224,7 +224,7 @@ def test_what_init_containers_have_left_over_already_binds_the_next() -> None:
 def test_handed_on_places_of_two_cards_may_do_when_no_certain_plan_exists() -> None:
     """Of whole cards the kubelet may hand any places to a share: it is not refused for that."""
     capacities = [room(0, 0, left=(100, 0)), room(1, 0, left=(100, 0))]
-    assert "places of 2 cards must be taken" in refusal(pod((50, 2)), capacities)
+    assert "devices of 2 cards must be reused" in refusal(pod((50, 2)), capacities)
     assert planned(pod((50, 2)), capacities, guaranteed=False) == {"c0": [0]}
 
 
@@ -297,11 +297,12 @@ def test_a_refusal_says_for_each_card_why_not_and_counts_those_that_fit() -> Non
     bound = pod((50, 4), fixed=(0,), must=(1,))
     assert refusal(bound, [room(0), room(1, 10)]) == (
         "no card fits 50 cores and 4 memory blocks: 0 of 1 cards found; "
-        "GPU-0: the kubelet hands on places of another card; "
+        "GPU-0: the kubelet reuses devices of another card; "
         "GPU-1: the container's other resource is on another card"
     )
     assert refusal(pod((50, 4), must=(0, 1)), [room(0), room(1)]) == (
-        "no card fits 50 cores and 4 memory blocks: places of 2 cards must be taken; 2 cards: fits"
+        "no card fits 50 cores and 4 memory blocks: devices of 2 cards must be reused; "
+        "2 cards: fits"
     )
 
 
@@ -318,7 +319,7 @@ def test_cards_that_lack_the_same_are_told_of_together() -> None:
 @pytest.mark.parametrize(("memory", "told"), [(40, False), (41, True)])
 def test_more_memory_than_whole_cards_have_is_said(memory: int, told: bool) -> None:
     capacities = [room(each, unhealthy="Xid 79") for each in range(4)]
-    last = "; no card has more than 10 blocks, and whole cards have all of theirs"
+    last = "; no card has more than 10 blocks, and whole cards have all their memory"
     assert refusal(pod((400, memory)), capacities).endswith(last) == told
 
 
@@ -352,7 +353,7 @@ def _check(
     found: Sequence[ContainerPlan], containers: Sequence[ContainerDemand], rooms: Sequence[Room]
 ) -> None:
     """Never over capacity, never a split share, never memory beside the cores."""
-    used = HeldAmounts.nothing_of([each.free for each in rooms])
+    used = HeldAmounts.none_held([each.free for each in rooms])
     for asked, assignment in zip(containers, found, strict=True):
         assert len(set(assignment.cards)) == len(assignment.cards) == asked.demand.cards
         fresh = zip(assignment.cards, assignment.fresh, strict=True)

@@ -117,7 +117,7 @@ BRIDGED = node(
 def test_cards_hold_together_by_nvlinks_or_by_their_numa_node(
     link: str, cards: tuple[int, ...], expected: bool
 ) -> None:
-    assert Links(BRIDGED).hold_together(cards, link) == expected
+    assert Links(BRIDGED).fulfils(cards, link) == expected
 
 
 @given(st.data())
@@ -131,7 +131,7 @@ def test_a_set_that_holds_together_is_found_if_and_only_if_there_is_one(
     size, link = data.draw(st.integers(2, 6)), data.draw(st.sampled_from(["nvlink", "numa"]))
     best = links.best(size, names, free=set(names), link=link)
     every = combinations(names, size)
-    assert links.hold_together(best, link) == any(links.hold_together(each, link) for each in every)
+    assert links.fulfils(best, link) == any(links.fulfils(each, link) for each in every)
 
 
 def test_where_there_are_too_many_sets_to_look_at_they_are_grown_card_by_card() -> None:
@@ -180,7 +180,7 @@ def test_the_best_set_is_the_one_that_looking_at_all_of_them_finds(
 
     def rank(found: Sequence[int]) -> tuple[int, ...]:
         worst, total = links.quality(found)
-        away = sum(links.lost_with(each, free) for each in found)
+        away = sum(links.lost_score(each, free) for each in found)
         return -worst, -total, away, sum(cost[each] for each in found)
 
     every = [found for found in combinations(cards, size) if must <= set(found)]

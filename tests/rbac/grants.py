@@ -98,7 +98,7 @@ def _program(container: Json) -> str:
     """Return the word after ``-m``, else the first."""
     said = words(container)
     run = said[said.index("-m") + 1] if "-m" in said[:-1] else (said or [""])[0]
-    return run.removesuffix(".keeper")
+    return run.removesuffix(".supervisor")
 
 
 def accounts(objects: Iterable[Json], program: str) -> set[Account]:

@@ -134,7 +134,7 @@ def test_what_fits_no_more_is_refused_in_words_and_nothing_is_sent(stage: Stage)
     for index in ("0", "1"):
         stage.create(f"b{index}", (50, 4), node="n1", annotations=hint(index))
     assert stage.refused() == "node n1: no card has 60 cores and 4 blocks free"
-    assert stage.refused(node="n9") == "node n9 is not known"
+    assert stage.refused(node="n9") == "node n9 is unknown"
     assert (stage.api.bindings, stage.results) == ([], ["refused", "refused"])
     assert stage.bind(node="n2") == "c0: 0"
 
@@ -166,7 +166,7 @@ def replaced(api: FakeApi) -> None:
         (lambda api: api.pods.clear(), GONE, "gone"),
         (replaced, GONE, "gone"),
         (lambda api: api.pods["a"].update(status={"phase": "Failed"}), "the pod has ended", "gone"),
-        (bound_to_n2, "the pod is bound to n2 already", "elsewhere"),
+        (bound_to_n2, "the pod is already bound to n2", "elsewhere"),
         (
             lambda api: setattr(api, "deaf", 1),
             "the pod cannot be read: API server: away",
@@ -187,7 +187,7 @@ def test_who_is_bound_there_already_is_bound(stage: Stage) -> None:
     """kube-scheduler's own request ran out of time, and it asks again."""
     stage.create("a", (30, 4), seen=False)
     stage.api.pods["a"]["spec"]["nodeName"] = "n1"
-    assert stage.bind() == "bound there already"
+    assert stage.bind() == "already bound to this node"
     assert (stage.api.bindings, stage.results) == ([], ["found"])
 
 
@@ -195,7 +195,7 @@ def test_who_is_bound_there_already_is_bound(stage: Stage) -> None:
 def test_a_binding_that_is_refused_frees_its_cards(stage: Stage, status: int) -> None:
     stage.create("a", (30, 4))
     stage.api.before = [fail(Rejected(status, "policy says no"))]
-    assert stage.refused() == "the API server refuses: policy says no"
+    assert stage.refused() == "the API server rejects it: policy says no"
     assert (stage.free(), stage.results, stage.state.assumed) == (FULL, ["rejected"], 0)
     assert stage.bind() == "c0: 0"
 
@@ -214,7 +214,7 @@ def test_a_binding_that_was_done_although_the_answer_was_lost_is_found(
 def test_a_binding_of_which_nobody_knows_keeps_its_cards(stage: Stage) -> None:
     stage.create("a", (30, 4))
     stage.api.before = [fail(Unavailable("read timed out"))]
-    text = "nobody knows whether the pod was bound: read timed out"
+    text = "it is unknown whether the pod was bound: read timed out"
     assert stage.refused() == text
     assert (stage.api.gets, stage.results) == (3, ["doubtful"])
     assert stage.free() == [(70, 28), (100, 32)]
@@ -239,7 +239,7 @@ def test_a_pod_in_doubt_that_had_been_bound_stays_where_it_is(stage: Stage) -> N
     ("change", "text", "result"),
     [
         (bound_to_n2, "the pod is bound to n2: conflict", "elsewhere"),
-        (lambda api: None, "the API server refuses: conflict", "rejected"),
+        (lambda api: None, "the API server rejects it: conflict", "rejected"),
         (lambda api: api.pods.clear(), f"{GONE}: conflict", "gone"),
         (replaced, f"{GONE}: conflict", "gone"),
     ],
@@ -271,7 +271,7 @@ def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
     stage.create("a", (30, 4))
 
     async def meanwhile() -> None:
-        with pytest.raises(BindError, match=r"^a binding of this pod is under way$"):
+        with pytest.raises(BindError, match=r"^a binding of this pod is in progress$"):
             await stage.ask()
 
     stage.api.before = [meanwhile]
@@ -282,7 +282,7 @@ def test_a_pod_is_bound_once_at_a_time(stage: Stage) -> None:
 def test_a_search_that_gives_up_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler.binding.plan_pod", lambda *_args, **_given: None)
     stage.create("a", (30, 4))
-    assert stage.refused() == "node n1: no place was found in time"
+    assert stage.refused() == "node n1: the search for cards was given up"
 
 
 def test_a_plan_that_cannot_be_is_told(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

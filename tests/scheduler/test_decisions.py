@@ -60,10 +60,10 @@ def test_a_decision_lasts_as_long_as_the_room(
 def test_only_so_many_kinds_of_pods_are_remembered(
     decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MOST_SHAPES", 2)
+    monkeypatch.setattr(module, "_MOST_CLASSES", 2)
     for cores in (10, 20, 10, 30):
         decisions.filter(a_pod("a", (cores, 4)), ["n1"])
-    assert [shape.asked[0] for shape in decisions._tables] == [10, 30]
+    assert [shape.peak[0] for shape in decisions._tables] == [10, 30]
 
 
 def test_nodes_that_are_not_known_are_not_remembered(decisions: Decisions) -> None:

@@ -79,7 +79,7 @@ def test_a_replica_whose_thread_has_ended_is_to_be_started_again(
 
 def test_a_replica_is_ready_once_in_step_and_gives_the_lease_back(settings: Settings) -> None:
     extender = Extender(settings, Metrics())
-    assert extender.not_ready() == "not in step yet: nodes and pods are being listed"
+    assert extender.not_ready() == "not ready yet: nodes and pods are being listed"
     extender.start()
     eventually(lambda: not extender.not_ready(), "it is ready")
     eventually(lambda: not extender.leadership.not_binding(), "it binds")

@@ -121,7 +121,7 @@ def test_who_does_not_lead_filters_and_binds_nothing(stage: Stage) -> None:
 
 def test_who_is_not_in_step_decides_nothing(stage: Stage) -> None:
     stage.in_step = False
-    text = "gpu-turnstile: not in step yet: nodes and pods are being listed"
+    text = "gpu-turnstile: not ready yet: nodes and pods are being listed"
     assert stage.post("filter", ARGS)["Error"] == text
 
 
@@ -183,7 +183,7 @@ def test_without_its_certificate_nobody_is_answered_but_probes() -> None:
     answer = stage.client.post("/bind", json=BINDING)
     assert (answer.status_code, answer.text) == (
         403,
-        "a client certificate of --client-ca is needed\n",
+        "a client certificate issued by --client-ca is needed\n",
     )
     assert stage.client.get("/healthz").text == "ok\n"
     assert stage.client.get("/readyz").status_code == 200

@@ -75,14 +75,12 @@ def stage() -> Stage:
 
 
 def test_a_new_leader_binds_once_it_has_listed_the_pods_anew(stage: Stage) -> None:
-    assert stage.leadership.not_binding() == "not the leader: nobody holds the lease"
+    assert stage.leadership.not_binding() == "not the leader: no replica holds the lease"
     stage.turn()
     assert stage.leadership.first_step.is_set()
     assert stage.leadership.leads
     assert stage.watches.asked == 1
-    assert stage.leadership.not_binding() == (
-        "the leader is not in step yet: pods are being listed"
-    )
+    assert stage.leadership.not_binding() == ("the leader is not ready yet: pods are being listed")
     stage.watches.listed = 1
     stage.turn()
     assert stage.leadership.not_binding() == ""
@@ -100,9 +98,7 @@ def test_a_term_that_ends_and_another_one_list_again(stage: Stage) -> None:
     stage.leases.error = None
     stage.turn()
     assert stage.watches.asked == 2
-    assert stage.leadership.not_binding() == (
-        "the leader is not in step yet: pods are being listed"
-    )
+    assert stage.leadership.not_binding() == ("the leader is not ready yet: pods are being listed")
 
 
 def test_the_leader_writes_itself_into_the_slice_and_does_so_again(stage: Stage) -> None:

@@ -46,7 +46,7 @@ def _of_node(**changed: object) -> bytes:
 
 NULL, LIST, SEVEN = "Invalid value: null", "Invalid value: a list", "Invalid value: 7"
 MAPPING, NODE = "must be a mapping", "must be the name of a node"
-ONE = "NodeNames, Nodes: must be one of them"
+ONE = "NodeNames, Nodes: must be exactly one of them"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ ONE = "NodeNames, Nodes: must be one of them"
     [
         (b"{", "body: is not JSON: Expecting property name enclosed in double quotes"),
         (b"[]", f"body: {LIST}: must be ExtenderArgs"),
-        (body({"pod": POD}), 'body: "pod" is no field of ExtenderArgs: must be Pod, Nodes'),
+        (body({"pod": POD}), 'body: "pod" is not a field of ExtenderArgs: must be Pod, Nodes'),
         (body({"NodeNames": []}), f"Pod: {NULL}: must be a pod"),
         (body({**ARGS, "Pod": {}}), f"Pod.metadata: {NULL}: {MAPPING}"),
         (_of_pod(metadata={"uid": 7}), f"Pod.metadata.uid: {SEVEN}: must be text"),
@@ -64,8 +64,8 @@ ONE = "NodeNames, Nodes: must be one of them"
         ),
         (_of_pod(spec=7), f"Pod.spec: {SEVEN}: {MAPPING}"),
         (_of_pod(spec={"nodeName": 7}), f"Pod.spec.nodeName: {SEVEN}: must be text"),
-        (body({"Pod": POD}), f"{ONE}, neither is there"),
-        (body({**ARGS, "Nodes": {"items": []}}), f"{ONE}, both are there"),
+        (body({"Pod": POD}), f"{ONE}, found neither"),
+        (body({**ARGS, "Nodes": {"items": []}}), f"{ONE}, found both"),
         (body({**ARGS, "NodeNames": "n1"}), 'NodeNames: Invalid value: "n1": must be a list'),
         (body({**ARGS, "NodeNames": ["n1", None]}), f"NodeNames[1]: {NULL}: {NODE}"),
         (body({**ARGS, "NodeNames": ["a,b"]}), f'NodeNames[0]: Invalid value: "a,b": {NODE}'),
@@ -96,7 +96,7 @@ def test_what_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TooLarge, match=r"^body: must be at most 16384 bytes$"):
         decode_binding(b" " * 20_000)
     monkeypatch.setattr(protocol, "LARGEST_NAMES", 10)
-    with pytest.raises(TooLarge, match=r"^body: must be at most 10 bytes where nodes come by name"):
+    with pytest.raises(TooLarge, match=r"^body: must be at most 10 bytes with NodeNames"):
         decode_args(body(ARGS))
 
 

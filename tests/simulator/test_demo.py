@@ -95,7 +95,7 @@ def test_the_demo_shows_requests_allocations_and_what_another_rule_would_have_do
     # Without the extender chance decides how many fail; with it none may.
     failed = r": (\d+) of 27 pods without the scheduler extender, 0 with it"
     assert int(re.findall(failed, done.stdout)[0]) > 0
-    waits = r"^Pod default/wants-more-\d waits: no card has 90 cores and 96 blocks free"
+    waits = r"^Pod default/wants-more-\d is pending: no card has 90 cores and 96 blocks free"
     assert re.search(waits, done.stdout, re.MULTILINE)
     assert "All checks passed" in done.stdout
     assert "make demo V=1" in done.stdout
@@ -132,7 +132,7 @@ def test_a_page_says_how_to_ask_its_cluster_and_ends_when_a_program_of_it_ends()
         asked = subprocess.run(
             command, shell=True, capture_output=True, text=True, timeout=DEADLINE_S, check=True
         )
-        assert re.match(r"Pod default/wants-more-\d waits: no card has 90 cores", asked.stdout)
+        assert re.match(r"Pod default/wants-more-\d is pending: no card has 90 cores", asked.stdout)
         os.kill(_child(page.pid, "serve"), signal.SIGTERM)
         assert page.wait(DEADLINE_S) == 1
         assert "error: view has died" in page.stdout.read()

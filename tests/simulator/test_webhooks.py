@@ -101,7 +101,7 @@ def test_a_gpu_pod_copied_without_its_limits_is_cleared_and_its_author_told(
     copy["metadata"]["annotations"] = notes | {NAMES.gpu_allocation: "{}", "a": "b"}
     answer = urllib3.request("POST", server.url + PODS, json=copy)
     assert answer.headers.getlist("Warning") == [
-        f'299 - "metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod asks for no GPU"'
+        f'299 - "metadata.annotations[{NAMES.gpu_allocation}]: dropped, the pod requests no GPU"'
     ]
     assert client.get(f"{PODS}/copy")["metadata"]["annotations"] == {"a": "b"}
 
@@ -142,7 +142,7 @@ def test_the_author_of_a_workload_is_told_at_once(
     assert caught.value.message.endswith(
         f"{workload[3]}.spec.containers[0].resources.limits[tencent.com/vcuda-core]: "
         'Invalid value: "150": more than one card must be a multiple of 100 '
-        "(100 is one whole card): ask for 100 or 200"
+        "(100 is one whole card): request 100 or 200"
     )
     _, right = _workload(workload, GPU)
     client.create(collection, right)

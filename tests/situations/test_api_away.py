@@ -96,9 +96,14 @@ class Site:
 
     def outlast(self) -> None:
         """Wait until the agent has tried everything several times and failed."""
-        lists, patches = self.said("no pods from the API server"), self.said("allocation waits")
+        lists, patches = (
+            self.said("no pods from the API server"),
+            self.said("allocation write failed, will retry"),
+        )
         eventually(lambda: self.said("no pods from the API server") >= lists + 3, "lists fail")
-        eventually(lambda: self.said("allocation waits") >= patches + 5, "patches fail")
+        eventually(
+            lambda: self.said("allocation write failed, will retry") >= patches + 5, "patches fail"
+        )
 
     def said(self, message: str) -> int:
         """How often the agent has logged this."""

@@ -79,7 +79,7 @@ def test_a_pod_that_nobody_can_know_is_refused_and_the_next_one_is_fine() -> Non
         assert said_to(node, "uid-static") == (
             "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc "
             "failed with err: rpc error: code = FailedPrecondition desc = gpu-turnstile: "
-            f"{asked_first(node)}, but no waiting container asks for that; waiting: none, "
+            f"no container waits for {asked_first(node)}; waiting: none, "
             "which is unexpected"
         )
         node.admit([a_pod("next")])
@@ -90,9 +90,7 @@ def test_a_pod_that_nobody_can_know_is_refused_and_the_next_one_is_fine() -> Non
 def asked_first(node: SimulatedNode) -> str:
     """What the kubelet came with first, its dice decide: cores or memory."""
     resource = node.kubelet.trace.rpcs("GetPreferredAllocation")[0].resource
-    return {"core": "10 places of core", "memory": "4 places of memory"}[
-        resource.rpartition("-")[2]
-    ] + " were asked for"
+    return {"core": "10 cores", "memory": "4 memory blocks"}[resource.rpartition("-")[2]]
 
 
 def test_without_the_checkpoint_everything_starts_unproven() -> None:

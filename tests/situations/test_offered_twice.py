@@ -137,7 +137,7 @@ def test_places_allocated_without_asking_are_refused_and_the_next_pod_is_fine(se
         else:
             assert said_to(node, "uid-greedy") == (
                 "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition "
-                "desc = gpu-turnstile: 40 places of core are held by another container: "
+                "desc = gpu-turnstile: 40 cores are held by another container: "
                 f"{', '.join(held[:3])}, {ENDS}"
             )
         node.admit([a_pod("next", gpu("c0", 30, 1))])

@@ -60,7 +60,7 @@ def test_a_static_pod_without_a_mirror_is_named_by_what_list_shows(seed: int) ->
         # What it asks for is not known: called a guess, though nobody else can be asking.
         assert node.diary.counts["prefer by order"] == 4
         assert node.diary.counts["prefer by witness"] == 0
-        assert node.diary.counts["unadvised"] == 4
+        assert node.diary.counts["without_wishes"] == 4
         assert_next_is_right(node)
 
 
@@ -211,7 +211,7 @@ def test_a_pod_that_another_plugin_served_before_us_is_left_alone() -> None:
         assert refusal.call == "prestart"
         assert refusal.reason.startswith('device ID "vcuda-')
         assert refusal.reason.endswith(
-            "is not <card uuid>::<place>: it was not given out by this agent"
+            "is not <card uuid>::<number>: it does not come from this agent"
         )
         node.admit([a_pod("second")])
         assert_right(node, "uid-second")

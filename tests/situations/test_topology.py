@@ -75,7 +75,7 @@ def test_cards_that_must_be_of_one_numa_node_are_or_the_pod_is_refused_in_words(
     with a_node(cards=4) as node:
         node.admit([a_pod("share", gpu("c0", 30, 4))])
         node.admit([a_pod("three", gpu("c0", 300), annotations=wish, at=1)])
-        why = "no 3 of the 3 that do are of one NUMA node (gpu-link: numa)"
+        why = "no 3 of 3 fitting cards are on one NUMA node (gpu-link: numa)"
         assert why in said_to(node, "uid-three")
         node.admit([a_pod("pair", gpu("c0", 200), annotations=wish, at=2)])
         assert_right(node, "uid-share", "uid-pair")

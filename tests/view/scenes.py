@@ -33,7 +33,7 @@ def stamps(node: str = "", at: int = STAMPED) -> dict[str, str]:
 
 
 def running(name: str, limit: tuple[int, int], node: str, card: int, **pod: Any) -> Json:
-    """A pod that runs on one card, by the agent's record."""
+    """A pod that runs on one card, reported by the agent."""
     cores, blocks = limit
     uuids = tuple(f"GPU-{node}-{card + each}" for each in range(max(cores // 100, 1)))
     annotations = {**stamps(node), **record(c0=(uuids, cores, blocks))}
@@ -68,7 +68,7 @@ def refused(name: str, limit: tuple[int, int], node: str, text: str) -> Json:
 
 
 def plain(name: str) -> Json:
-    """A pod that asks for no GPU."""
+    """A pod that requests no GPU."""
     obj = make_pod(name, phase="Running")
     obj["spec"]["containers"] = [{"name": "c0", "image": "none"}]
     return obj
@@ -110,7 +110,7 @@ def nodes() -> list[Json]:
 
 
 def free(node: Json, cores: int = 100, blocks: int = 32) -> Json:
-    """The node with another last word of its agent on what is free of each card."""
+    """The node with other free amounts of each card, as its agent last reported them."""
     annotations = node["metadata"]["annotations"]
     annotations[NAMES.gpu_cards] = annotations[NAMES.gpu_cards].replace(
         '"freeCores":0,"freeBlocks":0', f'"freeCores":{cores},"freeBlocks":{blocks}'
@@ -149,7 +149,7 @@ def denied() -> Json:
 
 
 def events() -> list[Json]:
-    """What was told."""
+    """All Events."""
     late = next(each for each in pods() if each["metadata"]["name"] == "late")
     text = "no card fits 90 cores and 4 memory blocks: GPU-n1-0: 40 of 90 cores free"
     return [event(late, "GPURefused", text, "gpu-turnstile"), denied()]

@@ -190,7 +190,7 @@ def test_reviews_are_answered_only_to_verified_clients_where_that_is_asked_for(
     client = client_of(create_app(handler))
     response = client.post(path, json=review)
     assert response.status_code == 403
-    assert _line(response) == "client certificate: Required value: of the CA in --client-ca"
+    assert _line(response) == "client certificate: Required value: issued by --client-ca"
     verified = client.post(path, json=review, environ_overrides={VERIFIED: True})
     assert verified.status_code == 200
     for probe in ("/healthz", "/readyz", "/metrics"):

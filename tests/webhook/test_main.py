@@ -116,5 +116,5 @@ def test_a_gunicorn_of_somebody_elses_checks_clients_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("GPU_TURNSTILE_WEBHOOK_CLIENT_CA", "/ca.crt")
-    with pytest.raises(SettingsError, match=r"^--client-ca: is not served here: gunicorn has "):
+    with pytest.raises(SettingsError, match=r"^--client-ca: not supported here: use gunicorn's "):
         application()

@@ -174,7 +174,7 @@ def test_reviews_need_the_certificate_of_the_client_ca_and_probes_do_not(
     with running(certificates, tmp_path, "--client-ca", str(tmp_path / "clients.crt")) as webhook:
         assert webhook.post(body) == (
             403,
-            "client certificate: Required value: of the CA in --client-ca\n",
+            "client certificate: Required value: issued by --client-ca\n",
         )
         known = webhook.tls()
         authority.issue_cert("apiserver").configure_cert(known)

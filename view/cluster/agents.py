@@ -1,4 +1,4 @@
-"""What agents measure, read through the API server's proxy to their pods."""
+"""Reads the agents' metrics through the API server's proxy to their pods."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ from common.apiserver.client import Client, Json, object_path, quoted
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
 from view.cluster.collections import pages
-from view.model.usage import PREFIX, MetricSample, NodeUsage, read_use
+from view.model.usage import PREFIX, MetricSample, NodeUsage, read_usage
 
 AGENT_NAMESPACE = "gpu-turnstile-node"
 _LABEL, _NAME = "app.kubernetes.io/name", "gpu-turnstile-agent"
@@ -16,18 +16,17 @@ _SECONDS = 5.0
 _AT_ONCE = 16
 
 
-def read_uses(
+def read_usages(
     api: Client, namespace: str = AGENT_NAMESPACE, nodes: Sequence[str] | None = None
 ) -> tuple[NodeUsage, ...]:
-    """Ask agents what they measure.
+    """Read the usage from all agents, or those on *nodes*.
 
     Returns:
-        One answer for each node with an agent, sorted; an agent that does not answer is one with
-        a problem.
+        The usage of each node with an agent, sorted; if its agent does not respond, with a problem.
 
     Raises:
         Rejected: the agents' pods may not be listed.
-        Unavailable: no usable answer from the API server.
+        Unavailable: the API server does not respond usably.
     """
     running = [
         pod
@@ -41,32 +40,32 @@ def read_uses(
     if not running:
         return ()
     with ThreadPoolExecutor(min(len(running), _AT_ONCE)) as pool:
-        answers = list(pool.map(lambda pod: _ask(api, namespace, pod), running))
+        usages = list(pool.map(lambda pod: _read_node(api, namespace, pod), running))
     by_node: dict[str, NodeUsage] = {}
-    for answer in answers:  # of two, one is ending, or waits for that
-        before = by_node.get(answer.node)
+    for usage in usages:  # of two agents on a node, one is stopping or waits for the other
+        before = by_node.get(usage.node)
         if before is None or before.problem:
-            by_node[answer.node] = answer
+            by_node[usage.node] = usage
     return tuple(use for _, use in sorted(by_node.items()))
 
 
-def _ask(api: Client, namespace: str, pod: Json) -> NodeUsage:
+def _read_node(api: Client, namespace: str, pod: Json) -> NodeUsage:
     node = pod["spec"]["nodeName"]
     try:
-        return read_use(node, read_metrics(api, namespace, pod))
+        return read_usage(node, read_metrics(api, namespace, pod))
     except (Rejected, Gone, Unavailable, ValueError) as error:
-        return NodeUsage(node, f"its agent cannot be asked: {error}")
+        return NodeUsage(node, f"the metrics of its agent cannot be read: {error}")
 
 
 def read_metrics(
     api: Client, namespace: str, pod: Json, prefix: str = PREFIX
 ) -> list[MetricSample]:
-    """Ask a pod of ours for its metrics, at its port ``http`` or ``https``.
+    """Read the metrics of one of our pods, from its port ``http`` or ``https``.
 
     Raises:
-        Rejected: it may not be asked.
-        Unavailable: it does not answer.
-        ValueError: it answers with something else.
+        Rejected: the metrics may not be read.
+        Unavailable: the pod does not respond.
+        ValueError: the response is not a page of metrics.
     """
     port, scheme = _PORT, ""
     for container in pod["spec"].get("containers") or ():
@@ -80,12 +79,12 @@ def read_metrics(
 
 
 def parse_samples(text: str, prefix: str = PREFIX) -> list[MetricSample]:
-    """Read metrics in Prometheus' text format; only those with a prefix, by default of agents.
+    """Parse metrics in Prometheus' text format, only those with a prefix (by default the agents').
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the text is not in this format.
     """
-    # What serves metrics comes with it; most commands read none.
+    # Imported late: it is slow to import, and most commands read no metrics.
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415
 
     return [
@@ -97,9 +96,9 @@ def parse_samples(text: str, prefix: str = PREFIX) -> list[MetricSample]:
 
 
 def _is_agent(pod: Json) -> bool:
-    """Return whether a pod is an agent, of whichever DaemonSet: pools of nodes may have their own.
+    """Return whether a pod is an agent, by its label or by the command of a container.
 
-    By the label of ours, or by what a container of it runs.
+    Its DaemonSet may have any name: pools of nodes may have their own.
     """
     commands = [
         [*(each.get("command") or ()), *(each.get("args") or ())]

@@ -1,4 +1,4 @@
-"""The collections that are read: which, by which rights, and how they are followed."""
+"""Collections of objects: how each is listed and watched, also with few permissions."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,29 +13,29 @@ from view.model.reports import Gap
 from view.model.words import clamp
 
 _PAGE = "500"
-"""A page is held in memory as a whole; by pages, progress can be shown."""
+"""Objects per page: a page is in memory as a whole, and progress is shown per page."""
 
 _QUIET_WATCH_SECONDS = "60"
-"""Events are not in the API server's watch cache, and only that sends bookmarks. Such a watch is
-ended by the server before it would be taken for dead."""
+"""Timeout of a watch on Events. Only the API server's watch cache sends bookmarks, and it does not
+hold Events: without a timeout the client would take a silent watch for broken."""
 
 FORBIDDEN = 403
-_MOST_ASKED = 50
-"""Nodes that are read one by one where they may not be listed."""
+_MOST_SINGLE_NODES = 50
+"""Nodes that are read one by one if they may not be listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """What is read."""
+    """Which objects are read."""
 
     what: Annotated[str, "``nodes``, ``pods`` or ``events``."]
     selector: Annotated[str, "field selector; empty for all."] = ""
     labels: Annotated[str, "label selector; empty for all."] = ""
     namespace: Annotated[
-        str, "the only one; empty for all, or for one where all may not be read."
+        str, "the only namespace; empty for all, or for one if all may not be read."
     ] = ""
     chosen: Annotated[
-        bool, "whether it is about what the user chose, besides what is read anyway."
+        bool, "whether it has the user's selectors: it is read besides the others."
     ] = False
 
 
@@ -43,35 +43,35 @@ NODES = ResourceKind("nodes")
 PODS = ResourceKind("pods")
 OWN_EVENTS = ResourceKind("events", "source=gpu-turnstile")
 DENIED_EVENTS = ResourceKind("events", "reason=FailedCreate")
-"""By a controller: pods that it cannot create, because a webhook or policy refuses them, too."""
+"""Events of controllers that cannot create pods, among others because a webhook denies them."""
 
 ALL = (NODES, PODS, OWN_EVENTS, DENIED_EVENTS)
 
 Sink = Callable[[ResourceKind, str, Json], None]
-"""Takes what happened to an object: kind, ``PUT`` or ``DROP``, and the object."""
+"""Called for each change of an object: kind, ``PUT`` or ``DROP``, and the object."""
 
 Progress = Callable[[str, int], None]
-"""Told how many objects of which kind have been read so far."""
+"""Called with a resource and how many objects of it have been read so far."""
 
 
 def events_of(namespace: str, name: str) -> ResourceKind:
-    """Return the Events of one pod, those of scheduler and kubelet too."""
+    """Return the kind for all Events about one pod, also those of scheduler and kubelet."""
     selector = f"involvedObject.kind=Pod,involvedObject.name={name}"
     return ResourceKind("events", selector, namespace=namespace)
 
 
-def shortly(error: Exception) -> str:
-    """Return why the API server is not heard, the same text for the same trouble."""
+def short_reason(error: Exception) -> str:
+    """Return why the API server is unreachable; equal errors give the same text."""
     text = str(error)
-    known = {"timed out": "no answer in time", "refused": "connection refused"}
-    found = (words for sign, words in known.items() if sign in text)
+    known = {"timed out": "no response in time", "refused": "connection refused"}
+    found = (reason for sign, reason in known.items() if sign in text)
     return next(found, clamp(text.removeprefix("API server: "), 200))
 
 
 def pages(
     api: Client, path: str, query: Mapping[str, str], within: float | None = None
 ) -> Iterator[tuple[list[Json], str]]:
-    """Yield the pages of a list: objects and the version to watch from."""
+    """Yield the pages of a list: objects, and the resource version to watch from."""
     more = ""
     while True:
         wanted = {**query, "limit": _PAGE, **({"continue": more} if more else {})}
@@ -83,10 +83,10 @@ def pages(
 
 @dataclass
 class FollowedCollection:
-    """One collection, as :class:`common.apiserver.follower.Follower` follows it.
+    """One collection for :class:`common.apiserver.follower.Follower`.
 
-    Where all namespaces may not be read, one is. Where nodes may not be listed, those are read one
-    by one that pods are on. Where nothing may be read any more, nothing is known any more.
+    If all namespaces may not be read, one namespace is. If nodes may not be listed, the nodes of
+    known pods are read one by one. If nothing may be read any more, all objects are dropped.
     """
 
     api: Client
@@ -100,54 +100,54 @@ class FollowedCollection:
     listed: Annotated[bool, "whether it has been read once."] = False
     lost: Annotated[
         tuple[float, str] | None,
-        "since when it is not in step, by the clock, and why; ``None`` while it is.",
+        "unix time since which it is out of date, and why; ``None`` while it is current.",
     ] = None
     _narrow: bool = False
-    _read: str = ""  # the version of a list that nobody has watched from yet
+    _read: str = ""  # version of a list that no watch has continued yet
     _known: dict[str, Json] = field(default_factory=dict)
 
     def load(self) -> None:
-        """Read all objects once; a watch goes on from there."""
-        self._read = self._whole()
+        """Read all objects once; a watch continues from there."""
+        self._read = self._read_all()
 
     def list(self) -> str:
-        """Read all objects, unless they have just been; return the version to watch from.
+        """Read all objects, unless :meth:`load` just did; return the version to watch from.
 
         Raises:
-            Rejected: nothing of it may be read.
+            Rejected: the collection may not be read.
             Gone: its pages took too long.
-            Unavailable: no usable answer.
+            Unavailable: no usable response.
         """
         version, self._read = self._read, ""
-        with self._noticing():
-            return version or self._whole()
+        with self._tracking_loss():
+            return version or self._read_all()
 
     def watch(self, version: str) -> Iterator[tuple[str, Json]]:
-        """Stream events from a version on."""
+        """Yield the events since a version."""
         query = {**self._query, "resourceVersion": version}
         if self.kind.what == "events":
             query["timeoutSeconds"] = _QUIET_WATCH_SECONDS
-        with self._noticing():
+        with self._tracking_loss():
             yield from self.api.watch(self._path, query)
 
     def apply(self, kind: str, obj: Json) -> None:
-        """Take one event in."""
+        """Apply one event."""
         self._put(obj, drop=kind == "DELETED")
 
     @contextmanager
-    def _noticing(self) -> Iterator[None]:
-        """Record since when nothing is heard; a list that is read ends that.
+    def _tracking_loss(self) -> Iterator[None]:
+        """Set ``lost`` if a request fails; the next complete list resets it.
 
-        A right that is missing is a gap instead.
+        A missing permission is a gap instead.
         """
         try:
             yield
         except (Rejected, Unavailable) as error:
             if not isinstance(error, Rejected) or error.status != FORBIDDEN:
-                self.lost = (self.lost[0] if self.lost else time.time(), shortly(error))
+                self.lost = (self.lost[0] if self.lost else time.time(), short_reason(error))
             raise
 
-    def _whole(self) -> str:
+    def _read_all(self) -> str:
         self._narrow = False
         try:
             version, gap = self._list(), None
@@ -156,10 +156,10 @@ class FollowedCollection:
                 raise
             gap = Gap(self.kind.what, self.namespace, str(error))
             try:
-                version = self._with_less()
+                version = self._list_namespace()
             except Rejected:
                 before, self._known = self._known, {}
-                some = self.kind.what == "nodes" and self._single()
+                some = self.kind.what == "nodes" and self._read_single_nodes()
                 self._forget(before, self._known)
                 self.on_gap(self.kind, replace(gap, namespace="", some=some))
                 raise
@@ -167,17 +167,17 @@ class FollowedCollection:
         self.listed, self.lost = True, None
         return version
 
-    def _with_less(self) -> str:
-        """Read one namespace, as where not all may be read."""
+    def _list_namespace(self) -> str:
+        """Read one namespace, because all may not be read."""
         if self.kind.what == "nodes" or self.kind.namespace:
             raise Rejected(FORBIDDEN, "")
         self._narrow = True
         return self._list()
 
-    def _single(self) -> bool:
-        """Read the nodes that pods are on, one by one; return whether any may be read."""
+    def _read_single_nodes(self) -> bool:
+        """Read the nodes of known pods one by one; return whether any may be read."""
         found = False
-        for name in self.own_nodes()[:_MOST_ASKED]:
+        for name in self.own_nodes()[:_MOST_SINGLE_NODES]:
             try:
                 self._put(self.api.call("GET", f"/api/v1/nodes/{quoted(name)}", timeout=5.0))
             except (Rejected, Gone):
@@ -188,13 +188,13 @@ class FollowedCollection:
     def _list(self) -> str:
         before, self._known, count, version = self._known, {}, 0, ""
         try:
-            for objects, version in pages(self.api, self._path, self._query, self.within):  # noqa: B007 -- the last
+            for objects, version in pages(self.api, self._path, self._query, self.within):  # noqa: B007 -- of the last page
                 for obj in objects:
                     self._put(obj)
                 count += len(objects)
                 self.progress(self.kind.what, count)
         except (Rejected, Gone, Unavailable):
-            self._known = before | self._known  # to be dropped by the next list
+            self._known = before | self._known  # the next list drops those that are gone
             raise
         self._forget(before, self._known)
         return version
@@ -210,7 +210,7 @@ class FollowedCollection:
         uid = metadata.get("uid") or metadata["name"]
         if drop:
             self._known.pop(uid, None)
-        else:  # enough to drop it by
+        else:  # enough to drop the object later
             kept = {each: metadata.get(each) for each in ("uid", "namespace", "name")}
             self._known[uid] = {"metadata": kept, "involvedObject": obj.get("involvedObject")}
         self.sink(self.kind, "DROP" if drop else "PUT", obj)

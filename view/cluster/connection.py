@@ -1,4 +1,4 @@
-"""Credentials as ``kubectl`` finds them: flag, ``$KUBECONFIG``, home, or the pod's own account."""
+"""Finds credentials like ``kubectl``: flag, ``$KUBECONFIG``, home, or the pod's ServiceAccount."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 @dataclass(frozen=True, slots=True)
 class ClusterConnection:
-    """A client, and the namespace that is meant where none is named."""
+    """A client, and the namespace to use if none is given."""
 
     client: Client
     namespace: str
 
 
-def connect(  # noqa: PLR0913 -- what kubectl can be told, by keyword
+def connect(  # noqa: PLR0913 -- flags of kubectl, by keyword
     kubeconfig: str | None,
     context: str | None,
     environment: Mapping[str, str],
@@ -31,10 +31,10 @@ def connect(  # noqa: PLR0913 -- what kubectl can be told, by keyword
     user: str = "",
     groups: Sequence[str] = (),
 ) -> ClusterConnection:
-    """Read credentials; nothing is asked yet.
+    """Read credentials and return a client; no request is sent yet.
 
     Raises:
-        CredentialsError: there are none, or they cannot be used.
+        CredentialsError: there are no credentials, or they cannot be used.
     """
     path = _kubeconfig(kubeconfig, environment)
     headers = [("Impersonate-User", user)] * bool(user)
@@ -48,17 +48,17 @@ def contexts(kubeconfig: str | None, environment: Mapping[str, str]) -> list[str
     """Return the contexts of a kubeconfig.
 
     Raises:
-        CredentialsError: there is none, or it cannot be read.
+        CredentialsError: there is no kubeconfig, or it cannot be read.
     """
     path = _kubeconfig(kubeconfig, environment)
     return contexts_of(path) if path is not None else []
 
 
 def _kubeconfig(given: str | None, environment: Mapping[str, str]) -> Path | None:
-    """Find the kubeconfig; ``None`` in a pod that has none.
+    """Find the kubeconfig; ``None`` in a pod without one.
 
     Raises:
-        CredentialsError: there is none, or a file that was named does not exist.
+        CredentialsError: there is no kubeconfig, or a given file does not exist.
     """
     if given:
         if not Path(given).exists():

@@ -1,4 +1,4 @@
-"""What ``kubectl gpu doctor`` looks at, read side by side; whatever cannot be read is told."""
+"""Reads the facts for ``kubectl gpu doctor``, in parallel; what cannot be read is marked."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from view.model.doctor.facts import (
     Facts,
     Lease,
     ManagedObject,
-    Maybe,
+    OrUnread,
     ProgramPod,
     ReportedAllocation,
     Samples,
@@ -41,8 +41,8 @@ _NAME_LABEL = "app.kubernetes.io/name"
 _COMPONENT_LABEL = "app.kubernetes.io/component"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _PREFIX = "gpu_turnstile_"
-_ASKED = {AGENT: "agents", PROXY: "proxies", WEBHOOK: "webhooks", EXTENDER: "extenders"}
-"""Programs that are asked for their metrics, and where these are told."""
+_FACT_OF_PROGRAM = {AGENT: "agents", PROXY: "proxies", WEBHOOK: "webhooks", EXTENDER: "extenders"}
+"""Programs whose metrics are read, and the fact that gets them."""
 
 _SECONDS = 5.0
 _AT_ONCE = 32
@@ -63,86 +63,86 @@ _KINDS = {
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }
-"""Kinds of which something may be left over. Secrets are not read: they have keys in them."""
+"""Kinds of objects that may be left over. Secrets are not read: they hold keys."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def collect_facts(client: Client, names: Names, namespace: str, node: str | None = None) -> Facts:
-    """Read everything that the checks look at.
+    """Read all facts.
 
     Args:
         client: of the API server.
         names: the contract's names.
         namespace: where a pod is created as a dry run.
-        node: the only one whose programs are asked; ``None`` for all.
+        node: the only node whose programs' metrics are read; ``None`` for all.
 
     Returns:
-        What was read; a part that could not be read is :class:`UnreadSource`, with the API
-        server's words.
+        The facts; one that could not be read is an :class:`UnreadSource` with the API server's
+        message.
 
     Raises:
-        Unavailable: the API server does not answer at all.
+        Unavailable: the API server does not respond at all.
     """
     version = _version(client)
     parts: Mapping[str, Callable[[], Any]] = {
         "pods": lambda: _own_pods(client),
         "daemonsets": lambda: _daemonsets(client),
         "nodes": lambda: [read_node(each, names) for each in _all(client, "/api/v1/nodes")],
-        "mutating": lambda: _hooks(client),
+        "mutating": lambda: _webhooks(client),
         "policies": lambda: _policies(client),
-        "trial": lambda: _try_pod(client, names, namespace),
+        "dry_run": lambda: _create_dry_run(client, names, namespace),
         "lease": lambda: _lease(client),
-        "held": lambda: _held(client, names, node),
-        "owned": lambda: _owned(client),
+        "allocations": lambda: _allocations(client, names, node),
+        "managed": lambda: _managed_objects(client),
     }
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        begun = {part: pool.submit(_maybe, read) for part, read in parts.items()}
-        pods: Maybe[Sequence[Json]] = begun.pop("pods").result()
+        futures = {part: pool.submit(_maybe, read) for part, read in parts.items()}
+        pods: OrUnread[Sequence[Json]] = futures.pop("pods").result()
         found: dict[str, Any] = {
             **_metrics(client, pool, () if isinstance(pods, UnreadSource) else pods, node),
-            **{part: answer.result() for part, answer in begun.items()},
+            **{part: future.result() for part, future in futures.items()},
         }
-    daemonsets: Maybe[Mapping[str, Json]] = found.pop("daemonsets")
+    daemonsets: OrUnread[Mapping[str, Json]] = found.pop("daemonsets")
     return Facts(
         now=datetime.now(UTC),
         domain=names.domain,
         version=version,
-        programs=_made_of(pods, lambda pods: [_program(each) for each in pods]),
-        daemonsets=_made_of(daemonsets, _counts),
-        enforcement=_made_of(daemonsets, _enforcement),
+        programs=_derive(pods, lambda pods: [_program(each) for each in pods]),
+        daemonsets=_derive(daemonsets, _counts),
+        enforcement=_derive(daemonsets, _enforcement),
         **found,
     )
 
 
-# --- asking -----------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------
 
 
-def _version(client: Client) -> Maybe[str]:
-    """Ask first what every server answers: where none does, nothing else is worth asking."""
+def _version(client: Client) -> OrUnread[str]:
+    """Read the version first: every user may, and if it fails, all other requests would too."""
     try:
         return str(client.call("GET", "/version", timeout=_SECONDS)["gitVersion"])
     except (Rejected, Gone) as error:
         return UnreadSource(str(error))
     except KeyError as error:
-        return _other_answer(error)
+        return _unexpected(error)
 
 
-def _maybe(read: Callable[[], Maybe[T]]) -> Maybe[T]:
+def _maybe(read: Callable[[], OrUnread[T]]) -> OrUnread[T]:
     try:
         return read()
     except (Rejected, Gone, Unavailable) as error:
         return UnreadSource(str(error))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        return _other_answer(error)
+        return _unexpected(error)
 
 
-def _other_answer(error: Exception) -> UnreadSource:
-    return UnreadSource(f"the API server answered with something else: {error!r}")
+def _unexpected(error: Exception) -> UnreadSource:
+    return UnreadSource(f"unexpected response of the API server: {error!r}")
 
 
-def _made_of(part: Maybe[T], make: Callable[[T], Maybe[R]]) -> Maybe[R]:
+def _derive(part: OrUnread[T], make: Callable[[T], OrUnread[R]]) -> OrUnread[R]:
     return part if isinstance(part, UnreadSource) else _maybe(partial(make, part))
 
 
@@ -153,27 +153,30 @@ def _all(client: Client, path: str, query: Mapping[str, str] | None = None) -> I
 
 def _metrics(
     client: Client, pool: Executor, pods: Sequence[Json], only: str | None
-) -> Mapping[str, Mapping[str, Maybe[Samples]]]:
-    """Ask our programs, those on nodes by node and the others by pod."""
-    asked: list[tuple[str, str, Json]] = []
+) -> Mapping[str, Mapping[str, OrUnread[Samples]]]:
+    """Read the metrics of our programs: by node on GPU nodes, else by pod."""
+    targets: list[tuple[str, str, Json]] = []
     for pod in pods:
         component, node = _label(pod, _NAME_LABEL), pod["spec"].get("nodeName") or ""
         on_node = component in (AGENT, PROXY)
-        if component in _ASKED and node and not (on_node and only not in (None, node)):
-            asked.append((_ASKED[component], node if on_node else pod["metadata"]["name"], pod))
-    reads = [partial(_read_metrics, client, pod) for _, _, pod in asked]
-    found: dict[str, dict[str, Maybe[Samples]]] = {part: {} for part in _ASKED.values()}
-    for (part, key, _), samples in zip(asked, pool.map(_maybe, reads), strict=True):
-        if isinstance(
-            found[part].get(key, UnreadSource("")), UnreadSource
-        ):  # of two, one is ending
+        if component in _FACT_OF_PROGRAM and node and not (on_node and only not in (None, node)):
+            targets.append(
+                (_FACT_OF_PROGRAM[component], node if on_node else pod["metadata"]["name"], pod)
+            )
+    reads = [partial(_read_metrics, client, pod) for _, _, pod in targets]
+    found: dict[str, dict[str, OrUnread[Samples]]] = {
+        part: {} for part in _FACT_OF_PROGRAM.values()
+    }
+    for (part, key, _), samples in zip(targets, pool.map(_maybe, reads), strict=True):
+        # Of two pods on a node one is stopping: keep the metrics that could be read.
+        if isinstance(found[part].get(key, UnreadSource("")), UnreadSource):
             found[part][key] = samples
     return found
 
 
 def _read_metrics(client: Client, pod: Json) -> Samples:
     if not (pod.get("status") or {}).get("podIP"):
-        raise Unavailable("it has no address yet")
+        raise Unavailable("it has no IP address yet")
     return read_metrics(client, pod["metadata"]["namespace"], pod, prefix=_PREFIX)
 
 
@@ -197,17 +200,17 @@ def _program(pod: Json) -> ProgramPod:
     return ProgramPod(
         component=_label(pod, _NAME_LABEL),
         name=pod["metadata"]["name"],
-        node=pod["spec"].get("nodeName") or _wanted(pod["spec"]),
+        node=pod["spec"].get("nodeName") or _target_node(pod["spec"]),
         bound=bool(pod["spec"].get("nodeName")),
         image=pod["spec"]["containers"][0].get("image") or "",
         ready=ready,
-        why="" if ready else _why(status, conditions),
+        why="" if ready else _not_ready_reason(status, conditions),
         since=_time(last.get("lastTransitionTime")) if ready else None,
     )
 
 
-def _wanted(spec: Json) -> str:
-    """Name the node that a DaemonSet's pod waits for; empty for other pods."""
+def _target_node(spec: Json) -> str:
+    """Return the node for which a DaemonSet's pod is pending; empty for other pods."""
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in required.get("nodeSelectorTerms") or ():
@@ -217,25 +220,27 @@ def _wanted(spec: Json) -> str:
     return ""
 
 
-def _why(status: Json, conditions: Mapping[str, Json]) -> str:
+def _not_ready_reason(status: Json, conditions: Mapping[str, Json]) -> str:
     for each in (
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     ):
         for state in ("waiting", "terminated"):
-            told = (each.get("state") or {}).get(state)
-            if told and not (state == "terminated" and told.get("exitCode") == 0):
+            current = (each.get("state") or {}).get(state)
+            if current and not (state == "terminated" and current.get("exitCode") == 0):
                 last = (each.get("lastState") or {}).get("terminated") or {}
                 code = f", last exit code {last['exitCode']}" if "exitCode" in last else ""
-                # What waits after a crash says for how long; how it crashed is in the last state.
-                words = clamp((last or told).get("message"))
-                words = _CONTAINER_ID.sub("...", words)  # the same on all nodes is one finding
-                said = f"{each['name']}: {told.get('reason') or state}{code}"
-                return f"{said}: {words}" if words else said
+                # After a crash the waiting state has the back-off; the last state has the reason.
+                message = clamp((last or current).get("message"))
+                # Without container IDs equal messages of several nodes are one finding.
+                message = _CONTAINER_ID.sub("...", message)
+                text = f"{each['name']}: {current.get('reason') or state}{code}"
+                return f"{text}: {message}" if message else text
     for kind in ("PodScheduled", "Ready"):
-        told = conditions.get(kind) or {}
-        if told.get("status") != "True" and (told.get("message") or told.get("reason")):
-            return str(told.get("message") or told.get("reason"))
+        condition = conditions.get(kind) or {}
+        reason = condition.get("message") or condition.get("reason")
+        if condition.get("status") != "True" and reason:
+            return str(reason)
     return str(status.get("message") or status.get("phase") or "")
 
 
@@ -252,9 +257,9 @@ def _counts(daemonsets: Mapping[str, Json]) -> Mapping[str, DaemonSet]:
     }
 
 
-def _enforcement(daemonsets: Mapping[str, Json]) -> Maybe[str]:
+def _enforcement(daemonsets: Mapping[str, Json]) -> OrUnread[str]:
     if AGENT not in daemonsets:
-        return UnreadSource(f"there is no DaemonSet {AGENT}, which says it")
+        return UnreadSource(f"DaemonSet {AGENT}, which sets it, is missing")
     for container in daemonsets[AGENT]["spec"]["template"]["spec"]["containers"]:
         for each in container.get("env") or ():
             if each["name"] == "GPU_TURNSTILE_ENFORCEMENT":
@@ -275,7 +280,7 @@ def _lease(client: Client) -> Lease | None:
     )
 
 
-def _owned(client: Client) -> Sequence[ManagedObject]:
+def _managed_objects(client: Client) -> Sequence[ManagedObject]:
     return [
         ManagedObject(
             kind,
@@ -290,22 +295,26 @@ def _owned(client: Client) -> Sequence[ManagedObject]:
 
 
 def _release(obj: Json) -> tuple[str, str] | None:
-    """Name the Helm release that made an object, and its namespace."""
-    notes = obj["metadata"].get("annotations") or {}
-    name, namespace = (notes.get(f"meta.helm.sh/release-{each}") for each in ("name", "namespace"))
+    """Return name and namespace of the Helm release of an object."""
+    annotations = obj["metadata"].get("annotations") or {}
+    name, namespace = (
+        annotations.get(f"meta.helm.sh/release-{each}") for each in ("name", "namespace")
+    )
     return (name, namespace) if name and namespace else None
 
 
-# --- what pods hold ---------------------------------------------------------------------
+# --- allocations ------------------------------------------------------------------------
 
 
-def _held(client: Client, names: Names, node: str | None) -> Sequence[ReportedAllocation]:
+def _allocations(client: Client, names: Names, node: str | None) -> Sequence[ReportedAllocation]:
     query = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
-    return [held for pod in _all(client, "/api/v1/pods", query) for held in _held_by(pod, names)]
+    return [
+        each for pod in _all(client, "/api/v1/pods", query) for each in _allocations_of(pod, names)
+    ]
 
 
-def _held_by(pod: Json, names: Names) -> Iterator[ReportedAllocation]:
-    """Yield what a running pod holds; of one that begins or ends it changes between readings."""
+def _allocations_of(pod: Json, names: Names) -> Iterator[ReportedAllocation]:
+    """Yield the allocations of a running pod; while it starts or ends they may change any time."""
     metadata, spec = pod["metadata"], pod["spec"]
     text = (metadata.get("annotations") or {}).get(names.gpu_allocation)
     phase = (pod.get("status") or {}).get("phase")
@@ -330,7 +339,7 @@ def _held_by(pod: Json, names: Names) -> Iterator[ReportedAllocation]:
 # --- admission --------------------------------------------------------------------------
 
 
-def _hooks(client: Client) -> Sequence[WebhookEntry] | None:
+def _webhooks(client: Client) -> Sequence[WebhookEntry] | None:
     path = f"{_ADMISSION}/mutatingwebhookconfigurations/gpu-turnstile"
     found = client.find(path, timeout=_SECONDS)
     if found is None:
@@ -353,12 +362,12 @@ def _policies(client: Client) -> Mapping[str, bool]:
     return {name: name in bound for name in names if name.startswith("gpu-turnstile-")}
 
 
-def _try_pod(client: Client, names: Names, namespace: str) -> DryRun:
-    """Create a GPU pod as a dry run: the API server calls the webhook as for any other.
+def _create_dry_run(client: Client, names: Names, namespace: str) -> DryRun:
+    """Create a GPU pod as a dry run: the API server calls the webhook as for any other pod.
 
     Raises:
-        Rejected: this user may not create pods there.
-        Unavailable: no usable answer, and none of a webhook's failure either.
+        Rejected: this user may not create pods in the namespace.
+        Unavailable: no usable response, and not because of a failing webhook.
     """
     context: Json = {
         "allowPrivilegeEscalation": False,
@@ -381,17 +390,17 @@ def _try_pod(client: Client, names: Names, namespace: str) -> DryRun:
     }
     path = object_path("pods", namespace)
     try:
-        # A webhook that does not answer is given up by the API server after ten seconds.
-        made = client.call("POST", path, pod, timeout=15.0, query={"dryRun": "All"})
+        # The API server waits up to ten seconds for a webhook.
+        created = client.call("POST", path, pod, timeout=15.0, query={"dryRun": "All"})
     except Rejected as error:
         if error.status == FORBIDDEN and "cannot create resource" in str(error):
             raise
-        return DryRun(stamped=False, refused=str(error))
+        return DryRun(stamped=False, denied=str(error))
     except Unavailable as error:
         if "failed calling webhook" in str(error):
-            return DryRun(stamped=False, refused=str(error))
+            return DryRun(stamped=False, denied=str(error))
         raise
-    return DryRun(stamped=names.predicate_time in (made["metadata"].get("annotations") or {}))
+    return DryRun(stamped=names.predicate_time in (created["metadata"].get("annotations") or {}))
 
 
 def _time(text: str | None) -> datetime | None:

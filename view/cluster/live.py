@@ -1,4 +1,4 @@
-"""A cluster that is read once, or followed: lists and watches kept in a :class:`ClusterState`."""
+"""Reads or follows a cluster: lists and watches that update a :class:`ClusterState`."""
 
 import threading
 import time
@@ -20,26 +20,26 @@ from view.cluster.collections import (
     Progress,
     ResourceKind,
     events_of,
-    shortly,
+    short_reason,
 )
 from view.model.explanation import FitReport, PodExplanation
 from view.model.reports import ClusterReport, Freshness, Gap, Stage
 from view.model.state import ClusterState
 
 STALE_SECONDS = 10.0
-"""What is older than this may not be so any more, and is said to be old."""
+"""Data older than this is reported as stale."""
 
 _HEARTBEAT_SECONDS = 4.0
-"""From one question whether the API server is there to the next, and for its answer."""
+"""Interval and timeout of requests that check whether the API server responds."""
 
-_ANY_PATH = "/version"  # anybody may ask for it
+_ANY_PATH = "/version"  # every user may read it
 _OBJECT_SECONDS = 10.0
 
 
 class LiveCluster:
-    """The cluster as one account may see it. Safe to share between threads."""
+    """The cluster as one user may read it. Safe to share between threads."""
 
-    def __init__(  # noqa: PLR0913 -- what it reads and how, by keyword
+    def __init__(  # noqa: PLR0913 -- what it reads, by keyword
         self,
         api: Client,
         state: ClusterState,
@@ -49,26 +49,31 @@ class LiveCluster:
         kinds: Sequence[ResourceKind] = ALL,
         within: float | None = None,
     ) -> None:
-        """Prepare; nothing is asked yet.
+        """Prepare; no request is sent yet.
 
-        *state* belongs to this object from now on; *namespace* is read where not all may be, and a
-        page of a list takes no longer than *within* seconds.
+        Args:
+            api: client of the API server.
+            state: takes all objects; only this instance may use it from now on.
+            namespace: the one to read if all namespaces may not be read.
+            progress: called while lists are read.
+            kinds: the collections to read.
+            within: timeout of each page of a list, in seconds.
         """
         self._api = api
         self._state = state
         self._lock = threading.Lock()
-        # In this order: the collections are read side by side, and any may be refused first.
+        # In this order, although the collections are read in parallel and may fail in any order.
         self._gaps: dict[ResourceKind, Gap | None] = dict.fromkeys(kinds)
         self._changes = 0
         self._changed = threading.Condition(self._lock)
-        self._heard = 0.0
-        self._trouble = ""
+        self._last_response = 0.0
+        self._last_error = ""
         self._chosen: set[tuple[str, str]] | None = None
         self._make = partial(
             FollowedCollection,
             api,
             namespace=namespace,
-            sink=self._take,
+            sink=self._apply,
             on_gap=self._set_gap,
             own_nodes=self._own_nodes,
             within=within,
@@ -78,13 +83,13 @@ class LiveCluster:
             self._chosen = set()
 
     def load(self) -> None:
-        """Read everything once, the collections side by side; a watch goes on from there.
+        """Read all collections once, in parallel; a watch continues from there.
 
-        What may not be read is a gap of the report.
+        A collection that may not be read becomes a gap of the report.
 
         Raises:
-            Rejected: the API server says no, and not because of missing rights.
-            Unavailable: no usable answer.
+            Rejected: the API server rejects a request, but not for missing permissions.
+            Unavailable: no usable response.
         """
         began = time.time()
         with ThreadPoolExecutor(len(self._collections)) as pool:
@@ -92,11 +97,11 @@ class LiveCluster:
                 done.result()
         for each in self._collections:
             if each.kind == NODES and not each.listed:
-                _load(each)  # by now it is known which nodes pods are on
-        self._heard = began
+                _load(each)  # now the nodes of pods are known
+        self._last_response = began
 
     def follow(self, stop: threading.Event) -> list[threading.Thread]:
-        """Start to follow the cluster, each collection in a thread of its own."""
+        """Follow the cluster, each collection in its own thread."""
         threads = [
             threading.Thread(
                 target=Follower(each, trouble=f"no {each.kind.what} from the API server").run,
@@ -106,50 +111,50 @@ class LiveCluster:
             )
             for each in self._collections
         ]
-        threads.append(threading.Thread(target=self._listen, args=(stop,), daemon=True))
+        threads.append(threading.Thread(target=self._check_connection, args=(stop,), daemon=True))
         for thread in threads:
             thread.start()
         return threads
 
-    def _listen(self, stop: threading.Event) -> None:
-        """Ask the API server now and then whether it is there: a watch may be silent for long."""
+    def _check_connection(self, stop: threading.Event) -> None:
+        """Send requests to the API server now and then: a watch may be silent for long."""
         while not stop.is_set():
             began = time.time()
             try:
                 self._api.read_text(_ANY_PATH, timeout=_HEARTBEAT_SECONDS)
             except (Rejected, Gone):
-                pass  # it is there
+                pass  # it responds
             except Unavailable as error:
-                self._trouble, began = shortly(error), 0.0
-            self._heard = max(self._heard, began)
+                self._last_error, began = short_reason(error), 0.0
+            self._last_response = max(self._last_response, began)
             stop.wait(_HEARTBEAT_SECONDS)
 
     @property
     def freshness(self) -> Freshness:
-        """How old what is known is."""
-        found = [(self._heard, self._trouble)]
+        """Age of the data."""
+        found = [(self._last_response, self._last_error)]
         found += [each.lost for each in self._collections if each.lost and each.listed]
         at, why = min(found)
         if not at or time.time() - at <= STALE_SECONDS:
             return Freshness(at)
-        return Freshness(at, f"the API server is not heard ({why or 'no answer in time'})")
+        return Freshness(at, f"the API server is unreachable ({why or 'no response in time'})")
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What nothing can be said without, and is being read: nodes, pods."""
+        """Required collections that are still being read: nodes, pods."""
         needed = [each for each in self._collections if each.kind in (NODES, PODS)]
         return tuple(
             each.kind.what for each in needed if not each.listed and not self._gaps[each.kind]
         )
 
-    def chose(self, namespace: str, name: str) -> bool:
-        """Return whether the user's selectors match an object; all where there are none."""
+    def matches(self, namespace: str, name: str) -> bool:
+        """Return whether the user's selectors match an object; true without selectors."""
         with self._lock:
             return self._chosen is None or (namespace, name) in self._chosen
 
     @property
     def version(self) -> int:
-        """How many changes have come in."""
+        """Number of changes so far."""
         with self._lock:
             return self._changes
 
@@ -157,52 +162,52 @@ class LiveCluster:
         """Wait until there are more changes than *version*, or for *timeout* seconds.
 
         Returns:
-            How many changes have come in by then.
+            The number of changes by then.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._changes > version, timeout)
             return self._changes
 
     def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
-        """Return the cluster as it is now, with the pods in some stages."""
+        """Return a report on the cluster, with the pods in these stages."""
         with self._lock:
             return self._state.report(stages)
 
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
-        """Return one pod's way; ``None`` where no such pod asks for GPUs."""
+        """Explain one pod; ``None`` if no pod of this name requests GPUs."""
         with self._lock:
             return self._state.explain(namespace, name)
 
     def fit(self, *manifests: Mapping[str, Any]) -> tuple[FitReport, ...]:
-        """Return whether and where pods would fit together that are not created yet.
+        """Return whether and where the pods of manifests would fit, all together.
 
         Raises:
-            InvalidManifest: one is no pod and no workload, or asks for no GPU.
+            InvalidManifest: one is not a pod or workload, or its pods request no GPU.
         """
         with self._lock:
             return self._state.fit(*manifests)
 
     def load_events_of(self, namespace: str, name: str) -> None:
-        """Read all Events of one pod, those of scheduler and kubelet too."""
+        """Read all Events of one pod, also those of scheduler and kubelet."""
         _load(self._make(events_of(namespace, name)))
 
     def load_object(self, kind: ResourceKind, namespace: str, name: str) -> None:
-        """Read one object, which may be allowed where a list is not.
+        """Read one object, which may be permitted when a list is not.
 
         Raises:
             Rejected: it does not exist, or may not be read either.
-            Unavailable: no usable answer.
+            Unavailable: no usable response.
         """
         scope = f"/namespaces/{quoted(namespace)}" if namespace else ""
         path = f"/api/v1{scope}/{kind.what}/{quoted(name)}"
-        self._take(kind, "PUT", self._api.call("GET", path, timeout=_OBJECT_SECONDS))
+        self._apply(kind, "PUT", self._api.call("GET", path, timeout=_OBJECT_SECONDS))
 
     def _own_nodes(self) -> list[str]:
         with self._lock:
             return self._state.nodes_of_pods()
 
-    def _take(self, kind: ResourceKind, verb: str, obj: Json) -> None:
-        self._heard = time.time()
+    def _apply(self, kind: ResourceKind, verb: str, obj: Json) -> None:
+        self._last_response = time.time()
         with self._changed:
             if kind.chosen and self._chosen is not None:
                 key = (obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
@@ -225,7 +230,7 @@ def _load(collection: FollowedCollection) -> None:
     try:
         try:
             collection.load()
-        except Gone:  # its pages took too long; by now it is known how many there are
+        except Gone:  # its pages took too long: try once more
             collection.load()
     except Rejected as error:
         if error.status != FORBIDDEN:

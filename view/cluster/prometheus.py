@@ -1,7 +1,7 @@
-"""Use in the last day, by a Prometheus that scrapes the agents. The only module that asks one.
+"""Reads the usage of the last day from a Prometheus that scrapes the agents.
 
-By its HTTP API (``GET /api/v1/query``). Who answers is not trusted: time and size are bounded, no
-redirect is followed, and what is not the answer of a query makes the use unknown, with a reason.
+Uses its HTTP API (``GET /api/v1/query``). The server is not trusted: time and size are bounded,
+redirects are not followed, and an unexpected response makes the usage unknown, with a reason.
 """
 
 import json
@@ -28,29 +28,29 @@ _SECONDS = 10.0
 _LARGEST = 32 << 20
 _STEP = 300
 _CARDS = f"{PREFIX}card_cores_held"
-_BY = "max by (namespace, pod, container, card)"  # of two replicas of Prometheus, one
+_BY = "max by (namespace, pod, container, card)"  # one of several replicas of Prometheus
 _HELD, _USED = (f"{_BY} ({PREFIX}container_cores_{each})" for each in ("held", "used"))
 _AMOUNTS = (_HELD, f"{_HELD} and {_USED}", f"clamp_min({_HELD} - {_USED}, 0)")
 _SAMPLES = 3600 // _STEP * CORES_PER_CARD
-"""So many samples of a hundredth of a card are a card hour."""
+"""Samples of one core that make a card hour."""
 
 _Key = tuple[str, str]
 
 
 class _UnusableError(Exception):
-    """Why nothing is known."""
+    """The usage is unknown; the message is the reason."""
 
 
 class Prometheus:
-    """One Prometheus, or what has its API."""
+    """A Prometheus, or a server with the same API."""
 
     def __init__(self, url: str) -> None:
-        """Take its URL, with a path where it is below one, and ``user:password@`` if need be.
+        """Set the URL, which may have a path and ``user:password@``.
 
         Raises:
-            ValueError: it is no URL of the web.
+            ValueError: it is not an http or https URL.
         """
-        # A password is neither printed nor logged, wherever it stands.
+        # A password is never printed or logged.
         shown = quote(f"***@{url.rpartition('@')[2]}" if "@" in url else url)
         rule = "must be an http:// or https:// URL with a host, and without a query"
         try:
@@ -68,16 +68,16 @@ class Prometheus:
             self._headers["Authorization"] = f"Basic {b64encode(user.encode()).decode()}"
 
     def last_day(self) -> History:
-        """Ask what pods held and left idle; blocks for 10 s at most, and never raises."""
+        """Query what pods held and left idle; blocks for 10 s at most, and never raises."""
         deadline = time.monotonic() + _SECONDS
         try:
-            seen = self._ask(f"count_over_time((count({_CARDS}))[1d:{_STEP}s])", deadline)
-            if not seen:
+            observed = self._query(f"count_over_time((count({_CARDS}))[1d:{_STEP}s])", deadline)
+            if not observed:
                 return History(
-                    f"Prometheus has no {_CARDS} of the last day: does it scrape agents?"
+                    f"Prometheus has no {_CARDS} of the last day: does it scrape the agents?"
                 )
             held, measured, idle = (
-                self._ask(
+                self._query(
                     f"sum by (namespace, pod) (sum_over_time(({each})[1d:{_STEP}s]))", deadline
                 )
                 for each in _AMOUNTS
@@ -92,35 +92,35 @@ class Prometheus:
         pods = (
             PastUsage(*key, *(hours(each, key) for each in (held, measured, idle))) for key in held
         )
-        return History("", time.time(), (seen[("", "")] or 0.0) * _STEP, tuple(pods))
+        return History("", time.time(), (observed[("", "")] or 0.0) * _STEP, tuple(pods))
 
-    def _ask(self, query: str, deadline: float) -> Mapping[_Key, float | None]:
-        """Return the values of a query by namespace and pod; ``None`` is what is no finite number.
+    def _query(self, query: str, deadline: float) -> Mapping[_Key, float | None]:
+        """Return the values of a query by namespace and pod; ``None`` if not a finite number.
 
         Raises:
-            _UnusableError: there is no answer, or it is none of a query.
+            _UnusableError: there is no response, or it is not the result of a query.
         """
         try:
             status, body = self._get(f"{self._path}?{urlencode({'query': query})}", deadline)
         except (OSError, HTTPException, ValueError) as error:
             late = time.monotonic() >= deadline or isinstance(error, TimeoutError)
-            why = f"has not answered in {_SECONDS:g} s" if late else f"is not reached: {error}"
+            why = f"did not respond in {_SECONDS:g} s" if late else f"is unreachable: {error}"
             raise _UnusableError(f"Prometheus {why}") from error
         if len(body) > _LARGEST:
-            raise _UnusableError(f"the answer of Prometheus is longer than {_LARGEST >> 20} MiB")
+            raise _UnusableError(f"the response of Prometheus is longer than {_LARGEST >> 20} MiB")
         try:
             found = json.loads(body)
             if status != 200 or found["status"] != "success":
-                raise _UnusableError(f"Prometheus answered {status}: {found['error']}")
+                raise _UnusableError(f"Prometheus responded with {status}: {found['error']}")
             return {
                 _key(each["metric"]): _number(each["value"][1]) for each in found["data"]["result"]
             }
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             late = time.monotonic() >= deadline
             why = (
-                f"has not answered in {_SECONDS:g} s"
+                f"did not respond in {_SECONDS:g} s"
                 if late
-                else f"answered {status}, and no result"
+                else f"responded with {status} and no result"
             )
             raise _UnusableError(f"Prometheus {why}") from error
 
@@ -128,7 +128,7 @@ class Prometheus:
         left = max(deadline - time.monotonic(), 0.001)
         with closing(self._connect(self._host, self._port, timeout=left)) as connection:
             connection.connect()
-            # The timeout is one of each read: who sends a byte a second is cut off by this.
+            # The timeout applies to each read; this also ends a response of one byte per second.
             alarm = Timer(left, _cut, (connection.sock,))
             alarm.start()
             try:

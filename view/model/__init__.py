@@ -1,13 +1,13 @@
-"""The cluster for people: who holds which card, what waits and why, what would fit.
+"""The model: who holds which card, why pods are pending, and what would fit.
 
-Made of the raw objects of the API server. Pure: no I/O, no library. The terminal and the page
-show what is here and decide nothing.
+It is built from raw objects of the API server. Pure: no I/O, no library. Terminal and page only
+show what it returns.
 
-- :class:`view.model.state.ClusterState` takes objects in, one by one: ``put_node``, ``drop_node``,
-  ``put_pod``, ``drop_pod``, ``put_event``, ``set_gaps``; and answers ``report()`` (a
-  ``ClusterReport``), ``explain(namespace, name)`` (a ``PodStory``) and ``fit(*manifests)``
-  (a ``FitReport`` each).
-- :mod:`view.model.reports` and :mod:`view.model.explanation` have what comes out.
-- :mod:`view.model.why` says why a pod waits, was refused or failed, :mod:`view.model.changes` what
-  would let it run.
+- :class:`view.model.state.ClusterState` takes objects one by one (``put_node``, ``drop_node``,
+  ``put_pod``, ``drop_pod``, ``put_event``, ``set_gaps``) and returns ``report()`` (a
+  ``ClusterReport``), ``explain(namespace, name)`` (a ``PodExplanation``) and ``fit(*manifests)``
+  (a ``FitReport`` for each).
+- :mod:`view.model.reports` and :mod:`view.model.explanation` define these results.
+- :mod:`view.model.why` finds why a pod is pending, refused or failed, and
+  :mod:`view.model.changes` after which changes it would fit.
 """

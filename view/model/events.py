@@ -1,4 +1,4 @@
-"""Events of the API server: which of them concern GPU pods, and what they say."""
+"""Events about GPU pods, and about workloads whose pods are denied."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,23 +11,25 @@ _OURS = "gpu-turnstile"
 
 
 def _ids_of(obj: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the UID of an Event, and of what it is about; empty where it does not say."""
+    """Return the UIDs of an Event and of its object; the latter is empty if the Event has none."""
     metadata, about = obj["metadata"], obj.get("involvedObject") or {}
     own = metadata.get("uid") or f"{metadata.get('namespace')}/{metadata.get('name')}"
     return own, about.get("uid") or ""
 
 
 class EventFacts:
-    """What Events say of pods, and of pods that cannot be created."""
+    """Events about pods, and about workloads whose pods cannot be created."""
 
     def __init__(self, names: Names) -> None:
-        """Start with none."""
+        """Start without Events."""
         self._names = names
         self._of_pods: dict[str, dict[str, EventReport]] = {}  # by UID of the pod
-        self._denied: dict[str, tuple[str, DeniedReport]] = {}  # by UID of the Event: about whom
+        self._denied: dict[
+            str, tuple[str, DeniedReport]
+        ] = {}  # by UID of the Event: UID of the owner
 
     def put(self, obj: Mapping[str, Any]) -> str:
-        """Take in an Event; return the UID of what it is about, which may come after it."""
+        """Add an Event; return the UID of its object, which may be added later."""
         uid, about = _ids_of(obj)
         report = read_event(obj, self._names)
         if isinstance(report, DeniedReport):
@@ -37,7 +39,7 @@ class EventFacts:
         return about
 
     def drop(self, obj: Mapping[str, Any]) -> str:
-        """Forget an Event that has expired; return the UID of what it was about."""
+        """Remove an Event that has expired; return the UID of its object."""
         uid, about = _ids_of(obj)
         self._denied.pop(uid, None)
         if self._of_pods.get(about, {}).pop(uid, None) and not self._of_pods[about]:
@@ -45,21 +47,21 @@ class EventFacts:
         return about
 
     def of(self, pod: str) -> tuple[EventReport, ...]:
-        """Return what was told of a pod, the newest first; of equal age by what it says."""
+        """Return the Events of a pod, the newest first, then by reason and message."""
         by_text = sorted(
             self._of_pods.get(pod, {}).values(), key=lambda each: (each.reason, each.message)
         )
         return tuple(sorted(by_text, key=lambda each: each.at, reverse=True))
 
     def denied(self) -> Iterable[tuple[str, DeniedReport]]:
-        """Return the UIDs of owners whose pods could not be created, and what was said of it."""
+        """Return the UIDs of owners whose pods could not be created, each with its report."""
         return self._denied.values()
 
 
 def read_event(obj: Mapping[str, Any], names: Names) -> EventReport | DeniedReport | None:
-    """Read an Event of ``v1``: what it says of a pod, or of pods that cannot be created.
+    """Read a ``v1`` Event about a pod, or about pods denied because of their GPU request.
 
-    By their controller, and because of their GPU request; ``None`` for all other Events.
+    ``None`` for all other Events.
     """
     metadata, about = obj["metadata"], obj.get("involvedObject") or {}
     series, kind = obj.get("series") or {}, about.get("kind") or ""

@@ -1,4 +1,4 @@
-"""Reports on one pod: its way, and where it fits or would fit. As :mod:`view.model.reports`."""
+"""Reports on one pod: its progress, and where it fits. Values as in :mod:`view.model.reports`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,112 +9,105 @@ from view.model.reports import CardReport, ContainerReport, Gap, PodReport
 
 @dataclass(frozen=True, slots=True)
 class ProgressStep:
-    """One step of a pod's way."""
+    """One step of a pod's progress."""
 
     name: Annotated[
         str, "``created``, ``admitted``, ``bound``, ``allocated``, ``started``, ``ended``."
     ]
-    at: Annotated[str, "when; empty where that is not known."]
+    at: Annotated[str, "time; empty if unknown."]
     text: Annotated[str, "what happened, in one line."]
     state: Annotated[str, "``done``, ``missing`` (not yet), or ``wrong``."]
 
 
 @dataclass(frozen=True, slots=True)
 class CardFit:
-    """One card and one container of a pod."""
+    """Whether one container of a pod fits on one card."""
 
     index: Annotated[int, "of the card."]
     uuid: Annotated[str, "of the card."]
     model: Annotated[str, "of the card."]
     cores_free: Annotated[int, "hundredths that are free for this pod."]
     blocks_free: Annotated[int, "memory blocks that are free for this pod."]
-    container: Annotated[str, "which container, the one that finds the fewest cards."]
-    why_not: Annotated[str, "why the container does not fit on it; empty where it does."]
+    container: Annotated[str, "name of the container: the one that fits on the fewest cards."]
+    why_not: Annotated[str, "why the container does not fit; empty if it fits."]
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFit:
-    """One node and a pod."""
+    """Whether a pod fits on one node."""
 
     node: Annotated[str, "its name."]
     fits: Annotated[
-        bool, "whether all containers of the pod fit on its cards, and it is not cordoned."
+        bool, "whether all containers of the pod fit on its cards and it is not cordoned."
     ]
-    reason: Annotated[str, "why not, in the scheduler extender's words; empty where it fits."]
-    unresolvable: Annotated[bool, "freeing cards would not help."]
+    reason: Annotated[str, "why not, as the scheduler extender words it; empty if it fits."]
+    unresolvable: Annotated[bool, "whether deleting pods would not help."]
     cards: Annotated[tuple[CardFit, ...], "its cards."] = ()
     placement: Annotated[
         tuple[tuple[str, tuple[int, ...]], ...],
-        "where it fits, the cards that each container would get: name and indices.",
+        "if it fits, the cards that each container would get: name and indices.",
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedChange:
-    """One change that would let a pod run."""
+    """One change after which a pod would fit."""
 
     kind: Annotated[
-        str, "``ask-less``, ``drop-wish``, ``free-pods``, ``heal-card`` or ``open-node``."
+        str,
+        "``reduce-request``, ``remove-wish``, ``delete-pods``, ``repair-card`` or ``enable-node``.",
     ]
     text: Annotated[str, "what to do, in one line."]
     by: Annotated[
         str,
-        "``author`` where the pod's own manifest is changed, ``admin`` where something else is.",
+        "``author`` if the manifest of the pod is changed, else ``admin``.",
     ]
-    nodes: Annotated[tuple[str, ...], "where the pod would then fit."]
-    manifest: Annotated[
-        str, "fields of the manifest and what to write there; empty where it says the same."
-    ] = ""
-    needs: Annotated[str, "which rights it takes; empty where the manifest is changed."] = ""
-    besides: Annotated[str, "how much more of this kind there is than is told."] = ""
+    nodes: Annotated[tuple[str, ...], "on which the pod would then fit."]
+    manifest: Annotated[str, "fields of the manifest with their new values; empty if none."] = ""
+    needs: Annotated[str, "required permissions or access; empty if the manifest is changed."] = ""
+    besides: Annotated[str, "how many more changes of this kind exist."] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PodExplanation:
-    """One pod's way, and for one that waits what it waits for."""
+    """Progress of one pod, and why it does not run."""
 
     pod: Annotated[PodReport, "the pod."]
-    summary: Annotated[str, "in one sentence, how it stands and why."]
-    steps: Annotated[tuple[ProgressStep, ...], "in the order of time."]
-    limits: Annotated[
-        tuple[str, ...], "what its containers may use, and what the units are, in sentences."
-    ]
-    errors: Annotated[
-        tuple[str, ...], "what is wrong with the request itself, as the webhook would say it."
-    ]
+    summary: Annotated[str, "its state and the reason in one sentence."]
+    steps: Annotated[tuple[ProgressStep, ...], "in order of time."]
+    limits: Annotated[tuple[str, ...], "what its containers may use, and the units, in sentences."]
+    errors: Annotated[tuple[str, ...], "errors in the request itself, as the webhook words them."]
     nodes: Annotated[
         tuple[NodeFit, ...],
-        "cards considered: of its own node, or of all nodes while it waits.",
+        "candidate cards: of its own node, or of all nodes while it is pending.",
     ]
     changes: Annotated[
         tuple[SuggestedChange, ...],
-        "what would let it run, the smallest first; only for one that does not.",
+        "after each of which it would fit, the smallest first; only for pending and refused pods.",
     ]
-    no_change: Annotated[
-        str, "in a sentence, that nothing would; empty where something would, or it runs."
-    ]
-    cards: Annotated[tuple[CardReport, ...], "those that it holds, with all their holders."]
+    no_change: Annotated[str, "a sentence if no change was found; else empty."]
+    cards: Annotated[tuple[CardReport, ...], "that it holds, with all their holders."]
     gaps: Annotated[tuple[Gap, ...], "what could not be read."]
     deleted: Annotated[
-        str, "when the pod was deleted, of which all this was known then; empty while it exists."
+        str, "when the pod was deleted; all else is its last known state. Empty while it exists."
     ] = ""
 
 
 class FitResult(StrEnum):
-    """Whether a manifest fits."""
+    """Whether the pods of a manifest fit."""
 
     FITS = "fits"
-    """All of its pods, together and beside those of the manifests before it."""
+    """All its pods fit, together with those of the manifests before it."""
     NOT = "does not fit"
-    INVALID = "would be refused"
-    """At its creation: the request itself is wrong."""
-    UNKNOWN = "not known"
-    """What would have to be read for an answer may not be read."""
+    INVALID = "would be denied"
+    """The webhook would deny its pods: the request itself is invalid."""
+    UNKNOWN = "unknown"
+    """Nodes cannot be read, or too many pods fit to count them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """How many pods would fit on a node, beside those on others."""
+    """How many pods would be placed on one node."""
 
     node: str
     pods: int
@@ -122,33 +115,34 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """Whether and where the pods of a manifest would fit that are not created yet."""
+    """Whether and where the pods of a manifest would fit if they were created now."""
 
     kind: Annotated[str, "of the object, such as ``Pod`` or ``Deployment``."]
-    namespace: Annotated[str, "its namespace; empty where it names none."]
+    namespace: Annotated[str, "its namespace; empty if it has none."]
     name: Annotated[str, "its name."]
-    answer: Annotated[FitResult, "whether all its pods fit."]
+    result: Annotated[FitResult, "whether all its pods fit."]
     replicas: Annotated[
-        int, "how many pods it asks for; of a DaemonSet, on how many nodes it wants one."
+        int,
+        "how many pods it requests; for a DaemonSet, the number of nodes that are not cordoned.",
     ]
     room: Annotated[int, "how many of them fit together."]
-    placed: Annotated[tuple[Placed, ...], "where they would be, by name of the node."]
-    short: Annotated[str, "what keeps the others away, by how many nodes; empty where all fit."]
-    containers: Annotated[tuple[ContainerReport, ...], "what one pod asks for."]
-    errors: Annotated[
-        tuple[str, ...], "what is wrong with the request itself, as the webhook would say it."
+    placed: Annotated[tuple[Placed, ...], "on which nodes, by name."]
+    short: Annotated[
+        str, "why the others are not placed, with the number of nodes; empty if all fit."
     ]
+    containers: Annotated[tuple[ContainerReport, ...], "requests of one pod."]
+    errors: Annotated[tuple[str, ...], "errors in the request itself, as the webhook words them."]
     nodes: Annotated[
         tuple[NodeFit, ...],
-        "all nodes, those where one such pod fits first; none where the request is wrong.",
+        "all nodes, those on which one such pod fits first; none if the request is invalid.",
     ]
-    changes: Annotated[tuple[SuggestedChange, ...], "what would let one fit, the smallest first."]
-    no_change: Annotated[
-        str, "in a sentence, that nothing would; empty where something would, or it fits."
+    changes: Annotated[
+        tuple[SuggestedChange, ...], "after each of which one pod would fit, the smallest first."
     ]
+    no_change: Annotated[str, "a sentence if no change was found; else empty."]
     gaps: Annotated[tuple[Gap, ...], "what could not be read."]
 
     @property
     def fits(self) -> bool:
         """Whether all its pods fit."""
-        return self.answer is FitResult.FITS
+        return self.result is FitResult.FITS

@@ -1,4 +1,4 @@
-"""Whether and where pods would fit that are only a manifest yet. Pure, and changes nothing."""
+"""Whether and where the pods of manifests would fit. Pure; nothing is created."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -31,7 +31,7 @@ _MOST_COUNTED = 10_000
 
 
 class InvalidManifest(ValueError):
-    """A manifest of which it cannot be said whether it fits; the message says why."""
+    """A manifest that cannot be checked; the message is the reason."""
 
 
 def fit_manifests(
@@ -41,19 +41,19 @@ def fit_manifests(
     names: Names,
     policy: Policy,
 ) -> tuple[FitReport, ...]:
-    """Decide about manifests, each beside the pods of those before it.
+    """Check manifests in order, each with the pods of those before it in place.
 
     Raises:
-        InvalidManifest: one is neither, or its pods ask for no GPU.
+        InvalidManifest: one is not a pod or workload, or its pods request no GPU.
     """
     found = []
     for kind, replicas, facts in [_read(each, names) for each in manifests]:
-        pod, most_each = facts.placed, replicas
+        pod, most_each = facts.info, replicas
         if kind == "DaemonSet":
             replicas = max(sum(not each.facts.cordoned for each in nodes), 1)  # noqa: PLW2901
             most_each = 1
-        verdicts = [] if pod.errors else [evaluate_nodes(pod, each, policy) for each in nodes]
-        fitting = {verdict.node for verdict in verdicts if verdict.fits}
+        node_fits = [] if pod.errors else [evaluate_nodes(pod, each, policy) for each in nodes]
+        fitting = {node_fit.node for node_fit in node_fits if node_fit.fits}
         placed, after = _place(pod, nodes, fitting, replicas, most_each, policy)
         room = sum(placed.values())
         advice = find_advice(pod, nodes, names)
@@ -62,14 +62,14 @@ def fit_manifests(
                 kind=kind,
                 namespace=pod.id.namespace,
                 name=pod.id.name,
-                answer=_answer(facts, replicas, room, gaps),
+                result=_result(facts, replicas, room, gaps),
                 replicas=replicas,
                 room=room,
                 placed=tuple(Placed(node, pods) for node, pods in placed.items()),
                 short=_short(pod, after) if room < replicas and not pod.errors else "",
                 containers=facts.report.containers,
                 errors=pod.errors,
-                nodes=tuple(sorted(verdicts, key=fits_first)),
+                nodes=tuple(sorted(node_fits, key=fits_first)),
                 changes=advice.changes,
                 no_change=advice.nothing,
                 gaps=gaps,
@@ -80,13 +80,13 @@ def fit_manifests(
 
 
 def _short(pod: PodInfo, nodes: Sequence[Occupancy]) -> str:
-    """Return what keeps a further pod away; a DaemonSet's has no room beside its own."""
+    """Return why one more pod is not placed; a DaemonSet has at most one per node."""
     refusals = filter(None, (each.refusal(pod.pod_class) for each in nodes))
     return summarize(clamp(each.reason) for each in refusals) or "no node"
 
 
-def _answer(facts: PodFacts, replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
-    if facts.placed.errors:
+def _result(facts: PodFacts, replicas: int, room: int, gaps: Sequence[Gap]) -> FitResult:
+    if facts.info.errors:
         return FitResult.INVALID
     if room >= replicas and (room or not any(gap.what == "nodes" for gap in gaps)):
         return FitResult.FITS
@@ -95,7 +95,7 @@ def _answer(facts: PodFacts, replicas: int, room: int, gaps: Sequence[Gap]) -> F
 
 
 def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts]:
-    """Return the kind of a manifest, how many pods it asks for, and one of them."""
+    """Return the kind of a manifest, its number of pods, and one of them."""
     kind = manifest.get("kind")
     if kind == "Pod":
         pod: Any = manifest
@@ -107,36 +107,36 @@ def _read(manifest: Mapping[str, Any], names: Names) -> tuple[str, int, PodFacts
         known = ", ".join(sorted(["Pod", *_TEMPLATES]))
         raise InvalidManifest(f"kind: Unsupported value: {kind!r}: supported values: {known}")
     if not isinstance(pod, Mapping) or not isinstance(pod.get("spec"), Mapping):
-        raise InvalidManifest(f"{kind}: no pod spec in it")
+        raise InvalidManifest(f"{kind}: it has no pod spec")
     counted = _mapping(manifest.get("spec")).get("parallelism" if kind == "Job" else "replicas", 1)
     annotations = {
         key: value
         for key, value in _mapping(_mapping(pod.get("metadata")).get("annotations")).items()
-        # The webhook refuses a wish that is no text; the API server all others.
+        # The webhook denies a wish that is not text; the API server denies all other values.
         if isinstance(key, str) and (isinstance(value, str) or key in names.wishes)
     }
-    # Where it is to be is what is asked; what a running pod has got says nothing of a new one.
+    # The node is what we look for; the node of a running pod says nothing about a new one.
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
-    of = _mapping(manifest.get("metadata"))
+    own = _mapping(manifest.get("metadata"))
     name, prefix, namespace = (
-        str(of.get(field) or "") for field in ("name", "generateName", "namespace")
+        str(own.get(field) or "") for field in ("name", "generateName", "namespace")
     )
     metadata = {"name": name or prefix, "namespace": namespace, "annotations": annotations}
     facts = read_pod_facts({"metadata": metadata, "spec": spec}, names)
     if facts is None:
         raise InvalidManifest(
-            f'{kind} "{name}" asks for no GPU: no container has {names.core} in its limits'
+            f'{kind} "{name}" requests no GPU: no container has {names.core} in its limits'
         )
     replicas = counted if kind != "Pod" and type(counted) is int else 1
     return kind, max(replicas, 0), facts
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """Return a mapping as it is, and an empty one for anything else."""
+    """Return the value if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
-def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
+def _place(  # noqa: PLR0913, PLR0917 -- all it depends on
     pod: PodInfo,
     nodes: Sequence[Occupancy],
     fitting: set[str],
@@ -144,17 +144,17 @@ def _place(  # noqa: PLR0913, PLR0917 -- what it depends on
     most_each: int,
     policy: Policy,
 ) -> tuple[dict[str, int], list[Occupancy]]:
-    """Put equal pods on nodes, one node after the other.
+    """Place identical pods, filling one node after the other.
 
     Returns:
-        How many are on which node, and the nodes with them.
+        The number of pods on each node, and the nodes with these pods.
     """
     found: dict[str, int] = {}
     after, left = [], min(most, _MOST_COUNTED)
     for each in nodes:
-        name, then = each.view.node.name, each
+        name, then = each.snapshot.node.name, each
         for _ in range(min(left, most_each) if name in fitting else 0):
-            plan = plan_on(pod, then.view, policy)
+            plan = plan_on(pod, then.snapshot, policy)
             if plan is None:
                 break
             found[name], left = found.get(name, 0) + 1, left - 1

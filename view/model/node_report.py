@@ -1,4 +1,4 @@
-"""The report on one node: its cards with what is held and free of them, and by whom."""
+"""Reports one node: its cards, what is held and free, and the holders."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from placement.cluster.holdings import Provenance
 from placement.cluster.nodes import Problem
 from view.model.occupancy import CORDONED, Occupancy
 from view.model.reports import CardReport, Holder, LargestFit, NodeReport
-from view.model.words import cards_in_words, clamp, lost_in_words
+from view.model.words import clamp, name_cards, name_lost_cards
 
 _LARGEST_SHARE = CORES_PER_CARD - 1
 POOL_LABELS = (
@@ -16,15 +16,15 @@ POOL_LABELS = (
     "eks.amazonaws.com/nodegroup",
     "kubernetes.azure.com/agentpool",
 )
-"""By the first of these that a node has, it belongs to a pool."""
+"""The first of these labels that a node has is its pool."""
 
 
 def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
-    """Make the report."""
-    node, facts = occupancy.view.node, occupancy.facts
+    """Build the report on a node."""
+    node, facts = occupancy.snapshot.node, occupancy.facts
     cards = _cards(occupancy)
     usable = [card for card in cards if not card.unhealthy and not node.problem]
-    (cores, cores_held), (blocks, blocks_held) = occupancy.view.totals
+    (cores, cores_held), (blocks, blocks_held) = occupancy.snapshot.totals
     shares = [
         LargestFit(card.index, min(card.cores_free, _LARGEST_SHARE), card.blocks_free)
         for card in usable
@@ -53,8 +53,8 @@ def report_node(occupancy: Occupancy, pool_labels: Sequence[str]) -> NodeReport:
 
 
 def _cards(occupancy: Occupancy) -> tuple[CardReport, ...]:
-    node, holders = occupancy.view.node, _holders(occupancy)
-    free, reported = occupancy.view.free, occupancy.facts.inventory.free
+    node, holders = occupancy.snapshot.node, _holders(occupancy)
+    free, reported = occupancy.snapshot.free, occupancy.facts.inventory.free
     rows = zip(node.cards, node.sizes, free, occupancy.used(), reported, strict=True)
     return tuple(
         CardReport(
@@ -83,42 +83,42 @@ def _holders(occupancy: Occupancy) -> dict[int, list[Holder]]:
     found: dict[int, list[Holder]] = {}
     for held in occupancy.held.values():
         pod = held.pod
-        for container, place, (cores, blocks) in held.parts:
+        for container, position, (cores, blocks) in held.parts:
             source = held.cards[container].source
             recorded = source is Provenance.RECORDED
-            by = pod.annotated[container].evidence.value if recorded else ""
-            found.setdefault(place, []).append(
-                Holder(pod.id.namespace, pod.id.name, container, cores, blocks, source, by)
+            evidence = pod.annotated[container].evidence.value if recorded else ""
+            found.setdefault(position, []).append(
+                Holder(pod.id.namespace, pod.id.name, container, cores, blocks, source, evidence)
             )
-    for place, (cores, blocks) in enumerate(occupancy.unseen):
+    for position, (cores, blocks) in enumerate(occupancy.unseen):
         if cores or blocks:
             unseen = Holder("", "", "", cores, blocks, Provenance.UNSEEN)
-            found.setdefault(place, []).append(unseen)
+            found.setdefault(position, []).append(unseen)
     return found
 
 
 def _notes(occupancy: Occupancy, cards: tuple[CardReport, ...]) -> list[str]:
     facts, notes = occupancy.facts, []
     if facts.not_ready:
-        notes.append(f"the node is not ready: {facts.not_ready}")
+        notes.append(f"NotReady: {facts.not_ready}")
     if facts.cordoned:
-        notes.append(f"{CORDONED}: no new pod is put on it")
+        notes.append(f"{CORDONED}: it gets no new pods")
     for held in occupancy.held.values():
         lost = sorted({uuid for each in held.cards.values() for uuid in each.lost})
         if lost:
-            notes.append(f"pod {held.pod} is on {lost_in_words(lost)}")
+            notes.append(f"pod {held.pod} holds {name_lost_cards(lost)}")
     over = [card.index for card in cards if card.overbooked]
     if over:
-        notes.append(f"{cards_in_words(over)}: pods hold, or will ask for, more than there is")
+        notes.append(f"{name_cards(over)}: overcommitted")
     less = [
         card.index
         for card in cards
         if card.reported_cores_free < card.cores_free
         or card.reported_blocks_free < card.blocks_free
     ]
-    if less and occupancy.view.node.problem is Problem.NONE:
+    if less and occupancy.snapshot.node.problem is Problem.NONE:
         notes.append(
-            f"{cards_in_words(less)}: the agent counts less free than the pods in the API leave: "
-            "one has just ended, or was deleted by force and still runs"
+            f"{name_cards(less)}: the agent reports less free than the pods in the API leave: a "
+            "pod has just ended, or was force-deleted and still runs"
         )
     return notes

@@ -1,4 +1,4 @@
-"""A node object as the view needs it: the scheduler's view of it, and what only people ask."""
+"""A node object: the fields that placement uses, and further ones that only users need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,47 +18,46 @@ GPU_LABELS = (
     "feature.node.kubernetes.io/pci-0300_10de.present",
     "feature.node.kubernetes.io/pci-10de.present",
 )
-"""By these, ``true``, the DaemonSet chooses nodes (``deploy/base/agent/daemonset.yaml``)."""
+"""The DaemonSet selects nodes with one of these labels set to ``true``
+(``deploy/base/agent/daemonset.yaml``)."""
 
 NVIDIA = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-"""What NVIDIA's device plugin serves whole cards as, the second with replicas of them."""
+"""Resources of NVIDIA's device plugin; the second one if it shares cards by time-slicing."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """One node."""
 
-    placed: Annotated[Node, "the node as placing sees it."]
+    node: Annotated[Node, "the node for placement."]
     inventory: Annotated[
         PublishedInventory,
-        "the same cards, with what is free of them by the agent's last word. Without cards "
-        "and a size of blocks where it is not known.",
+        "its cards, with the free amounts that the agent last reported; without cards and a "
+        "block size if it is unknown.",
     ]
     unreadable: Annotated[
-        str, "what is wrong with the inventory; empty where it can be read, or is not there."
+        str, "why the inventory cannot be read; empty if it can be read or is missing."
     ]
-    offered: Annotated[
-        Mapping[str, int], "what its status has as allocatable of our resources, and of NVIDIA's."
-    ]
+    offered: Annotated[Mapping[str, int], "allocatable amounts of our resources and of NVIDIA's."]
     labels: Annotated[Mapping[str, str], "of the node."]
-    cordoned: Annotated[bool, "whether it is marked unschedulable."]
-    for_gpus: Annotated[bool, "whether it has, or should have, anything to do with GPUs."]
-    not_ready: Annotated[str, "why the kubelet is not ready; empty while it is."]
+    cordoned: Annotated[bool, "whether it is unschedulable."]
+    for_gpus: Annotated[bool, "whether it has GPUs or should have some."]
+    not_ready: Annotated[str, "reason of the condition Ready if it is not true; else empty."]
 
 
 def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
-    """Read a node object, annotations possibly hostile."""
-    placed, annotations = parse_node(obj, names), obj["metadata"].get("annotations") or {}
+    """Read a node object; its annotations may be hostile."""
+    node, annotations = parse_node(obj, names), obj["metadata"].get("annotations") or {}
     text = annotations.get(names.gpu_cards)
-    inventory = decode_inventory(text) if placed.cards else PublishedInventory(0)
+    inventory = decode_inventory(text) if node.cards else PublishedInventory(0)
     allocatable = (obj.get("status") or {}).get("allocatable") or {}
     free = {card.uuid: row for card, row in zip(inventory.cards, inventory.free, strict=True)}
-    pairs = zip(placed.cards, placed.sizes, strict=True)
-    shown = tuple(Amounts(*map(min, free[card.uuid], size)) for card, size in pairs)
+    pairs = zip(node.cards, node.sizes, strict=True)
+    capped = tuple(Amounts(*map(min, free[card.uuid], size)) for card, size in pairs)
     return NodeFacts(
-        placed,
-        replace(inventory, cards=placed.cards, free=shown),
-        _what_is_wrong(text) if placed.problem is Problem.UNREADABLE else "",
+        node,
+        replace(inventory, cards=node.cards, free=capped),
+        _inventory_error(text) if node.problem is Problem.UNREADABLE else "",
         {
             name: int(parse_quantity(allocatable[name]) or 0)
             for name in (names.core, names.memory, *NVIDIA)
@@ -71,7 +70,7 @@ def read_node(obj: Mapping[str, Any], names: Names) -> NodeFacts:
     )
 
 
-def _what_is_wrong(inventory: Any) -> str:
+def _inventory_error(inventory: Any) -> str:
     try:
         decode_inventory(inventory)
     except ContractError as error:

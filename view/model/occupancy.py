@@ -1,4 +1,4 @@
-"""One node at one moment: its cards, which pods hold what of them, and what is free. Pure."""
+"""What pods hold on one node, and what is free. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -8,10 +8,10 @@ from typing import Annotated
 from contract.demand import CORES_PER_CARD, ContainerKind
 from contract.inventory import NOTHING, Amounts
 from placement.cluster.fit import Unschedulable, check
-from placement.cluster.holdings import NodeSnapshot, PodCards, known_cards, parts_of
+from placement.cluster.holdings import NodeSnapshot, PodCards, held_by_container, known_cards
 from placement.cluster.node_allocations import NodeAllocations
 from placement.cluster.nodes import Problem
-from placement.held import HeldAmounts, Taken, add_up
+from placement.held import HeldAmounts, HeldByPosition, add_up
 from placement.pods import PodClass, PodInfo
 from placement.scoring import Policy
 from view.model.nodes import NodeFacts
@@ -21,24 +21,24 @@ CORDONED = "the node is cordoned"
 
 @dataclass(frozen=True, slots=True)
 class PodHolding:
-    """What one pod holds."""
+    """What one pod holds on its node."""
 
     pod: Annotated[PodInfo, "the pod."]
     cards: Annotated[
-        PodCards, "of each container its cards, how they are known, and which are lost."
+        PodCards, "cards of each container, how they are known, and which are missing."
     ]
     parts: Annotated[
         Sequence[tuple[str, int, Amounts]],
-        "container, position of the card, and how much. What an ordinary init container has "
-        "left counts with who has taken it since (fact K7). Of whole cards all blocks count: "
-        "the kubelet may count fewer, and yet nobody else can have one.",
+        "container, position of the card, and amounts. Devices that an init container left "
+        "reusable count for the container that reuses them (fact K7). A whole card counts with "
+        "all its blocks: the kubelet may count fewer, but nothing else can get them.",
     ]
-    taken: Annotated[Taken, "of each card the sum of these."]
+    taken: Annotated[HeldByPosition, "the sum of these, by card."]
 
 
 def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHolding:
-    """Divide what a pod holds among its containers, those that keep it first."""
-    held = parts_of(pod.demand, cards)
+    """Divide what a pod holds among its containers; init containers come last."""
+    held = held_by_container(pod.demand, cards)
     taken = dict(add_up((at, amounts) for (_, at), amounts in held.items()))
     found = []
     inits_last = sorted(pod.demand.containers, key=lambda each: each.kind is ContainerKind.INIT)
@@ -55,70 +55,83 @@ def _holding(pod: PodInfo, cards: PodCards, sizes: Sequence[Amounts]) -> PodHold
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """A node and who holds what of it."""
+    """A node and what pods hold on it."""
 
     facts: Annotated[NodeFacts, "the node."]
     held: Annotated[
-        Mapping[str, PodHolding], "by pods, by their UID; sorted by namespace and name."
+        Mapping[str, PodHolding], "holdings by UID of the pod, sorted by namespace and name."
     ]
     unseen: Annotated[
-        tuple[Amounts, ...], "of each card, what the agent counts as held by pods not seen."
+        tuple[Amounts, ...],
+        "for each card, what the agent reports as held by pods that may not be read.",
     ]
-    view: Annotated[NodeSnapshot, "the node as placing sees it."]
+    snapshot: Annotated[NodeSnapshot, "the node and its free amounts, for placement."]
 
-    def refusal(self, shape: PodClass, view: NodeSnapshot | None = None) -> Unschedulable | None:
-        """Return why a pod does not fit, on the node as it is or as *view* has it; or ``None``.
+    def refusal(
+        self, shape: PodClass, snapshot: NodeSnapshot | None = None
+    ) -> Unschedulable | None:
+        """Return why a pod does not fit, now or with another *snapshot*; ``None`` if it fits.
 
-        By its cards, and by whether it is cordoned; of taints and affinity the scheduler knows.
+        Checks cards and whether the node is cordoned; taints and affinity are the scheduler's.
         """
         if self.facts.cordoned:
             return Unschedulable(CORDONED, unresolvable=True)
-        answer = check(shape, view or self.view)
-        return answer if isinstance(answer, Unschedulable) else None
+        result = check(shape, snapshot or self.snapshot)
+        return result if isinstance(result, Unschedulable) else None
 
     def used(self) -> Sequence[Amounts]:
-        """Return what is held of each card, which may be more than there is."""
+        """Return the held amounts of each card; they may exceed the card."""
         return _used(self.facts, self.held.values(), self.unseen).held
 
-    def view_without(self, uids: AbstractSet[str]) -> NodeSnapshot:
-        """Return the node with what would be free if some pods held nothing."""
+    def snapshot_without(self, uids: AbstractSet[str]) -> NodeSnapshot:
+        """Return the node as if the pods with these UIDs held nothing."""
         held = [each for uid, each in self.held.items() if uid not in uids]
-        return self.view if len(held) == len(self.held) else _view(self.facts, held, self.unseen)
+        return (
+            self.snapshot
+            if len(held) == len(self.held)
+            else _snapshot(self.facts, held, self.unseen)
+        )
 
-    def view_as_if(
+    def snapshot_as_if(
         self, *, healthy: AbstractSet[int] = frozenset(), connected: bool = False
     ) -> NodeSnapshot:
-        """Return the node as it would be."""
-        node = self.view.node
+        """Return the node as if some cards were healthy, or its agent were connected."""
+        node = self.snapshot.node
         cards = tuple(
-            replace(card, unhealthy="", cordoned=False) if place in healthy else card
-            for place, card in enumerate(node.cards)
+            replace(card, unhealthy="", cordoned=False) if position in healthy else card
+            for position, card in enumerate(node.cards)
         )
-        problem = Problem.NONE if connected and node.problem is Problem.AWAY else node.problem
-        return NodeSnapshot(replace(node.with_cards(cards), problem=problem), self.view.free)
+        problem = (
+            Problem.NONE
+            if connected and node.problem is Problem.AGENT_DISCONNECTED
+            else node.problem
+        )
+        return NodeSnapshot(replace(node.with_cards(cards), problem=problem), self.snapshot.free)
 
-    def reserve(self, more: Taken) -> "Occupancy":
-        """Return the node as if more were held of its cards, by pods that do not exist yet."""
-        unseen = HeldAmounts(self.facts.placed.sizes, self.unseen).add(more).held
-        return replace(self, unseen=unseen, view=_view(self.facts, self.held.values(), unseen))
+    def reserve(self, more: HeldByPosition) -> "Occupancy":
+        """Return the node as if pods that do not exist yet held *more* on its cards."""
+        unseen = HeldAmounts(self.facts.node.sizes, self.unseen).add(more).held
+        return replace(
+            self, unseen=unseen, snapshot=_snapshot(self.facts, self.held.values(), unseen)
+        )
 
 
 def occupancy_of(
     facts: NodeFacts, pods: Iterable[PodInfo], policy: Policy, *, partial: bool
 ) -> Occupancy:
-    """Work out who holds what of a node, of the pods that are bound to it.
+    """Compute what the pods bound to a node hold on it.
 
-    Where the pods that are seen are *partial*, what the agent counts as held counts too.
+    If not all pods may be read (*partial*), what the agent reports as held counts too.
     """
-    node = facts.placed
+    node = facts.node
     allocations = NodeAllocations(node.name, policy)
     allocations.set_node(node)
-    living = sorted((pod for pod in pods if not pod.terminal), key=lambda pod: pod.id)
-    for pod in living:
+    active = sorted((pod for pod in pods if not pod.terminal), key=lambda pod: pod.id)
+    for pod in active:
         allocations.add_pod(pod)
     simulated = allocations.simulate()
     held = {}
-    for pod in living:
+    for pod in active:
         cards = simulated.get(pod.id.uid)
         if cards is None and node.cards:
             cards = known_cards(pod, node)
@@ -126,21 +139,21 @@ def occupancy_of(
             held[pod.id.uid] = _holding(pod, cards, node.sizes)
     unseen = (NOTHING,) * len(node.cards)
     if partial:
-        seen = _used(facts, held.values(), unseen).held
-        rows = zip(node.sizes, facts.inventory.free, seen, strict=True)
-        unseen = tuple(size.minus(free).minus(known) for size, free, known in rows)
-    return Occupancy(facts, held, unseen, _view(facts, held.values(), unseen))
+        known = _used(facts, held.values(), unseen).held
+        rows = zip(node.sizes, facts.inventory.free, known, strict=True)
+        unseen = tuple(size.minus(free).minus(held) for size, free, held in rows)
+    return Occupancy(facts, held, unseen, _snapshot(facts, held.values(), unseen))
 
 
 def _used(facts: NodeFacts, held: Iterable[PodHolding], unseen: tuple[Amounts, ...]) -> HeldAmounts:
-    """Add up what is held of each card."""
-    used = HeldAmounts(facts.placed.sizes, unseen)
+    """Sum up what is held on each card."""
+    used = HeldAmounts(facts.node.sizes, unseen)
     for each in held:
         used = used.add(each.taken)
     return used
 
 
-def _view(
+def _snapshot(
     facts: NodeFacts, held: Iterable[PodHolding], unseen: tuple[Amounts, ...]
 ) -> NodeSnapshot:
-    return NodeSnapshot(facts.placed, _used(facts, held, unseen).free)
+    return NodeSnapshot(facts.node, _used(facts, held, unseen).free)

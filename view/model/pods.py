@@ -1,4 +1,4 @@
-"""What only people ask of a pod, beside what agent and extender know of it too."""
+"""A pod object: the fields that placement uses, and further ones that only users need."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,37 +14,37 @@ from placement.pods import PodInfo, read_gpu_pod
 from view.model.reports import ContainerReport, ContainerStatus, PodReport, Stage, Termination
 from view.model.words import clamp
 
-# What the kubelet writes around our text (fact K9).
+# The kubelet wraps the text of our agent (fact K9).
 _REFUSAL = re.compile(r"\bdesc = (?P<text>.*?)(?:, which is unexpected\.?)?\Z", re.DOTALL)
 _EMPTY: Mapping[str, Any] = {}
 _USUAL = frozenset({"", "ContainerCreating", "PodInitializing"})
-"""For these reasons containers wait of which nothing is wrong."""
+"""Reasons for which a container waits although nothing is wrong."""
 
 _REJECTED = ("UnexpectedAdmissionError", "TopologyAffinityError", "OutOf")
-"""Reasons of a status, or how they begin, with which the kubelet refuses for lack of devices."""
+"""Prefixes of the reasons with which the kubelet rejects a pod for lack of resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """One pod that asks for GPUs."""
+    """One pod that requests GPUs."""
 
-    placed: Annotated[PodInfo, "the pod as placing sees it."]
-    report: Annotated[PodReport, "the same for people, as far as the pod itself tells it."]
-    owner_uid: Annotated[str, "of the controller that made it."]
+    info: Annotated[PodInfo, "the pod for placement."]
+    report: Annotated[PodReport, "the report, as far as it follows from the pod object alone."]
+    owner_uid: Annotated[str, "UID of its controller."]
     unscheduled: Annotated[
-        tuple[str, str], "reason and message of the condition ``PodScheduled`` while it is false."
+        tuple[str, str], "reason and message of the condition ``PodScheduled`` if it is false."
     ]
 
     @property
     def ended(self) -> bool:
         """Whether it has succeeded or failed."""
-        return self.placed.terminal
+        return self.info.terminal
 
 
 def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
-    """Read a pod object, annotations possibly hostile; ``None`` for one that asks for no GPU."""
-    placed = read_gpu_pod(obj, names)
-    if placed is None:
+    """Read a pod object, whose annotations may be hostile; ``None`` if it requests no GPU."""
+    info = read_gpu_pod(obj, names)
+    if info is None:
         return None
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     owner, owner_uid = _owner(metadata)
@@ -55,36 +55,36 @@ def read_pod_facts(obj: Mapping[str, Any], names: Names) -> PodFacts | None:
         for each in status.get(field) or ()
     )
     report = PodReport(
-        namespace=placed.id.namespace,
-        name=placed.id.name,
-        uid=placed.id.uid,
+        namespace=info.id.namespace,
+        name=info.id.name,
+        uid=info.id.uid,
         owner=owner,
-        node=placed.node,
+        node=info.node,
         phase=phase,
         reason=reason,
         message=clamp(status.get("message")),
-        stage=_stage(placed, phase, reason, statuses),
+        stage=_stage(info, phase, reason, statuses),
         deleting="deletionTimestamp" in metadata,
         created=metadata.get("creationTimestamp") or "",
         scheduler=spec.get("schedulerName") or "default-scheduler",
-        containers=tuple(map(container_report, placed.demand.containers)),
+        containers=tuple(map(container_report, info.demand.containers)),
         wishes=_wishes(metadata.get("annotations") or _EMPTY, names),
         statuses=statuses,
         why="",
         replaced=False,
         events=(),
     )
-    return PodFacts(placed, report, owner_uid, _unscheduled(status))
+    return PodFacts(info, report, owner_uid, _unscheduled(status))
 
 
 def container_report(container: ContainerDemand) -> ContainerReport:
     """Return the report on a container of which only the request is known."""
-    asked = container.demand
-    return ContainerReport(container.name, container.kind.value, asked.cores, asked.memory)
+    request = container.demand
+    return ContainerReport(container.name, container.kind.value, request.cores, request.memory)
 
 
 def failing(statuses: Iterable[ContainerStatus]) -> ContainerStatus | None:
-    """Return the first container that cannot start, or ended wrongly and is not running again."""
+    """Return the first container that cannot start, or has failed and is not running again."""
     for each in statuses:
         wrong = each.ending is not None and each.ending.exit_code != 0
         if (each.state == "terminated" and wrong) or (
@@ -94,21 +94,21 @@ def failing(statuses: Iterable[ContainerStatus]) -> ContainerStatus | None:
     return None
 
 
-def _stage(placed: PodInfo, phase: str, reason: str, statuses: Sequence[ContainerStatus]) -> Stage:
-    if placed.terminal:
+def _stage(info: PodInfo, phase: str, reason: str, statuses: Sequence[ContainerStatus]) -> Stage:
+    if info.terminal:
         if phase == "Succeeded":
             return Stage.SUCCEEDED
         refused = phase == "Failed" and reason.startswith(_REJECTED)
         return Stage.REFUSED if refused else Stage.FAILED
-    if not placed.node:
-        return Stage.WAITING
+    if not info.node:
+        return Stage.PENDING
     if failing(statuses) is not None:
         return Stage.FAILING
     return Stage.RUNNING if phase == "Running" else Stage.STARTING
 
 
 def refusal_text(message: str) -> str:
-    """Return the agent's own text out of the kubelet's message; all of it where it has none."""
+    """Extract the agent's text from the kubelet's message; else return the message."""
     found = _REFUSAL.search(message)
     return found["text"] if found else message
 
@@ -123,7 +123,7 @@ def _wishes(annotations: Mapping[str, Any], names: Names) -> tuple[tuple[str, st
 
 
 def time_of(stamp: str) -> str:
-    """Return when an order stamp was made, RFC 3339; empty for what is none."""
+    """Return the time of an order stamp as RFC 3339 text; empty if it is not a valid stamp."""
     try:
         at = OrderStamp.decode(stamp).time_ns
         return datetime.fromtimestamp(at // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -139,13 +139,13 @@ def _unscheduled(status: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _owner(metadata: Mapping[str, Any]) -> tuple[str, str]:
-    """Return kind and name of a pod's controller, and its UID; of a ReplicaSet its Deployment's."""
+    """Return kind and name of the controller (a ReplicaSet's Deployment), and the UID."""
     for each in metadata.get("ownerReferences") or ():
         if each.get("controller"):
             kind, name = each.get("kind", ""), each.get("name", "")
-            turn = (metadata.get("labels") or {}).get("pod-template-hash")
-            if kind == "ReplicaSet" and turn and name.endswith(f"-{turn}"):
-                kind, name = "Deployment", name.removesuffix(f"-{turn}")
+            revision = (metadata.get("labels") or {}).get("pod-template-hash")
+            if kind == "ReplicaSet" and revision and name.endswith(f"-{revision}"):
+                kind, name = "Deployment", name.removesuffix(f"-{revision}")
             return f"{kind}/{name}", each.get("uid", "")
     return "", ""
 
@@ -154,7 +154,7 @@ def _status(status: Mapping[str, Any]) -> ContainerStatus:
     state, name = status.get("state") or _EMPTY, status.get("name") or ""
     restarts = status.get("restartCount") or 0
     running = state.get("running")
-    if running and not status.get("lastState"):  # nearly all
+    if running and not status.get("lastState"):  # the usual case, made fast
         return ContainerStatus(
             name, "running", "", "", restarts, running.get("startedAt") or "", None
         )

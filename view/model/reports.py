@@ -1,9 +1,9 @@
-"""Reports on a cluster: plain frozen values, the same for terminal, page and JSON.
+"""Reports on a cluster: frozen values, the same for terminal, page and JSON.
 
-Cores are hundredths of a card, memory is counted in blocks of the node. Times are RFC 3339 text
-as the API server writes it, empty where unknown. Texts come from pods and nodes as they are:
-whoever shows them must escape them. What a field means stands in its type: the JSON schema is made
-of that.
+Cores are hundredths of a card; memory is counted in blocks of the node. Times are RFC 3339 text
+as the API server writes it, empty if unknown. Texts of pods and nodes are unchanged: code that
+shows them must escape them. The annotation of a field describes it and becomes its description in
+the JSON schema.
 """
 
 from dataclasses import dataclass
@@ -15,34 +15,34 @@ from placement.cluster.holdings import Provenance
 
 
 class Stage(StrEnum):
-    """How far a GPU pod has come."""
+    """Stage of a GPU pod."""
 
-    WAITING = "waiting"
-    """No node yet."""
+    PENDING = "pending"
+    """Without a node."""
     STARTING = "starting"
     """Bound to a node, not running yet."""
     RUNNING = "running"
     FAILING = "failing"
-    """Bound, and a container cannot start, or has ended wrongly and is not running again."""
+    """Bound; a container cannot start, or has failed and is not running again."""
     REFUSED = "refused"
-    """Failed because the node could not serve it."""
+    """Failed: agent or kubelet turned it down when it came to the node."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One container and its part of one card."""
+    """One container and what it holds of one card."""
 
-    namespace: Annotated[str, "of the pod; empty for what is unseen."]
-    pod: Annotated[str, "name of the pod; empty for what is unseen."]
-    container: Annotated[str, "name of the container; empty for what is unseen."]
+    namespace: Annotated[str, "of the pod; empty if the pod may not be read."]
+    pod: Annotated[str, "name of the pod; empty if it may not be read."]
+    container: Annotated[str, "name of the container; empty if the pod may not be read."]
     cores: Annotated[int, "hundredths of the card."]
     blocks: Annotated[int, "memory blocks of the card."]
     source: Annotated[Provenance, "how this is known."]
     evidence: Annotated[
         str,
-        "of the agent's record (``witness``, ``order``, ...); else empty.",
+        "of the allocation (``witness``, ``order``, ...); empty if no agent reported it.",
     ] = ""
 
 
@@ -54,28 +54,30 @@ class CardReport:
     index: Annotated[int, "its index on the node."]
     model: Annotated[str, "product name."]
     memory: Annotated[int, "bytes."]
-    numa: Annotated[int | None, "NUMA node; ``None`` where unknown."]
-    unhealthy: Annotated[str, "why it is given to no new container; empty while it is healthy."]
-    cores: Annotated[int, "hundredths there are: 100."]
+    numa: Annotated[int | None, "NUMA node; ``None`` if unknown."]
+    unhealthy: Annotated[str, "why it gets no new containers; empty while it is healthy."]
+    cores: Annotated[int, "hundredths in total: 100."]
     cores_held: Annotated[int, "of these, held."]
     cores_free: Annotated[int, "of these, free."]
-    blocks: Annotated[int, "memory blocks there are."]
+    blocks: Annotated[int, "memory blocks in total."]
     blocks_held: Annotated[int, "of these, held."]
     blocks_free: Annotated[int, "of these, free."]
-    overbooked: Annotated[bool, "whether its holders hold more than there is."]
-    reported_cores_free: Annotated[int, "free cores by the agent's last word; a little late."]
-    reported_blocks_free: Annotated[int, "free blocks by the agent's last word."]
+    overbooked: Annotated[bool, "whether more is held than the card has."]
+    reported_cores_free: Annotated[
+        int, "free cores as the agent last reported them; a few seconds late."
+    ]
+    reported_blocks_free: Annotated[int, "free blocks as the agent last reported them."]
     holders: Annotated[tuple[Holder, ...], "by namespace, pod and container."]
     cores_used: Annotated[
         int | None,
-        "measured, hundredths; ``None`` where that is not known.",
+        "measured, hundredths; ``None`` if not measured.",
     ] = None
-    memory_used: Annotated[int | None, "measured, bytes; ``None`` where that is not known."] = None
+    memory_used: Annotated[int | None, "measured, bytes; ``None`` if not measured."] = None
 
 
 @dataclass(frozen=True, slots=True)
 class LargestFit:
-    """The largest share of one card that still fits."""
+    """The largest share that still fits on one card."""
 
     card: int
     cores: int
@@ -84,64 +86,62 @@ class LargestFit:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """A node with GPUs, or one that should have some. Sums are of healthy cards."""
+    """A node with GPUs, or one that should have some. Sums are over healthy cards."""
 
     name: Annotated[str, "its name."]
-    problem: Annotated[str, "why it serves no GPU pod; empty where it does."]
+    problem: Annotated[str, "why it is unavailable for GPU pods; empty if it is available."]
     notes: Annotated[
         tuple[str, ...],
-        "what else is worth knowing, in sentences: cordoned, not ready, a report that differs.",
+        "further problems, in sentences: cordoned, not ready, differing reports.",
     ]
-    memory_block: Annotated[int, "bytes of one memory block; 0 where unknown."]
+    memory_block: Annotated[int, "bytes of one memory block; 0 if unknown."]
     cards: Annotated[tuple[CardReport, ...], "by index."]
-    links: Annotated[tuple[Link, ...], "of pairs of cards."]
-    cores: Annotated[int, "hundredths there are."]
+    links: Annotated[tuple[Link, ...], "between pairs of cards."]
+    cores: Annotated[int, "hundredths in total."]
     cores_held: Annotated[int, "of these, held."]
     cores_free: Annotated[int, "of these, free."]
-    blocks: Annotated[int, "memory blocks there are."]
+    blocks: Annotated[int, "memory blocks in total."]
     blocks_held: Annotated[int, "of these, held."]
     blocks_free: Annotated[int, "of these, free."]
-    largest_share: Annotated[LargestFit | None, "``None`` where no share fits."]
-    whole_cards: Annotated[int, "how many whole cards nobody has anything of."]
-    pods: Annotated[int, "how many pods hold something."]
+    largest_share: Annotated[LargestFit | None, "``None`` if no share fits."]
+    whole_cards: Annotated[int, "number of cards of which no core is held."]
+    pods: Annotated[int, "number of pods that hold something."]
     pool: Annotated[
-        str, "of nodes, to which it belongs by its labels; empty where it has none of these."
+        str, "its node pool, from its labels; empty if it has none of these labels."
     ] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of one card that a container has or had."""
+    """What a container holds or held of one card."""
 
-    uuid: Annotated[str, "the card; empty where the node's inventory is not known."]
+    uuid: Annotated[str, "UUID of the card; empty if the node's inventory is unknown."]
     index: Annotated[
         int | None,
-        "its index; ``None`` where the node's inventory is not known, or the card is lost.",
+        "its index; ``None`` if the node's inventory is unknown or the card is missing.",
     ]
-    model: Annotated[str, "product name; empty where unknown."]
+    model: Annotated[str, "product name; empty if unknown."]
     cores: Annotated[int, "hundredths of it."]
     blocks: Annotated[int, "memory blocks of it."]
-    lost: Annotated[bool, "whether the card is not there any more."] = False
+    lost: Annotated[bool, "whether the card is missing on the node."] = False
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerReport:
-    """A container that asks for GPUs."""
+    """A container that requests GPUs."""
 
     name: Annotated[str, "its name."]
     kind: Annotated[str, "``container``, ``init`` or ``sidecar``."]
-    cores: Annotated[int, "hundredths it asks for."]
-    blocks: Annotated[int, "memory blocks it asks for; 0 for none."]
-    parts: Annotated[
-        tuple[Part, ...], "what it has got, card by card; empty while nothing is known."
-    ] = ()
-    source: Annotated[Provenance | None, "how that is known; ``None`` while nothing is."] = None
-    evidence: Annotated[str, "of the agent's record; else empty."] = ""
+    cores: Annotated[int, "requested hundredths."]
+    blocks: Annotated[int, "requested memory blocks; 0 for none."]
+    parts: Annotated[tuple[Part, ...], "what it holds of each card; empty while unknown."] = ()
+    source: Annotated[Provenance | None, "how that is known; ``None`` while unknown."] = None
+    evidence: Annotated[str, "of the allocation; empty if no agent reported it."] = ""
     cores_used: Annotated[
         int | None,
-        "measured, hundredths; ``None`` where that is not known.",
+        "measured, hundredths; ``None`` if not measured.",
     ] = None
-    memory_used: Annotated[int | None, "measured, bytes; ``None`` where that is not known."] = None
+    memory_used: Annotated[int | None, "measured, bytes; ``None`` if not measured."] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,84 +150,81 @@ class Termination:
 
     reason: Annotated[str, "in one word, such as ``OOMKilled``."]
     exit_code: Annotated[int, "of its process."]
-    signal: Annotated[int, "that ended it; 0 where it was none, or is not told."]
-    message: Annotated[str, "in a sentence; what the container itself wrote, if it did."]
-    at: Annotated[str, "when; empty where unknown."]
+    signal: Annotated[int, "that ended it; 0 if none is known."]
+    message: Annotated[str, "in a sentence; the container's termination message if it wrote one."]
+    at: Annotated[str, "time; empty if unknown."]
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerStatus:
-    """A container by the kubelet, whether it asks for GPUs or not."""
+    """State of a container as the kubelet reports it, with or without GPUs."""
 
     name: Annotated[str, "its name."]
-    state: Annotated[
-        str, "``waiting``, ``running`` or ``terminated``; empty where nothing is told."
-    ]
+    state: Annotated[str, "``waiting``, ``running`` or ``terminated``; empty if unknown."]
     reason: Annotated[str, "why it waits, in one word; else empty."]
     message: Annotated[str, "the same in a sentence."]
-    restarts: Annotated[int, "how often it was started again."]
-    started: Annotated[str, "when; empty where it was not."]
+    restarts: Annotated[int, "number of restarts."]
+    started: Annotated[str, "time of its start; empty if it did not start."]
     ending: Annotated[
         Termination | None,
-        "how it ended, or did so before it was started again; ``None`` where it never did.",
+        "how it ended, now or before its last restart; ``None`` if it never ended.",
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class EventReport:
-    """One Event, or a message of an object's status."""
+    """One Event about a pod."""
 
     reason: Annotated[str, "in one word."]
     message: Annotated[str, "in a sentence."]
-    warning: Annotated[bool, "whether something went wrong."]
-    source: Annotated[str, "who says so, such as ``default-scheduler``."]
-    count: Annotated[int, "how often."]
-    at: Annotated[str, "when last."]
+    warning: Annotated[bool, "whether its type is Warning."]
+    source: Annotated[str, "component that reports it, such as ``default-scheduler``."]
+    count: Annotated[int, "number of occurrences."]
+    at: Annotated[str, "time of the last occurrence."]
 
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """A pod that asks for GPUs."""
+    """A pod that requests GPUs."""
 
     namespace: Annotated[str, "its namespace."]
     name: Annotated[str, "its name."]
     uid: Annotated[str, "its UID."]
     owner: Annotated[
-        str, "kind and name of what made it, such as ``Job/train``; empty where nobody did."
+        str, "kind and name of its controller, such as ``Job/train``; empty if it has none."
     ]
-    node: Annotated[str, "where it is bound; empty while it is not."]
-    phase: Annotated[str, "as the API server has it."]
+    node: Annotated[str, "to which it is bound; empty while it is not bound."]
+    phase: Annotated[str, "phase of its status."]
     reason: Annotated[str, "of its status, in one word; mostly empty."]
     message: Annotated[str, "of its status, in a sentence; mostly empty."]
-    stage: Annotated[Stage, "how far it has come."]
+    stage: Annotated[Stage, "its stage."]
     deleting: Annotated[bool, "whether it is being deleted."]
-    created: Annotated[str, "when it was created."]
-    scheduler: Annotated[str, "which scheduler is responsible."]
+    created: Annotated[str, "time of its creation."]
+    scheduler: Annotated[str, "name of the responsible scheduler."]
     containers: Annotated[
-        tuple[ContainerReport, ...], "those that ask for GPUs, in the kubelet's order of admission."
+        tuple[ContainerReport, ...], "those that request GPUs, in the kubelet's order of admission."
     ]
     wishes: Annotated[
         tuple[tuple[str, str], ...],
-        "annotation (without its domain) and value, of the pod's author.",
+        "the author's annotations for placement: name without domain, and value.",
     ]
     statuses: Annotated[
-        tuple[ContainerStatus, ...], "of all its containers, init containers first."
+        tuple[ContainerStatus, ...], "states of all its containers, init containers first."
     ]
     why: Annotated[
-        str, "why it waits, was refused, fails or failed, in one line; empty where all is well."
+        str,
+        "why it is pending, refused, failing or failed, in one line; empty if nothing is wrong.",
     ]
-    replaced: Annotated[bool, "whether it has ended, and its owner has made another one since."]
-    events: Annotated[
-        tuple[EventReport, ...], "what is known to have been told about it, the newest first."
-    ]
+    replaced: Annotated[bool, "whether it has ended and its owner has created another pod since."]
+    events: Annotated[tuple[EventReport, ...], "known Events about it, the newest first."]
 
 
 @dataclass(frozen=True, slots=True)
 class DeniedReport:
-    """A workload whose pods are refused at their creation, by its controller's Event.
+    """A workload whose pods are denied at creation, as reported by its controller's Event.
 
-    Controllers try again at least every 17 minutes. One that has not said so for longer, or has
-    made a pod since, is not reported any more.
+    Controllers try again at least every 17 minutes. A workload is not reported any more after 20
+    minutes without such an Event, or once it has a newer pod.
     """
 
     kind: str
@@ -240,32 +237,33 @@ class DeniedReport:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What could not be read: unknown, which is neither absent nor free."""
+    """Objects that could not be read: they are unknown, neither absent nor free."""
 
     what: Annotated[str, "``nodes``, ``pods`` or ``events``."]
-    namespace: Annotated[str, "the only namespace that was read; empty where none was."]
-    reason: Annotated[str, "as the API server said it."]
-    verb: Annotated[str, "the right that is missing is this one on *what*."] = "list"
-    some: Annotated[
-        bool, "whether single objects could be read all the same, such as a pod's own node."
-    ] = False
+    namespace: Annotated[str, "the only namespace that was read; empty if none was read."]
+    reason: Annotated[str, "message of the API server."]
+    verb: Annotated[str, "the missing permission on *what*."] = "list"
+    some: Annotated[bool, "whether single objects could be read, such as the node of a pod."] = (
+        False
+    )
 
     @property
     def whole(self) -> bool:
-        """Whether nothing at all of it is known."""
+        """Whether nothing of it is known."""
         return not self.namespace and not self.some
 
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """How old what is shown is."""
+    """Age of the data."""
 
     at: Annotated[
-        float, "when it is known to have been so, unix time; 0 where nothing was read yet."
+        float,
+        "time at which the data was known to be current, unix time; 0 if nothing was read yet.",
     ] = 0.0
     stale: Annotated[
         str,
-        "why it may not be so any more; empty while the API server is heard.",
+        "why the data may be outdated; empty while the API server responds.",
     ] = ""
 
 
@@ -274,10 +272,8 @@ class ClusterReport:
     """The cluster."""
 
     nodes: Annotated[
-        tuple[NodeReport, ...], "by name; those that have nothing to do with GPUs are left out."
+        tuple[NodeReport, ...], "by name; nodes without any relation to GPUs are left out."
     ]
     pods: Annotated[tuple[PodReport, ...], "by namespace and name."]
-    denied: Annotated[
-        tuple[DeniedReport, ...], "workloads whose pods are refused at their creation."
-    ]
-    gaps: Annotated[tuple[Gap, ...], "what could not be read; empty where all is known."]
+    denied: Annotated[tuple[DeniedReport, ...], "workloads whose pods are denied at creation."]
+    gaps: Annotated[tuple[Gap, ...], "what could not be read; empty if all was read."]

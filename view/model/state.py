@@ -1,4 +1,4 @@
-"""The cluster as objects of the API server come in, and all that can be asked about it. No I/O."""
+"""The state of the cluster: takes objects of the API server and returns reports. No I/O."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,67 +24,67 @@ from view.model.reports import (
     PodReport,
     Stage,
 )
-from view.model.why import PodClassFit, explain_pod, find_room, why_waiting
+from view.model.why import PodClassFit, explain_pod, find_fitting_nodes, why_pending
 
 _REMEMBERED = timedelta(minutes=15)
-"""For so long what was known of a pod is kept after its end."""
+"""How long a deleted pod is remembered."""
 
 _MOST_REMEMBERED = 2000
 _RETRIED = timedelta(minutes=20)
-"""Controllers try again to create a pod after 1,000 s at the latest, and say so by an Event."""
+"""Controllers retry the creation of a pod within 1,000 s, each time with an Event."""
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _written(at: datetime) -> str:
+def _rfc3339(at: datetime) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _drop(index: dict[str, dict[str, Any]], key: str, item: str) -> None:
-    """Take something out of an index, and its key with the last of it."""
+    """Remove an item from an index, and the key with its last item."""
     if key in index:
         index[key].pop(item, None)
         if not index[key]:
             del index[key]
 
 
-class _OneNode(NamedTuple):
-    """A node as it was worked out: true until it or one of its pods changes."""
+class _ComputedNode(NamedTuple):
+    """Results for one node, valid until the node or one of its pods changes."""
 
     occupancy: Occupancy
     report: NodeReport
 
 
-class _Departed(NamedTuple):
-    """A pod that has gone, and what was known of it then."""
+class _DeletedPod(NamedTuple):
+    """A deleted pod and its last known state."""
 
     at: datetime
     facts: PodFacts
     report: PodReport
 
 
-class _Memory:
-    """Pods that have gone, for a while."""
+class _DeletedPods:
+    """Recently deleted pods."""
 
     def __init__(self) -> None:
-        self._gone: dict[tuple[str, str], _Departed] = {}  # the oldest first
+        self._gone: dict[tuple[str, str], _DeletedPod] = {}  # the oldest first
 
-    def keep(self, pod: _Departed) -> None:
-        """Keep one more, and forget those that went long ago."""
+    def keep(self, pod: _DeletedPod) -> None:
+        """Remember a pod, and forget those deleted long ago."""
         for key, old in [*self._gone.items()]:
             if len(self._gone) < _MOST_REMEMBERED and pod.at - old.at <= _REMEMBERED:
                 break
             del self._gone[key]
-        self._gone[pod.facts.placed.id.key] = pod
+        self._gone[pod.facts.info.id.key] = pod
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Forget one of whose name there is another pod now."""
+        """Forget a pod whose name another pod has now."""
         self._gone.pop(key, None)
 
-    def find(self, key: tuple[str, str], now: datetime) -> _Departed | None:
-        """Return one that has gone a while ago."""
+    def find(self, key: tuple[str, str], now: datetime) -> _DeletedPod | None:
+        """Return a pod that was deleted recently, if there is one."""
         found = self._gone.get(key)
         return found if found is not None and now - found.at <= _REMEMBERED else None
 
@@ -92,7 +92,7 @@ class _Memory:
 class ClusterState:
     """Nodes, GPU pods and Events. Not safe to share between threads.
 
-    What has not changed is not worked out again: after one event a report costs little.
+    Results are kept until their input changes: after one event a report costs little.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ClusterState:
         now: Callable[[], datetime] = _now,
         pool_labels: Sequence[str] = POOL_LABELS,
     ) -> None:
-        """Start with an empty cluster; what has healed or gone is forgotten by the clock."""
+        """Start with an empty cluster; *now* decides when old denials and pods are forgotten."""
         self._names = names
         self._policy = policy
         self._now = now
@@ -112,31 +112,31 @@ class ClusterState:
         self._pods: dict[str, PodFacts] = {}
         self._by_name: dict[tuple[str, str], str] = {}
         self._bound: dict[str, dict[str, PodInfo]] = defaultdict(dict)  # by node
-        self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: when created
-        self._told = EventFacts(names)
-        self._gone = _Memory()
-        # What was worked out of these.
-        self._worked_out: dict[str, _OneNode] = {}
-        self._rooms: dict[PodClass, PodClassFit] = {}
+        self._owned: dict[str, dict[str, str]] = defaultdict(dict)  # by owner: time of creation
+        self._events = EventFacts(names)
+        self._deleted = _DeletedPods()
+        # Results computed from these.
+        self._computed: dict[str, _ComputedNode] = {}
+        self._class_fits: dict[PodClass, PodClassFit] = {}
         self._pod_reports: dict[str, PodReport] = {}
 
-    # --- what comes in ----------------------------------------------------------------
+    # --- input ------------------------------------------------------------------------
 
     def put_node(self, obj: Mapping[str, Any]) -> None:
-        """Take in a node as the API shows it."""
+        """Add or update a node."""
         facts = read_node(obj, self._names)
-        name = facts.placed.name
+        name = facts.node.name
         if self._nodes.get(name) != facts:
             self._nodes[name] = facts
-            self._forget_about(name)
+            self._invalidate(name)
 
     def drop_node(self, name: str) -> None:
-        """Forget a node; its pods stay known until they are gone themselves."""
+        """Remove a node; its pods stay until they are removed themselves."""
         self._nodes.pop(name, None)
-        self._forget_about(name)
+        self._invalidate(name)
 
     def put_pod(self, obj: Mapping[str, Any]) -> None:
-        """Take in a pod as the API shows it; those that ask for no GPU are passed over."""
+        """Add or update a pod; pods that request no GPU are ignored."""
         facts, uid = read_pod_facts(obj, self._names), obj["metadata"].get("uid", "")
         if facts is None:
             self.drop_pod(uid)
@@ -145,99 +145,100 @@ class ClusterState:
         if before == facts:
             return
         self._pods[uid] = facts
-        self._by_name[facts.placed.id.key] = uid
-        self._gone.forget(facts.placed.id.key)
+        self._by_name[facts.info.id.key] = uid
+        self._deleted.forget(facts.info.id.key)
         self._pod_reports.pop(uid, None)
         if before is None and facts.owner_uid:
             siblings = self._owned[facts.owner_uid]
             siblings[uid] = facts.report.created
             for each in siblings:
                 self._pod_reports.pop(each, None)  # which this one may replace
-        if before is None or before.placed != facts.placed:
+        if before is None or before.info != facts.info:
             if before is not None:
-                self._leave(before.placed)
-            if facts.placed.node:
-                self._bound[facts.placed.node][uid] = facts.placed
-                self._forget_about(facts.placed.node)
+                self._unbind(before.info)
+            if facts.info.node:
+                self._bound[facts.info.node][uid] = facts.info
+                self._invalidate(facts.info.node)
 
     def drop_pod(self, uid: str) -> None:
-        """Forget a pod that is gone."""
+        """Remove a pod."""
         facts = self._pods.get(uid)
         if facts is None:
             return
-        key = facts.placed.id.key
+        key = facts.info.id.key
         if self._by_name.get(key) == uid:
             del self._by_name[key]
-            self._gone.keep(_Departed(self._now(), facts, self._report_pod(facts)))
+            self._deleted.keep(_DeletedPod(self._now(), facts, self._report_pod(facts)))
         del self._pods[uid]
         _drop(self._owned, facts.owner_uid, uid)
         self._pod_reports.pop(uid, None)
-        self._leave(facts.placed)
+        self._unbind(facts.info)
 
     def put_event(self, obj: Mapping[str, Any]) -> None:
-        """Take in an Event; those of a pod may come before it."""
-        self._pod_reports.pop(self._told.put(obj), None)
+        """Add an Event; it may come before its pod."""
+        self._pod_reports.pop(self._events.put(obj), None)
 
     def drop_event(self, obj: Mapping[str, Any]) -> None:
-        """Forget an Event that has expired."""
-        self._pod_reports.pop(self._told.drop(obj), None)
+        """Remove an Event that has expired."""
+        self._pod_reports.pop(self._events.drop(obj), None)
 
     def set_gaps(self, gaps: Iterable[Gap]) -> None:
-        """Take in what could not be read."""
+        """Set what could not be read."""
         if self._gaps != (gaps := tuple(gaps)):
             self._gaps = gaps
-            for each in (self._worked_out, self._rooms, self._pod_reports):
+            for each in (self._computed, self._class_fits, self._pod_reports):
                 each.clear()
 
-    def _leave(self, pod: PodInfo) -> None:
-        """Count a pod no more on its node."""
+    def _unbind(self, pod: PodInfo) -> None:
+        """Stop counting a pod on its node."""
         if pod.node:
-            self._forget_about(pod.node)
+            self._invalidate(pod.node)
             _drop(self._bound, pod.node, pod.id.uid)
 
-    def _forget_about(self, node: str) -> None:
-        """Work out anew what depends on a node."""
-        self._rooms.clear()
-        self._worked_out.pop(node, None)
+    def _invalidate(self, node: str) -> None:
+        """Drop all results that depend on a node."""
+        self._class_fits.clear()
+        self._computed.pop(node, None)
         for uid in self._bound.get(node, ()):
             self._pod_reports.pop(uid, None)
 
-    # --- what can be asked ------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------
 
     def nodes_of_pods(self) -> list[str]:
-        """Return the nodes that pods are on."""
+        """Return the names of nodes with GPU pods."""
         return sorted(self._bound)
 
     def report(self, stages: Iterable[Stage] = Stage) -> ClusterReport:
-        """Return the cluster as it is now."""
-        told = frozenset(stages)
+        """Return a report on the cluster, with the pods in these stages."""
+        wanted = frozenset(stages)
         pods = [
-            self._report_pod(facts) for facts in self._pods.values() if facts.report.stage in told
+            self._report_pod(facts) for facts in self._pods.values() if facts.report.stage in wanted
         ]
         return ClusterReport(
-            tuple(each.report for each in self._work_out_all()),
+            tuple(each.report for each in self._compute_nodes()),
             tuple(sorted(pods, key=lambda each: (each.namespace, each.name, each.uid))),
             tuple(sorted(self._still_denied(), key=lambda each: (each.namespace, each.name))),
             self._gaps,
         )
 
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
-        """Return one pod's way; ``None`` where no such pod is known, and none was a while ago."""
+        """Explain one pod; ``None`` if there is none with this name, nor a recently deleted one."""
         key, deleted, node = (namespace, name), "", None
         facts = self._pods.get(self._by_name.get(key, ""))
-        gone = self._gone.find(key, self._now())
+        deleted_pod = self._deleted.find(key, self._now())
         if facts is not None:
             report = self._report_pod(facts)
             if report.node in self._nodes:
-                node = self._work_out(report.node).report
-        elif gone is not None:
-            facts, report, deleted = gone.facts, gone.report, _written(gone.at)
+                node = self._compute_node(report.node).report
+        elif deleted_pod is not None:
+            facts, report = deleted_pod.facts, deleted_pod.report
+            deleted = _rfc3339(deleted_pod.at)
         else:
             return None
         return explain_pod(
             facts,
             report,
-            [each.occupancy for each in self._work_out_all()],
+            [each.occupancy for each in self._compute_nodes()],
             gaps=self._gaps,
             names=self._names,
             policy=self._policy,
@@ -246,30 +247,30 @@ class ClusterState:
         )
 
     def fit(self, *manifests: Mapping[str, Any]) -> tuple[FitReport, ...]:
-        """Return whether and where pods would fit together that are not created yet.
+        """Return whether and where the pods of manifests would fit, all together.
 
         Raises:
-            InvalidManifest: one is neither, or its pods ask for no GPU.
+            InvalidManifest: one is not a pod or workload, or its pods request no GPU.
         """
-        nodes = [each.occupancy for each in self._work_out_all()]
+        nodes = [each.occupancy for each in self._compute_nodes()]
         return fit_manifests(manifests, nodes, self._gaps, self._names, self._policy)
 
     def _still_denied(self) -> list[DeniedReport]:
-        """Return what has not healed: nobody has said so for long, or there is a pod since."""
-        oldest = _written(self._now() - _RETRIED)
+        """Return denials that still matter: recent, and without a newer pod of the same owner."""
+        oldest = _rfc3339(self._now() - _RETRIED)
         return [
             denied
-            for about, denied in self._told.denied()
+            for about, denied in self._events.denied()
             if denied.at >= oldest
             and denied.at > max(self._owned.get(about, {}).values(), default="")
         ]
 
-    # --- worked out once ----------------------------------------------------------------
+    # --- computed on demand -------------------------------------------------------------
 
-    def _work_out_all(self) -> list[_OneNode]:
-        """Work out the nodes that have, or should have, anything to do with GPUs, by name."""
+    def _compute_nodes(self) -> list[_ComputedNode]:
+        """Compute all nodes that have GPUs or should have some, sorted by name."""
         return [
-            self._work_out(name)
+            self._compute_node(name)
             for name, facts in sorted(self._nodes.items())
             if facts.for_gpus or any(not pod.terminal for pod in self._pods_on(name))
         ]
@@ -277,40 +278,40 @@ class ClusterState:
     def _pods_on(self, node: str) -> Iterable[PodInfo]:
         return self._bound.get(node, {}).values()
 
-    def _work_out(self, name: str) -> _OneNode:
-        found = self._worked_out.get(name)
+    def _compute_node(self, name: str) -> _ComputedNode:
+        found = self._computed.get(name)
         if found is None:
             partial = any(gap.what == "pods" for gap in self._gaps)
             occupancy = occupancy_of(
                 self._nodes[name], self._pods_on(name), self._policy, partial=partial
             )
-            found = _OneNode(occupancy, report_node(occupancy, self._pool_labels))
-            self._worked_out[name] = found
+            found = _ComputedNode(occupancy, report_node(occupancy, self._pool_labels))
+            self._computed[name] = found
         return found
 
     def _report_pod(self, facts: PodFacts) -> PodReport:
-        uid, node = facts.placed.id.uid, self._nodes.get(facts.placed.node)
+        uid, node = facts.info.id.uid, self._nodes.get(facts.info.node)
         found = self._pod_reports.get(uid)
         if found is not None:
             return found
-        events = self._told.of(uid)
-        waits = facts.report.stage is Stage.WAITING
+        events = self._events.of(uid)
+        pending = facts.report.stage is Stage.PENDING
         siblings = self._owned.get(facts.owner_uid, {}).values()
         found = report_pod(
             facts,
             node=node,
-            held=self._work_out(facts.placed.node).occupancy.held.get(uid) if node else None,
-            why=why_waiting(facts, self._room_of(facts), events) if waits else "",
+            held=self._compute_node(facts.info.node).occupancy.held.get(uid) if node else None,
+            why=why_pending(facts, self._class_fit_of(facts), events) if pending else "",
             events=events,
             replaced=facts.ended and max(siblings, default="") > facts.report.created,
         )
-        if not waits:  # why one waits depends on all nodes
+        if not pending:  # the reason of a pending pod depends on all nodes
             self._pod_reports[uid] = found
         return found
 
-    def _room_of(self, facts: PodFacts) -> PodClassFit:
-        shape = facts.placed.pod_class
-        if shape not in self._rooms:
-            nodes = [each.occupancy for each in self._work_out_all()]
-            self._rooms[shape] = find_room(shape, nodes, self._gaps)
-        return self._rooms[shape]
+    def _class_fit_of(self, facts: PodFacts) -> PodClassFit:
+        shape = facts.info.pod_class
+        if shape not in self._class_fits:
+            nodes = [each.occupancy for each in self._compute_nodes()]
+            self._class_fits[shape] = find_fitting_nodes(shape, nodes, self._gaps)
+        return self._class_fits[shape]

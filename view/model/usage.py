@@ -1,8 +1,8 @@
-"""What containers and cards use, out of the agents' gauges. Pure.
+"""Usage of containers and cards, from the agents' gauges. Pure.
 
 ``gpu_turnstile_agent_container_*`` has the labels ``namespace``, ``pod``, ``container`` and
-``card``; ``gpu_turnstile_agent_card_*`` has ``card``. Held is by allocation; used is measured, and
-absent where it cannot be.
+``card``; ``gpu_turnstile_agent_card_*`` has ``card``. Held amounts follow from allocations; used
+amounts are measured, and absent if they cannot be measured.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ PREFIX = "gpu_turnstile_agent_"
 
 @dataclass(frozen=True, slots=True)
 class ContainerUsage:
-    """One container on one or several cards."""
+    """Usage of one container, summed over its cards."""
 
     namespace: Annotated[str, "of the pod."]
     pod: Annotated[str, "its name."]
@@ -25,18 +25,18 @@ class ContainerUsage:
     cards: Annotated[tuple[str, ...], "UUIDs."]
     cores_held: Annotated[float, "hundredths of a card."]
     memory_held: Annotated[float, "bytes."]
-    cores_used: Annotated[float | None, "hundredths of a card; ``None`` where not measured."]
-    memory_used: Annotated[float | None, "bytes; ``None`` where not measured."]
+    cores_used: Annotated[float | None, "hundredths of a card; ``None`` if not measured."]
+    memory_used: Annotated[float | None, "bytes; ``None`` if not measured."]
 
     @property
     def measured(self) -> bool:
-        """Whether anything of it is."""
+        """Whether its cores or memory are measured."""
         return self.cores_used is not None or self.memory_used is not None
 
 
 @dataclass(frozen=True, slots=True)
 class CardUsage:
-    """One card; amounts as in :class:`ContainerUsage`."""
+    """Usage of one card; amounts as in :class:`ContainerUsage`."""
 
     uuid: str
     cores_held: float
@@ -49,11 +49,11 @@ class CardUsage:
 
 @dataclass(frozen=True, slots=True)
 class NodeUsage:
-    """One node, by its agent."""
+    """Usage of one node, as its agent reports it."""
 
     node: Annotated[str, "its name."]
-    problem: Annotated[str, "why nothing is known; empty where its agent has answered."] = ""
-    measured: Annotated[bool, "whether the agent measures use."] = False
+    problem: Annotated[str, "why its usage is unknown; empty if its agent responded."] = ""
+    measured: Annotated[bool, "whether the agent measures usage."] = False
     cards: Annotated[tuple[CardUsage, ...], "by UUID."] = ()
     containers: Annotated[tuple[ContainerUsage, ...], "by namespace, pod and container."] = ()
 
@@ -67,11 +67,11 @@ class MetricSample:
     value: float
 
 
-def read_use(node: str, samples: Iterable[MetricSample]) -> NodeUsage:
-    """Read an agent's gauges.
+def read_usage(node: str, samples: Iterable[MetricSample]) -> NodeUsage:
+    """Build the usage of a node from its agent's gauges.
 
-    One that tells of no card does not serve: it reads who holds what, or waits for the end of the
-    agent before it. Nothing is known by it, which is not the same as nothing held.
+    An agent without gauges of cards does not serve yet: it is starting, or waits for the previous
+    agent to stop. Then the usage is unknown, which is not the same as nothing held.
     """
     cards: dict[str, dict[str, float]] = {}
     containers: dict[tuple[str, str, str], dict[str, dict[str, float]]] = {}
@@ -121,7 +121,7 @@ def _container(
     )
 
 
-# --- put into reports: rounded, since a page that changes for less is sent for nothing ---------
+# --- usage in reports: rounded, so that small changes do not update the page -------------------
 
 _CORES, _BYTES = 5, 256 << 20
 
@@ -129,8 +129,8 @@ _CORES, _BYTES = 5, 256 << 20
 _Report = TypeVar("_Report", CardReport, ContainerReport)
 
 
-def with_use(report: ClusterReport, uses: Mapping[str, NodeUsage]) -> ClusterReport:
-    """Return the report with what cards use, where that is measured."""
+def with_usage(report: ClusterReport, uses: Mapping[str, NodeUsage]) -> ClusterReport:
+    """Return the report with the usage of cards, if it is measured."""
     nodes = tuple(
         replace(node, cards=_cards_with(node.cards, uses[node.name])) if node.name in uses else node
         for node in report.nodes
@@ -138,19 +138,21 @@ def with_use(report: ClusterReport, uses: Mapping[str, NodeUsage]) -> ClusterRep
     return replace(report, nodes=nodes) if uses else report
 
 
-def story_with_use(story: PodExplanation, uses: Mapping[str, NodeUsage]) -> PodExplanation:
-    """Return a pod's story with what its containers and cards use, where that is measured."""
-    pod, use = story.pod, uses.get(story.pod.node)
+def explanation_with_usage(
+    explanation: PodExplanation, uses: Mapping[str, NodeUsage]
+) -> PodExplanation:
+    """Return the explanation with the usage of containers and cards, if it is measured."""
+    pod, use = explanation.pod, uses.get(explanation.pod.node)
     if use is None:
-        return story
-    mine = {
+        return explanation
+    own = {
         each.container: each
         for each in use.containers
         if (each.namespace, each.pod) == (pod.namespace, pod.name)
     }
-    containers = tuple(_with(each, mine.get(each.name)) for each in pod.containers)
-    cards = _cards_with(story.cards, use)
-    return replace(story, pod=replace(pod, containers=containers), cards=cards)
+    containers = tuple(_with(each, own.get(each.name)) for each in pod.containers)
+    cards = _cards_with(explanation.cards, use)
+    return replace(explanation, pod=replace(pod, containers=containers), cards=cards)
 
 
 def _cards_with(cards: Sequence[CardReport], use: NodeUsage) -> tuple[CardReport, ...]:
@@ -161,10 +163,10 @@ def _cards_with(cards: Sequence[CardReport], use: NodeUsage) -> tuple[CardReport
 def _with(report: _Report, use: CardUsage | ContainerUsage | None) -> _Report:
     if use is None:
         return report
-    cores, memory = _up(use.cores_used, _CORES), _up(use.memory_used, _BYTES)
+    cores, memory = _round_up(use.cores_used, _CORES), _round_up(use.memory_used, _BYTES)
     return replace(report, cores_used=cores, memory_used=memory)
 
 
-def _up(value: float | None, step: int) -> int | None:
-    """Round up: what is used a little is not shown as idle."""
+def _round_up(value: float | None, step: int) -> int | None:
+    """Round up, so that little usage is not shown as idle."""
     return None if value is None else -int(-value // step) * step

@@ -1,7 +1,7 @@
 """Cards held, used and left idle, by namespace, owner or pod: now, and in the last day. Pure.
 
-A card's worth is 100 cores. What is not measured is neither used nor idle: it is held, and no more
-is known.
+Amounts are in cards: 100 cores are one card. Cores that are not measured count as held, but neither
+as used nor as idle.
 """
 
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from view.model.reports import ClusterReport, Stage
 from view.model.usage import NodeUsage
 
 DAY = 86_400.0
-"""Seconds."""
+"""Seconds of a day."""
 
 SWITCHED_OFF = (
-    "Only what is held and used now is shown: for the last day, --prometheus URL "
-    "(or GPU_TURNSTILE_PROMETHEUS) names a Prometheus that scrapes the agents."
+    "Only current usage is shown. For the last day, set --prometheus URL (or "
+    "GPU_TURNSTILE_PROMETHEUS) to a Prometheus that scrapes the agents."
 )
-"""What is said where no Prometheus is named."""
+"""Hint if no Prometheus is configured."""
 
 
 class GroupBy(StrEnum):
-    """What is added up."""
+    """By what usage is grouped."""
 
     NAMESPACE = "namespace"
     OWNER = "owner"
@@ -33,46 +33,44 @@ class GroupBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PastUsage:
-    """What one pod held in the last day, in card hours; ``None`` where that is not known."""
+    """Usage of one pod in the last day, in card hours; ``None`` if unknown."""
 
     namespace: Annotated[str, "of the pod."]
     pod: Annotated[str, "its name."]
-    held_hours: Annotated[float | None, "by its agents' records."]
-    measured_hours: Annotated[float | None, "of these, those for which it is known what was used."]
-    idle_hours: Annotated[float | None, "of the measured hours, not used."]
+    held_hours: Annotated[float | None, "as agents reported it."]
+    measured_hours: Annotated[float | None, "of these, the hours for which usage was measured."]
+    idle_hours: Annotated[float | None, "of the measured hours, those not used."]
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The use of the last day."""
+    """Usage of the last day."""
 
-    problem: Annotated[str, "why it is not known; empty where it is."] = ""
-    at: Annotated[float, "when the day ended, unix time."] = 0.0
+    problem: Annotated[str, "why it is unknown; empty if it is known."] = ""
+    at: Annotated[float, "end of the day, unix time."] = 0.0
     seen: Annotated[float, "seconds of the day in which agents were scraped."] = 0.0
-    pods: Annotated[tuple[PastUsage, ...], "every pod that held something."] = ()
+    pods: Annotated[tuple[PastUsage, ...], "all pods that held something."] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """A namespace, an owner or a pod. Amounts are cards' worth, or hours of one."""
+    """Usage of a namespace, an owner or a pod, in cards or card hours."""
 
-    namespace: Annotated[str, "its name; empty for what is held by pods that may not be read."]
-    owner: Annotated[
-        str, "kind and name of what made it; empty where that is not known, or for a namespace."
-    ]
-    pod: Annotated[str, "its name; empty where it is no pod."]
+    namespace: Annotated[str, "its name; empty for pods that may not be read."]
+    owner: Annotated[str, "kind and name of the controller; empty if unknown, or for a namespace."]
+    pod: Annotated[str, "its name; empty if it is not a pod."]
     held: Annotated[float, "now."] = 0.0
-    used: Annotated[float | None, "now, of what is measured; ``None`` where nothing is."] = None
-    waiting: Annotated[float, "asked for now by pods without a node."] = 0.0
-    held_hours: Annotated[float | None, "in the last day; ``None`` where that is not known."] = None
-    measured_hours: Annotated[
-        float | None, "of these, those for which it is known what was used."
-    ] = None
-    idle_hours: Annotated[float | None, "of the measured hours, not used."] = None
+    used: Annotated[float | None, "now, if measured; else ``None``."] = None
+    pending: Annotated[float, "requested now by pending pods."] = 0.0
+    held_hours: Annotated[float | None, "in the last day; ``None`` if unknown."] = None
+    measured_hours: Annotated[float | None, "of these, the hours for which usage was measured."] = (
+        None
+    )
+    idle_hours: Annotated[float | None, "of the measured hours, those not used."] = None
 
     @property
     def idle_share(self) -> float | None:
-        """Which part of the measured hours was not used; ``None`` where nothing was measured."""
+        """Idle part of the measured hours; ``None`` if nothing was measured."""
         if not self.measured_hours or self.idle_hours is None:
             return None
         return self.idle_hours / self.measured_hours
@@ -85,9 +83,9 @@ def usage_rows(
     by: GroupBy,
     namespace: str = "",
 ) -> list[UsageRow]:
-    """Add up what is held, used and waited for; of one namespace alone, if one is named.
+    """Sum up held, used and pending cards by group; only of *namespace* if one is given.
 
-    A pod without a known owner, as every pod that has gone, stands for itself.
+    A pod without a known owner, such as every deleted pod, has a row of its own.
     """
     owners = {(each.namespace, each.name): each.owner for each in report.pods}
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -118,9 +116,9 @@ def usage_rows(
         used = None if use.cores_used is None else use.cores_used / CORES_PER_CARD
         add(use.namespace, use.pod, used=used)
     for pod in report.pods:
-        if pod.stage is Stage.WAITING:
+        if pod.stage is Stage.PENDING:
             cores = sum(each.cores for each in pod.containers)
-            add(pod.namespace, pod.name, waiting=cores / CORES_PER_CARD)
+            add(pod.namespace, pod.name, pending=cores / CORES_PER_CARD)
     if history is not None and not history.problem:
         for key in rows.keys() - held_before:
             rows[key]["held_hours"] = 0.0

@@ -1,7 +1,7 @@
-"""Why a pod waits, was refused or failed, and its way to there; for terminal, page and JSON. Pure.
+"""Reasons why a pod is pending, refused or failed, and its progress until then. Pure.
 
-Whether it fits by its cards is asked of ``placement``. What else keeps it from a node, such as a
-taint or an affinity, is kube-scheduler's to say, and is told in its own words.
+``placement`` decides whether the pod fits on the cards. Other reasons, such as taints and affinity,
+are those of kube-scheduler, in its own words.
 """
 
 import re
@@ -35,11 +35,11 @@ from view.model.reports import (
     Termination,
 )
 from view.model.words import (
-    cards_in_words,
     clamp,
     count_of,
-    known_by,
-    lost_in_words,
+    evidence_text,
+    name_cards,
+    name_lost_cards,
     name_some,
     summarize,
     units,
@@ -48,57 +48,59 @@ from view.model.words import (
 _GATED = "SchedulingGated"
 _UNSCHEDULED, _VETOED = "FailedScheduling", "GPUStartVetoed"
 _COUNTS = re.compile(r"[0-9]+/[0-9]+ nodes are available")
-"""So kube-scheduler begins; its numbers add up to more than there are nodes."""
+"""Start of a message of kube-scheduler, whose numbers may add up to more than all nodes."""
 
 _DONE, _MISSING, _WRONG = "done", "missing", "wrong"
-_OVER = (Stage.SUCCEEDED, Stage.FAILED)
+_ENDED = (Stage.SUCCEEDED, Stage.FAILED)
 
 
-# --- in one line ------------------------------------------------------------------------
+# --- one line for each pod --------------------------------------------------------------
 
 
 class PodClassFit(NamedTuple):
-    """Where pods of one class fit, and in words why not on the other nodes."""
+    """The nodes on which pods of one class fit, and why they do not fit on the others."""
 
     nodes: tuple[str, ...]
     short: str
 
 
-def find_room(shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap]) -> PodClassFit:
-    """Ask all nodes; those that serve no GPU pod at all are counted as one reason."""
+def find_fitting_nodes(
+    shape: PodClass, nodes: Sequence[Occupancy], gaps: Sequence[Gap]
+) -> PodClassFit:
+    """Check all nodes; nodes that serve no GPU pod at all count as one reason."""
     if not nodes:
         unread = [gap.reason for gap in gaps if gap.what == "nodes"]
         known = f"unknown: nodes cannot be read ({unread[0]})" if unread else ""
         return PodClassFit((), known or "no node of this cluster has GPUs")
-    answers = [(each.view.node.name, each.refusal(shape)) for each in nodes]
-    refusals = [refusal.reason for _, refusal in answers if refusal]
+    refusal_of = {each.snapshot.node.name: each.refusal(shape) for each in nodes}
+    refusals = [refusal.reason for refusal in refusal_of.values() if refusal]
     problems = {problem.value for problem in Problem}
     others = [clamp(reason) for reason in refusals if reason not in problems]
-    unserved = len(refusals) - len(others)
-    served = f"{count_of(unserved, 'node')} without a working agent" if unserved else ""
+    unavailable = len(refusals) - len(others)
+    agents = f"{count_of(unavailable, 'node')} without a working agent" if unavailable else ""
     return PodClassFit(
-        tuple(name for name, refusal in answers if refusal is None),
-        "; ".join(filter(None, (summarize(others), served))),
+        tuple(name for name, refusal in refusal_of.items() if refusal is None),
+        "; ".join(filter(None, (summarize(others), agents))),
     )
 
 
-def why_waiting(facts: PodFacts, room: PodClassFit, events: Iterable[EventReport]) -> str:
-    """Return why a pod has no node yet; of *events* the newest comes first."""
-    reason, message = _said_by_scheduler(facts, events)
+def why_pending(facts: PodFacts, fit: PodClassFit, events: Iterable[EventReport]) -> str:
+    """Return why a pod has no node yet; *events* are sorted, the newest first."""
+    reason, message = _scheduler_message(facts, events)
     if facts.report.deleting:
         return "it is being deleted"
-    if facts.placed.errors:
-        return facts.placed.errors[0]
+    if facts.info.errors:
+        return facts.info.errors[0]
     if reason == _GATED:
         return f"{_GATED}: {message}"
-    if room.nodes:
-        said = f': "{message}"' if message else " has not said anything yet"
-        return f"cards are free for it on {name_some(room.nodes)}; {facts.report.scheduler}{said}"
-    return room.short
+    if fit.nodes:
+        status = f': "{message}"' if message else " has not reported anything yet"
+        return f"it fits on the cards of {name_some(fit.nodes)}; {facts.report.scheduler}{status}"
+    return fit.short
 
 
-def _said_by_scheduler(facts: PodFacts, events: Iterable[EventReport]) -> tuple[str, str]:
-    """Return reason and message of the condition; of the newest Event where there is none."""
+def _scheduler_message(facts: PodFacts, events: Iterable[EventReport]) -> tuple[str, str]:
+    """Return reason and message of the condition, or of the newest Event if there is none."""
     if not facts.unscheduled[0]:
         for event in events:
             if event.reason == _UNSCHEDULED:
@@ -107,9 +109,9 @@ def _said_by_scheduler(facts: PodFacts, events: Iterable[EventReport]) -> tuple[
 
 
 def why_stopped(pod: PodReport, events: Iterable[EventReport]) -> str:
-    """Return why a pod that has a node was refused, fails or failed; empty where all is well.
+    """Return why a pod with a node was refused, fails or failed; empty if nothing is wrong.
 
-    Of *events* the newest comes first.
+    *events* are sorted, the newest first.
     """
     match pod.stage:
         case Stage.SUCCEEDED:
@@ -118,33 +120,33 @@ def why_stopped(pod: PodReport, events: Iterable[EventReport]) -> str:
             return refusal_text(pod.message) or pod.reason
         case Stage.FAILED:
             wrong = [each for each in pod.statuses if each.ending and each.ending.exit_code]
-            said = [_joined(pod.reason, pod.message), *map(status_in_words, wrong)]
-            return "; ".join(filter(None, said)) or "its phase is Failed, and nobody has said why"
+            texts = [_joined(pod.reason, pod.message), *map(describe_status, wrong)]
+            return "; ".join(filter(None, texts)) or "its phase is Failed, without a reason"
         case Stage.STARTING | Stage.FAILING:
             for event in events:
                 if event.reason == _VETOED:
                     return event.message
-    # Of one that runs again, somebody who looks for what is wrong wants to know that it did not.
+    # A container that runs again is shown too: its last failure may be what a user looks for.
     now = failing(pod.statuses)
     again = [each for each in pod.statuses if each.restarts and each.ending]
-    return "; ".join(map(status_in_words, [now] if now else again))
+    return "; ".join(map(describe_status, [now] if now else again))
 
 
-def status_in_words(status: ContainerStatus) -> str:
-    """Write how a container stands: why it waits, how it ended, how often it was started again."""
-    said = [_joined(status.reason, status.message)]
+def describe_status(status: ContainerStatus) -> str:
+    """Describe the state of a container: why it waits, how it ended, how often it restarted."""
+    texts = [_joined(status.reason, status.message)]
     ending = status.ending
     if ending is not None:
         text = ", ".join(filter(None, (ending.reason, f"exit code {status_code(ending)}")))
         last = "" if status.state == "terminated" else "last ended with "
-        said.append(_joined(f"{last}{text}", ending.message))
+        texts.append(_joined(f"{last}{text}", ending.message))
     if status.restarts:
-        said.append(f"restarted {count_of(status.restarts, 'time')}")
-    return f"{status.name}: {'; '.join(filter(None, said)) or status.state or 'nothing is told'}"
+        texts.append(f"restarted {count_of(status.restarts, 'time')}")
+    return f"{status.name}: {'; '.join(filter(None, texts)) or status.state or 'unknown'}"
 
 
 def status_code(ending: Termination) -> str:
-    """Write an exit code, and the signal that it stands for: a runtime adds 128 to it."""
+    """Format an exit code, with its signal: a runtime returns 128 plus the signal."""
     number = ending.signal or ending.exit_code - 128
     signal = f" ({Signals(number).name})" if number in set(Signals) else ""
     return f"{ending.exit_code}{signal}"
@@ -154,23 +156,23 @@ def _joined(*parts: str) -> str:
     return ": ".join(filter(None, parts))
 
 
-# --- node by node -----------------------------------------------------------------------
+# --- nodes and cards --------------------------------------------------------------------
 
 
 def evaluate_nodes(
-    pod: PodInfo, occupancy: Occupancy, policy: Policy, view: NodeSnapshot | None = None
+    pod: PodInfo, occupancy: Occupancy, policy: Policy, snapshot: NodeSnapshot | None = None
 ) -> NodeFit:
-    """Decide about a pod and a node, as it is or as *view* has it, and about each of its cards."""
-    view = view or occupancy.view
-    refusal = occupancy.refusal(pod.pod_class, view)
-    plan = plan_on(pod, view, policy) if refusal is None else None
-    index = [card.index for card in view.node.cards]
+    """Check whether a pod fits on a node and each of its cards, now or with another *snapshot*."""
+    snapshot = snapshot or occupancy.snapshot
+    refusal = occupancy.refusal(pod.pod_class, snapshot)
+    plan = plan_on(pod, snapshot, policy) if refusal is None else None
+    index = [card.index for card in snapshot.node.cards]
     return NodeFit(
-        view.node.name,
+        snapshot.node.name,
         fits=refusal is None,
         reason=clamp(refusal.reason) if refusal else "",
         unresolvable=refusal.unresolvable if refusal else False,
-        cards=_judge_cards(pod, view),
+        cards=_card_fits(pod, snapshot),
         placement=tuple(
             (name, tuple(sorted(index[at] for at in each.cards)))
             for name, each in (plan or {}).items()
@@ -178,55 +180,55 @@ def evaluate_nodes(
     )
 
 
-def fits_first(verdict: NodeFit) -> tuple[bool, bool, str]:
-    """Return by what nodes are sorted: those that fit first, those that never will last."""
-    return not verdict.fits, verdict.unresolvable, verdict.node
+def fits_first(node_fit: NodeFit) -> tuple[bool, bool, str]:
+    """Return the sort key of a node: those that fit first, unresolvable ones last."""
+    return not node_fit.fits, node_fit.unresolvable, node_fit.node
 
 
-def plan_on(pod: PodInfo, view: NodeSnapshot, policy: Policy) -> Plan | None:
-    """Place a pod on a node; ``None`` where it does not fit, or no placing was found in time."""
+def plan_on(pod: PodInfo, snapshot: NodeSnapshot, policy: Policy) -> Plan | None:
+    """Place a pod on a node; ``None`` if it does not fit or no placement was found in time."""
     try:
-        return plan_pod(pod, view.node, view.free, policy)
+        return plan_pod(pod, snapshot.node, snapshot.free, policy)
     except NoPlacement:
         return None
 
 
-def _judge_cards(pod: PodInfo, view: NodeSnapshot) -> tuple[CardFit, ...]:
-    """Return a verdict on each card, for the container that finds the fewest."""
-    needs, node = pod.pod_class.needs, view.node
+def _card_fits(pod: PodInfo, snapshot: NodeSnapshot) -> tuple[CardFit, ...]:
+    """Check each card for the container that fits on the fewest cards."""
+    needs, node = pod.pod_class.needs, snapshot.node
     if not needs:
         return ()
     cards = replace(node.card_set_for(pod.wishes), unhealthy=[each.withheld for each in node.cards])
-    reasons = [[_why_not(need, cards, *row) for row in enumerate(view.free)] for need in needs]
+    reasons = [[_why_not(need, cards, *row) for row in enumerate(snapshot.free)] for need in needs]
     spare = [row.count("") - need.demand.cards for row, need in zip(reasons, needs, strict=True)]
     tightest = spare.index(min(spare))
     name = pod.demand.containers[tightest].name
     return tuple(
         CardFit(card.index, card.uuid, card.model, row.cores, row.memory, name, reason)
-        for card, row, reason in zip(node.cards, view.free, reasons[tightest], strict=True)
+        for card, row, reason in zip(node.cards, snapshot.free, reasons[tightest], strict=True)
     )
 
 
-def _why_not(need: CardNeed, cards: CardSet, at: int, free: Amounts) -> str:
-    """Return why a card does not fit, with all that it lacks; empty where it fits.
+def _why_not(need: CardNeed, cards: CardSet, position: int, free: Amounts) -> str:
+    """Return why a container does not fit on a card, with all that is missing; empty if it fits.
 
-    Not in the agent's words: its "40 of 60 cores free" reads like a card that has 60.
+    The agent's own text is not used: "40 of 60 cores free" reads like a card with 60 cores.
     """
-    first = shortfall(need, cards, at, free)
+    first = shortfall(need, cards, position, free)
     if first is None or first.free is None:
         return clamp(str(first or ""))
     lacks = [
-        f"{count_of(there, unit)} free, {count} needed"
-        for there, count, unit in zip(free, need.per_card, ("core", "block"), strict=True)
-        if there < count
+        f"{count_of(amount, unit)} free, {count} needed"
+        for amount, count, unit in zip(free, need.per_card, ("core", "block"), strict=True)
+        if amount < count
     ]
     return "; ".join(lacks)
 
 
-# --- a pod's way ------------------------------------------------------------------------
+# --- the explanation of one pod ---------------------------------------------------------
 
 
-def explain_pod(  # noqa: PLR0913 -- everything that a story depends on, by keyword
+def explain_pod(  # noqa: PLR0913 -- all that an explanation depends on, by keyword
     facts: PodFacts,
     report: PodReport,
     nodes: Sequence[Occupancy],
@@ -237,27 +239,27 @@ def explain_pod(  # noqa: PLR0913 -- everything that a story depends on, by keyw
     node: NodeReport | None,
     deleted: str = "",
 ) -> PodExplanation:
-    """Return a pod's way; for one that was *deleted* nothing is looked for any more."""
-    pod, stage = facts.placed, report.stage
-    looking = not deleted and stage in (Stage.WAITING, Stage.REFUSED)
-    over = deleted or stage in _OVER
-    verdicts = [
-        evaluate_nodes(pod, each, policy, each.view_without({pod.id.uid}))
+    """Explain a pod; for one that was *deleted* no candidate cards or changes are searched."""
+    pod, stage = facts.info, report.stage
+    searching = not deleted and stage in (Stage.PENDING, Stage.REFUSED)
+    ended = deleted or stage in _ENDED
+    node_fits = [
+        evaluate_nodes(pod, each, policy, each.snapshot_without({pod.id.uid}))
         for each in nodes
-        if not over and (looking or each.view.node.name == pod.node)
+        if not ended and (searching or each.snapshot.node.name == pod.node)
     ]
-    verdicts.sort(key=fits_first)
-    advice = find_advice(pod, nodes, names) if looking else NO_ADVICE
-    before = f"was deleted at {deleted}; until then it " if deleted else ""
+    node_fits.sort(key=fits_first)
+    advice = find_advice(pod, nodes, names) if searching else NO_ADVICE
+    prefix = f"was deleted at {deleted}; before that it " if deleted else ""
     held = {part.uuid for container in report.containers for part in container.parts}
-    holds = node is not None and not over and stage is not Stage.REFUSED
+    holds = node is not None and not ended and stage is not Stage.REFUSED
     return PodExplanation(
         pod=report,
-        summary=before + _summary(report, verdicts, advice.changes),
+        summary=prefix + _summary(report, node_fits, advice.changes),
         steps=tuple(_steps(facts, report)),
         limits=tuple(_limits(facts, report, nodes)),
         errors=pod.errors,
-        nodes=tuple(verdicts),
+        nodes=tuple(node_fits),
         changes=advice.changes,
         no_change=advice.nothing,
         cards=tuple(card for card in node.cards if card.uuid in held) if node and holds else (),
@@ -267,32 +269,32 @@ def explain_pod(  # noqa: PLR0913 -- everything that a story depends on, by keyw
 
 
 def _summary(
-    report: PodReport, verdicts: Sequence[NodeFit], changes: Sequence[SuggestedChange]
+    report: PodReport, node_fits: Sequence[NodeFit], changes: Sequence[SuggestedChange]
 ) -> str:
-    fitting = [each.node for each in verdicts if each.fits]
+    fitting = [each.node for each in node_fits if each.fits]
     on = f" on {report.node}" if report.node else ""
     match report.stage:
-        case Stage.WAITING:
-            text = f"waits: {report.why}"
+        case Stage.PENDING:
+            text = f"is pending: {report.why}"
         case Stage.REFUSED:
             text = f"was refused{on}: {report.why}"
             if fitting:
-                text += f". A new pod would fit now on {name_some(fitting)}"
+                text += f". A new pod would now fit on {name_some(fitting)}"
         case Stage.STARTING:
-            text = f"is bound to {report.node} and not running yet"
+            text = f"is bound to {report.node} and is not running yet"
             recorded = any(each.source is Provenance.RECORDED for each in report.containers)
             if report.why:
                 text += f": {report.why}"
-            elif verdicts and not fitting and not recorded:
-                text += f", and does not fit there now: {verdicts[0].reason}"
+            elif node_fits and not fitting and not recorded:
+                text += f"; it does not fit there now: {node_fits[0].reason}"
         case Stage.RUNNING:
             text = f"runs{on}" + (f"; {report.why}" if report.why else "")
         case Stage.FAILING:
             text = f"is bound to {report.node} and fails: {report.why}"
         case Stage.SUCCEEDED:
-            text = f"has succeeded{on}"
+            text = f"succeeded{on}"
         case Stage.FAILED:
-            text = f"has failed{on}: {report.why}"
+            text = f"failed{on}: {report.why}"
     if changes:
         text += f". Smallest change: {changes[0].text} (fits on {name_some(changes[0].nodes)})"
     return text
@@ -300,11 +302,11 @@ def _summary(
 
 def _steps(facts: PodFacts, report: PodReport) -> Iterator[ProgressStep]:
     yield ProgressStep("created", report.created, "created", _DONE)
-    admitted = time_of(facts.placed.rank.admitted)
-    text = "by the webhook" if admitted else "no stamp of the webhook: the pod did not pass it"
+    admitted = time_of(facts.info.rank.admitted)
+    text = "by the webhook" if admitted else "without a stamp: the webhook was not called"
     yield ProgressStep("admitted", admitted, text, _DONE if admitted else _WRONG)
     yield _bound(facts, report)
-    if report.stage is Stage.WAITING:
+    if report.stage is Stage.PENDING:
         return
     yield _allocated(report)
     if report.stage is not Stage.REFUSED:
@@ -317,21 +319,21 @@ def _steps(facts: PodFacts, report: PodReport) -> Iterator[ProgressStep]:
 
 def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
     if not report.node:
-        reason, message = _said_by_scheduler(facts, report.events)
+        reason, message = _scheduler_message(facts, report.events)
         text = _joined(report.scheduler, reason, f'"{message}"' if message else "")
         if not message:
-            text += " has not said anything yet"
+            text += " has not reported anything yet"
         elif _COUNTS.match(message):
-            text += " (a node may be counted under several of its reasons)"
+            text += " (a node may be counted under several reasons)"
         return ProgressStep("bound", "", text, _MISSING)
     text = f"to {report.node} by {report.scheduler}"
-    chosen = [f"{name}: {cards_in_words(indices)}" for name, indices in facts.placed.chosen.items()]
+    chosen = [f"{name}: {name_cards(indices)}" for name, indices in facts.info.chosen.items()]
     if chosen:
         text += f", which chose {', '.join(chosen)}"
-    at = time_of(facts.placed.rank.bound)
+    at = time_of(facts.info.rank.bound)
     if not at:
         return ProgressStep(
-            "bound", "", f"{text}; no stamp: the binding did not pass the webhook", _WRONG
+            "bound", "", f"{text}; without a stamp: the webhook was not called", _WRONG
         )
     return ProgressStep("bound", at, text, _DONE)
 
@@ -339,24 +341,24 @@ def _bound(facts: PodFacts, report: PodReport) -> ProgressStep:
 def _allocated(report: PodReport) -> ProgressStep:
     if not any(each.source is Provenance.RECORDED for each in report.containers):
         state = _WRONG if report.stage is Stage.REFUSED else _MISSING
-        return ProgressStep("allocated", "", "no record of the agent", state)
+        return ProgressStep("allocated", "", "not reported by the agent", state)
     lost = any(part.lost for each in report.containers for part in each.parts)
     return ProgressStep(
-        "allocated", "", "; ".join(map(_got, report.containers)), _WRONG if lost else _DONE
+        "allocated", "", "; ".join(map(_allocation, report.containers)), _WRONG if lost else _DONE
     )
 
 
-def _got(container: ContainerReport) -> str:
+def _allocation(container: ContainerReport) -> str:
     if not container.parts:
-        return f"{container.name}: nothing is recorded"
+        return f"{container.name}: nothing reported"
     lost = [part.uuid for part in container.parts if part.lost]
-    there = [
+    kept = [
         part.uuid if part.index is None else part.index for part in container.parts if not part.lost
     ]
-    cards = [cards_in_words(there)] * bool(there) + [lost_in_words(lost)] * bool(lost)
+    cards = [name_cards(kept)] * bool(kept) + [name_lost_cards(lost)] * bool(lost)
     return (
         f"{container.name}: {_amounts(container.cores, container.blocks)} of "
-        f"{' and '.join(cards)}, {known_by(container)}"
+        f"{' and '.join(cards)}, {evidence_text(container)}"
     )
 
 
@@ -378,23 +380,21 @@ def _limits(facts: PodFacts, report: PodReport, nodes: Sequence[Occupancy]) -> I
     sizes = {
         each.facts.inventory.memory_block
         for each in nodes
-        if report.node in ("", each.view.node.name)
+        if report.node in ("", each.snapshot.node.name)
     } - {0}
     block = min(sizes) if len(sizes) == 1 else 0
-    for container in facts.placed.demand.containers:
-        asked, limit = container.demand, facts.placed.wishes.core_limit
-        memory = f" and {count_of(asked.memory, 'block')}" if asked.memory else ""
-        if asked.memory and block:
-            memory += f" ({asked.memory * block / 2**30:g} GiB)"
-        if not asked.is_share:
-            cards = count_of(asked.cards, "whole card")
-            yield f"{container.name}: {cards}{memory or ', no limit of memory'}"
+    for container in facts.info.demand.containers:
+        request, limit = container.demand, facts.info.wishes.core_limit
+        memory = f" and {count_of(request.memory, 'block')}" if request.memory else ""
+        if request.memory and block:
+            memory += f" ({request.memory * block / 2**30:g} GiB)"
+        if not request.is_share:
+            cards = count_of(request.cards, "whole card")
+            yield f"{container.name}: {cards}{memory or ', no memory limit'}"
             continue
-        text = f"{container.name}: {count_of(asked.cores, 'core')}{memory} of one card"
-        if limit is not None and limit > asked.cores:
-            text += f", up to {limit} while others leave them idle (vcuda-core-limit)"
+        text = f"{container.name}: {count_of(request.cores, 'core')}{memory} of one card"
+        if limit is not None and limit > request.cores:
+            text += f", up to {limit} while others do not use theirs (vcuda-core-limit)"
         yield text
-    yield (
-        "Nothing stops a container from using more, unless your admin has switched on enforcement."
-    )
+    yield "A container can use more than this unless your admin has enabled enforcement."
     yield units(sizes)

@@ -1,4 +1,4 @@
-"""What is said alike in a terminal and on the page. Pure."""
+"""Texts that the terminal and the page share. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,33 +8,33 @@ from placement.cluster.holdings import Provenance
 from view.model.reports import ContainerReport, Gap
 
 LONGEST = 1000
-"""Characters that are kept of what a pod, a node or an Event says of itself."""
+"""Longest text, in characters, that is taken from a pod, a node or an Event."""
 
 _MIB = 2**20
-_LOST = {
-    "nodes": "which cards there are, what is free and what fits",
-    "pods": "which pods wait, and who holds what; how much is held is their agents' last word",
-    "events": "what was said of pods; reasons may be missing",
+_UNKNOWN = {
+    "nodes": "cards, free amounts and what fits",
+    "pods": "pending pods and holders of cards; held amounts are those that agents last reported",
+    "events": "events of pods; reasons may be missing",
 }
 
-_BY = {
-    Provenance.RECORDED: "by the agent's record",
+_SOURCES = {
+    Provenance.RECORDED: "reported by the agent",
     Provenance.CHOSEN: "chosen by a scheduler, not confirmed by the agent yet",
-    Provenance.EXPECTED: "not told yet; the agent would place it so",
+    Provenance.EXPECTED: "not reported yet, estimated as the agent would place it",
 }
 EVIDENCE = {
     "ticket": "its device IDs were reserved for it before",
-    "witness": "no other container could be meant",
-    "record": "as the kubelet has written it down",
-    "order": "of several containers the likeliest",
+    "witness": "no other container matched the call",
+    "record": "read from the kubelet's checkpoint",
+    "order": "a guess: the likeliest of several containers",
 }
-"""What the agent's words mean, surest first."""
+"""Meaning of the agent's evidence words, the strongest evidence first."""
 
 
 def safe(text: str) -> str:
-    """Return text of which no character steers a terminal, hides others or turns them around.
+    """Return text without characters that control a terminal or hide or reorder other characters.
 
-    Control and format characters are written as Python escapes them; line ends become spaces.
+    Control and format characters are escaped as in Python; line ends and tabs become spaces.
     """
     if text.isprintable():
         return text
@@ -46,30 +46,27 @@ def _safe(char: str) -> str:
 
 
 def clamp(value: object, most: int = LONGEST) -> str:
-    """Return text, of which the end is left out where it is very long."""
+    """Return the value as text, cut after *most* characters."""
     text = value if isinstance(value, str) else "" if value is None else str(value)
     return text if len(text) <= most else f"{text[:most]}... ({len(text) - most} more characters)"
 
 
 def units(sizes: Iterable[int]) -> str:
-    """Return what the units of a request are, in a sentence."""
+    """Explain cores and blocks in a sentence; *sizes* are the block sizes of the nodes."""
     known = sorted({size // _MIB for size in sizes if size})
-    blocks = f" 1 block is {' or '.join(map(str, known))} MiB of a card's memory." if known else ""
+    blocks = f" 1 block is {' or '.join(map(str, known))} MiB of GPU memory." if known else ""
     return f"100 cores are one card.{blocks}"
 
 
-def gaps_in_words(gaps: Sequence[Gap]) -> list[str]:
-    """Return what is not known since it may not be read, which rights are missing, and their cure.
-
-    That somebody may not read something is never a fact about the cluster.
-    """
+def describe_gaps(gaps: Sequence[Gap]) -> list[str]:
+    """Return what is unknown, which permissions are missing, and the command that grants them."""
     if not gaps:
         return []
     gaps = [*{(gap.what, gap.namespace, gap.some): gap for gap in reversed(gaps)}.values()][::-1]
     resources = ",".join(dict.fromkeys(gap.what for gap in gaps))
     role = "gpu-viewer"
     grant = (
-        f"An admin can grant this: kubectl create clusterrole {role} --verb=get,list,watch "
+        f"An admin can grant it: kubectl create clusterrole {role} --verb=get,list,watch "
         f"--resource={resources} && kubectl create clusterrolebinding {role} --clusterrole={role} "
         "--user=USER"
     )
@@ -77,57 +74,57 @@ def gaps_in_words(gaps: Sequence[Gap]) -> list[str]:
 
 
 def _gap(gap: Gap) -> str:
-    lost, but = _LOST.get(gap.what, gap.what), ""
+    unknown, scope = _UNKNOWN.get(gap.what, gap.what), ""
     if gap.some:
-        but = ", but for nodes of your pods"
+        scope = " (except nodes of your pods)"
     elif gap.namespace:
-        but = f" outside namespace {gap.namespace}"
+        scope = f" outside namespace {gap.namespace}"
         if gap.what == "pods":
-            lost = "which pods wait; what they hold is known by their agents' last word"
-    said = f" ({gap.reason})" if gap.reason else ""
-    return f"Unknown{but}: {lost}. Missing right: {gap.verb} {gap.what}{said}"
+            unknown = "pending pods; held amounts are those that agents last reported"
+    reason = f" ({gap.reason})" if gap.reason else ""
+    return f"Unknown{scope}: {unknown}. Missing permission: {gap.verb} {gap.what}{reason}"
 
 
 def summarize(reasons: Iterable[str]) -> str:
-    """Return equal reasons once, with how many nodes have each, the most frequent first."""
+    """List each reason once with its number of nodes, the most frequent first."""
     counted = sorted(Counter(reasons).items(), key=lambda each: (-each[1], each[0]))
     return "; ".join(f"{reason} ({count_of(count, 'node')})" for reason, count in counted)
 
 
-def known_by(container: ContainerReport) -> str:
-    """Write how it is known which cards a container has; empty where nothing is."""
+def evidence_text(container: ContainerReport) -> str:
+    """Describe how the cards of a container are known; empty if it has none."""
     if container.source is None:
         return ""
-    meant = EVIDENCE.get(container.evidence, "")
-    evidence = f"evidence {': '.join(filter(None, (container.evidence, meant)))}"
-    by = _BY.get(container.source, "")
-    return f"{by}, {evidence}" if container.evidence else by
+    meaning = EVIDENCE.get(container.evidence, "")
+    evidence = f"evidence {': '.join(filter(None, (container.evidence, meaning)))}"
+    source = _SOURCES.get(container.source, "")
+    return f"{source}, {evidence}" if container.evidence else source
 
 
 def count_of(count: int, noun: str) -> str:
-    """Write a count with its noun."""
+    """Format a count and its noun: ``1 card``, ``2 cards``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def cards_in_words(indices: Sequence[object]) -> str:
-    """Write one card or several."""
+def name_cards(indices: Sequence[object]) -> str:
+    """Format one or several cards: ``card 0``, ``cards 0, 1``."""
     return f"card{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
 
 
-def lost_in_words(uuids: Sequence[str]) -> str:
-    """Write that a recorded card is not on its node any more."""
-    what = "a card that is not there" if len(uuids) == 1 else "cards that are not there"
+def name_lost_cards(uuids: Sequence[str]) -> str:
+    """Describe allocated cards that are missing on the node."""
+    what = "a missing card" if len(uuids) == 1 else "missing cards"
     return f"{what} ({', '.join(uuids)})"
 
 
 def name_some(names: Sequence[str], most: int = 3) -> str:
-    """Write some of several names, and how many there are besides."""
+    """List at most *most* names, then how many more there are."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def age(created: str, now: datetime) -> str:
-    """Write how long ago something was, as ``kubectl`` does."""
+    """Format how long ago a time was, as ``kubectl`` does."""
     try:
         seconds = int((now - datetime.fromisoformat(created)).total_seconds())
     except (ValueError, TypeError):

@@ -1,5 +1,5 @@
-"""``kubectl gpu``: the model in a terminal. Only prints; asks through :mod:`view.cluster`.
+"""``kubectl gpu``: shows the model in a terminal; reads through :mod:`view.cluster`.
 
-What is shown is laid out as plain values (:mod:`view.terminal.layout`), drawn by one module
-(:mod:`view.terminal.screen`). Every text of the cluster is hostile: it passes ``safe``.
+Pages are laid out as plain values (:mod:`view.terminal.layout`) and drawn by one module
+(:mod:`view.terminal.screen`). Texts of the cluster may be hostile: all pass through ``safe``.
 """

@@ -15,7 +15,7 @@ import click
 
 from common.apiserver.errors import Gone, Rejected
 from common.errors import Unavailable
-from view.cluster.agents import AGENT_NAMESPACE, read_uses
+from view.cluster.agents import AGENT_NAMESPACE, read_usages
 from view.cluster.collections import ALL, NODES, PODS, events_of
 from view.cluster.examination import collect_facts
 from view.cluster.live import LiveCluster
@@ -36,24 +36,24 @@ from view.terminal.cordoning import change_cordon
 from view.terminal.doctor import exit_code, show_findings
 from view.terminal.documents import read_manifests
 from view.terminal.explanation import show_explanation, show_fits
-from view.terminal.faults import CommandError, in_words, not_found
+from view.terminal.faults import CommandError, as_command_errors, not_found
 from view.terminal.layout import WARN, line
-from view.terminal.nodes import UNSETTLED, show_nodes
-from view.terminal.options import KINDS, CommandGroup, as_two, flag, options, split
+from view.terminal.nodes import STAGES_WITH_REASON, show_nodes
+from view.terminal.options import KINDS, CommandGroup, flag, options, split, split_short_options
 from view.terminal.pods import show_pods
-from view.terminal.top import show_history, show_use
+from view.terminal.top import show_history, show_usage
 
-_MOST_ASKED = 20
-"""Agents that ``pods`` asks for what they measure; ``top`` asks all."""
+_MOST_AGENTS = 20
+"""Agents from which ``pods`` reads usage by default; ``top`` reads all."""
 
-_ASKED_SECONDS = 15.0
-"""From one time that ``pods`` asks them to the next, however often the cluster changes."""
+_USAGE_SECONDS = 15.0
+"""Interval in which ``pods`` reads usage, however often the cluster changes."""
 
 _HISTORY_SECONDS = 300.0
-"""From one time that ``top`` asks Prometheus to the next."""
+"""Interval in which ``top`` queries Prometheus."""
 
 _WHERE = (
-    "Pods of this namespace are looked at where you may not read those of all."
+    "Namespace whose pods are read if you may not read those of all namespaces."
     "  [default: the context's]"
 )
 _PROGRAM = "kubectl gpu"
@@ -66,70 +66,70 @@ _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @flag(
     "--all",
     "every",
-    text="A row for each pod that waits, and not for those of one owner and cause.",
+    text="Show one row per pod, without grouping by owner and reason.",
 )
-@options("Pods of this namespace alone.  [default: of all; for commands the context's]", watch=True)
-def cli(session: CommandContext, *, every: bool | None) -> None:
-    """Show GPUs: which are free, who holds what, and why a pod waits.
+@options("Namespace of the pods.  [default: all; for commands the context's]", watch=True)
+def cli(context: CommandContext, *, every: bool | None) -> None:
+    """Show GPUs: what is free, who holds what, and why a pod is pending.
 
-    Without a command: all nodes and their cards, and below them all pods that wait, fail or were
-    refused, with the reason. Nothing is ever changed but by cordon and uncordon.
+    Without a command: all nodes and their cards, then all pending, failing and refused pods with
+    the reason. Only cordon and uncordon change anything.
 
     \b
     A pod does not start?
-      kubectl gpu                         finds the pods that wait, of all namespaces
-      kubectl gpu explain NAMESPACE/POD   why one of them waits, and what would help
+      kubectl gpu                         shows pending pods of all namespaces
+      kubectl gpu explain NAMESPACE/POD   shows why one is pending, and what would help
 
-    Units: 100 cores are one card, and a container that asks for less gets a share of a card. The
-    memory of cards is counted in blocks, of 256 MiB unless your admin has set another size.
-    """  # noqa: D301 -- the mark by which click leaves lines as they are
-    _nodes(session, (), every=bool(every))
+    Units: 100 cores are one card; a container that requests less gets a share of one card. Memory
+    is counted in blocks of 256 MiB, unless your admin has set another size.
+    """  # noqa: D301 -- click prints the lines after its mark unchanged
+    _nodes(context, (), every=bool(every))
 
 
 @cli.command()
 @click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=complete_node)
 @options(_WHERE, watch=True)
-def nodes(session: CommandContext, names: tuple[str, ...]) -> None:
+def nodes(context: CommandContext, names: tuple[str, ...]) -> None:
     """Show nodes and their cards.
 
-    Without a name: all nodes that have cards. FITS says what one more pod could get: the largest
-    share of one card, or how many cards that nobody uses.
+    Without a name: all nodes with cards. FREE is what one more pod could get: whole cards, or the
+    largest share of one card.
     """
-    _nodes(session, tuple(split(name)[1] for name in names), every=False)
+    _nodes(context, tuple(split(name)[1] for name in names), every=False)
 
 
-def _nodes(session: CommandContext, names: tuple[str, ...], *, every: bool) -> None:
-    cluster = session.load(chosen="nodes")
+def _nodes(context: CommandContext, names: tuple[str, ...], *, every: bool) -> None:
+    cluster = context.load(chosen="nodes")
     for name in names:
         _need_node(cluster, name)
-    only = None if session.options.all_namespaces else session.options.namespace
+    only = None if context.options.all_namespaces else context.options.namespace
 
-    def picture() -> CommandOutput:
-        report = cluster.report(Stage if session.machine else UNSETTLED)
+    def build_output() -> CommandOutput:
+        report = cluster.report(Stage if context.machine else STAGES_WITH_REASON)
         nodes = [
             each
             for each in report.nodes
-            if (not names or each.name in names) and cluster.chose("", each.name)
+            if (not names or each.name in names) and cluster.matches("", each.name)
         ]
         shown = replace(
             report,
-            nodes=tuple(session.sorted(nodes)),
+            nodes=tuple(context.sorted(nodes)),
             pods=tuple(each for each in report.pods if only in (None, each.namespace)),
             denied=tuple(each for each in report.denied if only in (None, each.namespace)),
         )
-        wide, named = session.wide, bool(names)
+        wide, named = context.wide, bool(names)
         page = show_nodes(shown, datetime.now(UTC), named=named, wide=wide, every=every)
         more = {} if named else {"pods": shown.pods, "denied": shown.denied}
         return CommandOutput("GpuNodeList", shown.nodes, page, report.gaps, "node", more)
 
-    session.show_all(cluster, picture)
+    context.show_all(cluster, build_output)
 
 
 def _need_node(cluster: LiveCluster, name: str) -> None:
-    """Read a node that the user has named, which may be allowed though nodes may not be listed.
+    """Read one node by name, which may be permitted when listing nodes is not.
 
     Raises:
-        CommandError: there is none, it has no GPUs, or it may not be read.
+        CommandError: it does not exist, has no GPUs, or may not be read.
     """
     if any(each.name == name for each in cluster.report(()).nodes):
         return
@@ -142,53 +142,53 @@ def _need_node(cluster: LiveCluster, name: str) -> None:
 @click.option(
     "--use/--no-use",
     default=None,
-    help="Whether to ask the GPU nodes what containers use, where that is measured. "
-    f" [default: of up to {_MOST_ASKED} nodes]",
+    help="Show the measured usage of containers, read from the agents, or not. "
+    f" [default: with up to {_MOST_AGENTS} nodes]",
 )
-@options("Pods of this namespace.  [default: the context's]", watch=True)
-def pods(session: CommandContext, *, use: bool | None) -> None:
-    """Show pods that ask for GPUs, and what they got.
+@options("Namespace of the pods.  [default: the context's]", watch=True)
+def pods(context: CommandContext, *, use: bool | None) -> None:
+    """Show pods that request GPUs, and their cards.
 
-    One line a container. Waiting pods have no card, and the last column says why.
+    One line per container. The last column is the reason why a pod is pending or fails.
     """
-    cluster = session.load(chosen="pods")
-    with in_words():
-        only = None if session.options.all_namespaces else session.namespace
+    cluster = context.load(chosen="pods")
+    with as_command_errors():
+        only = None if context.options.all_namespaces else context.namespace
 
-    measure = at_most_every(_ASKED_SECONDS, partial(_measured, session, use=use))
+    measure = at_most_every(_USAGE_SECONDS, partial(_measured, context, use=use))
 
-    def picture() -> CommandOutput:
+    def build_output() -> CommandOutput:
         report = cluster.report()
-        shown = session.sorted(
+        shown = context.sorted(
             [
                 each
                 for each in report.pods
-                if only in (None, each.namespace) and cluster.chose(each.namespace, each.name)
+                if only in (None, each.namespace) and cluster.matches(each.namespace, each.name)
             ]
         )
         measured = measure(shown)
         uses = {(each.namespace, each.pod, each.container): each for each in measured or ()}
-        page = show_pods(shown, datetime.now(UTC), namespace=only, wide=session.wide, uses=uses)
+        page = show_pods(shown, datetime.now(UTC), namespace=only, wide=context.wide, uses=uses)
         if not shown and any(gap.what == "pods" and gap.whole for gap in report.gaps):
-            page = [line("Pods that ask for GPUs: unknown", WARN)]
+            page = [line("Pods that request GPUs: unknown", WARN)]
         return CommandOutput("GpuPodList", shown, page, report.gaps, more={"uses": measured})
 
-    session.show_all(cluster, picture)
+    context.show_all(cluster, build_output)
 
 
 def _measured(
-    session: CommandContext, shown: Sequence[PodReport], *, use: bool | None
+    context: CommandContext, shown: Sequence[PodReport], *, use: bool | None
 ) -> list[ContainerUsage] | None:
-    """Return what agents measure of pods; ``None`` where that is not to be had."""
+    """Return the usage of pods as agents measure it; ``None`` if it is not available."""
     running = {each.node for each in shown if each.node and each.phase == "Running"}
-    if use is False or not running or (use is None and len(running) > _MOST_ASKED):
+    if use is False or not running or (use is None and len(running) > _MOST_AGENTS):
         return None
     wanted = {(each.namespace, each.name) for each in shown}
     try:
-        found = read_uses(session.connection.client, nodes=sorted(running))
+        found = read_usages(context.connection.client, nodes=sorted(running))
     except (Rejected, Gone, Unavailable) as error:
         if use:
-            with in_words():
+            with as_command_errors():
                 raise error
         return None
     return [
@@ -199,37 +199,37 @@ def _measured(
 @cli.command()
 @click.argument("pod", nargs=-1, required=True, metavar="POD", shell_complete=complete_pod)
 @options("Namespace of the pod.  [default: the context's]", watch=True)
-def explain(session: CommandContext, pod: tuple[str, ...]) -> None:
-    """Explain why a pod waits, or where it runs.
+def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
+    """Explain why a pod is pending, or which cards it has.
 
     POD is a name, pod/NAME or NAMESPACE/NAME.
 
-    For a pod that waits or was refused: why, what every card lacks, and the smallest change that
-    would let it run. For one that runs: its cards, and who shares them. For all: what has happened
-    to it since its creation, and how its containers stand or ended.
+    For a pending or refused pod: the reason, what each card lacks, and the smallest change after
+    which it would fit. For a running pod: its cards, and who shares them. For all pods: progress
+    since the creation, and the state of the containers.
     """
     if len(pod) > 2 or (len(pod) == 2 and KINDS.get(pod[0], pod[0]) != "pods"):
         raise CommandError("error: one pod at a time: kubectl gpu explain NAMESPACE/POD", 2)
-    said, name = split(pod[-1])
-    with in_words():
-        namespace = said or session.namespace
-    cluster = session.load((*ALL, events_of(namespace, name)))
+    given, name = split(pod[-1])
+    with as_command_errors():
+        namespace = given or context.namespace
+    cluster = context.load((*ALL, events_of(namespace, name)))
     if cluster.explain(namespace, name) is None:
         elsewhere = [each for each in cluster.report().pods if each.name == name]
         hint = f"there is one in namespace {elsewhere[0].namespace}" if elsewhere else ""
         read_object(cluster, PODS, namespace, name, hint)
         if cluster.explain(namespace, name) is None:
-            text = f"asks for no GPU: no container has {session.names.core} in its limits"
+            text = f"requests no GPU: no container has {context.names.core} in its limits"
             raise CommandError(f'error: pod "{name}" {text}')
 
-    def picture() -> CommandOutput:
-        story = cluster.explain(namespace, name)
-        if story is None:
+    def build_output() -> CommandOutput:
+        explanation = cluster.explain(namespace, name)
+        if explanation is None:
             raise not_found("pods", name)
-        page = show_explanation(story, datetime.now(UTC), wide=session.wide)
-        return CommandOutput("GpuPodStoryList", [story], page, story.gaps)
+        page = show_explanation(explanation, datetime.now(UTC), wide=context.wide)
+        return CommandOutput("GpuPodExplanationList", [explanation], page, explanation.gaps)
 
-    session.show_all(cluster, picture)
+    context.show_all(cluster, build_output)
 
 
 _CODES = {FitResult.FITS: 0, FitResult.NOT: 1, FitResult.INVALID: 1, FitResult.UNKNOWN: NOT_KNOWN}
@@ -242,50 +242,51 @@ _CODES = {FitResult.FITS: 0, FitResult.NOT: 1, FitResult.INVALID: 1, FitResult.U
     type=click.File("r", encoding="utf-8"),
     multiple=True,
     required=True,
-    help="A manifest of a pod or a workload, such as a Deployment; - for standard input.",
+    help="Manifest of a pod or a workload, such as a Deployment; - for standard input.",
 )
 @options(_WHERE)
-def fit(session: CommandContext, filename: Sequence[Any]) -> None:
-    """Show whether and where pods would fit, and change nothing.
+def fit(context: CommandContext, filename: Sequence[Any]) -> None:
+    """Show whether and where pods would fit, without creating them.
 
-    The exit code is 0 where all pods of all manifests fit, 1 where some do not, 2 where a manifest
-    cannot be read, and 3 where it is not known: nodes may not be read, or nobody answers.
+    The exit code is 0 if all pods of all manifests fit, 1 if some do not, 2 if a manifest cannot be
+    read, and 3 if it is unknown: nodes may not be read, or the API server does not respond.
     """
     try:
-        with in_words(2):
+        with as_command_errors(2):
             manifests = [each for file in filename for each in read_manifests(file.read())]
     except UnicodeDecodeError as error:
         raise CommandError(f"error: {error}", 2) from error
     if not manifests:
         raise CommandError("error: no objects passed to fit", 2)
     try:
-        cluster = session.load()
+        cluster = context.load()
     except CommandError as error:
         error.code = NOT_KNOWN
         raise
-    with in_words(2):
+    with as_command_errors(2):
         reports = cluster.fit(*manifests)
-    page = show_fits(reports, wide=session.wide)
-    session.show(CommandOutput("GpuFitList", reports, page, reports[0].gaps), cluster.freshness)
-    sys.exit(max(_CODES[each.answer] for each in reports))
+    page = show_fits(reports, wide=context.wide)
+    context.show(CommandOutput("GpuFitList", reports, page, reports[0].gaps), cluster.freshness)
+    sys.exit(max(_CODES[each.result] for each in reports))
 
 
 def _add_cordoning(word: str, text: str) -> None:
-    more = "CARD is an index or a UUID. You need the right to get and patch nodes."
+    more = "CARD is an index or a UUID. Needs permission to get and patch nodes."
 
     @cli.command(word, help=f"{text}\n\n{more}")
     @click.argument("node", shell_complete=complete_node)
     @click.argument("cards", nargs=-1, required=True, metavar="CARD...")
     @options(_WHERE)
-    def change(session: CommandContext, node: str, cards: tuple[str, ...]) -> None:
-        client, name = session.connection.client, split(node)[1]
-        with in_words():
-            for said in change_cordon(client, session.names, name, cards, cordon=word == "cordon"):
-                click.echo(said)
+    def change(context: CommandContext, node: str, cards: tuple[str, ...]) -> None:
+        client, name = context.connection.client, split(node)[1]
+        with as_command_errors():
+            cordon = word == "cordon"
+            for result in change_cordon(client, context.names, name, cards, cordon=cordon):
+                click.echo(result)
 
 
-_add_cordoning("cordon", "Keep new containers from cards of a node; running ones stay.")
-_add_cordoning("uncordon", "Let new containers have cards of a node again.")
+_add_cordoning("cordon", "Mark cards of a node as unschedulable; running containers stay.")
+_add_cordoning("uncordon", "Mark cards of a node as schedulable again.")
 
 
 @cli.command()
@@ -295,58 +296,58 @@ _add_cordoning("uncordon", "Let new containers have cards of a node again.")
     metavar="NAME",
     default=AGENT_NAMESPACE,
     show_default=True,
-    help="Where gpu-turnstile's agents run, the pods on GPU nodes that measure.",
+    help="Namespace of gpu-turnstile's agents.",
 )
 @click.option(
     "--interval",
     type=click.FloatRange(1),
     default=5.0,
     show_default=True,
-    help="Seconds between two readings, with --watch.",
+    help="Seconds between two measurements, with --watch.",
 )
 @click.option(
     "--prometheus",
     metavar="URL",
     envvar="GPU_TURNSTILE_PROMETHEUS",
-    help="A Prometheus that scrapes the agents, such as http://localhost:9090: what pods held and "
-    "left idle in the last day.  [default: only what is held and used now]",
+    help="URL of a Prometheus that scrapes the agents, for example http://localhost:9090: adds the "
+    "usage of the last day.  [default: only current usage]",
 )
-@options("Containers of this namespace alone.  [default: of all]", watch=True)
+@options("Namespace of the containers.  [default: all]", watch=True)
 def top(
-    session: CommandContext,
+    context: CommandContext,
     names: tuple[str, ...],
     agent_namespace: str,
     interval: float,
     prometheus: str | None,
 ) -> None:
-    """Show what cards and containers use of what they hold.
+    """Show what cards and containers hold and use.
 
-    Measured on the nodes by gpu-turnstile's agents, which are asked through the API server. Where
-    they do not measure, that is said, and what is held is shown. What pods left idle in the last
-    day is asked of a Prometheus.
+    gpu-turnstile's agents measure usage on the nodes; their metrics are read through the API
+    server. Without a measurement only held amounts are shown. Idle card hours of the last day come
+    from a Prometheus.
     """
     try:
         past = None if prometheus is None else Prometheus(prometheus)
     except ValueError as error:
         raise CommandError(f"error: --prometheus: {error}", 2) from error
     names = tuple(split(name)[1] for name in names)
-    cluster = session.load((NODES,), chosen="nodes")
+    cluster = context.load((NODES,), chosen="nodes")
     on = f" on {' or '.join(names)}" if names else ""
-    sought = f"no pod of an agent runs{on} in namespace {agent_namespace}"
-    sought += " (--agent-namespace names another)"
-    client = session.connection.client
+    searched = f"no agent pod runs{on} in namespace {agent_namespace}"
+    searched += " (--agent-namespace sets another)"
+    client = context.connection.client
     measured = at_most_every(
         interval,
         lambda: (
-            read_uses(client, agent_namespace, names or None),
+            read_usages(client, agent_namespace, names or None),
             f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         ),
     )
     day = at_most_every(_HISTORY_SECONDS, lambda: None if past is None else past.last_day())
-    namespace = None if session.options.all_namespaces else session.options.namespace
+    namespace = None if context.options.all_namespaces else context.options.namespace
 
-    def picture() -> CommandOutput:
-        with in_words():
+    def build_output() -> CommandOutput:
+        with as_command_errors():
             found, at = measured()
         history = day()
         report = cluster.report(())
@@ -355,49 +356,50 @@ def top(
             for node in report.nodes
             for card in node.cards
         }
-        shown = session.sorted([each for each in found if cluster.chose("", each.node)])
+        shown = context.sorted([each for each in found if cluster.matches("", each.node)])
         page = [
-            *show_use(shown, cards, namespace=namespace, sought=sought, at=at),
-            *show_history(history, namespace, wide=session.wide),
+            *show_usage(shown, cards, namespace=namespace, searched=searched, at=at),
+            *show_history(history, namespace, wide=context.wide),
         ]
         more = {"measuredAt": at, "lastDay": history}
         return CommandOutput("GpuUseList", shown, page, report.gaps, "node", more)
 
-    session.show_all(cluster, picture, interval)
+    context.show_all(cluster, build_output, interval)
 
 
 @cli.command()
-@click.option("--node", metavar="NAME", help="Only this node.  [default: all]")
-@options("Where a GPU pod is tried, as a dry run: nothing is created.  [default: the context's]")
-def doctor(session: CommandContext, node: str | None) -> None:
-    """Find what is wrong with an installation.
+@click.option("--node", metavar="NAME", help="Check only this node.  [default: all]")
+@options("Namespace for the dry run of a GPU pod; nothing is created.  [default: the context's]")
+def doctor(context: CommandContext, node: str | None) -> None:
+    """Check an installation.
 
-    Webhook, certificates, policies, agents, cards, scheduler extender, records, leftovers.
+    Checks webhook, certificates, policies, agents, cards, scheduler extender, allocations and
+    leftovers.
 
-    One line a check: ok, warning, error, or unknown where you may not read what it needs; below
-    it what to run next. The exit code is 1 where there is an error, 3 where nothing may be read.
+    One line per check: ok, warning, error, or unknown if you may not read what it needs; below it
+    the next command to run. The exit code is 1 if there is an error, 3 if nothing may be read.
     """
-    with in_words(NOT_KNOWN):
-        facts = collect_facts(session.connection.client, session.names, session.namespace, node)
+    with as_command_errors(NOT_KNOWN):
+        facts = collect_facts(context.connection.client, context.names, context.namespace, node)
     found = run_checks(facts, node)
     shown = CommandOutput(
-        "GpuFindingList", session.sorted(found), show_findings(found), resource="check"
+        "GpuFindingList", context.sorted(found), show_findings(found), resource="check"
     )
-    session.show(shown, Freshness(facts.now.timestamp()))
+    context.show(shown, Freshness(facts.now.timestamp()))
     sys.exit(exit_code(found))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; ends the process."""
-    quiet = logging.getLogger("common")  # its words are for servers
+    """Run the command line and end the process."""
+    quiet = logging.getLogger("common")  # its messages are for servers
     quiet.addHandler(logging.NullHandler())
     quiet.propagate = False
-    # What the client says of a kubeconfig's programs, and of a server that is not to be checked.
+    # Messages of the client about programs in a kubeconfig, and about unverified servers.
     logging.basicConfig(format="error: %(message)s", level=logging.ERROR)
     warnings.filterwarnings("ignore", message="Unverified HTTPS request")
     try:
         words = sys.argv[1:] if arguments is None else arguments
-        cli.main(as_two(words), prog_name=_PROGRAM, standalone_mode=False)
+        cli.main(split_short_options(words), prog_name=_PROGRAM, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.code if isinstance(error, CommandError) else error.exit_code)
@@ -406,4 +408,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.stdout.flush()
         sys.exit(130)
     finally:
-        gc.enable()  # for who calls this as a function
+        gc.enable()  # for callers that go on, such as tests

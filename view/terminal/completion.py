@@ -1,4 +1,4 @@
-"""The names that a shell may complete: of pods, nodes and namespaces."""
+"""Shell completion of the names of pods, nodes, namespaces and contexts."""
 
 import os
 from collections.abc import Callable
@@ -22,9 +22,9 @@ _Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 def _complete(
     path: Callable[[str], str], wanted: Callable[[Json, Names], bool] = lambda _obj, _names: True
 ) -> _Complete:
-    """Make what completes the names of objects, which *path* lists for a namespace."""
+    """Build a completion of object names; *path* returns the URL path of a list."""
 
-    def complete(context: click.Context, _of: click.Parameter, begun: str) -> list[CompletionItem]:
+    def complete(context: click.Context, _of: click.Parameter, prefix: str) -> list[CompletionItem]:
         params = context.params
         names = Names(params.get("domain") or DEFAULT_DOMAIN)
         try:
@@ -34,7 +34,7 @@ def _complete(
         except (CredentialsError, Gone, Rejected, Unavailable):
             return []
         named = (each["metadata"]["name"] for each in objects if wanted(each, names))
-        return [CompletionItem(name) for name in sorted(named) if name.startswith(begun)]
+        return [CompletionItem(name) for name in sorted(named) if name.startswith(prefix)]
 
     return complete
 
@@ -51,11 +51,11 @@ complete_namespace = _complete(lambda _: "/api/v1/namespaces")
 
 
 def complete_context(
-    context: click.Context, _: click.Parameter, begun: str
+    context: click.Context, _: click.Parameter, prefix: str
 ) -> list[CompletionItem]:
-    """Complete the name of a context."""
+    """Complete names of contexts."""
     try:
         found = contexts(context.params.get("kubeconfig"), os.environ)
     except CredentialsError:
         return []
-    return [CompletionItem(name) for name in found if name.startswith(begun)]
+    return [CompletionItem(name) for name in found if name.startswith(prefix)]

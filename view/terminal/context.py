@@ -1,4 +1,4 @@
-"""One run of a command: its options, where it prints, and the cluster that it asks."""
+"""Context of one command: its options, its output and the cluster that it reads."""
 
 import gc
 import os
@@ -21,30 +21,30 @@ from view.cluster.connection import ClusterConnection, connect
 from view.cluster.live import LiveCluster
 from view.model.reports import Freshness, Gap
 from view.model.state import ClusterState
-from view.model.words import gaps_in_words, safe
+from view.model.words import describe_gaps, safe
 from view.terminal.documents import document, sort_by, write_document
-from view.terminal.faults import CommandError, in_words, not_found
+from view.terminal.faults import CommandError, as_command_errors, not_found
 from view.terminal.layout import Page, line
 from view.terminal.screen import Progress, Screen
-from view.terminal.words import as_of, show_gaps
+from view.terminal.words import describe_age, show_gaps
 
 _LEAST_PAUSE = 1.0
-"""Seconds between two pictures of a cluster that changes all the time."""
+"""Seconds between two pages while the cluster changes all the time."""
 
 _LONGEST_PAUSE = 2.0
-"""Seconds after which a picture is drawn anew although nothing has changed: its age goes on."""
+"""Seconds after which a page is drawn again without a change: its age has grown."""
 
-_STILL_SECONDS = 15.0
-"""Seconds after which it is made anew: the ages of pods go on."""
+_REBUILD_SECONDS = 15.0
+"""Seconds after which a page is built again without a change: the ages of pods have grown."""
 
 MACHINE = ("json", "yaml")
 NOT_KNOWN = 3
-"""Exit code where nothing of what was asked for may be read."""
+"""Exit code if nothing that the command needs may be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """What every command can be told; ``None`` is not told. Named as the flags are."""
+    """Values of the common options, named as their flags; ``None`` if not given."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -64,80 +64,84 @@ class CommandOptions:
     watch: bool | None = None
 
     def over(self, other: "CommandOptions") -> "CommandOptions":
-        """Return these, and where they say nothing the others."""
-        told = {name: getattr(self, name) for name in self.__slots__}
-        said = {name: each for name, each in told.items() if each not in (None, ())}
-        return replace(other, **said)
+        """Return these options, completed with *other* where they are not given."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        given = {name: each for name, each in values.items() if each not in (None, ())}
+        return replace(other, **given)
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """What a command has found out, for people and for machines."""
+    """Output of a command, for people and for programs."""
 
-    kind: Annotated[str, "of the list that machines read."]
-    items: Annotated[Sequence[Any], "what is in it."]
-    page: Annotated[Page, "the same for people."]
+    kind: Annotated[str, "kind of the list in JSON."]
+    items: Annotated[Sequence[Any], "items of that list."]
+    page: Annotated[Page, "the same as a page."]
     gaps: Annotated[Sequence[Gap], "what could not be read."] = ()
-    resource: Annotated[str, "by which ``-o name`` names an item."] = "pod"
-    more: Annotated[Mapping[str, Any], "further fields of the list."] = field(default_factory=dict)
+    resource: Annotated[str, "resource name for ``-o name``."] = "pod"
+    more: Annotated[Mapping[str, Any], "further fields of the list in JSON."] = field(
+        default_factory=dict
+    )
 
 
-_Given = ParamSpec("_Given")
-_Answer = TypeVar("_Answer")
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
-def at_most_every(seconds: float, ask: Callable[_Given, _Answer]) -> Callable[_Given, _Answer]:
-    """Make what asks again once its last answer is so old; it is kept while nobody answers."""
-    answers: list[_Answer] = []
-    asked = 0.0
+def at_most_every(
+    seconds: float, read: Callable[_Parameters, _Result]
+) -> Callable[_Parameters, _Result]:
+    """Wrap *read*: return its last result until it is *seconds* old, longer if read again fails."""
+    results: list[_Result] = []
+    called = 0.0
 
-    def answer(*args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
-        nonlocal asked
-        if not answers or time.monotonic() - asked >= seconds:
-            asked = time.monotonic()
+    def cached(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        nonlocal called
+        if not results or time.monotonic() - called >= seconds:
+            called = time.monotonic()
             try:
-                answers[:] = [ask(*args, **kwargs)]
+                results[:] = [read(*args, **kwargs)]
             except Unavailable:
-                if not answers:
+                if not results:
                     raise
-        return answers[0]
+        return results[0]
 
-    return answer
+    return cached
 
 
 def name_of(item: Any) -> str:
-    """Return the name of what an item is about: a node, a pod, a manifest."""
+    """Return the name of an item: of its node, pod or manifest."""
     pod = getattr(item, "pod", None)
     return str(getattr(item, "name", None) or getattr(pod, "name", None) or item.node)
 
 
 class CommandContext:
-    """What a command works with."""
+    """Options, screen and connection of a command."""
 
     def __init__(self, options: CommandOptions) -> None:
-        """Prepare; nothing is asked yet."""
+        """Prepare; no request is sent yet."""
         self.options = options
         color = options.color is not False and not os.environ.get("NO_COLOR")
         self.screen = Screen(sys.stdout, color=color)
 
     @property
     def wide(self) -> bool:
-        """Whether more is to be shown than usual."""
+        """Whether more columns are shown (``-o wide``)."""
         return self.options.output == "wide"
 
     @property
     def machine(self) -> bool:
-        """Whether a program reads what is printed."""
+        """Whether JSON or YAML is printed."""
         return self.options.output in MACHINE
 
     @property
     def names(self) -> Names:
-        """The contract's names."""
+        """Names of resources and annotations."""
         return Names(self.options.domain or DEFAULT_DOMAIN)
 
     @cached_property
     def connection(self) -> ClusterConnection:
-        """The API server.
+        """Connection to the API server.
 
         Raises:
             CredentialsError: there are no credentials, or they cannot be used.
@@ -153,11 +157,15 @@ class CommandContext:
 
     @property
     def namespace(self) -> str:
-        """The namespace that is meant."""
+        """The namespace of the command."""
         return self.options.namespace or self.connection.namespace
 
     def load(self, kinds: Sequence[ResourceKind] = ALL, chosen: str = "") -> LiveCluster:
         """Read the cluster.
+
+        Args:
+            kinds: the collections to read.
+            chosen: the resource to which selectors apply; empty if they do not.
 
         Raises:
             CommandError: it cannot be read.
@@ -167,7 +175,7 @@ class CommandContext:
             one = "" if chosen == "nodes" or options.all_namespaces else self.namespace
             fields, labels = options.field_selector or "", options.selector or ""
             kinds = [*kinds, ResourceKind(chosen, fields, labels, namespace=one, chosen=True)]
-        with in_words():
+        with as_command_errors():
             progress = Progress(sys.stderr)
             state = ClusterState(self.names, Policy(options.policy or "binpack"))
             cluster = LiveCluster(
@@ -178,8 +186,8 @@ class CommandContext:
                 kinds=kinds,
                 within=options.request_timeout or None,
             )
-            # A big cluster is tens of megabytes of objects that all stay: to look for garbage among
-            # them takes a fifth of the time until the first page.
+            # A big cluster is tens of megabytes of objects that all stay in memory: garbage
+            # collection would take a fifth of the time until the first page.
             gc.disable()
             try:
                 cluster.load()
@@ -188,11 +196,11 @@ class CommandContext:
         return cluster
 
     def sorted(self, items: Sequence[Any]) -> list[Any]:
-        """Return items in the order that the user wants."""
+        """Return items in the order of ``--sort-by``."""
         return sort_by(items, self.options.sort_by) if self.options.sort_by else [*items]
 
     def show(self, shown: CommandOutput, fresh: Freshness) -> None:
-        """Print what was found out, in the form that the user wants."""
+        """Print the output in the requested format."""
         form = self.options.output
         if form in MACHINE:
             server = self.connection.client.rest.host
@@ -206,36 +214,36 @@ class CommandContext:
                 click.echo(f"{shown.resource}/{safe(name_of(item))}")
         else:
             headings = not self.options.no_headers
-            page = self._aged(shown, fresh) if headings else shown.page
+            page = self._with_age(shown, fresh) if headings else shown.page
             self.screen.show(page, headings=headings)
             if headings:
                 return
-        for text in gaps_in_words(shown.gaps):  # what a script reads is rows alone
+        for text in describe_gaps(shown.gaps):  # scripts read only rows
             click.echo(safe(text), err=True)
 
-    def _aged(self, shown: CommandOutput, fresh: Freshness) -> Page:
+    def _with_age(self, shown: CommandOutput, fresh: Freshness) -> Page:
         server = self.connection.client.rest.host
-        age = as_of(fresh, time.time(), server)
+        age = describe_age(fresh, time.time(), server)
         gaps = show_gaps(shown.gaps)
-        if fresh.stale or self.options.watch:  # where it is seen, however long the page is
+        if fresh.stale or self.options.watch:  # at the top, visible however long the page is
             return [age, *shown.page, *gaps]
         return [*shown.page, *gaps, line(""), age]
 
     def show_all(
         self,
         cluster: LiveCluster,
-        picture: Callable[[], CommandOutput],
-        every: float = _STILL_SECONDS,
+        build_output: Callable[[], CommandOutput],
+        every: float = _REBUILD_SECONDS,
     ) -> None:
-        """Print a picture; in a watch again when the cluster changes, or *every* few seconds."""
+        """Print the output; with ``--watch`` again on each change, or *every* few seconds."""
         if not self.options.watch:
-            shown = picture()
+            shown = build_output()
             self.show(shown, cluster.freshness)
             whole = {gap.what for gap in shown.gaps if gap.whole}
             if f"{shown.resource}s" in whole and not (shown.items or shown.more.get("pods")):
                 sys.exit(NOT_KNOWN)
             return
-        gc.freeze()  # collect garbage from here on, but not among what has been read already
+        gc.freeze()  # from now on collect garbage, except among the objects already read
         gc.enable()
         stop = threading.Event()
         version, made, last = cluster.version, -1, None
@@ -246,10 +254,10 @@ class CommandContext:
             with self.screen.redrawing(on=redrawn) as redraw:
                 while True:
                     if made != version or time.monotonic() - at >= every:
-                        shown, made, at = picture(), version, time.monotonic()
+                        shown, made, at = build_output(), version, time.monotonic()
                     fresh = cluster.freshness
                     if redrawn:
-                        redraw(self._aged(shown, fresh))
+                        redraw(self._with_age(shown, fresh))
                     elif (shown, fresh.stale) != last:
                         last = shown, fresh.stale
                         self.show(shown, fresh)
@@ -270,16 +278,16 @@ def read_object(
     """Read one object.
 
     Raises:
-        CommandError: there is none, or it may not be read, and which right is missing.
+        CommandError: it does not exist, or may not be read (with the missing permission).
     """
-    with in_words():
+    with as_command_errors():
         try:
             cluster.load_object(kind, namespace, name)
         except Rejected as error:
             if error.status == 404:
                 raise not_found(kind.what, name, hint) from error
             if error.status == 403:
-                cure = ". ".join(gaps_in_words([Gap(kind.what, "", "", "get")]))
-                text = f"Error from server (Forbidden): {error}. {cure}"
+                permission = ". ".join(describe_gaps([Gap(kind.what, "", "", "get")]))
+                text = f"Error from server (Forbidden): {error}. {permission}"
                 raise CommandError(text, NOT_KNOWN) from error
             raise

@@ -1,4 +1,4 @@
-"""``kubectl gpu cordon`` and ``uncordon``: keep new containers from single cards."""
+"""``kubectl gpu cordon`` and ``uncordon``: keep new containers off single cards."""
 
 from collections.abc import Sequence
 
@@ -22,8 +22,8 @@ def change_cordon(
 
     Raises:
         CommandError: there is no such node or card.
-        Rejected: the API server refuses that.
-        Unavailable: it could not be reached.
+        Rejected: the API server rejects the change.
+        Unavailable: the API server is unreachable.
     """
     path = f"/api/v1/nodes/{quoted(node)}"
     for attempt in range(_TRIES):
@@ -59,20 +59,20 @@ def change_cordon(
 
 
 def _choose(annotations: Json, names: Names, node: str, cards: Sequence[str]) -> list[Card]:
-    """Return the cards that are meant.
+    """Return the cards with these indices or UUIDs.
 
     Raises:
-        CommandError: the node has none, or not these.
+        CommandError: the node has no inventory, or not all of these cards.
     """
     try:
         known = decode_inventory(annotations[names.gpu_cards]).cards
     except (KeyError, ContractError) as error:
-        raise CommandError(f"node {node}: no agent has written which cards it has") from error
+        raise CommandError(f"node {node}: no agent has written its inventory of cards") from error
     found = []
     for text in cards:
-        meant = [card for card in known if text in (str(card.index), card.uuid)]
-        if not meant:
-            there = ", ".join(f"{card.index} ({card.uuid})" for card in known) or "none"
-            raise CommandError(f"node {node}: no card {text!r}; its cards: {there}")
-        found += meant
+        matching = [card for card in known if text in (str(card.index), card.uuid)]
+        if not matching:
+            existing = ", ".join(f"{card.index} ({card.uuid})" for card in known) or "none"
+            raise CommandError(f"node {node}: no card {text!r}; its cards: {existing}")
+        found += matching
     return found

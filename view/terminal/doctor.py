@@ -12,9 +12,9 @@ _MOST_NODES = 5
 
 
 def exit_code(findings: Sequence[Finding]) -> int:
-    """Return 1 where there is an error, 3 where nothing of the installation may be read, else 0.
+    """Return 1 if there is an error, 3 if nothing of the installation may be read, else 0.
 
-    The version is not of the installation: every user may read it.
+    The version of Kubernetes is not counted: every user may read it.
     """
     levels = {each.level for each in findings if each.check != VERSION}
     if Level.ERROR in {each.level for each in findings}:
@@ -23,7 +23,7 @@ def exit_code(findings: Sequence[Finding]) -> int:
 
 
 def show_findings(findings: Sequence[Finding]) -> Page:
-    """Lay findings out: those that are ok in one line each, the others with what to run next."""
+    """Lay out findings, one line each; those that are not ok with the next command."""
     width = max((len(each.check) for each in findings), default=0)
     page = []
     for each in findings:

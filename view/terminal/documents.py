@@ -1,4 +1,4 @@
-"""Manifests in, JSON and YAML out. The only module here that knows YAML."""
+"""Reads manifests, writes JSON and YAML. The only module here that imports YAML."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from view.model.reports import Freshness, Gap
 from view.terminal.faults import CommandError
 
 API_VERSION = "view.gpu-turnstile.io/v1"
-"""Of the schema: a field that goes or means something else makes a new version, a new one not."""
+"""Version of the schema: removed or redefined fields need a new one, added fields do not."""
 
 _AS_KUBECTL = {
     "metadata.name": "name",
@@ -30,10 +30,10 @@ _STEP = re.compile(r"[^.\[\]]+")
 
 
 def read_manifests(text: str) -> Iterator[Mapping[str, Any]]:
-    """Read YAML or JSON, one or several objects; a ``List`` is taken apart.
+    """Read one or more objects from YAML or JSON; yield the items of a ``List`` one by one.
 
     Raises:
-        InvalidManifest: it cannot be read, or is no object.
+        InvalidManifest: the text cannot be parsed, or is not an object.
     """
     try:
         documents = list(yaml.safe_load_all(text))
@@ -60,9 +60,9 @@ def document(
     server: str,
     **more: Any,
 ) -> Mapping[str, Any]:
-    """Return what machines read: a list, how old it is and what is not known.
+    """Return a list for ``-o json`` and ``yaml``, with its time and what could not be read.
 
-    Every field is there, empty ones too, so that a script need not ask.
+    Empty fields are included, so that a script does not need to check whether a field exists.
     """
     as_of = datetime.fromtimestamp(fresh.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
@@ -76,7 +76,7 @@ def document(
 
 
 def to_json(value: Any) -> Any:
-    """Return a report as values that ``json`` and YAML can write."""
+    """Convert a report to values that ``json`` and YAML can write."""
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):
@@ -99,10 +99,10 @@ def _camel(name: str) -> str:
 
 
 def sort_by(items: Sequence[Any], path: str) -> list[Any]:
-    """Sort by a field as ``-o json`` has it, or as ``kubectl get`` does; without it come last.
+    """Sort by a path in ``-o json``, or one as for ``kubectl get``; items without the field last.
 
     Raises:
-        CommandError: no item has such a field.
+        CommandError: no item has this field.
     """
     wanted = path.strip("{}").removeprefix(".")
     steps = _STEP.findall(_AS_KUBECTL.get(wanted, wanted))
@@ -132,7 +132,7 @@ def _key(value: Any, steps: Sequence[str]) -> tuple[int, float, str]:
 
 
 def write_document(value: Any, form: str) -> str:
-    """Write plain values as ``json`` or ``yaml``: all but ASCII is escaped and steers nothing."""
+    """Write plain values as ``json`` or ``yaml``, in ASCII: no character can steer a terminal."""
     if form == "json":
         return json.dumps(value, indent=2) + "\n"
     return str(yaml.safe_dump(value, sort_keys=False, default_flow_style=False))

@@ -1,4 +1,4 @@
-"""``kubectl gpu explain`` and ``fit``: a pod's way, what would help, and what would fit. Pure."""
+"""``kubectl gpu explain`` and ``fit``: progress of a pod, changes that help, what fits. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,7 +14,7 @@ from view.model.explanation import (
 )
 from view.model.reports import ContainerStatus, PodReport, Stage
 from view.model.why import status_code
-from view.model.words import age, cards_in_words, count_of, name_some
+from view.model.words import age, count_of, name_cards, name_some
 from view.terminal.layout import (
     BAD,
     BOLD,
@@ -32,7 +32,7 @@ from view.terminal.layout import (
     table,
 )
 from view.terminal.nodes import show_cards
-from view.terminal.words import STAGES, ranges, requests_of, short_model
+from view.terminal.words import STAGE_STYLES, ranges, requests_of, short_model
 
 _MARKS = {
     "done": cell("\u2713", GOOD),
@@ -44,48 +44,50 @@ _MOST_CHANGES = 6
 _MOST_EVENTS = 8
 
 
-def show_explanation(story: PodExplanation, now: datetime, *, wide: bool = False) -> Page:
-    """Lay a pod's way out."""
-    pod, name = story.pod, f"{story.pod.namespace}/{story.pod.name}"
+def show_explanation(explanation: PodExplanation, now: datetime, *, wide: bool = False) -> Page:
+    """Lay out the explanation of a pod."""
+    pod, name = explanation.pod, f"{explanation.pod.namespace}/{explanation.pod.name}"
     page: list[Grid | TextLine] = [
-        TextLine((cell(f"Pod {name} ", BOLD), cell(story.summary, STAGES[pod.stage]))),
-        line(f"asks for {requests_of(pod.containers)}" + _wishes(story) + _since(pod, now)),
+        TextLine((cell(f"Pod {name} ", BOLD), cell(explanation.summary, STAGE_STYLES[pod.stage]))),
+        line(f"Requests {requests_of(pod.containers)}" + _wishes(explanation) + _since(pod, now)),
     ]
-    if story.deleted:
-        page.insert(
-            0, line(f"Deleted at {story.deleted}: what follows was known then", f"bold {BAD}")
-        )
-    page += [line(f"wrong: {each}", BAD, indent=2) for each in story.errors]
-    if story.changes:
-        page += [line(""), line("What would let it run, the smallest first", BOLD)]
-        page += show_changes(story.changes, most=None if wide else _MOST_CHANGES)
-        how = how_to_make(story.changes)
+    if explanation.deleted:
+        page.insert(0, line(f"Deleted at {explanation.deleted}. Last known state:", f"bold {BAD}"))
+    page += [line(f"Invalid request: {each}", BAD, indent=2) for each in explanation.errors]
+    if explanation.changes:
+        page += [line(""), line("Ways to make it fit, smallest change first", BOLD)]
+        page += show_changes(explanation.changes, most=None if wide else _MOST_CHANGES)
+        how = how_to_make(explanation.changes)
         page += [line(how, DIM, indent=2)] if how else []
-    if story.no_change:
-        page += [line(""), line(story.no_change)]
-    page += [line(""), line("What has happened", BOLD)]
+    if explanation.no_change:
+        page += [line(""), line(explanation.no_change)]
+    page += [line(""), line("Progress", BOLD)]
     page.append(
         table(
-            story.steps,
+            explanation.steps,
             (Column(""), lambda step: _MARKS[step.state]),
             (Column("STEP"), lambda step: step.name),
-            (Column("WHEN", drop=1), lambda step: cell(step.at, DIM)),
-            (Column("WHAT", wraps=True), lambda step: step.text),
+            (Column("TIME", drop=1), lambda step: cell(step.at, DIM)),
+            (Column("DETAIL", wraps=True), lambda step: step.text),
         )
     )
     page += _containers(pod)
-    if story.limits:
-        page += [line(""), line("Limits", BOLD), *(line(each, indent=2) for each in story.limits)]
-    if story.cards:
-        page += [line(""), line(f"Its cards on {pod.node}", BOLD), show_cards(story.cards)]
-    if story.nodes and not story.cards:
-        page += [line(""), line(_heading(story), BOLD)]
-        page += show_verdicts(story.nodes, most=None if wide else _MOST_NODES)
-    return [*page, *_events(story, wide=wide)]
+    if explanation.limits:
+        page += [
+            line(""),
+            line("Limits", BOLD),
+            *(line(each, indent=2) for each in explanation.limits),
+        ]
+    if explanation.cards:
+        page += [line(""), line(f"Cards on {pod.node}", BOLD), show_cards(explanation.cards)]
+    if explanation.nodes and not explanation.cards:
+        page += [line(""), line(_heading(explanation), BOLD)]
+        page += show_node_fits(explanation.nodes, most=None if wide else _MOST_NODES)
+    return [*page, *_events(explanation, wide=wide)]
 
 
 def _containers(pod: PodReport) -> list[Grid | TextLine]:
-    """Lay out how the containers stand, where that is more than that they run."""
+    """Lay out the states of the containers, unless all run without a restart."""
     if all(each.state == "running" and not each.restarts for each in pod.statuses):
         return []
     grid = table(
@@ -100,10 +102,10 @@ def _containers(pod: PodReport) -> list[Grid | TextLine]:
             ),
         ),
         (Column("ENDED", drop=1), lambda each: cell(each.ending.at if each.ending else "", DIM)),
-        (Column("WHY", wraps=True), _why),
+        (Column("REASON", wraps=True), _reason),
     )
     status = " ".join(filter(None, (pod.phase, pod.reason, pod.message and f"({pod.message})")))
-    heading = line(f"Containers; the pod's phase is {status}", BOLD)
+    heading = line(f"Containers (phase of the pod: {status})", BOLD)
     return [line(""), heading, grid]
 
 
@@ -111,31 +113,31 @@ def _ended_wrongly(status: ContainerStatus) -> str:
     return BAD if status.ending is not None and status.ending.exit_code != 0 else ""
 
 
-def _why(status: ContainerStatus) -> str:
+def _reason(status: ContainerStatus) -> str:
     end = status.ending
-    said = [status.reason, status.message, *((end.reason, end.message) if end else ())]
-    return ": ".join(filter(None, said))
+    texts = [status.reason, status.message, *((end.reason, end.message) if end else ())]
+    return ": ".join(filter(None, texts))
 
 
-def _wishes(story: PodExplanation) -> str:
-    wishes = [f"{key}={value}" for key, value in story.pod.wishes]
+def _wishes(explanation: PodExplanation) -> str:
+    wishes = [f"{key}={value}" for key, value in explanation.pod.wishes]
     return f", wishes {', '.join(wishes)}" if wishes else ""
 
 
 def _since(pod: PodReport, now: datetime) -> str:
-    if pod.stage is not Stage.WAITING or not pod.created:
+    if pod.stage is not Stage.PENDING or not pod.created:
         return ""
-    return f"; waiting for {age(pod.created, now)}"
+    return f"; pending for {age(pod.created, now)}"
 
 
-def _heading(story: PodExplanation) -> str:
-    if story.pod.stage in (Stage.WAITING, Stage.REFUSED):
-        return "Cards considered now"
-    return "Cards of its node, as if it had none yet"
+def _heading(explanation: PodExplanation) -> str:
+    if explanation.pod.stage in (Stage.PENDING, Stage.REFUSED):
+        return "Candidate cards"
+    return "Cards of its node, without what this pod holds"
 
 
 def show_changes(changes: Sequence[SuggestedChange], *, most: int | None) -> list[TextLine]:
-    """Lay changes out, each with where the pod would fit then."""
+    """Lay out changes, each with the nodes on which the pod would then fit."""
     lines = []
     for change in changes[:most]:
         what = ": ".join(filter(None, (change.text, change.manifest)))
@@ -149,37 +151,37 @@ def show_changes(changes: Sequence[SuggestedChange], *, most: int | None) -> lis
     return lines
 
 
-def show_verdicts(nodes: Sequence[NodeFit], *, most: int | None) -> list[Grid | TextLine]:
-    """Lay nodes out, with what each card lacks; nodes and cards that are alike stand together."""
+def show_node_fits(nodes: Sequence[NodeFit], *, most: int | None) -> list[Grid | TextLine]:
+    """Lay out nodes and what each card lacks; identical nodes and cards share a row."""
     groups: dict[object, list[NodeFit]] = {}
-    for verdict in nodes:
-        alike = tuple((card.index, card.model, card.why_not) for card in verdict.cards)
-        key = (verdict.placement,) if verdict.fits else (verdict.reason, alike)
-        groups.setdefault(key, []).append(verdict)
+    for fit in nodes:
+        alike = tuple((card.index, card.model, card.why_not) for card in fit.cards)
+        key = (fit.placement,) if fit.fits else (fit.reason, alike)
+        groups.setdefault(key, []).append(fit)
     rows: list[Row] = []
     for group in list(groups.values())[:most]:
         first = group[0]
         name = cell(name_some([each.node for each in group], 1), BOLD)
         if first.fits:
-            placing = (f"{each} on {cards_in_words(cards)}" for each, cards in first.placement)
-            rows.append((name, cell("yes", GOOD), cell("; ".join(placing))))
+            placement = (f"{each} on {name_cards(cards)}" for each, cards in first.placement)
+            rows.append((name, cell("yes", GOOD), cell("; ".join(placement))))
         else:
             rows += [(name, cell("no", BAD), cell(first.reason)), *_cards(first)]
     page: list[Grid | TextLine] = []
     if rows:
-        columns = (Column("NODE"), Column("FITS"), Column("WHY", wraps=True))
+        columns = (Column("NODE"), Column("FITS"), Column("DETAIL", wraps=True))
         page.append(Grid(columns, tuple(rows)))
     if most is not None and len(groups) > most:
         fitting = sum(each.fits for each in nodes)
-        rest = f"{len(nodes)} nodes in all, {fitting} of them fit; all of them: -o wide"
+        rest = f"Fits on {fitting} of {count_of(len(nodes), 'node')}; all nodes: -o wide"
         page.append(line(rest, DIM))
     return page
 
 
-def _cards(verdict: NodeFit) -> list[Row]:
-    """Return a row for all cards of a node that are alike and lack the same."""
+def _cards(fit: NodeFit) -> list[Row]:
+    """Return one row for all cards of the same model that lack the same."""
     alike: dict[tuple[str, str], list[CardFit]] = {}
-    for card in verdict.cards:
+    for card in fit.cards:
         alike.setdefault((card.model, card.why_not), []).append(card)
     rows: list[Row] = []
     for (model, why_not), cards in alike.items():
@@ -190,21 +192,21 @@ def _cards(verdict: NodeFit) -> list[Row]:
         rows.append(
             (
                 cell(f"  card{several} {ranges([card.index for card in cards])}"),
-                cell("no") if why_not else cell("would do", GOOD),
+                cell("no") if why_not else cell("yes", GOOD),
                 cell(f"{short_model(model)}: {why_not or free}", DIM),
             )
         )
     return rows
 
 
-def _events(story: PodExplanation, *, wide: bool) -> list[Grid | TextLine]:
-    events = story.pod.events if wide else story.pod.events[:_MOST_EVENTS]
+def _events(explanation: PodExplanation, *, wide: bool) -> list[Grid | TextLine]:
+    events = explanation.pod.events if wide else explanation.pod.events[:_MOST_EVENTS]
     if not events:
         return []
     grid = table(
         events,
-        (Column("WHEN", drop=1), lambda each: cell(each.at, DIM)),
-        (Column("EVENT"), lambda each: cell(each.reason, BAD if each.warning else "")),
+        (Column("LAST SEEN", drop=1), lambda each: cell(each.at, DIM)),
+        (Column("REASON"), lambda each: cell(each.reason, BAD if each.warning else "")),
         (Column("FROM", drop=2), lambda each: each.source),
         (
             Column("MESSAGE", wraps=True),
@@ -220,46 +222,46 @@ _MOST_FITTING = 5
 
 
 def show_fits(reports: Sequence[FitReport], *, wide: bool = False) -> Page:
-    """Lay the answers for several manifests out."""
+    """Lay out the results for one or more manifests."""
     page: list[Grid | TextLine] = []
     for report in reports:
         page += [line("")] if page else []
-        page.append(TextLine((cell(f"{report.kind} {report.name} ", BOLD), _answer_of(report))))
-        page.append(line(f"asks for {requests_of(report.containers)}"))
-        page += [line(f"kept away: {report.short}", WARN)] if report.room and report.short else []
+        page.append(TextLine((cell(f"{report.kind} {report.name} ", BOLD), _result_of(report))))
+        page.append(line(f"Requests {requests_of(report.containers)}"))
+        page += [line(f"Not placed: {report.short}", WARN)] if report.room and report.short else []
         page += [line(f"{each}", BAD, indent=2) for each in report.errors]
         if report.changes:
-            page.append(line("What would let it fit, the smallest first", BOLD))
+            page.append(line("Ways to make it fit, smallest change first", BOLD))
             page += show_changes(report.changes, most=None if wide else _MOST_CHANGES)
         page += [line(report.no_change)] if report.no_change else []
-        page += show_verdicts(report.nodes, most=None if wide else _MOST_FITTING)
+        page += show_node_fits(report.nodes, most=None if wide else _MOST_FITTING)
     if reports:
         page.append(
             line(
-                "Looked at: cards, and whether a node is cordoned. Not at: taints, node selectors, "
-                "affinity, CPU, memory, volumes, quotas, which the scheduler knows."
+                "Checked: cards, and whether a node is cordoned. Not checked: taints, node "
+                "selectors, affinity, CPU, memory, volumes and quotas."
             )
         )
     return page
 
 
-def _answer_of(report: FitReport) -> Cell:
-    if report.answer is FitResult.INVALID:
-        return cell("would be refused at its creation", BAD)
+def _result_of(report: FitReport) -> Cell:
+    if report.result is FitResult.INVALID:
+        return cell("would be denied when it is created", BAD)
     fitting = [each.node for each in report.nodes if each.fits]
-    if report.answer is FitResult.FITS and report.replicas == 1:
+    if report.result is FitResult.FITS and report.replicas == 1:
         return cell(f"fits on {count_of(len(fitting), 'node')}: {name_some(fitting)}", GOOD)
-    pods = f"{report.room} of its {count_of(report.replicas, 'pod')}"
+    pods = f"{report.room} of {count_of(report.replicas, 'pod')}"
     where = f"on {count_of(len(report.placed), 'node')}: "
     where += name_some(
         [f"{each.node} ({each.pods})" if each.pods > 1 else each.node for each in report.placed]
     )
-    if report.answer is FitResult.UNKNOWN:
-        known = f": {pods} fit {where}" if report.room else ""
-        return cell(f"may fit or not, that is not known{known}", WARN)
-    if report.answer is FitResult.FITS:
-        many = f"fits with all of its {report.replicas} pods {where}"
+    if report.result is FitResult.UNKNOWN:
+        known = f": at least {pods} fit {where}" if report.room else ""
+        return cell(f"unknown{known}", WARN)
+    if report.result is FitResult.FITS:
+        many = f"fits: all {report.replicas} pods {where}"
         return cell(many if report.replicas else "fits: it has no pods", GOOD)
     if report.room:
         return cell(f"does not fit: {pods} fit {where}", BAD)
-    return cell(f"fits nowhere: {report.short if report.nodes else 'no node has GPUs'}", BAD)
+    return cell(f"fits on no node: {report.short if report.nodes else 'no node has GPUs'}", BAD)

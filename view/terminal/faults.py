@@ -1,4 +1,4 @@
-"""Errors as ``kubectl`` words them."""
+"""Errors, worded as by ``kubectl``."""
 
 import re
 from collections.abc import Iterator
@@ -24,30 +24,30 @@ _ADDRESS = re.compile(r"host='(?P<host>[^']*)', port=(?P<port>\d+)")
 
 
 class CommandError(click.ClickException):
-    """What a command ends with: one line on standard error, and an exit code."""
+    """The end of a command: one line on standard error, and an exit code."""
 
     def __init__(self, text: str, code: int = 1) -> None:
-        """Keep the line as it is, made safe to print."""
+        """Set the line, made safe to print."""
         super().__init__(safe(text))
         self.code = code
 
     def show(self, file: object = None) -> None:  # noqa: ARG002 -- click's signature
-        """Print it, without a prefix of click's."""
+        """Print the line, without click's prefix."""
         click.echo(self.message, err=True)
 
 
 def not_found(kind: str, name: str, hint: str = "") -> CommandError:
-    """Return what is said where there is no such object, and where it may be instead."""
+    """Return the error for an object that does not exist, with a hint where it may be."""
     text = f'Error from server (NotFound): {kind} "{name}" not found'
     return CommandError(f"{text}: {hint}" if hint else text)
 
 
 @contextmanager
-def in_words(code: int = 1) -> Iterator[None]:
-    """Translate what reading a cluster may end with.
+def as_command_errors(code: int = 1) -> Iterator[None]:
+    """Translate errors of reading the cluster.
 
     Raises:
-        CommandError: instead of any of it.
+        CommandError: instead of each of these errors.
     """
     try:
         yield

@@ -1,7 +1,8 @@
-"""``kubectl_complete-gpu``, which ``kubectl`` calls for its plugins.
+"""``kubectl_complete-gpu``, which ``kubectl`` calls to complete commands of the plugin.
 
-It gets the words after ``kubectl gpu``, the one to be completed last, and prints one candidate a
-line, then a colon and what the shell is to do (cobra's ``ShellCompDirective``): 4, no file names.
+Its arguments are the words after ``kubectl gpu``, of which the last is to be completed. It prints
+one candidate per line, then a colon and a directive for the shell (cobra's ``ShellCompDirective``):
+4 is no file names.
 """
 
 import sys
@@ -11,16 +12,16 @@ import click
 from click.shell_completion import ShellComplete
 
 from view.terminal.commands import cli
-from view.terminal.options import as_two
+from view.terminal.options import split_short_options
 
 _NO_FILES, _FILES = ":4", ":0"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print what ``kubectl gpu`` could go on with."""
+    """Print the completions of the last word."""
     words = list(sys.argv[1:] if arguments is None else arguments) or [""]
     complete = ShellComplete(cli, {}, "kubectl gpu", "_KUBECTL_GPU_COMPLETE")
-    found = complete.get_completions(as_two(words[:-1]), words[-1])
+    found = complete.get_completions(split_short_options(words[:-1]), words[-1])
     for item in found:
         if item.type == "plain":
             click.echo(f"{item.value}\t{item.help}" if item.help else item.value)

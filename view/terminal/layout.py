@@ -1,4 +1,4 @@
-"""What is to be shown, as plain values: lines, and grids with columns. Pure."""
+"""A page as plain values: lines of text, and grids with columns. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -26,10 +26,12 @@ class Column:
     """A column of a grid."""
 
     name: Annotated[str, "its heading."]
-    drop: Annotated[int, "the higher, the sooner it is left out of a narrow terminal; 0 stays."] = 0
-    wraps: Annotated[
-        bool, "whether long text goes on in the next line; other columns are as wide as their text."
-    ] = False
+    drop: Annotated[
+        int, "order of removal in a narrow terminal, the highest first; 0 is never removed."
+    ] = 0
+    wraps: Annotated[bool, "whether long text wraps; other columns are as wide as their text."] = (
+        False
+    )
 
 
 Row: TypeAlias = Sequence[Cell]
@@ -42,12 +44,12 @@ class Grid:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     keep: bool = False
-    """Whether others lose rows first where the screen is too small."""
+    """Whether other grids lose rows first if the screen is too small."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line of text; indented lines hang under the one above them."""
+    """A line of text, which may be indented."""
 
     cells: tuple[Cell, ...] = ()
     indent: int = 0
@@ -57,7 +59,7 @@ Page: TypeAlias = Sequence[Grid | TextLine]
 
 _T = TypeVar("_T")
 Field: TypeAlias = tuple[Column, Callable[[_T], object]]
-"""A column, and its cell or text of an item."""
+"""A column, and a function that returns its cell or text for an item."""
 
 
 def cell(text: object, style: str = PLAIN) -> Cell:
@@ -83,7 +85,7 @@ def table(items: Iterable[_T], *fields: Field[_T], keep: bool = False) -> Grid:
 
 
 def bar(held: int, total: int) -> str:
-    """Draw how much is held; a little is never drawn as nothing, nor nearly all as all."""
+    """Draw a bar; it is only empty if nothing is held, and only full if all is held."""
     if total <= 0:
         return _EMPTY * _BAR
     full = round(_BAR * held / total)
@@ -95,7 +97,7 @@ def bar(held: int, total: int) -> str:
 
 
 def level(held: int, total: int) -> str:
-    """Return the style of a bar: full cards stand out."""
+    """Return the style of a bar: full ones stand out."""
     if not total or not held:
         return DIM
     return WARN if held >= total else GOOD

@@ -1,4 +1,4 @@
-"""``kubectl gpu``: nodes and their cards, and below them what waits or was refused. Pure."""
+"""``kubectl gpu``: nodes and their cards, then pending, failing and refused pods. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -27,32 +27,34 @@ from view.terminal.layout import (
     table,
 )
 from view.terminal.words import (
-    amount,
     holder_of,
+    request_of,
     requests_of,
     short_model,
 )
 
 MOST_WITH_CARDS = 40
-"""Of more nodes than these, cards are shown only where nodes are named."""
+"""With more nodes than this, cards are shown only of nodes that the user names."""
 
-UNSETTLED = frozenset({Stage.WAITING, Stage.REFUSED, Stage.STARTING, Stage.FAILING, Stage.FAILED})
-"""Of pods in these stages the page says why; the others are holders of cards."""
+STAGES_WITH_REASON = frozenset(
+    {Stage.PENDING, Stage.REFUSED, Stage.STARTING, Stage.FAILING, Stage.FAILED}
+)
+"""Pods in these stages are listed below the nodes, with a reason."""
 
 _MOST_PODS = 10
 _MOST_HOLDERS = 4
-_LONGEST_WHY = 400
+_LONGEST_REASON = 400
 _GIB = 2**30
 
 _COLUMNS = (
     Column("NODE/CARD"),
     Column("MODEL", drop=2),
-    Column("HEALTH"),
+    Column("STATUS"),
     Column("CORES"),
     Column("", drop=4),
     Column("BLOCKS"),
     Column("", drop=3),
-    Column("FITS / HELD BY (CORES+BLOCKS)", wraps=True),
+    Column("FREE / HELD BY (CORES+BLOCKS)", wraps=True),
 )
 
 
@@ -64,7 +66,7 @@ def show_nodes(
     wide: bool = False,
     every: bool = False,
 ) -> Page:
-    """Lay the cluster out; where nodes were *named*, with cards, and without the pods below."""
+    """Lay out the cluster; if nodes were *named*, always with cards and without the pods below."""
     nodes = report.nodes
     cards = named or wide or len(nodes) <= MOST_WITH_CARDS
     rows: list[Row] = []
@@ -72,12 +74,12 @@ def show_nodes(
         rows.append(_node_row(node, wide=wide))
         for card in node.cards if cards else ():
             mark = "\u2514" if card is node.cards[-1] else "\u251c"
-            rows.append(_card_row(card, mark=mark, wide=wide, served=not node.problem))
+            rows.append(_card_row(card, mark=mark, wide=wide, available=not node.problem))
     page: list[Grid | TextLine] = []
     if rows:
         page += [Grid(_COLUMNS, tuple(rows)), line(units(node.memory_block for node in nodes), DIM)]
         if not cards:
-            page.append(line("Cards of a node: kubectl gpu nodes NAME", DIM))
+            page.append(line("To see the cards of a node: kubectl gpu nodes NAME", DIM))
     elif any(gap.what == "nodes" for gap in report.gaps):
         page.append(line("Nodes and cards: unknown", WARN))
     else:
@@ -92,9 +94,9 @@ def _node_row(node: NodeReport, *, wide: bool) -> Row:
     return (
         cell(node.name, BOLD),
         cell(_models(node), BOLD),
-        cell("ok", GOOD) if ok else cell("not served", BAD),
+        cell("Available", GOOD) if ok else cell("Unavailable", BAD),
         *_amounts(node.cores_held, node.cores, node.blocks_held, node.blocks),
-        _fits(node, wide=wide),
+        _free(node, wide=wide),
     )
 
 
@@ -103,23 +105,23 @@ def _models(node: NodeReport) -> str:
     return ", ".join(f"{count}x {model}" for model, count in sorted(counted.items()))
 
 
-def _fits(node: NodeReport, *, wide: bool) -> Cell:
+def _free(node: NodeReport, *, wide: bool) -> Cell:
     if node.problem:
         return cell("; ".join((node.problem, *node.notes)), BAD)
     share, parts = node.largest_share, []
     if node.whole_cards:
         parts.append(count_of(node.whole_cards, "whole card"))
     if share is not None:
-        parts.append(f"{amount(share.cores, share.blocks)} on one card")
-    fits = f"fits {' or '.join(parts)}" if parts else "full"
+        parts.append(f"largest share: {request_of(share.cores, share.blocks)}")
+    free = "; ".join(parts) or "none"
     if wide and node.memory_block:
         held, total = (each * node.memory_block / _GIB for each in (node.blocks_held, node.blocks))
-        fits += f"; {held:g} of {total:g} GiB held"
-    return cell("; ".join((fits, *node.notes)), WARN if node.notes or not parts else BOLD)
+        free += f"; {held:g} of {total:g} GiB held"
+    return cell("; ".join((free, *node.notes)), WARN if node.notes or not parts else BOLD)
 
 
 def show_cards(cards: Sequence[CardReport]) -> Grid:
-    """Lay out some cards of one node, with all their holders."""
+    """Lay out cards of one node, with all their holders."""
     columns = (Column("CARD"), *_COLUMNS[1:-1], Column("HELD BY (CORES+BLOCKS)", wraps=True))
     rows = tuple(
         (cell(card.index), *_card_row(card, mark="", wide=False, most=None)[1:]) for card in cards
@@ -133,9 +135,10 @@ def _card_row(
     mark: str,
     wide: bool,
     most: int | None = _MOST_HOLDERS,
-    served: bool = True,
+    available: bool = True,
 ) -> Row:
-    well = cell("ok", GOOD) if served else cell("was ok", DIM)  # by an agent that has gone
+    # Without its agent nobody knows whether a card is still healthy.
+    status = cell("Healthy", GOOD) if available else cell("Unknown", DIM)
     model = short_model(card.model)
     if wide:
         numa = "" if card.numa is None else f" numa {card.numa}"
@@ -146,7 +149,7 @@ def _card_row(
     return (
         cell(f"{mark} {card.index}"),
         cell(model),
-        well if not card.unhealthy else cell("ill", BAD),
+        cell("Unhealthy", BAD) if card.unhealthy else status,
         *_amounts(card.cores_held, card.cores, card.blocks_held, card.blocks),
         holders,
     )
@@ -162,7 +165,7 @@ def _held_by(card: CardReport, *, wide: bool, most: int | None) -> Cell:
 
 def _amounts(cores_held: int, cores: int, blocks_held: int, blocks: int) -> tuple[Cell, ...]:
     if not cores and not blocks:
-        return cell("?", DIM), cell(""), cell("?", DIM), cell("")
+        return cell("<unknown>", DIM), cell(""), cell("<unknown>", DIM), cell("")
     return (
         cell(f"{cores_held}/{cores}"),
         cell(bar(cores_held, cores), level(cores_held, cores)),
@@ -174,58 +177,61 @@ def _amounts(cores_held: int, cores: int, blocks_held: int, blocks: int) -> tupl
 def _links(nodes: Sequence[NodeReport]) -> list[TextLine]:
     lines = []
     for node in nodes:
-        kinds = {link.cards: link.kind for link in node.links}  # of two ways NVLink comes last
+        kinds = {
+            link.cards: link.kind for link in node.links
+        }  # if a pair has two links, NVLink comes last
         pairs = [f"{one}-{other} {kind}" for (one, other), kind in kinds.items()]
         if pairs:
             lines.append(line(f"{node.name}: links {', '.join(pairs)}", DIM))
     return lines
 
 
-# --- what waits or was refused -----------------------------------------------------------
+# --- pods that need attention -------------------------------------------------------------
 
 
 def _below(report: ClusterReport, now: datetime, *, every: bool) -> list[Grid | TextLine]:
     page: list[Grid | TextLine] = []
-    for title, stages, why in _SECTIONS:
+    for title, stages, heading in _SECTIONS:
         pods = [
             pod
             for pod in report.pods
-            if pod.stage in stages and not pod.replaced and (pod.why or pod.stage is Stage.WAITING)
+            if pod.stage in stages and not pod.replaced and (pod.why or pod.stage is Stage.PENDING)
         ]
-        page += _pods(title, pods, why, now, every=every)
+        page += _pods(title, pods, heading, now, every=every)
     hint = bool(page)
     if any(gap.what == "pods" and gap.whole for gap in report.gaps):
-        page += [line(""), line("Pods that wait, fail or were refused: unknown", WARN)]
+        page += [line(""), line("Pending, failing and refused pods: unknown", WARN)]
     if report.denied:
         shown = report.denied if every else report.denied[:_MOST_PODS]
-        all_of_them = len(report.denied)
-        more = f": {all_of_them}, {len(shown)} of them" if all_of_them > len(shown) else ""
+        count = len(report.denied)
+        heading = f"Pod creation denied ({count_of(count, 'workload')})"
+        heading += f", {len(shown)} shown" if count > len(shown) else ""
         grid = table(
             shown,
             (Column("WORKLOAD"), lambda each: f"{each.kind} {each.namespace}/{each.name}"),
-            (Column("LAST"), lambda each: age(each.at, now)),
-            (Column("TIMES", drop=1), lambda each: each.count),
-            (Column("WHY", wraps=True), lambda each: cut(each.message, _LONGEST_WHY)),
+            (Column("LAST SEEN"), lambda each: age(each.at, now)),
+            (Column("COUNT", drop=1), lambda each: each.count),
+            (Column("REASON", wraps=True), lambda each: cut(each.message, _LONGEST_REASON)),
             keep=True,
         )
-        page += [line(""), line(f"Pods that cannot be created{more}", BOLD), grid]
+        page += [line(""), line(heading, BOLD), grid]
     if hint:
-        text = "More of one of these pods, and what would help: kubectl gpu explain NAMESPACE/POD"
+        text = "To see why, and what would help: kubectl gpu explain NAMESPACE/POD"
         page += [line(""), line(text, DIM)]
     return page
 
 
 _SECTIONS = (
-    ("Waiting", {Stage.WAITING}, "WHY"),
-    ("Failing", {Stage.FAILING}, "WHY"),
-    ("Bound, and not starting", {Stage.STARTING}, "WHY"),
-    ("Refused by a node", {Stage.REFUSED}, "WHY, AT THAT TIME"),
-    ("Failed", {Stage.FAILED}, "WHY"),
+    ("Pending pods", {Stage.PENDING}, "REASON"),
+    ("Failing pods", {Stage.FAILING}, "REASON"),
+    ("Starting pods", {Stage.STARTING}, "REASON"),
+    ("Refused by the node", {Stage.REFUSED}, "REASON (WHEN REFUSED)"),
+    ("Failed pods", {Stage.FAILED}, "REASON"),
 )
 
 
 def _pods(
-    title: str, pods: Sequence[PodReport], why: str, now: datetime, *, every: bool
+    title: str, pods: Sequence[PodReport], reason: str, now: datetime, *, every: bool
 ) -> list[Grid | TextLine]:
     if not pods:
         return []
@@ -234,20 +240,20 @@ def _pods(
     else:
         groups = group_pods(pods)
     past = pods[0].stage in (Stage.REFUSED, Stage.FAILED)
-    if past:  # the newest first; of what waits, what has waited longest
+    if past:  # the newest first; otherwise the oldest first
         groups.sort(key=lambda each: each.pods[-1].created, reverse=True)
     shown = groups if every else groups[:_MOST_PODS]
-    heading = f"{title}: {count_of(len(pods), 'pod')}"
-    told = sum(len(group.pods) for group in shown)
+    heading = f"{title} ({len(pods)})"
+    shown_pods = sum(len(group.pods) for group in shown)
     if len(shown) < len(pods):
-        heading += f", {told} of them here" if told < len(pods) else ""
-        heading += "; each by itself: --all"
+        heading += f", {shown_pods} shown" if shown_pods < len(pods) else ""
+        heading += "; one row per pod: --all"
     grid = table(
         shown,
         (Column("POD"), lambda group: group.name),
         (Column("AGE"), lambda group: age(group.pods[-1 if past else 0].created, now)),
-        (Column("ASKS FOR", drop=1), lambda group: requests_of(group.pods[0].containers)),
-        (Column(why, wraps=True), lambda group: cut(group.pods[0].why, _LONGEST_WHY)),
+        (Column("REQUESTS", drop=1), lambda group: requests_of(group.pods[0].containers)),
+        (Column(reason, wraps=True), lambda group: cut(group.pods[0].why, _LONGEST_REASON)),
         keep=True,
     )
     return [line(""), line(heading, BOLD), grid]

@@ -1,4 +1,4 @@
-"""``kubectl gpu pods``: what GPU pods ask for, what they got, and how that is known. Pure."""
+"""``kubectl gpu pods``: requests, cards, usage and evidence of GPU pods. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -9,17 +9,17 @@ from view.model.usage import ContainerUsage
 from view.model.words import age
 from view.terminal.layout import DIM, Cell, Column, Page, cell, line, table
 from view.terminal.words import (
-    STAGES,
-    amount,
+    STAGE_STYLES,
     cards_of,
     evidence_of,
+    request_of,
     show_evidence,
 )
 
-_LONGEST_WHY = 300
+_LONGEST_REASON = 300
 
 Uses = Mapping[tuple[str, str, str], ContainerUsage]
-"""By namespace, pod and container."""
+"""Usage by namespace, pod and container."""
 
 _Row = tuple[PodReport, ContainerReport]
 
@@ -32,32 +32,37 @@ def show_pods(
     wide: bool = False,
     uses: Uses | None = None,
 ) -> Page:
-    """Lay pods out, one row a container."""
+    """Lay out pods, one row per container."""
     if not pods:
-        where = f" in namespace {namespace}; with -A those of all" if namespace else ""
-        return [line(f"No pods that ask for GPUs found{where}.")]
+        where = f" in namespace {namespace}; all namespaces: -A" if namespace else ""
+        return [line(f"No pods that request GPUs found{where}.")]
     shown = uses is not None and any(use.measured for use in uses.values())
     rows = [(pod, each) for pod in pods for each in pod.containers]
 
     def once(of: Callable[[PodReport], object], style: str = "") -> Callable[[_Row], Cell]:
-        """Make a field of the pod, which stands in the row of its first container alone."""
+        """Show a field of the pod only in the row of its first container."""
         return lambda row: cell(of(row[0]) if row[1] is row[0].containers[0] else "", style)
 
     grid = table(
         rows,
         *((Column("NAMESPACE"), once(lambda pod: pod.namespace)),) * (namespace is None),
         (Column("NAME"), once(lambda pod: pod.name)),
-        (Column("STAGE"), lambda row: once(lambda pod: pod.stage, STAGES[row[0].stage])(row)),
+        (
+            Column("STATUS"),
+            lambda row: once(lambda pod: pod.stage.value.capitalize(), STAGE_STYLES[row[0].stage])(
+                row
+            ),
+        ),
         *(
             (Column("OWNER"), once(lambda pod: pod.owner)),
             (Column("RESTARTS"), once(lambda pod: sum(each.restarts for each in pod.statuses))),
         )
         * wide,
         (Column("CONTAINER", drop=4), lambda row: _name(row[1])),
-        (Column("ASKS FOR", drop=1), lambda row: amount(row[1].cores, row[1].blocks)),
+        (Column("REQUESTS", drop=1), lambda row: request_of(row[1].cores, row[1].blocks)),
         (Column("NODE"), once(lambda pod: pod.node)),
         (Column("CARDS"), lambda row: cards_of(row[1])),
-        *((Column("USES"), lambda row: _use_of(row, uses or {})),) * shown,
+        *((Column("USED"), lambda row: _usage_of(row, uses or {})),) * shown,
         (Column("EVIDENCE", drop=3), lambda row: evidence_of(row[1])),
         (Column("AGE", drop=5), once(lambda pod: age(pod.created, now), DIM)),
         *(
@@ -68,7 +73,7 @@ def show_pods(
             ),
         )
         * wide,
-        (Column("WHY", wraps=True), once(lambda pod: cut(pod.why, _LONGEST_WHY))),
+        (Column("REASON", wraps=True), once(lambda pod: cut(pod.why, _LONGEST_REASON))),
     )
     return [grid, *show_evidence(evidence_of(container) for _, container in rows)]
 
@@ -77,8 +82,8 @@ def _name(container: ContainerReport) -> str:
     return container.name + (f" ({container.kind})" if container.kind != "container" else "")
 
 
-def _use_of(row: _Row, uses: Uses) -> str:
-    """Write how much of what it holds a container uses; empty where it is not measured."""
+def _usage_of(row: _Row, uses: Uses) -> str:
+    """Format what a container uses; empty if it is not measured."""
     pod, container = row
     use = uses.get((pod.namespace, pod.name, container.name))
     if use is None or not use.measured:

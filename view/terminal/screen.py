@@ -1,6 +1,6 @@
-"""Draws pages. The only module that knows ``rich``.
+"""Draws pages. The only module that imports ``rich``.
 
-In a terminal tables are its own; in a file or a pipe each row is one line, and nothing is cut.
+``rich`` draws tables in a terminal. In a file or a pipe each row is one line, and nothing is cut.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,46 +19,46 @@ from rich.text import Text
 from view.terminal.layout import BOLD, Grid, Page, TextLine
 
 _WRAPPED = 24
-"""Columns are left out until what wraps has so much."""
+"""Columns are left out until wrapping columns have this width."""
 
 _NARROWEST = 12
-"""No column is folded to less: before that the terminal wraps the line."""
+"""No column gets narrower than this; rather the terminal wraps the line."""
 
 _GAP = 3
 _LEAST_ROWS = 2
 _MOST_ROWS = 1000
-"""Of a table in a terminal: a thousand rows take ``rich`` a second."""
+"""Rows of a table in a terminal: ``rich`` needs a second for a thousand rows."""
 
 
 class Screen:
-    """Where pages are drawn."""
+    """A stream to which pages are written."""
 
     def __init__(self, out: TextIO, *, color: bool = True, width: int | None = None) -> None:
-        """Choose how to draw; a *width* is one of a terminal, by default of this one."""
+        """Set how to draw; *width* is that of a terminal, by default of this one."""
         self._out = out
         self._color = color and out.isatty()
-        self._given = width
+        self._width = width
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person looks at it."""
+        """Whether the stream is a terminal."""
         return self._out.isatty()
 
     def show(self, page: Page, *, headings: bool = True) -> None:
-        """Print a page; without headings only the rows of its tables."""
+        """Print a page; without *headings* only the rows of its tables."""
         if not headings:
             page = [part for part in page if isinstance(part, Grid)]
         self._out.write(self.draw(page, headings=headings))
         self._out.flush()
 
     def draw(self, page: Page, height: int = 0, *, headings: bool = True) -> str:
-        """Return a page as text, with its styles if there are any.
+        """Return a page as text, with styles if colors are on.
 
-        In fewer lines than it has, the *height*, tables lose rows, and say how many; 0 is no bound.
+        If the page has more lines than *height*, tables lose rows and show how many; 0 is no limit.
         """
-        if self._given is None and not self.is_terminal:
+        if self._width is None and not self.is_terminal:
             return "".join(f"{each}\n" for part in page for each in _plain(part, headings=headings))
-        width = self._given or Console(file=self._out).width
+        width = self._width or Console(file=self._out).width
         grids = {at: part for at, part in enumerate(page) if isinstance(part, Grid)}
         blocks = [
             self._table(part, width, height or _MOST_ROWS, headings=headings)
@@ -75,7 +75,7 @@ class Screen:
         lines = [each for block in blocks for each in block]
         if height and len(lines) > height:
             cut = len(lines) - height + 1
-            lines[height - 1 :] = [f"... {cut} more lines: this terminal has {height}"]
+            lines[height - 1 :] = [f"... {cut} more lines (the terminal has {height})"]
         return "".join(f"{each}\n" for each in lines)
 
     def _line(self, part: TextLine, width: int) -> list[str]:
@@ -83,9 +83,9 @@ class Screen:
         return self._rendered(Padding(text, (0, 0, 0, part.indent)), width)
 
     def _table(self, grid: Grid, width: int, most: int, *, headings: bool) -> list[str]:
-        """Return the lines of a table, of no more rows than *most*.
+        """Return the lines of a table with at most *most* rows.
 
-        Of columns that do not fit those to be dropped first go first; then names are folded.
+        If it is too wide, columns are removed in the order of ``drop``; then text is folded.
         """
         columns, widths = grid.columns, _widths(grid)
         kept = list(range(len(columns)))
@@ -114,11 +114,9 @@ class Screen:
             table.add_row(*(Text(row[at].text, row[at].style) for at in kept))
         least = sum(min(widths[at], _NARROWEST) + _GAP for at in kept) - _GAP
         lines = self._rendered(table, max(width, least)) if grid.rows else []
-        gone = len(grid.rows) - most
-        why = (
-            "for which this terminal is too low" if most < _MOST_ROWS else "with | less all of them"
-        )
-        return [*lines, f"... and {gone} more rows, {why}"] if gone > 0 else lines
+        hidden = len(grid.rows) - most
+        hint = "the terminal is too low" if most < _MOST_ROWS else "all rows: add | less"
+        return [*lines, f"... {hidden} more rows ({hint})"] if hidden > 0 else lines
 
     def _rendered(self, part: RenderableType, width: int) -> list[str]:
         buffer = StringIO()
@@ -137,7 +135,7 @@ class Screen:
 
     @contextmanager
     def redrawing(self, *, on: bool = True) -> Iterator[Callable[[Page], None]]:
-        """Hand over a function that draws one page in the place of another, if it is *on*."""
+        """Yield a function that draws each page over the previous one, or after it if not *on*."""
         if not on:
             yield self.show
             return
@@ -152,10 +150,10 @@ class Screen:
 
 
 class Progress:
-    """Shows a person who waits what has been read so far. Safe to share between threads."""
+    """Shows a waiting user what has been read so far. Safe to share between threads."""
 
     def __init__(self, out: TextIO, quiet: float = 0.5) -> None:
-        """Begin; what takes less than *quiet* seconds needs no progress."""
+        """Start; nothing is shown in the first *quiet* seconds."""
         self._counts: dict[str, int] = {}
         self._status = Console(file=out).status("Reading the cluster", spinner_style="")
         self._timer = Timer(quiet, self._status.start)
@@ -164,13 +162,13 @@ class Progress:
             self._timer.start()
 
     def __call__(self, what: str, count: int) -> None:
-        """Take in how many objects of a kind have been read so far."""
+        """Set how many objects of a kind have been read so far."""
         self._counts[what] = max(count, self._counts.get(what, 0))
         counts = ", ".join(f"{number} {kind}" for kind, number in sorted({**self._counts}.items()))
         self._status.update(f"Reading the cluster: {counts}")
 
     def end(self) -> None:
-        """Take it off the screen, which is a page's from here on, whatever is read again."""
+        """Remove it from the screen for good; pages are drawn there from now on."""
         self._timer.cancel()
         if self._timer.is_alive():
             self._timer.join()
@@ -178,7 +176,7 @@ class Progress:
 
 
 def _plain(part: Grid | TextLine, *, headings: bool) -> Iterator[str]:
-    """Yield the lines of a part as they stand in a file."""
+    """Yield the lines of a part as they are written to a file."""
     if isinstance(part, TextLine):
         yield " " * part.indent + "".join(each.text for each in part.cells)
         return

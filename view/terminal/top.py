@@ -1,4 +1,4 @@
-"""``kubectl gpu top``: what cards and containers use of what they hold. Pure."""
+"""``kubectl gpu top``: what cards and containers hold and use. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from view.model.reports import ClusterReport
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.model.usage_history import SWITCHED_OFF, GroupBy, History, usage_rows
-from view.model.words import count_of
+from view.model.words import count_of, name_some
 from view.terminal.layout import (
     BOLD,
     DIM,
@@ -27,18 +27,18 @@ from view.terminal.words import short_model
 _GIB = 2**30
 
 Cards = Mapping[str, tuple[str, int, str]]
-"""By UUID: node, index and model."""
+"""Node, index and model of each card, by UUID."""
 
 
-def show_use(
+def show_usage(
     nodes: Sequence[NodeUsage],
     cards: Cards,
     *,
     namespace: str | None = None,
-    sought: str = "",
+    searched: str = "",
     at: str = "",
 ) -> Page:
-    """Lay use out, by card and by container."""
+    """Lay out usage by card and by container."""
     page: list[Grid | TextLine] = []
     on = [(node, card) for node in nodes for card in node.cards]
     if on:
@@ -50,9 +50,9 @@ def show_use(
                 (Column("MODEL", drop=2), lambda row: short_model(_known(row[1].uuid, cards)[2])),
                 (Column("CORES USED"), lambda row: _cores(row[1].cores_used)),
                 (Column("", drop=3), lambda row: _bar(row[1].cores_used)),
-                (Column("HELD", drop=1), lambda row: f"{row[1].cores_held:g}/100"),
+                (Column("CORES HELD", drop=1), lambda row: f"{row[1].cores_held:g}/100"),
                 (Column("MEMORY USED"), lambda row: _memory(row[1].memory_used)),
-                (Column("HELD", drop=2), lambda row: _held_memory(row[1])),
+                (Column("MEMORY HELD", drop=2), lambda row: _held_memory(row[1])),
             )
         )
     containers = [
@@ -68,26 +68,22 @@ def show_use(
                 lambda use: ",".join(str(_known(uuid, cards)[1]) for uuid in use.cards),
             ),
             (Column("CORES USED"), lambda use: _cores(use.cores_used, use.cores_held)),
-            (Column("HELD", drop=1), lambda use: f"{use.cores_held:g}"),
+            (Column("CORES HELD", drop=1), lambda use: f"{use.cores_held:g}"),
             (Column("MEMORY USED"), lambda use: _memory(use.memory_used)),
-            (Column("HELD", drop=2), lambda use: f"{use.memory_held / _GIB:.1f} GiB"),
+            (Column("MEMORY HELD", drop=2), lambda use: f"{use.memory_held / _GIB:.1f} GiB"),
         )
         page += [line(""), grid]
     for node in nodes:
         if node.problem:
             page.append(line(f"{node.node}: {node.problem}", WARN))
-    silent = [node.node for node in nodes if not node.problem and not node.measured]
-    if silent:
-        some = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
-        page.append(
-            line(f"Use is not measured on {some}: what is shown there is what is held.", WARN)
-        )
+    unmeasured = [node.node for node in nodes if not node.problem and not node.measured]
+    if unmeasured:
+        names = name_some(unmeasured, 5)
+        page.append(line(f"Usage is not measured on {names}: only held amounts are shown.", WARN))
     if nodes and at:
-        page.append(line(f"Measured at {at}, by the agents of these nodes.", DIM))
+        page.append(line(f"Measured at {at} by the agents of these nodes.", DIM))
     if not nodes:
-        text = (
-            f"No agent was found: {sought}. In the simulator there is none: its agents are no pods."
-        )
+        text = f"No agent found: {searched}. The simulator has none: its agents are not pods."
         page.append(line(text, WARN))
     return page
 
@@ -110,7 +106,7 @@ def _held_memory(card: CardUsage) -> str:
 
 
 def _cores(used: float | None, held: float = math.inf) -> Cell:
-    """Write cores; those of who uses more than it holds stand out."""
+    """Format used cores; mark a container that uses more than it holds."""
     return cell("-", DIM) if used is None else cell(f"{used:.0f}", WARN if used > held else "")
 
 
@@ -124,24 +120,24 @@ _MOST_PAST = 20
 def show_history(
     history: History | None, namespace: str | None = None, *, wide: bool = False
 ) -> Page:
-    """Lay out what pods held and left idle in the last day, those that left most idle first."""
+    """Lay out what pods held and left idle in the last day, the most idle first."""
     if history is None:
         return [line(SWITCHED_OFF, DIM)]
     if history.problem:
-        why = f"Unknown: what was held and idle in the last day. {history.problem}"
-        return [line(""), line(why, WARN)]
+        text = f"Usage of the last day: unknown. {history.problem}"
+        return [line(""), line(text, WARN)]
     nothing_now = ClusterReport((), (), (), ())
     rows = usage_rows(nothing_now, {}, history, GroupBy.POD, namespace or "")
     rows.sort(key=lambda row: (-(row.idle_hours or 0), -(row.held_hours or 0), row.pod))
     shown = rows if wide else rows[:_MOST_PAST]
-    heading = f"The last day, of which {history.seen / 3600:.1f} hours have been seen"
-    more = f"; {_MOST_PAST} of {count_of(len(rows), 'pod')}, all of them: -o wide"
+    heading = f"Last day ({history.seen / 3600:.1f} hours observed)"
+    more = f", {_MOST_PAST} of {count_of(len(rows), 'pod')} shown; all: -o wide"
     grid = table(
         shown,
         (Column("POD"), lambda row: f"{row.namespace}/{row.pod}"),
-        (Column("HELD, CARD HOURS"), lambda row: _hours(row.held_hours)),
-        (Column("IDLE, CARD HOURS"), lambda row: _hours(row.idle_hours)),
-        (Column("IDLE PART"), lambda row: _part(row.idle_share)),
+        (Column("CARD HOURS HELD"), lambda row: _hours(row.held_hours)),
+        (Column("CARD HOURS IDLE"), lambda row: _hours(row.idle_hours)),
+        (Column("IDLE %"), lambda row: _part(row.idle_share)),
     )
     return [line(""), line(heading + more * (len(shown) < len(rows)), BOLD), grid]
 

@@ -1,15 +1,15 @@
-"""How amounts, ages and holders are written in a terminal. Pure."""
+"""Amounts, cards, holders and evidence as text for the terminal. Pure."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from placement.cluster.holdings import Provenance
 from view.model.reports import ContainerReport, Freshness, Gap, Holder, Part, Stage
-from view.model.words import EVIDENCE, count_of, gaps_in_words
+from view.model.words import EVIDENCE, count_of, describe_gaps
 from view.terminal.layout import BAD, DIM, GOOD, PLAIN, WARN, Cell, TextLine, cell, line
 
-STAGES = {
-    Stage.WAITING: WARN,
+STAGE_STYLES = {
+    Stage.PENDING: WARN,
     Stage.STARTING: WARN,
     Stage.RUNNING: GOOD,
     Stage.FAILING: BAD,
@@ -18,48 +18,48 @@ STAGES = {
     Stage.FAILED: BAD,
 }
 
-HOW = {
+_SOURCE_WORDS = {
     Provenance.RECORDED: "",
     Provenance.CHOSEN: "chosen",
     Provenance.EXPECTED: "expected",
     Provenance.UNSEEN: "",
 }
-"""How surely it is known that a container holds a card; nothing is said where it is recorded."""
+"""Words for allocations that no agent has confirmed; confirmed ones need none."""
 
 _PREFIXES = ("NVIDIA ", "Tesla ", "GeForce ")
 
 
 def short_model(model: str) -> str:
-    """Return a product name without its maker."""
+    """Return a product name without the manufacturer's prefix."""
     for prefix in _PREFIXES:
         model = model.removeprefix(prefix)
     return model
 
 
 def requests_of(containers: Iterable[ContainerReport]) -> str:
-    """Write what a pod asks for: cores and memory blocks of each container."""
-    return ", ".join(amount(each.cores, each.blocks) for each in containers)
+    """Format the request of each container: cores and memory blocks."""
+    return ", ".join(request_of(each.cores, each.blocks) for each in containers)
 
 
-def amount(cores: int, blocks: int) -> str:
-    """Write cores and memory blocks."""
-    asked = count_of(cores, "core")
-    return f"{asked} + {count_of(blocks, 'block')}" if blocks else asked
+def request_of(cores: int, blocks: int) -> str:
+    """Format cores and memory blocks: ``40 cores + 16 blocks``."""
+    text = count_of(cores, "core")
+    return f"{text} + {count_of(blocks, 'block')}" if blocks else text
 
 
 def cards_of(container: ContainerReport) -> str:
-    """Write the cards that a container has got: their indices, or else their UUIDs."""
+    """Format the cards of a container: their indices, or UUIDs if an index is unknown."""
     return ",".join(map(_card_of, container.parts))
 
 
 def _card_of(part: Part) -> str:
     if part.lost:
-        return f"{part.uuid} (not there)"
+        return f"{part.uuid} (missing)"
     return part.uuid if part.index is None else str(part.index)
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Write ascending numbers, those that follow each other as a range: ``0-3, 7``."""
+    """Format ascending numbers, consecutive ones as a range: ``0-3, 7``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -70,39 +70,44 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def evidence_of(container: ContainerReport) -> str:
-    """Write how it is known which cards a container has."""
+    """Return the evidence word for the cards of a container; empty if it has none."""
     if container.source is None:
         return ""
-    return container.evidence or HOW[container.source] or container.source.value
+    return container.evidence or _SOURCE_WORDS[container.source] or container.source.value
 
 
 def show_evidence(words: Iterable[str]) -> list[TextLine]:
-    """Return what the words of the column EVIDENCE mean that are shown."""
-    meant = {**EVIDENCE, "chosen": "a scheduler chose the card", "expected": "nobody has said yet"}
+    """Return a legend for the words that the column EVIDENCE shows."""
+    meanings = {
+        **EVIDENCE,
+        "chosen": "a scheduler chose the card, not confirmed yet",
+        "expected": "not reported yet, estimated",
+    }
     found = {*words}
-    said = "; ".join(f"{word}: {text}" for word, text in meant.items() if word in found)
-    return [line(f"Evidence of the cards: {said}.", DIM)] if said else []
+    legend = "; ".join(f"{word}: {text}" for word, text in meanings.items() if word in found)
+    return [line(f"Evidence: {legend}.", DIM)] if legend else []
 
 
 def holder_of(holder: Holder, *, evidence: bool = False) -> Cell:
-    """Write who holds how much of a card."""
-    much = f"{holder.cores}+{holder.blocks}"
+    """Format a holder of a card and its amounts: ``default/train/c0 60+16``."""
+    amounts = f"{holder.cores}+{holder.blocks}"
     if holder.source is Provenance.UNSEEN:
-        return cell(f"not visible to you {much}", DIM)
-    how = HOW[holder.source] or (holder.evidence if evidence else "")
-    text = f"{holder.namespace}/{holder.pod}/{holder.container} {much}"
-    return cell(f"{text} ({how})" if how else text, PLAIN)
+        return cell(f"hidden (no permission) {amounts}", DIM)
+    source = _SOURCE_WORDS[holder.source] or (holder.evidence if evidence else "")
+    text = f"{holder.namespace}/{holder.pod}/{holder.container} {amounts}"
+    return cell(f"{text} ({source})" if source else text, PLAIN)
 
 
 def show_gaps(gaps: Sequence[Gap]) -> list[TextLine]:
-    """Return what is not known, since it could not be read."""
-    return [line(each, WARN) for each in gaps_in_words(gaps)]
+    """Return lines about the objects that could not be read."""
+    return [line(each, WARN) for each in describe_gaps(gaps)]
 
 
-def as_of(fresh: Freshness, now: float, server: str) -> TextLine:
-    """Write how old what is shown is, and from where; loudly where it may not be so any more."""
+def describe_age(fresh: Freshness, now: float, server: str) -> TextLine:
+    """Return a line with source and age of the data, in red if the data may be outdated."""
     seconds = max(int(now - fresh.at), 0)
-    at = f"{datetime.fromtimestamp(fresh.at, UTC):%H:%M:%S} UTC, {seconds} s ago, by {server}"
+    time = f"{datetime.fromtimestamp(fresh.at, UTC):%H:%M:%S} UTC"
+    source = f"from {server} at {time} ({seconds}s ago)"
     if fresh.stale:
-        return line(f"STALE: what follows was so at {at}; {fresh.stale}", f"bold {BAD}")
-    return line(f"As of {at}", DIM)
+        return line(f"STALE: data {source}: {fresh.stale}", f"bold {BAD}")
+    return line(f"Data {source}", DIM)

@@ -1,6 +1,6 @@
-"""The page: a read-only web server over the model, for people who watch the cluster.
+"""The page: a read-only web server that shows the model.
 
-Flask is known to :mod:`view.web.app` alone, gunicorn to :mod:`view.web.server`. Whatever a pod's
-author has written reaches a browser as text: templates escape everything, and the script of the
-page has no way to turn text into markup (Trusted Types).
+Only :mod:`view.web.app` imports Flask, and only :mod:`view.web.server` gunicorn. Texts of pods and
+nodes reach the browser as text: templates escape everything, and the script of the page cannot
+turn text into markup (Trusted Types).
 """

@@ -1,6 +1,6 @@
-"""The routes: paths, headers and status codes. The one module that knows Flask.
+"""The routes: paths, headers and status codes. The only module that imports Flask.
 
-Every URL that is written is relative, so that the page works below any prefix: behind
+All URLs in the page are relative, so that it works below any prefix: behind
 ``kubectl proxy`` it is ``/api/v1/namespaces/<namespace>/services/<service>/proxy/``.
 """
 
@@ -44,7 +44,7 @@ POLICY = "; ".join(
         "form-action 'self'",
         "base-uri 'none'",
         "frame-ancestors 'none'",
-        # The script may not turn text into markup, not even by mistake.
+        # The script cannot turn text into markup, not even by mistake.
         "require-trusted-types-for 'script'",
         "trusted-types 'none'",
     )
@@ -55,7 +55,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Relive-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
 
 _METHODS = ("GET", "HEAD")
@@ -71,10 +71,10 @@ def create_app(
     metrics: Metrics,
     dashboard: Dashboard = Dashboard(),  # noqa: B008 -- frozen
 ) -> Flask:
-    """Make the WSGI application."""
+    """Build the WSGI application."""
     app = Flask(__name__)
     app.url_map.merge_slashes = False
-    app.config["SEND_FILE_MAX_AGE_DEFAULT"] = None  # asked for again, by ETag
+    app.config["SEND_FILE_MAX_AGE_DEFAULT"] = None  # revalidated by ETag
     markup.prepare(app.jinja_env)
     rows = markup.Rows(app.jinja_env)
 
@@ -90,12 +90,12 @@ def create_app(
         if not hosts.allow(host):
             given = host.rsplit(":", 1)[0]
             return _text(
-                f"host {quote(host)} is not one of this page's: "
-                f"where it is, start the page with --allowed-host {quote(given)}",
+                f"host {quote(host)} is not allowed; "
+                f"to allow it, start the page with --allowed-host {quote(given)}",
                 HTTPStatus.MISDIRECTED_REQUEST,
             )
         if request.method not in _METHODS:
-            response = _text("this page is read only", HTTPStatus.METHOD_NOT_ALLOWED)
+            response = _text("this page is read-only", HTTPStatus.METHOD_NOT_ALLOWED)
             response.headers["Allow"] = ", ".join(_METHODS)
             return response
         return None
@@ -120,28 +120,29 @@ def create_app(
 
     @app.get("/pods/<namespace>/<name>")
     def pod(namespace: str, name: str) -> str | tuple[str, HTTPStatus]:
-        # Before the story is: what happens meanwhile is told again.
+        # Read before the explanation: later changes are then announced again.
         edition = live.edition
         valid = _LABEL.fullmatch(namespace) and _LABEL.fullmatch(name)
-        story = live.explain(namespace, name) if valid else None
-        surroundings = {"root": "../../", "edition": edition.number}
-        if story is None:
-            missing = live.not_ready() or "There is none, or it asks for no GPU, or it has gone."
-            title = f"Pod {namespace}/{name} is not known"
-            page = render_template("text.html", title=title, text=missing, **surroundings)
+        explanation = live.explain(namespace, name) if valid else None
+        common = {"root": "../../", "edition": edition.number}
+        if explanation is None:
+            missing = live.not_ready() or "It does not exist, requests no GPU, or was deleted."
+            title = f"Pod {namespace}/{name} not found"
+            page = render_template("text.html", title=title, text=missing, **common)
             return page, HTTPStatus.NOT_FOUND
         return render_template(
             "pod.html",
-            story=story,
-            verdicts=pages.verdicts(story),
-            most_verdicts=pages.MOST_VERDICTS,
+            explanation=explanation,
+            fit_groups=pages.fit_groups(explanation),
+            most_fits=pages.MOST_FITS,
             used=any(
-                (each.cores_used, each.memory_used) != (None, None) for each in story.pod.containers
+                (each.cores_used, each.memory_used) != (None, None)
+                for each in explanation.pod.containers
             ),
             measured_at=figures.utc(live.measured_at),
-            memory_block=pages.Blocks(edition.report.nodes).size(story.pod.node),
-            dashboard=dashboard.of(story.pod),
-            **surroundings,
+            memory_block=pages.Blocks(edition.report.nodes).size(explanation.pod.node),
+            dashboard=dashboard.url_of(explanation.pod),
+            **common,
         )
 
     @app.get("/events")
@@ -152,12 +153,10 @@ def create_app(
         seen = request.headers.get("Last-Event-ID") or request.args.get("since", "")
         stream = feed.open(_number(seen))
         if stream is None:
-            response = _text(
-                "too many browsers are told of changes", HTTPStatus.SERVICE_UNAVAILABLE
-            )
+            response = _text("too many browsers are connected", HTTPStatus.SERVICE_UNAVAILABLE)
             response.headers["Retry-After"] = "30"
             return response
-        # Passed on as it is: it is iterated asynchronously.
+        # Passed through unchanged: the server iterates it asynchronously.
         headers = {"X-Accel-Buffering": "no"}
         return Response(
             cast("Any", stream), content_type=media, headers=headers, direct_passthrough=True
@@ -170,7 +169,7 @@ def create_app(
 
 
 def _usage(app: Flask, live: Live) -> None:
-    """Add who holds and who wastes."""
+    """Add the usage page and its CSV."""
 
     @app.get("/use")
     def use() -> str:
@@ -200,7 +199,7 @@ def _usage(app: Flask, live: Live) -> None:
 
 
 def _technical(app: Flask, not_ready: Callable[[], str], metrics: Metrics) -> None:
-    """Add what probes and Prometheus ask for."""
+    """Add the routes for probes and Prometheus."""
 
     @app.get("/healthz")
     def healthz() -> Response:
@@ -221,7 +220,7 @@ def _errors(app: Flask) -> None:
     def refuse(error: HTTPException) -> Response:
         status = HTTPStatus(error.code or HTTPStatus.INTERNAL_SERVER_ERROR)
         known = {HTTPStatus.NOT_FOUND: "no such page"}
-        return _text(known.get(status, "the request could not be read"), status)
+        return _text(known.get(status, "invalid request"), status)
 
     @app.errorhandler(Exception)
     def fail(_error: Exception) -> Response:
@@ -230,7 +229,7 @@ def _errors(app: Flask) -> None:
 
 
 def _of_nodes(page: pages.NodesPage, live: Live, rows: markup.Rows) -> dict[str, Any]:
-    """Return what both templates of nodes need."""
+    """Return the variables that both templates of nodes use."""
     rows.forget(page.edition)
     report = page.edition.report
     return {
@@ -240,7 +239,7 @@ def _of_nodes(page: pages.NodesPage, live: Live, rows: markup.Rows) -> dict[str,
         "filter": page.filter,
         "report": report,
         "blocks": pages.Blocks(report.nodes),
-        "waiting_for": live.not_ready(),
+        "not_ready": live.not_ready(),
         "unknown": {gap.what for gap in report.gaps if gap.whole},
         "measured_at": figures.utc(live.measured_at),
         "row": lambda node: rows.row(node, page),
@@ -249,7 +248,7 @@ def _of_nodes(page: pages.NodesPage, live: Live, rows: markup.Rows) -> dict[str,
 
 
 def contact(fresh: Freshness, now: float) -> str:
-    """Return what browsers are told of how old what they show is."""
+    """Return the age of the data for browsers, as JSON."""
     age = round(max(now - fresh.at, 0), 1) if fresh.at else None
     return json.dumps({"age": age, "stale": words.safe(fresh.stale)})
 
@@ -263,7 +262,7 @@ def _text(text: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
 
 
 def _compressed(response: Response) -> Response:
-    """Compress what is long: a page of a thousand nodes has some megabytes."""
+    """Compress long responses: a page of a thousand nodes has several megabytes."""
     response.vary.add("Accept-Encoding")
     if (
         response.is_streamed

@@ -1,7 +1,6 @@
-"""The map of all cards: a cell a card, filled as far as the card is held or used. Pure.
+"""The map of all cards: one cell per card, filled as far as the card is held or used. Pure.
 
-How far a cell is filled says the same as its colour; what is wrong is crossed out, what is not
-known is a line.
+Filling and color show the same. A card with a problem is crossed out, an unknown one is a line.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,7 +18,7 @@ _MOST_GROUPS = 50
 
 
 class Picture(NamedTuple):
-    """A node on the map: paths of outlines and of each kind of filling; and the same in words."""
+    """A node on the map: paths of the outlines and of each kind of filling, and a text."""
 
     width: int
     height: int
@@ -29,7 +28,7 @@ class Picture(NamedTuple):
 
 
 class Division(NamedTuple):
-    """Nodes of one model or pool on the map, each with those of its cards that belong to it."""
+    """Nodes of one model or pool on the map, each with its cards of that model or pool."""
 
     name: str
     sums: str
@@ -37,7 +36,7 @@ class Division(NamedTuple):
 
 
 def share(node: NodeReport, card: CardReport, paint: MapColor) -> int | None:
-    """Return how many percent of a card are held or used; ``None`` where that is not known."""
+    """Return how many percent of a card are held or used; ``None`` if unknown."""
     if paint is MapColor.USE:
         return None if card.cores_used is None else percent(card.cores_used, card.cores)
     if node.problem:
@@ -48,27 +47,27 @@ def share(node: NodeReport, card: CardReport, paint: MapColor) -> int | None:
 
 
 def picture(
-    node: NodeReport, cards: Sequence[CardReport], meant: Collection[str], paint: MapColor
+    node: NodeReport, cards: Sequence[CardReport], selected: Collection[str], paint: MapColor
 ) -> Picture:
-    """Draw some cards of a node; those that are not *meant* are faint."""
+    """Draw cards of a node; those that are not *selected* are empty."""
     cells: list[str] = []
     fills: dict[str, list[str]] = {}
-    said: list[str] = []
+    texts: list[str] = []
     for at, card in enumerate(cards):
         x = at % _COLUMNS * (_WIDTH + _GAP)
         y = at // _COLUMNS * (_HEIGHT + _GAP)
         cells.append(f"M{x} {y}h{_WIDTH}v{_HEIGHT}h-{_WIDTH}z")
         kind, path, text = _cell(node, card, paint, x, y)
-        if card.uuid not in meant:
+        if card.uuid not in selected:
             kind, path, text = OTHER, "", ""
         if path:
             fills.setdefault(kind, []).append(path)
         if text:
-            said.append(text)
+            texts.append(text)
     if not cards:
         cells.append(f"M0 0h{_WIDTH}v{_HEIGHT}h-{_WIDTH}z")
         fills[WRONG] = [_crossed(0, 0)]
-    what = f"{paint.label}: {', '.join(said)}" if said else node.problem or "no cards"
+    what = f"{paint.label}: {', '.join(texts)}" if texts else node.problem or "no cards"
     return Picture(
         max(min(len(cards), _COLUMNS), 1) * (_WIDTH + _GAP) - _GAP,
         max(-(-len(cards) // _COLUMNS), 1) * (_HEIGHT + _GAP) - _GAP,
@@ -82,7 +81,7 @@ def _cell(
     node: NodeReport, card: CardReport, paint: MapColor, x: int, y: int
 ) -> tuple[str, str, str]:
     if is_of_kind(CardFilter.WRONG, node, card):
-        return WRONG, _crossed(x, y), "wrong"
+        return WRONG, _crossed(x, y), "problem"
     found = share(node, card, paint)
     if found is None:
         return UNKNOWN, f"M{x + 2} {y + _HEIGHT // 2}h{_WIDTH - 4}", "unknown"
@@ -99,7 +98,7 @@ def _crossed(x: int, y: int) -> str:
 def divide(
     shown: Sequence[tuple[NodeReport, tuple[CardReport, ...]]], group: MapGrouping
 ) -> list[Division]:
-    """Divide nodes and their cards; what has neither model nor pool comes last."""
+    """Divide nodes and their cards by model or pool; those without one come last."""
     if group is MapGrouping.NONE:
         return [Division("", "", tuple((node, node.cards) for node, _ in shown))]
     found: dict[str, list[tuple[NodeReport, tuple[CardReport, ...]]]] = {}
@@ -121,8 +120,9 @@ def divide(
 
 
 def _sums(nodes: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> str:
-    cards = [(node, card) for node, its in nodes for card in its]
+    cards = [(node, card) for node, own in nodes for card in own]
     whole = sum(is_of_kind(CardFilter.WHOLE, node, card) for node, card in cards)
     wrong = sum(is_of_kind(CardFilter.WRONG, node, card) for node, card in cards)
-    text = f"{count_of(len(nodes), 'node')}, {count_of(len(cards), 'card')}, {whole} whole free"
-    return f"{text}, {wrong} wrong" if wrong else text
+    counts = ((len(nodes), "node"), (len(cards), "card"), (whole, "whole card"))
+    text = f"{', '.join(count_of(*each) for each in counts)} free"
+    return f"{text}, {wrong} with problems" if wrong else text

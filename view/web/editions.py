@@ -1,6 +1,6 @@
-"""Editions: reports on the cluster, numbered, and which nodes changed from one to another. Pure.
+"""Editions: numbered reports on the cluster, with the nodes that changed in each. Pure.
 
-A browser that has an edition asks for what changed since, and gets these nodes and no others.
+A browser sends the number of its edition and gets only the nodes that changed since.
 """
 
 from collections.abc import Mapping
@@ -13,38 +13,38 @@ from view.model.reports import ClusterReport
 
 @dataclass(frozen=True, slots=True)
 class Edition:
-    """One report and its history."""
+    """One report, and in which edition each node last changed."""
 
-    number: Annotated[int, "counts up from 1; 0 is the one before anything was read."]
-    report: Annotated[ClusterReport, "on the cluster."]
-    since: Annotated[Mapping[str, int], "of each node the edition in which it became as it is."]
-    oldest: Annotated[int, "changes before this edition are not known."]
+    number: Annotated[int, "counts up; 0 before anything was read."]
+    report: Annotated[ClusterReport, "the report on the cluster."]
+    since: Annotated[Mapping[str, int], "by node, the edition in which it last changed."]
+    oldest: Annotated[int, "first edition since which changes are known."]
 
     def changed(self, seen: int) -> AbstractSet[str] | None:
-        """Return the nodes that changed since an edition; ``None`` where that is not known."""
+        """Return the nodes that changed since an edition; ``None`` if unknown."""
         if not self.oldest <= seen <= self.number:
             return None
         return {name for name, number in self.since.items() if number > seen}
 
 
 EMPTY = Edition(0, ClusterReport((), (), (), ()), {}, 1)
-"""Before anything was read."""
+"""The edition before anything was read."""
 
 
 def next_edition(before: Edition, report: ClusterReport, *, first: int = 1) -> Edition:
-    """Return the edition after *before*; *before* itself where nothing has changed.
+    """Return the edition after *before*, or *before* itself if nothing changed.
 
     Args:
         before: the last edition.
-        report: on the cluster as it is now.
-        first: number of the first one. Not 1 in a process that follows another: a browser would
-            take its edition for one of the other's.
+        report: the current report.
+        first: number of the first edition. After a restart it must be a new number, since browsers
+            still have numbers of the previous process.
     """
     if before.number and before.report == report:
         return before
     number = before.number + 1 if before.number else first
     old = {each.name: each for each in before.report.nodes}
-    # Of equal nodes the one before: what was made of it can be used again.
+    # Keep the previous object of an unchanged node: its rendered row is cached.
     kept = {
         each.name: old[each.name] if old.get(each.name) == each else each for each in report.nodes
     }

@@ -1,8 +1,7 @@
-"""Server-sent events: tell browsers of a newer edition, and how old what is known is. No HTTP.
+"""Server-sent events that announce new editions and the age of the data. No HTTP.
 
-An edition is a number and nothing else, so a slow browser misses none: it wakes up to the newest.
-The number of streams is bounded; so is the life of each, after which a browser connects anew by
-itself.
+An event has only the number of the edition, so a slow browser misses nothing: it gets the newest
+number. Number and duration of streams are limited; browsers reconnect by themselves.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ RETRY_SECONDS = 3
 
 
 class Feed:
-    """The newest edition's number, and the streams that wait for the next."""
+    """The number of the newest edition, and the streams that wait for the next one."""
 
     def __init__(
         self,
@@ -22,12 +21,19 @@ class Feed:
         *,
         contact: Callable[[], str] = lambda: "{}",
         heartbeat: float = 4.0,
-        life: float = 600.0,
+        duration: float = 600.0,
     ) -> None:
-        """Start without streams; *contact* tells on one line how old what is known is."""
+        """Start without streams.
+
+        Args:
+            most: how many streams may be open.
+            contact: returns the age of the data on one line.
+            heartbeat: seconds between two events with the age.
+            duration: seconds after which a stream is ended.
+        """
         self.contact = contact
         self.refused = 0
-        self.heartbeat, self.life = heartbeat, life
+        self.heartbeat, self.duration = heartbeat, duration
         self.number = 0
         self.closed = False
         self._most = most
@@ -36,7 +42,7 @@ class Feed:
 
     @property
     def streams(self) -> int:
-        """How many are open."""
+        """Number of open streams."""
         return len(self._open)
 
     def publish(self, number: int) -> None:
@@ -50,7 +56,7 @@ class Feed:
         self._wake()
 
     def open(self, seen: int) -> "Stream | None":
-        """Open a stream for who has *seen* an edition; ``None`` when there are too many."""
+        """Open a stream for a browser that has edition *seen*; ``None`` if too many are open."""
         with self._lock:
             if len(self._open) >= self._most or self.closed:
                 self.refused += 1
@@ -60,7 +66,7 @@ class Feed:
         return stream
 
     def leave(self, stream: "Stream") -> None:
-        """Forget a stream; as often as one likes."""
+        """Remove a stream; may be called again."""
         with self._lock:
             self._open.discard(stream)
 
@@ -71,7 +77,7 @@ class Feed:
 
 
 class Stream:
-    """The events of one browser. Not a generator: one that never started would not be closed."""
+    """The events for one browser. Not a generator: one that never started would not be closed."""
 
     def __init__(self, feed: Feed, seen: int) -> None:
         self._feed = feed
@@ -81,7 +87,7 @@ class Stream:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Look again at the feed. Safe to call from any thread."""
+        """Check the feed for news. Safe to call from any thread."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._woken.set)
 
@@ -91,7 +97,7 @@ class Stream:
     async def __anext__(self) -> bytes:
         loop = asyncio.get_running_loop()
         if self._loop is None:  # sent at once, so that the browser knows it is connected
-            self._loop, self._ends = loop, loop.time() + self._feed.life
+            self._loop, self._ends = loop, loop.time() + self._feed.duration
             return f"retry: {RETRY_SECONDS * 1000}\n\n".encode()
         while True:
             number, now = self._feed.number, loop.time()
@@ -109,5 +115,5 @@ class Stream:
                     await self._woken.wait()
 
     async def aclose(self) -> None:
-        """Make room for another; as often as one likes."""
+        """Close the stream; may be called again."""
         self._feed.leave(self)

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and the geometry of bars. Pure."""
+"""Formats numbers and times, and computes the geometry of bars. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -8,45 +8,45 @@ from zlib import crc32
 
 from view.model.reports import CardReport, Holder, NodeReport
 
-COLOURS = 8
-"""How many colours the style sheet has for pods."""
+COLORS = 8
+"""Number of colors for pods in the style sheet."""
 
 _GIB = 1 << 30
 
 
 def memory(size: int) -> str:
-    """Write bytes in GiB, as short as can be."""
+    """Format bytes in GiB, as short as possible."""
     return f"{round(size / _GIB, 2):,g} GiB" if size else "0"
 
 
 def cards(cores: int) -> str:
-    """Write hundredths of a card as cards."""
+    """Format hundredths of a card as cards."""
     return amount(cores / 100)
 
 
 def amount(number: float) -> str:
-    """Write an amount that is not a whole number, as short as can be."""
+    """Format a number with at most two decimals, as short as possible."""
     return f"{number:,.2f}".rstrip("0").rstrip(".") if number >= 0.005 or not number else "< 0.01"
 
 
 def percent(part: int, whole: int) -> int:
-    """Return a part of a hundred; all of nothing is 0."""
+    """Return a part in percent; 0 if the whole is 0."""
     return round(100 * part / whole) if whole else 0
 
 
-def colour(namespace: str, pod: str, used: Collection[int] = ()) -> int:
-    """Return the colour of a pod: the same on all cards, unless one beside it has that already."""
-    first = crc32(f"{namespace}/{pod}".encode()) % COLOURS
-    free = ((first + step) % COLOURS for step in range(COLOURS))
+def color(namespace: str, pod: str, used: Collection[int] = ()) -> int:
+    """Return the color of a pod: the same on all cards, unless a neighbour already has it."""
+    first = crc32(f"{namespace}/{pod}".encode()) % COLORS
+    free = ((first + step) % COLORS for step in range(COLORS))
     return next((each for each in free if each not in used), first)
 
 
 class CardTenant(NamedTuple):
-    """A container on a card, as it is drawn: its parts of the bars, in percent of them."""
+    """A container on a card as it is drawn: its parts of the bars, in percent."""
 
     holder: Holder
-    alone: bool  # the only container of its pod here
-    colour: int
+    alone: bool  # the only container of its pod on this card
+    color: int
     cores_at: float
     cores: float
     blocks_at: float
@@ -54,16 +54,16 @@ class CardTenant(NamedTuple):
 
 
 def tenants(card: CardReport) -> tuple[CardTenant, ...]:
-    """Return the containers on a card; the bars of an overbooked one are drawn to scale."""
+    """Return the containers on a card; bars of an overcommitted card are scaled to fit."""
     holders = card.holders
     all_cores = max(card.cores, sum(each.cores for each in holders), 1)
     all_blocks = max(card.blocks, sum(each.blocks for each in holders), 1)
     pods = Counter((each.namespace, each.pod) for each in holders)
-    colours: dict[tuple[str, str], int] = {}
+    colors: dict[tuple[str, str], int] = {}
     for pod in pods:
-        # Of more pods than there are colours neighbours are told apart.
-        recent = list(colours.values())[1 - COLOURS :]
-        colours[pod] = colour(*pod, recent)
+        # With more pods than colors at least neighbours differ.
+        recent = list(colors.values())[1 - COLORS :]
+        colors[pod] = color(*pod, recent)
     found: list[CardTenant] = []
     cores = blocks = 0
     for each in holders:
@@ -72,7 +72,7 @@ def tenants(card: CardReport) -> tuple[CardTenant, ...]:
             CardTenant(
                 each,
                 pods[pod] == 1,
-                colours[pod],
+                colors[pod],
                 _scaled(cores, all_cores),
                 _scaled(each.cores, all_cores),
                 _scaled(blocks, all_blocks),
@@ -89,28 +89,28 @@ def _scaled(part: int, whole: int) -> float:
 
 
 def kinds(node: NodeReport) -> str:
-    """Write what cards a node has: how many of each model."""
+    """Format how many cards of each model a node has."""
     counted = Counter(card.model for card in node.cards)
     return ", ".join(f"{count} x {model}" for model, count in counted.items())
 
 
 def moment(text: str) -> str:
-    """Write a time of the API server as people read it; what is none as it is."""
+    """Format a time of the API server for people; other text is returned unchanged."""
     if len(text) == 20 and text[10] == "T" and text.endswith("Z"):
         return f"{text[:10]} {text[11:19]} UTC"
     return text
 
 
 def utc(at: float) -> str:
-    """Write a unix time as the API server does; empty for 0."""
+    """Format a unix time like the API server; empty for 0."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if at else ""
 
 
 class Total:
-    """Sums over the cards that are meant; cores and bytes of memory over the healthy ones."""
+    """Sums over the selected cards; cores and bytes of memory only of healthy ones."""
 
     def __init__(self, shown: Sequence[tuple[NodeReport, Sequence[CardReport]]]) -> None:
-        """Add nodes up, and those of their cards that are meant."""
+        """Sum up nodes and their selected cards."""
         healthy = [(node, card) for node, cards in shown for card in cards if not card.unhealthy]
         self.nodes = len(shown)
         self.cards = sum(len(cards) for _, cards in shown)

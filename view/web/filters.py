@@ -1,7 +1,7 @@
-"""What of the cluster a visitor wants to see, and how. Pure.
+"""The user's choices for the page of nodes: filters, order and colors. Pure.
 
-Cards are chosen, not nodes: a node is shown with those of its cards that are meant, and what is
-counted are these.
+Filters select cards, not nodes: a node is shown if one of its cards is selected, and sums count
+selected cards.
 """
 
 from collections.abc import Mapping
@@ -17,33 +17,33 @@ PAGE = 1000
 
 _LONGEST = 253
 _MOST_PAGES = 1000
-_WRITTEN = {"start": "from"}
+_PARAMETER_NAMES = {"start": "from"}
 
 
-class _Word(StrEnum):
-    """A value of a parameter, and how the form calls it."""
+class _Choice(StrEnum):
+    """A value of a parameter, with its label in the form."""
 
     label: str
 
     def __new__(cls, value: str, label: str) -> Self:
-        """Make a member of its two texts."""
-        word = str.__new__(cls, value)
-        word._value_, word.label = value, label
-        return word
+        """Make a member of value and label."""
+        member = str.__new__(cls, value)
+        member._value_, member.label = value, label
+        return member
 
 
-class CardFilter(_Word):
-    """Cards of one kind."""
+class CardFilter(_Choice):
+    """Which cards are shown."""
 
     ALL = "", "all"
-    WRONG = "wrong", "wrong"
-    WHOLE = "whole", "whole and free"
-    ROOM = "room", "with room"
-    IDLE = "idle", "held, not used"
+    WRONG = "wrong", "with problems"
+    WHOLE = "whole", "wholly free"
+    ROOM = "room", "with free cores"
+    IDLE = "idle", "idle"
 
 
-class NodeOrder(_Word):
-    """In which order nodes are."""
+class NodeOrder(_Choice):
+    """Order of the nodes."""
 
     NAME = "", "name"
     FREE = "free", "most free"
@@ -51,16 +51,16 @@ class NodeOrder(_Word):
     IDLE = "idle", "most idle"
 
 
-class MapColor(_Word):
-    """What the map of cards shows of each."""
+class MapColor(_Choice):
+    """What the colors on the map show."""
 
     CORES = "", "cores held"
     MEMORY = "memory", "memory held"
     USE = "use", "cores used"
 
 
-class MapGrouping(_Word):
-    """How the map of cards is divided."""
+class MapGrouping(_Choice):
+    """How the map of cards is grouped."""
 
     NONE = "", "node"
     MODEL = "model", "model"
@@ -69,14 +69,14 @@ class MapGrouping(_Word):
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a visitor chose of a page, as the parameters of a request have it."""
+    """The user's choices on a page, as parameters of the request."""
 
     @classmethod
     def parse(cls, query: Mapping[str, str]) -> Self:
-        """Read the parameters of a request; what makes no sense is not chosen."""
+        """Read the parameters of a request; invalid values are ignored."""
         found: dict[str, Any] = {}
         for each in fields(cls):
-            text = query.get(_WRITTEN.get(each.name, each.name), "")[:_LONGEST].strip()
+            text = query.get(_PARAMETER_NAMES.get(each.name, each.name), "")[:_LONGEST].strip()
             if isinstance(each.default, bool):
                 found[each.name] = text == "1"
             elif isinstance(each.default, int):
@@ -90,13 +90,13 @@ class Parameters:
         return cls(**found)
 
     def query(self, **changes: str | int | bool) -> str:
-        """Write the parameters of a request, some of them changed; from the first node on."""
+        """Encode the parameters of a request with *changes*, starting at the first node."""
         chosen = {each.name: getattr(self, each.name) for each in fields(self)}
-        written = {**chosen, "start": 0, **changes}
+        parameters = {**chosen, "start": 0, **changes}
         return urlencode(
             {
-                _WRITTEN.get(key, key): "1" if value is True else value
-                for key, value in written.items()
+                _PARAMETER_NAMES.get(key, key): "1" if value is True else value
+                for key, value in parameters.items()
                 if value
             }
         )
@@ -104,31 +104,33 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class Filter(Parameters):
-    """A visitor's choice; an empty one chooses everything."""
+    """The user's choices for nodes and cards; an empty filter selects everything."""
 
-    search: Annotated[str, "part of the name of a node or of a pod, of a model or of a UUID."] = ""
-    namespace: Annotated[str, "of pods that hold something of a card."] = ""
+    search: Annotated[str, "part of the name of a node, pod or model, or of a UUID."] = ""
+    namespace: Annotated[str, "namespace of pods that hold something of a card."] = ""
     model: Annotated[str, "product name of a card."] = ""
-    node: Annotated[str, "its whole name."] = ""
-    show: Annotated[CardFilter, "cards of one kind."] = CardFilter.ALL
-    sort: Annotated[NodeOrder, "in which order nodes are."] = NodeOrder.NAME
-    paint: Annotated[MapColor, "what the map of cards shows."] = MapColor.CORES
-    group: Annotated[MapGrouping, "how the map of cards is divided."] = MapGrouping.NONE
-    every: Annotated[bool, "whether lists that are cut are shown to their end."] = False
-    start: Annotated[int, "how many nodes are passed over."] = 0
+    node: Annotated[str, "name of a node."] = ""
+    show: Annotated[CardFilter, "which cards."] = CardFilter.ALL
+    sort: Annotated[NodeOrder, "order of the nodes."] = NodeOrder.NAME
+    paint: Annotated[MapColor, "what the colors on the map show."] = MapColor.CORES
+    group: Annotated[MapGrouping, "how the map of cards is grouped."] = MapGrouping.NONE
+    every: Annotated[bool, "whether each pod has a row, without a limit."] = False
+    start: Annotated[int, "how many nodes are skipped."] = 0
 
     def __bool__(self) -> bool:
-        """Return whether anything is left out."""
+        """Return whether anything is filtered out."""
         return any((self.search, self.namespace, self.model, self.node, self.show))
 
     def cards(self, node: NodeReport) -> tuple[CardReport, ...]:
-        """Return the cards of a node that are meant."""
+        """Return the selected cards of a node."""
         if self.node not in ("", node.name):
             return ()
-        return tuple(card for card in node.cards if self._means(node, card)) if self else node.cards
+        return (
+            tuple(card for card in node.cards if self._selects(node, card)) if self else node.cards
+        )
 
     def keeps(self, node: NodeReport) -> bool:
-        """Return whether a node is shown: one without cards, where no cards of a kind are meant."""
+        """Return whether a node is shown; one without cards only if the filter allows that."""
         if node.cards:
             return bool(self.cards(node))
         return (
@@ -139,13 +141,13 @@ class Filter(Parameters):
         )
 
     def finds(self, namespace: str, *names: str) -> bool:
-        """Return whether a pod or a workload is shown."""
+        """Return whether a pod or workload is shown."""
         found = self.search.lower()
         return self.namespace in ("", namespace) and (
             not found or any(found in f"{namespace}/{each}".lower() for each in names)
         )
 
-    def _means(self, node: NodeReport, card: CardReport) -> bool:
+    def _selects(self, node: NodeReport, card: CardReport) -> bool:
         return (
             self.model in ("", card.model)
             and is_of_kind(self.show, node, card)
@@ -159,14 +161,14 @@ class Filter(Parameters):
             found in f"{each.namespace}/{each.pod}" for each in card.holders
         )
 
-    def choices(self, name: str) -> tuple[_Word, ...]:
-        """Return what the form offers for one of the fields."""
-        kind: type[_Word] = type(getattr(self, name))
+    def choices(self, name: str) -> tuple[_Choice, ...]:
+        """Return the choices that the form offers for a field."""
+        kind: type[_Choice] = type(getattr(self, name))
         return tuple(kind)
 
 
 def is_of_kind(kind: CardFilter, node: NodeReport, card: CardReport) -> bool:
-    """Return whether a card is one of those."""
+    """Return whether a card is of this kind."""
     wrong = bool(node.problem or card.unhealthy or card.overbooked)
     match kind:
         case CardFilter.ALL:
@@ -182,7 +184,7 @@ def is_of_kind(kind: CardFilter, node: NodeReport, card: CardReport) -> bool:
 
 
 def in_order(sort: NodeOrder, node: NodeReport) -> tuple[float | str, ...]:
-    """Return by what a node is sorted."""
+    """Return the sort key of a node."""
     match sort:
         case NodeOrder.NAME:
             return (node.name,)

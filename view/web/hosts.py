@@ -1,8 +1,8 @@
-"""By which names a browser may ask for the page. Pure.
+"""Checks the ``Host`` of requests, against DNS rebinding. Pure.
 
-A page of somebody else can let its own name point to an address of ours (DNS rebinding), and would
-then read what we serve as its own. The name stands in ``Host`` all the same. An IP address there
-is no such name: nobody can let it point elsewhere.
+A foreign web page can let its own name resolve to our address. The browser then lets it read our
+responses, but still sends that name in ``Host``. An IP address in ``Host`` is safe: it cannot be
+pointed elsewhere.
 """
 
 import re
@@ -18,27 +18,27 @@ _NAME = re.compile(r"(\*\.)?[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
 
 
 class Hosts:
-    """The names that are allowed: this machine, any IP address, the Service, and those given."""
+    """The allowed host names: this machine, any IP address, the Service, and given ones."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         """Allow further names, without a port; ``*.example.org`` is every name below it.
 
         Raises:
-            ValueError: a name can be no host's.
+            ValueError: a name is not a host name.
         """
         self._names = {"localhost", SERVICE}
         self._suffixes = [".localhost"]
         for each in given:
             name = each.lower()
             if not _NAME.fullmatch(name):
-                raise ValueError(f"{cut(each, 80)!r} is no host name")
+                raise ValueError(f"{cut(each, 80)!r} is not a host name")
             if name.startswith("*."):
                 self._suffixes.append(name[1:])
             else:
                 self._names.add(name)
 
     def allow(self, header: str) -> bool:
-        """Return whether a request with this ``Host`` is answered."""
+        """Return whether requests with this ``Host`` are allowed."""
         name = _PORT.sub("", header.lower())
         if name.startswith("[") and name.endswith("]"):
             return _is_address(name[1:-1])
@@ -54,7 +54,7 @@ class Hosts:
     def _is_service(self, parts: list[str]) -> bool:
         """Return whether it is ``<service>.<namespace>.svc[.cluster.local]``.
 
-        Without ``svc`` it may be a name that somebody has bought: namespaces can be called ``com``.
+        Without ``svc`` it may be a public domain name: a namespace can be called ``com``.
         """
         return parts[0] == SERVICE and parts[2:] in (["svc"], ["svc", "cluster", "local"])
 

@@ -1,4 +1,4 @@
-"""The link from a pod to a dashboard that the operator has, such as Grafana's. Pure."""
+"""Builds links from pods to a dashboard, such as Grafana's. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Dashboard:
         """Check the template.
 
         Raises:
-            ValueError: it is no URL of the web, or has a field that is not known.
+            ValueError: it is not an http or https URL, or has an unknown field.
         """
         if not self.template:
             return
@@ -33,13 +33,13 @@ class Dashboard:
                 f"{cut(self.template, 80)!r} must begin with http:// or https:// and a host"
             )
         if _FIELD.search(parts.netloc):
-            raise ValueError("no field may stand in the host")
+            raise ValueError("fields are not allowed in the host")
         unknown = sorted(set(_FIELD.findall(self.template)) - {*FIELDS})
         if unknown:
             known = ", ".join(f"{{{each}}}" for each in FIELDS)
-            raise ValueError(f"unknown field {{{cut(unknown[0], 80)}}}: known are {known}")
+            raise ValueError(f"unknown field {{{cut(unknown[0], 80)}}}: known fields: {known}")
 
-    def of(self, pod: PodReport) -> str:
+    def url_of(self, pod: PodReport) -> str:
         """Return the URL of a pod; empty for none."""
         values = {
             "namespace": pod.namespace,

@@ -1,4 +1,4 @@
-"""The cluster as it is now: editions of it, made as it changes."""
+"""Follows the cluster and makes an edition whenever it changes."""
 
 import contextlib
 import logging
@@ -10,14 +10,14 @@ from common.apiserver.client import Client, Json
 from common.apiserver.errors import Gone, Rejected
 from common.apiserver.follower import passing_over
 from common.errors import Unavailable
-from view.cluster.agents import AGENT_NAMESPACE, read_uses
+from view.cluster.agents import AGENT_NAMESPACE, read_usages
 from view.cluster.collections import ResourceKind
 from view.cluster.live import LiveCluster
 from view.cluster.prometheus import Prometheus
 from view.model.explanation import PodExplanation
 from view.model.reports import Freshness
 from view.model.state import ClusterState
-from view.model.usage import NodeUsage, story_with_use, with_use
+from view.model.usage import NodeUsage, explanation_with_usage, with_usage
 from view.model.usage_history import GroupBy, History, UsageRow, usage_rows
 from view.web.editions import EMPTY, next_edition
 from view.web.feed import Feed
@@ -27,38 +27,38 @@ from view.web.metrics import Metrics
 log = logging.getLogger(__name__)
 
 _PERIOD_SECONDS = 15.0
-"""From one time that agents are asked to the next."""
+"""Interval in which usage is read from the agents."""
 
 _IDLE_SECONDS = 300.0
-"""Where nobody measures, or nobody may be asked."""
+"""The same, if no agent measures or may be read."""
 
 _HISTORY_SECONDS = 300.0
-"""From one time that Prometheus is asked for the last day to the next."""
+"""Interval in which Prometheus is queried for the last day."""
 
 _PAUSE_SECONDS = 1.0
 _SHARE = 10
-"""An edition that took a second is followed by the next after ten: a tenth of a core."""
+"""Pause after an edition, in times of its duration: editions use at most a tenth of a core."""
 
 
 _PATIENCE_SECONDS = 10.0
-"""For so long an older edition is as good, though none can be made."""
+"""How long an old edition is still ready if making new ones fails."""
 
 _EVENTS_SECONDS = 10.0
-"""For so long the Events of one pod are not read again, however many browsers look at it."""
+"""Interval in which Events of one pod are read, however many browsers show it."""
 
 
 class _Cluster(LiveCluster):
-    """One that passes over what it cannot take in: one object must not cost all others."""
+    """Skips objects that it cannot read: one bad object must not hide all others."""
 
-    def _take(self, kind: ResourceKind, verb: str, obj: Json) -> None:
+    def _apply(self, kind: ResourceKind, verb: str, obj: Json) -> None:
         with passing_over(kind.what, obj):
-            super()._take(kind, verb, obj)
+            super()._apply(kind, verb, obj)
 
 
 class Live:
-    """Editions of the cluster. Safe to share between threads."""
+    """Makes editions of the cluster. Safe to share between threads."""
 
-    def __init__(  # noqa: PLR0913 -- what it is made of, by keyword
+    def __init__(  # noqa: PLR0913 -- its parts, by keyword
         self,
         client: Client,
         state: ClusterState,
@@ -70,98 +70,104 @@ class Live:
         prometheus: Prometheus | None = None,
         patience: float = _PATIENCE_SECONDS,
     ) -> None:
-        """Prepare; nothing is asked before :meth:`start`, and :meth:`stop` ends the client.
+        """Prepare; no request is sent before :meth:`start`, and :meth:`stop` closes the client.
 
-        Where our own fault keeps editions from being made for *patience* seconds, it is not ready.
+        If an internal error prevents new editions for *patience* seconds, it is not ready.
         """
         self._client = client
         self._cluster = _Cluster(client, state, namespace=namespace)
         self._agents = agents
         self.uses: Mapping[str, NodeUsage] = {}
-        """What was measured last, by node; nodes whose agents do not measure are left out."""
+        """Last measured usage, by node; only nodes whose agents measure."""
         self._measured = 0.0
         self._feed = feed
         self._metrics = metrics
         self._stop = threading.Event()
         self._seen = 0
         self.edition = EMPTY
-        """The newest one."""
+        """The newest edition."""
         self._patience = patience
         self._prometheus = prometheus
-        self.history = History("Prometheus is being asked") if prometheus is not None else None
-        """The use of the last day; ``None`` where no Prometheus is named."""
-        self._fault: tuple[str, float] | None = None  # what keeps editions from being made
-        self._told: dict[str, str] = {}
-        self._asked: dict[tuple[str, str], float] = {}  # when Events of a pod were read
+        self.history = History("Prometheus is being queried") if prometheus is not None else None
+        """Usage of the last day; ``None`` if no Prometheus is configured."""
+        self._fault: tuple[str, float] | None = None  # why no edition can be made, and since when
+        self._logged: dict[str, str] = {}
+        self._events_read: dict[tuple[str, str], float] = {}  # by pod
         for name, text, value in (
             (
                 "in_step",
-                "1 while nodes and pods are followed, and the API server is heard.",
+                "1 while nodes and pods are followed and the API server responds.",
                 lambda: not self.not_ready(),
             ),
-            ("known_nodes", "Nodes that are shown.", lambda: len(self.edition.report.nodes)),
-            ("known_pods", "GPU pods that are known.", lambda: len(self.edition.report.pods)),
-            ("streams", "Browsers that are told of changes.", lambda: feed.streams),
-            ("streams_refused", "Browsers for which no stream was left.", lambda: feed.refused),
+            ("known_nodes", "Nodes on the page.", lambda: len(self.edition.report.nodes)),
+            ("known_pods", "Known GPU pods.", lambda: len(self.edition.report.pods)),
+            ("streams", "Browsers that receive updates.", lambda: feed.streams),
+            (
+                "streams_refused",
+                "Browsers that got no stream because too many were open.",
+                lambda: feed.refused,
+            ),
         ):
             metrics.export(name, text, value)
 
     def start(self) -> None:
-        """Begin to follow the cluster; returns at once."""
+        """Start to follow the cluster; returns at once."""
         self._cluster.follow(self._stop)
         for name, step in (
             ("editions", self._make_edition),
             ("use", self._measure),
-            ("history", self._ask_prometheus),
+            ("history", self._read_history),
         ):
             threading.Thread(target=self._repeat, args=(step,), name=name, daemon=True).start()
 
     def stop(self) -> None:
-        """End the watches and the streams of browsers; as often as one likes."""
+        """End the watches and the streams of browsers; may be called again."""
         self._stop.set()
         self._feed.close()
         self._client.close()
 
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
-        """Explain one pod; ``None`` where there is none that asks for GPUs."""
-        story = self._cluster.explain(namespace, name)
-        if story is None:
+        """Explain one pod; ``None`` if no pod of this name requests GPUs."""
+        explanation = self._cluster.explain(namespace, name)
+        if explanation is None:
             return None
-        # Those of scheduler and kubelet are not followed: most are about other pods.
+        # Events of scheduler and kubelet are not followed: most are about other pods.
         now = time.monotonic()
-        self._asked = {key: at for key, at in self._asked.items() if now - at < _EVENTS_SECONDS}
-        if not story.deleted and self._asked.setdefault((namespace, name), now) == now:
+        self._events_read = {
+            key: at for key, at in self._events_read.items() if now - at < _EVENTS_SECONDS
+        }
+        if not explanation.deleted and self._events_read.setdefault((namespace, name), now) == now:
             with contextlib.suppress(Gone, Rejected, Unavailable):
                 self._cluster.load_events_of(namespace, name)
-                story = self._cluster.explain(namespace, name)
-        return story and story_with_use(story, self.uses)
+                explanation = self._cluster.explain(namespace, name)
+        return explanation and explanation_with_usage(explanation, self.uses)
 
     @property
     def freshness(self) -> Freshness:
-        """How old what is shown is."""
+        """Age of the data."""
         found, fault = self._cluster.freshness, self._fault
         if fault is not None and time.monotonic() - fault[1] > self._patience:
-            return Freshness(found.at, "the picture is old: a newer one cannot be made")
+            return Freshness(found.at, "the page is old: an internal error prevents a newer one")
         return found
 
     @property
     def measured_at(self) -> float:
-        """When use was measured, unix time; 0 where it is not."""
+        """Time of the last measurement of usage, unix time; 0 if it is not measured."""
         return self._measured if self.uses else 0.0
 
     def usage(self, by: GroupBy, namespace: str) -> list[UsageRow]:
-        """Return who holds and who wastes."""
+        """Return usage by group."""
         return usage_rows(self.edition.report, self.uses, self.history, by, namespace)
 
     def not_ready(self) -> str:
-        """Return why what is known is not the whole, or old; empty when it is neither."""
+        """Return why the data is incomplete or old; empty if it is neither."""
         if self._stop.is_set():
             return "shutting down"
         missing = self._cluster.missing
         if missing:
-            return f"not in step yet: {' and '.join(missing)} are being listed"
+            return f"not ready yet: {' and '.join(missing)} are being listed"
         if not self.edition.number:
-            return "not in step yet: the first picture is being made"
+            return "not ready yet: the first page is being built"
         gaps = self.edition.report.gaps
         unknown = [each.what for each in gaps if each.whole and each.what != "events"]
         if unknown:
@@ -170,12 +176,12 @@ class Live:
         return f"stale since {utc(fresh.at)}: {fresh.stale}" if fresh.stale else ""
 
     def _repeat(self, step: Callable[[], float]) -> None:
-        """Take a step again and again; it returns the seconds until the next one."""
+        """Repeat a step, which returns the seconds until the next one."""
         while not self._stop.is_set():
             self._stop.wait(step())
 
     def _make_edition(self) -> float:
-        """Make an edition, as often as the cluster changes and no more than is worth it."""
+        """Make an edition after each change of the cluster, but not too often."""
         self._seen = self._cluster.wait_for_change(self._seen, _PAUSE_SECONDS)
         began = time.monotonic()
         try:
@@ -184,7 +190,7 @@ class Live:
             known, since = self._fault or ("", began)
             self._fault = repr(error), since
             if repr(error) != known:
-                log.error("no edition made", exc_info=error)
+                log.error("making an edition failed", exc_info=error)
         else:
             self._fault = None
         return max(_PAUSE_SECONDS, _SHARE * (time.monotonic() - began))
@@ -192,43 +198,45 @@ class Live:
     def _make(self) -> None:
         began = time.monotonic()
         if self._cluster.missing:
-            return  # being listed: half a cluster would look like a cluster
-        report = with_use(self._cluster.report(), self.uses)
+            return  # still being listed: half a cluster would look like all of it
+        report = with_usage(self._cluster.report(), self.uses)
         made = next_edition(self.edition, report, first=int(time.time()))
-        self._metrics.made(time.monotonic() - began)
+        self._metrics.count_edition(time.monotonic() - began)
         if made is not self.edition:
             self.edition = made
             self._feed.publish(made.number)
 
     def _measure(self) -> float:
-        """Ask agents what they measure."""
+        """Read usage from the agents."""
         began, problem = time.monotonic(), ""
         try:
-            found = read_uses(self._client, self._agents)
+            found = read_usages(self._client, self._agents)
         except (Rejected, Gone, Unavailable) as error:
             problem = str(error)
-            if not isinstance(error, Unavailable):  # else it is as old as all that is shown
+            if not isinstance(
+                error, Unavailable
+            ):  # if unreachable, keep it: all other data is old too
                 self.uses = {}
         else:
             self.uses = {each.node: each for each in found if each.measured}
             self._measured = time.time()
             if not self.uses:
                 problem = next((each.problem for each in found if each.problem), "")
-        self._tell("use is not shown", problem)
+        self._log_once("usage not available", problem)
         pause = _PERIOD_SECONDS if self.uses else _IDLE_SECONDS
         return max(pause, _SHARE * (time.monotonic() - began))
 
-    def _ask_prometheus(self) -> float:
-        """Ask for the use of the last day."""
+    def _read_history(self) -> float:
+        """Read the usage of the last day."""
         if self._prometheus is not None:
             self.history = self._prometheus.last_day()
-            self._tell("the use of the last day is not known", self.history.problem)
+            self._log_once("usage of the last day not available", self.history.problem)
             if self.history.problem:
                 return _PERIOD_SECONDS
         return _HISTORY_SECONDS
 
-    def _tell(self, what: str, reason: str) -> None:
-        """Log why something is not known, once."""
-        if reason and self._told.get(what) != reason:
-            log.info(what, extra={"reason": reason})
-        self._told[what] = reason
+    def _log_once(self, message: str, reason: str) -> None:
+        """Log a message when its reason changes."""
+        if reason and self._logged.get(message) != reason:
+            log.info(message, extra={"reason": reason})
+        self._logged[message] = reason

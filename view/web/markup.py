@@ -1,4 +1,4 @@
-"""Templates: what they may use, and rows of nodes that are written once. Knows Jinja, not Flask."""
+"""Sets up the templates and caches rendered nodes. Imports Jinja, not Flask."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -11,8 +11,8 @@ from markupsafe import Markup
 from view.model import words
 from view.model.changes import how_to_make
 from view.model.reports import CardReport, NodeReport
-from view.model.why import status_in_words
-from view.model.words import known_by
+from view.model.why import describe_status
+from view.model.words import evidence_text
 from view.web import card_map, figures, pages
 from view.web.editions import Edition
 from view.web.filters import MapColor, MapGrouping
@@ -22,20 +22,20 @@ def prepare(environment: Environment) -> None:
     """Set up the environment of the templates."""
     environment.autoescape = True
     environment.undefined = StrictUndefined
-    # Whatever is written: what pods say may not turn the text around it, or hide some of it.
+    # Applied to every value: texts of pods must not reorder or hide other text.
     environment.finalize = _visible
     environment.trim_blocks = environment.lstrip_blocks = True
     environment.globals |= {
         "age": age,
         "amount": figures.amount,
-        "asks": pages.requests_of,
+        "requests_of": pages.requests_of,
         "blocks_text": pages.blocks_text,
         "cards": figures.cards,
         "count_of": words.count_of,
-        "gaps_in_words": words.gaps_in_words,
+        "describe_gaps": words.describe_gaps,
         "how_to_make": how_to_make,
         "kinds": figures.kinds,
-        "known_by": known_by,
+        "evidence_text": evidence_text,
         "memory": figures.memory,
         "moment": figures.moment,
         "percent": figures.percent,
@@ -43,14 +43,14 @@ def prepare(environment: Environment) -> None:
         "pod_url": pod_url,
         "shade": pages.shade,
         "tenants": figures.tenants,
-        "status_in_words": status_in_words,
+        "describe_status": describe_status,
         "units": words.units,
         "utc": figures.utc,
     }
 
 
 def age(created: str) -> str:
-    """Write how long ago something was."""
+    """Format how long ago a time was."""
     return words.age(created, datetime.now(UTC))
 
 
@@ -59,21 +59,21 @@ def _visible(value: Any) -> Any:
 
 
 class Rows:
-    """Nodes as markup, kept for as long as a node stays as it is: most do, from page to page."""
+    """Nodes as markup, cached while a node does not change: most do not, from page to page."""
 
     def __init__(self, environment: Environment) -> None:
-        """Take what has the templates."""
+        """Set the environment of the templates."""
         self._environment = environment
         self._kept: dict[tuple[str, str], tuple[NodeReport, Markup]] = {}
 
     def row(self, node: NodeReport, page: pages.NodesPage) -> Markup:
         """Return the row of a node, with its cards."""
 
-        def write() -> str:
+        def render() -> str:
             template = self._environment.get_template("node.html")
             return template.render(node=node, page=page, root="./")
 
-        return self._once("", node, page, write)
+        return self._cached("", node, page, render)
 
     def mark(
         self, node: NodeReport, cards: Sequence[CardReport], key: str, page: pages.NodesPage
@@ -81,36 +81,36 @@ class Rows:
         """Return a node on the map of cards."""
         paint = page.filter.paint
 
-        def write() -> str:
-            drawn = card_map.picture(node, cards, page.meant, paint)
+        def render() -> str:
+            drawn = card_map.picture(node, cards, page.selected, paint)
             template = self._environment.get_template("mark.html")
             return template.render(node=node, drawn=drawn, key=key, root="./")
 
-        return self._once(f"{page.filter.group} {key} {paint}", node, page, write)
+        return self._cached(f"{page.filter.group} {key} {paint}", node, page, render)
 
-    def _once(
-        self, kind: str, node: NodeReport, page: pages.NodesPage, write: Callable[[], str]
+    def _cached(
+        self, kind: str, node: NodeReport, page: pages.NodesPage, render: Callable[[], str]
     ) -> Markup:
-        if page.filter.namespace or any(card.uuid not in page.meant for card in node.cards):
-            return Markup(write())  # noqa: S704 -- Jinja has escaped it
+        if page.filter.namespace or any(card.uuid not in page.selected for card in node.cards):
+            return Markup(render())  # noqa: S704 -- Jinja has escaped it
         kept = self._kept.get((kind, node.name))
         if kept is None or kept[0] is not node:
-            kept = node, Markup(write())  # noqa: S704 -- the same
+            kept = node, Markup(render())  # noqa: S704 -- Jinja has escaped it
             self._kept[kind, node.name] = kept
         return kept[1]
 
     def forget(self, edition: Edition) -> None:
-        """Drop the nodes that have gone."""
+        """Clear the cache if it has too many nodes that are gone."""
         if len(self._kept) > _KINDS * len(edition.since):
             self._kept.clear()
 
 
 _KINDS = 1 + len(MapColor) * len(MapGrouping)
-"""In which most nodes are kept: the row, and marks of each paint in each division."""
+"""Cached kinds of markup of a node: its row, and a mark for each color and grouping."""
 
 
 def plain_bar(share: int) -> Markup:
-    """Return a bar of one part."""
+    """Return a bar with one part."""
     return Markup(
         '<svg class="bar" aria-hidden="true" viewBox="0 0 100 8" preserveAspectRatio="none">'
         '<rect class="held" width="{}" height="8"/></svg>'

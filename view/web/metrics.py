@@ -9,19 +9,19 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics(ServerMetrics):
-    """Every metric of one process."""
+    """All metrics of one process."""
 
     def __init__(self) -> None:
         super().__init__(_PREFIX, tls=False)
         self._requests = Counter(
             f"{_PREFIX}requests",
-            "Requests answered, by route and HTTP status.",
+            "HTTP requests, by route and status.",
             ["route", "status"],
             registry=self.registry,
         )
         self._editions = Histogram(
             f"{_PREFIX}edition_duration_seconds",
-            "Time to make one picture of the cluster.",
+            "Time to make one edition of the cluster.",
             buckets=_BUCKETS,
             registry=self.registry,
         )
@@ -30,6 +30,6 @@ class Metrics(ServerMetrics):
         """Count a request."""
         self._requests.labels(route, str(status)).inc()
 
-    def made(self, seconds: float) -> None:
-        """Count one picture of the cluster, and how long it took."""
+    def count_edition(self, seconds: float) -> None:
+        """Count one edition of the cluster and its duration."""
         self._editions.observe(seconds)

@@ -1,4 +1,4 @@
-"""What each page shows: reports cut down to a visitor's choice. Pure; templates write it."""
+"""What each page shows: reports filtered by the user's choices. Pure; templates render it."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,26 +18,26 @@ from view.web.card_map import divide
 from view.web.editions import Edition
 from view.web.figures import Total, memory
 from view.web.filters import PAGE, CardFilter, Filter, in_order
-from view.web.summary import attention, grouped, what_is_wrong, where_is_room, who_waits
+from view.web.summary import attention, free_panel, grouped, pending_panel, problems_panel
 
 MOST_ATTENTION = 100
-"""Rows of the table of pods that wait or are not well."""
+"""Rows of the list of pending, failing and refused pods."""
 
-MOST_VERDICTS = 20
-"""Nodes of one reason whose cards a pod's page shows."""
+MOST_FITS = 20
+"""Nodes with the same reason of which a pod's page shows the cards."""
 
 CardsOfNode = tuple[NodeReport, tuple[CardReport, ...]]
 
 
 class NodesPage:
-    """The page of nodes, or what changed of it."""
+    """The page of nodes, or its changes."""
 
     def __init__(self, edition: Edition, chosen: Filter) -> None:
-        """Cut an edition down to what a visitor chose."""
+        """Apply the user's choices to an edition."""
         report = edition.report
         kept = _kept(report.nodes, chosen)
-        # Of cards of one kind the answers are no others than of all.
-        answered = (
+        # The summary does not change if only cards of one kind are shown.
+        summarized = (
             _kept(report.nodes, replace(chosen, show=CardFilter.ALL)) if chosen.show else kept
         )
         pods = attention(report, chosen)
@@ -45,13 +45,13 @@ class NodesPage:
         denied = [each for each in report.denied if chosen.finds(each.namespace, each.name)]
         self.edition, self.filter = edition, chosen
         self.shown = [node for node, _ in kept[chosen.start : chosen.start + PAGE]]
-        self.meant = {card.uuid for _, cards in kept for card in cards}
+        self.selected = {card.uuid for _, cards in kept for card in cards}
         self.map = divide(kept, chosen.group)
         self.total = Total(kept)
         self.all_cards = sum(len(node.cards) for node in report.nodes)
-        self.wrong = what_is_wrong(report, answered, groups, chosen)
-        self.room = where_is_room(answered, chosen)
-        self.waits = who_waits(groups)
+        self.problems = problems_panel(report, summarized, groups, chosen)
+        self.free = free_panel(summarized, chosen)
+        self.pending = pending_panel(groups)
         most = None if chosen.every else MOST_ATTENTION
         listed = (
             [PodGroup((pod,)) for each in groups for pod in each.pods] if chosen.every else groups
@@ -73,17 +73,17 @@ def _kept(nodes: Iterable[NodeReport], chosen: Filter) -> list[CardsOfNode]:
 
 
 class FitGroup(NamedTuple):
-    """Nodes about which the same is to be said of a pod."""
+    """Nodes on which a pod fits, or does not fit for the same reason."""
 
     reason: str
     fits: bool
     nodes: tuple[NodeFit, ...]
 
 
-def verdicts(story: PodExplanation) -> tuple[FitGroup, ...]:
-    """Return the nodes that were considered, those where the pod fits first."""
+def fit_groups(explanation: PodExplanation) -> tuple[FitGroup, ...]:
+    """Group the candidate nodes by reason, those on which the pod fits first."""
     groups: dict[tuple[bool, str], list[NodeFit]] = {}
-    for each in story.nodes:
+    for each in explanation.nodes:
         groups.setdefault((not each.fits, each.reason), []).append(each)
     return tuple(
         FitGroup(reason, not misfits, tuple(nodes))
@@ -92,21 +92,21 @@ def verdicts(story: PodExplanation) -> tuple[FitGroup, ...]:
 
 
 class Blocks:
-    """How large memory blocks are."""
+    """Sizes of memory blocks."""
 
     def __init__(self, nodes: Iterable[NodeReport]) -> None:
-        """Take the nodes of the cluster."""
+        """Read the sizes from the nodes."""
         self._sizes = {node.name: node.memory_block for node in nodes if node.memory_block}
-        everywhere = set(self._sizes.values())
-        self._common = everywhere.pop() if len(everywhere) == 1 else 0
+        sizes = set(self._sizes.values())
+        self._common = sizes.pop() if len(sizes) == 1 else 0
 
     def size(self, node: str) -> int:
-        """Return the bytes of a block on a node, or on all where it is the same; else 0."""
+        """Return the bytes of a block on a node; else the size common to all nodes; else 0."""
         return self._sizes.get(node, self._common)
 
 
 def requests_of(pod: PodReport, size: int = 0) -> str:
-    """Write what a pod asks for as its author does; the *size* of blocks is 0 where unknown."""
+    """Format the request of a pod; *size* is the bytes of a block, 0 if unknown."""
     cores = sum(each.cores for each in pod.containers)
     blocks = sum(each.blocks for each in pod.containers)
     text = count_of(cores, "core") + (f", {blocks_text(blocks, size)}" if blocks else "")
@@ -114,13 +114,13 @@ def requests_of(pod: PodReport, size: int = 0) -> str:
 
 
 def blocks_text(blocks: int, size: int) -> str:
-    """Write memory blocks, and how much that is where it is known."""
+    """Format memory blocks, with GiB if the size of a block is known."""
     text = count_of(blocks, "block")
     return f"{text} ({memory(blocks * size)})" if blocks and size else text
 
 
 def shade(holder: Holder, namespace: str) -> str:
-    """Return further classes of a holder: whose namespace was not chosen, and who is uncertain."""
+    """Return CSS classes of a holder: other namespace, unconfirmed, hidden pod."""
     other = " other" if namespace and holder.namespace != namespace else ""
-    sure = holder.source in {Provenance.RECORDED, Provenance.UNSEEN}
-    return other + ("" if sure else " unsure") + (" unseen" if not holder.pod else "")
+    confirmed = holder.source in {Provenance.RECORDED, Provenance.UNSEEN}
+    return other + ("" if confirmed else " unsure") + (" unseen" if not holder.pod else "")

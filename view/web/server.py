@@ -2,7 +2,8 @@
 
 One worker, because the model is in memory. HTTP without TLS: browsers reach the page through a
 tunnel of the API server, ``kubectl port-forward`` or ``kubectl proxy``, which has both TLS and the
-rights of whoever opened it. Pages are made on threads; streams of events wait on the event loop.
+permissions of the user who opened it. Pages are rendered on threads; streams of events wait on the
+event loop.
 """
 
 import os
@@ -23,9 +24,9 @@ from view.web.settings import Settings
 
 _USER_AGENT = "gpu-turnstile-view"
 _THREADS = 16
-_LARGEST_BODY = 1024  # nothing that is served reads one
+_LARGEST_BODY = 1024  # no route reads a body
 _CONNECTIONS = 800
-"""Of browsers that keep one between two requests; each stream has one more."""
+"""Connections that browsers keep open between requests; each stream needs one more."""
 _QUICK = ("/healthz", "/readyz", "/events")
 
 
@@ -41,7 +42,7 @@ def serve(settings: Settings) -> None:
 
 
 def connection_of(settings: Settings) -> ClusterConnection:
-    """Return a client of the API server; nothing is asked yet.
+    """Return a client of the API server; no request is sent yet.
 
     Raises:
         SettingsError: the credentials cannot be used.
@@ -72,7 +73,7 @@ class PageServer(server.GunicornServer):
         )
 
     def load(self) -> Wsgi:
-        """Make the application and start its threads; runs in the worker, after the fork."""
+        """Build the application and start its threads; runs in the worker, after the fork."""
         settings = self._settings
         feed = Feed(settings.streams, contact=lambda: contact(live.freshness, time()))
         connection = connection_of(settings)
@@ -102,6 +103,6 @@ class PageServer(server.GunicornServer):
         )
 
     def end(self) -> None:
-        """End the streams and stop following the cluster; as often as one likes."""
+        """End the streams and stop following the cluster; may be called again."""
         if self._live is not None:
             self._live.stop()

@@ -1,4 +1,4 @@
-"""The settings of the page: each field with its flag, checked once at the start."""
+"""The settings of the page: each field with its flag, checked at the start."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _SHARED = "GPU_TURNSTILE"
 
 
 def _read(flag: str, parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Make what reads the value of a flag, or refuses it with a reason."""
+    """Wrap a parser of a flag: its errors name the flag."""
 
     def read(value: Any) -> Any:
         try:
@@ -35,7 +35,7 @@ def _read(flag: str, parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One running page: what the flags of ``python -m view serve`` say."""
+    """The flags of ``python -m view serve``."""
 
     port: int = setting(
         default=8480,
@@ -44,7 +44,7 @@ class Settings:
     )
     host: str = setting(
         default="127.0.0.1",
-        help="Address to listen on. There is no login: whoever reaches it sees everything.",
+        help="Address to listen on. There is no authentication: anyone who reaches it sees all.",
     )
     hosts: Hosts = setting(
         "allowed-host",
@@ -52,8 +52,8 @@ class Settings:
         parse=_read("allowed-host", Hosts),
         multiple=True,
         envvar=f"{PREFIX}_ALLOWED_HOSTS",
-        help="A further name by which browsers ask, such as the API server's behind kubectl proxy; "
-        "*.example.org is every name below it. Addresses, localhost and the Service are known.",
+        help="A further allowed host name, such as the API server's behind kubectl proxy; "
+        "*.example.org is every name below it. Addresses, localhost and the Service are allowed.",
     )
     kubeconfig: Path | None = setting(
         default=None,
@@ -76,31 +76,32 @@ class Settings:
     dashboard: Dashboard = setting(
         default="",
         parse=_read("dashboard", Dashboard),
-        help="URL to which a pod's page leads, such as a dashboard of Grafana; {namespace}, {pod}, "
-        "{node} and {owner} are filled in.",
+        help="URL of a dashboard to link from a pod's page, for example in Grafana; {namespace}, "
+        "{pod}, {node} and {owner} are filled in.",
     )
     prometheus: Prometheus | None = setting(
         default=None,
         parse=_read("prometheus", Prometheus),
         prefix=_SHARED,
         metavar="URL",
-        help="A Prometheus that scrapes the agents, such as http://prometheus.monitoring:9090. It "
-        "is asked who held and wasted in the last day.  [default: only what is held and used now]",
+        help="URL of a Prometheus that scrapes the agents, for example "
+        "http://prometheus.monitoring:9090: adds the usage of the last day.  "
+        "[default: only current usage]",
     )
     pool_labels: tuple[str, ...] = setting(
         "pool-label",
         default=POOL_LABELS,
         multiple=True,
         envvar=f"{PREFIX}_POOL_LABELS",
-        help="The first of these labels that a node has names its pool.",
+        help="The first of these labels that a node has is its pool.",
     )
     agents: str = setting(
         "agent-namespace",
         default=AGENT_NAMESPACE,
-        help="Where gpu-turnstile's agents run, which are asked what containers use.",
+        help="Namespace of gpu-turnstile's agents, which measure usage.",
     )
     streams: int = setting(
         default=64,
         type=click.IntRange(1, 1000),
-        help="Browsers that are told of changes at the same time; further ones ask now and then.",
+        help="Browsers that receive updates at the same time; further ones poll.",
     )

@@ -1,4 +1,4 @@
-"""The three questions with which people come: what is wrong, where is room, who waits. Pure."""
+"""The summary of the page: problems, free cards, pending pods. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from view.model.words import count_of
 from view.web.filters import CardFilter, Filter, is_of_kind
 
 MOST = 3
-"""Lines of one answer."""
+"""Lines of one panel."""
 
 WRONG_STAGES = (Stage.FAILING, Stage.REFUSED, Stage.FAILED)
 
@@ -18,65 +18,69 @@ Cards = Sequence[tuple[NodeReport, Sequence[CardReport]]]
 
 
 class SummaryLine(NamedTuple):
-    """One line of an answer."""
+    """One line of a panel."""
 
-    text: Annotated[str, "in words."]
+    text: Annotated[str, "the text."]
     query: Annotated[
-        str, "of the page that shows more of it; empty where that is the pod's page."
+        str, "parameters of the page with details; empty if that is the pod's page."
     ] = ""
-    pod: Annotated[PodReport | None, "of which it is; ``None`` where it is of cards."] = None
+    pod: Annotated[PodReport | None, "the pod that it is about; ``None`` if it is about cards."] = (
+        None
+    )
 
 
 class SummaryPanel(NamedTuple):
-    """The answer to one question."""
+    """One panel: a number, its first lines, and how many more there are."""
 
     number: int
     lines: tuple[SummaryLine, ...]
     more: int
 
 
-def _answer(count: int, lines: Sequence[SummaryLine]) -> SummaryPanel:
+def _panel(count: int, lines: Sequence[SummaryLine]) -> SummaryPanel:
     return SummaryPanel(count, tuple(lines[:MOST]), max(len(lines) - MOST, 0))
 
 
 def attention(report: ClusterReport, chosen: Filter) -> list[PodReport]:
-    """Return the pods that wait or are not well."""
+    """Return the pending, failing, refused and failed pods."""
     return [
         pod
         for pod in report.pods
-        if pod.stage in (*WRONG_STAGES, Stage.WAITING)
+        if pod.stage in (*WRONG_STAGES, Stage.PENDING)
         and not pod.replaced
         and chosen.finds(pod.namespace, pod.name, pod.owner)
     ]
 
 
 def grouped(pods: Iterable[PodReport]) -> list[PodGroup]:
-    """Return pods by stage, owner and cause: those that are not well first, then the oldest."""
+    """Group pods by stage, owner and reason; pending pods come last."""
     pods = tuple(pods)
     return [
         group
-        for stage in (*WRONG_STAGES, Stage.WAITING)
+        for stage in (*WRONG_STAGES, Stage.PENDING)
         for group in group_pods([pod for pod in pods if pod.stage is stage])
     ]
 
 
-def what_is_wrong(
+def problems_panel(
     report: ClusterReport, shown: Cards, groups: Sequence[PodGroup], chosen: Filter
 ) -> SummaryPanel:
-    """Count nodes, cards, pods and workloads that are not well."""
+    """Count nodes, cards, pods and workloads with problems."""
     query = chosen.query(show=CardFilter.WRONG)
-    away = Counter(node.problem for node, _ in shown if node.problem)
-    sick = Counter(card.unhealthy for _, cards in shown for card in cards if card.unhealthy)
-    over = sum(card.overbooked for _, cards in shown for card in cards)
+    unavailable = Counter(node.problem for node, _ in shown if node.problem)
+    unhealthy = Counter(card.unhealthy for _, cards in shown for card in cards if card.unhealthy)
+    overcommitted = sum(card.overbooked for _, cards in shown for card in cards)
     denied = [each for each in report.denied if chosen.finds(each.namespace, each.name)]
-    wrong = [group for group in groups if group.pods[0].stage is not Stage.WAITING]
-    lines = [SummaryLine(f"{count_of(n, 'node')}: {why}", query) for why, n in away.most_common()]
+    wrong = [group for group in groups if group.pods[0].stage is not Stage.PENDING]
+    lines = [
+        SummaryLine(f"{count_of(n, 'node')}: {why}", query) for why, n in unavailable.most_common()
+    ]
     lines += [
         SummaryLine(f"{count_of(n, 'card')} unhealthy: {why}", query)
-        for why, n in sick.most_common()
+        for why, n in unhealthy.most_common()
     ]
-    if over:
-        lines.append(SummaryLine(f"{count_of(over, 'card')} held by more than there is", query))
+    if overcommitted:
+        lines.append(SummaryLine(f"{count_of(overcommitted, 'card')} overcommitted", query))
     lines += [
         SummaryLine(
             f"{group.name} {group.pods[0].stage.value}: {group.pods[0].why}", pod=group.pods[0]
@@ -85,16 +89,18 @@ def what_is_wrong(
     ]
     lines += [
         SummaryLine(
-            f"{each.kind} {each.namespace}/{each.name}: its pods are denied: {each.message}"
+            f"{each.kind} {each.namespace}/{each.name}: pod creation denied: {each.message}"
         )
         for each in denied
     ]
     pods = sum(len(group.pods) for group in wrong)
-    return _answer(away.total() + sick.total() + over + pods + len(denied), lines)
+    return _panel(
+        unavailable.total() + unhealthy.total() + overcommitted + pods + len(denied), lines
+    )
 
 
-def where_is_room(shown: Cards, chosen: Filter) -> SummaryPanel:
-    """Count whole cards that are free, and say of each model what there is."""
+def free_panel(shown: Cards, chosen: Filter) -> SummaryPanel:
+    """Count wholly free cards, with one line for each model."""
     whole: Counter[str] = Counter()
     some: Counter[str] = Counter()
     largest: dict[str, int] = {}
@@ -106,19 +112,19 @@ def where_is_room(shown: Cards, chosen: Filter) -> SummaryPanel:
                 largest[card.model] = max(largest.get(card.model, 0), card.cores_free)
     lines = [
         SummaryLine(
-            f"{model}: {whole[model]} whole, {some[model] - whole[model]} more with room; "
-            f"up to {largest[model]} cores on one",
+            f"{model}: {whole[model]} whole, {some[model] - whole[model]} more with free cores; "
+            f"up to {largest[model]} cores on one card",
             chosen.query(model=model, show=CardFilter.ROOM),
         )
         for model in sorted(some, key=lambda each: (-whole[each], -some[each], each))
     ]
-    return _answer(whole.total(), lines)
+    return _panel(whole.total(), lines)
 
 
-def who_waits(groups: Sequence[PodGroup]) -> SummaryPanel:
-    """Count the pods that wait; the oldest first."""
-    waiting = [group for group in groups if group.pods[0].stage is Stage.WAITING]
+def pending_panel(groups: Sequence[PodGroup]) -> SummaryPanel:
+    """Count the pending pods; the oldest first."""
+    pending = [group for group in groups if group.pods[0].stage is Stage.PENDING]
     lines = [
-        SummaryLine(f"{group.name}: {group.pods[0].why}", pod=group.pods[0]) for group in waiting
+        SummaryLine(f"{group.name}: {group.pods[0].why}", pod=group.pods[0]) for group in pending
     ]
-    return _answer(sum(len(group.pods) for group in waiting), lines)
+    return _panel(sum(len(group.pods) for group in pending), lines)

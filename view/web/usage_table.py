@@ -1,4 +1,4 @@
-"""The page of who holds and who wastes: in which order, and the same as CSV. Pure."""
+"""The rows of the usage page: their order, and the same as CSV. Pure."""
 
 import csv
 import io
@@ -11,10 +11,10 @@ from view.web.figures import utc
 from view.web.filters import Parameters
 
 MOST = 200
-"""Rows of the table."""
+"""Rows of the table on the page."""
 
 _COLUMNS = (
-    *("namespace", "owner", "pod", "held_cards", "used_cards", "waiting_cards"),
+    *("namespace", "owner", "pod", "held_cards", "used_cards", "pending_cards"),
     *("held_card_hours", "measured_card_hours", "idle_card_hours", "seen_since", "seen_until"),
     "seen_seconds",
 )
@@ -22,19 +22,19 @@ _FORMULA = ("=", "+", "-", "@")
 
 
 class UsageOrder(StrEnum):
-    """By which column, the most first."""
+    """The column by which rows are sorted, the largest amount first."""
 
     IDLE = "idle"
     HELD = "held"
     SHARE = "share"
     NOW = "now"
-    WAITING = "waiting"
+    PENDING = "pending"
     NAME = "name"
 
 
 @dataclass(frozen=True, slots=True)
 class UsageSelection(Parameters):
-    """What is added up, of which namespace, in which order, and whether to the end."""
+    """The user's choices for the usage page."""
 
     by: GroupBy = GroupBy.NAMESPACE
     namespace: str = ""
@@ -43,7 +43,7 @@ class UsageSelection(Parameters):
 
 
 def in_order(rows: Iterable[UsageRow], sort: UsageOrder) -> list[UsageRow]:
-    """Return rows sorted; those of which nothing is known come last."""
+    """Sort rows; those with unknown amounts come last."""
 
     def key(each: UsageRow) -> tuple[object, ...]:
         first = {
@@ -51,10 +51,10 @@ def in_order(rows: Iterable[UsageRow], sort: UsageOrder) -> list[UsageRow]:
             UsageOrder.HELD: each.held_hours,
             UsageOrder.SHARE: each.idle_share,
             UsageOrder.NOW: each.held,
-            UsageOrder.WAITING: each.waiting,
+            UsageOrder.PENDING: each.pending,
             UsageOrder.NAME: 0.0,
         }[sort]
-        rest = (each.idle_hours, each.held_hours, each.held, each.waiting)
+        rest = (each.idle_hours, each.held_hours, each.held, each.pending)
         amounts = () if sort is UsageOrder.NAME else (first, *rest)
         known = (-1.0 if amount is None else amount for amount in amounts)
         return (*(-amount for amount in known), each.namespace, each.owner, each.pod)
@@ -63,14 +63,14 @@ def in_order(rows: Iterable[UsageRow], sort: UsageOrder) -> list[UsageRow]:
 
 
 def as_csv(rows: Iterable[UsageRow], history: History) -> str:
-    """Write all rows as a table; what is not known is empty."""
+    """Format all rows as CSV; unknown amounts are empty."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(_COLUMNS)
     seen = (utc(history.at and history.at - DAY), utc(history.at), round(history.seen))
     for each in rows:
         names = (_plain(text) for text in (each.namespace, each.owner, each.pod))
-        now = (each.held, each.used, each.waiting)
+        now = (each.held, each.used, each.pending)
         amounts = (*now, each.held_hours, each.measured_hours, each.idle_hours)
         rounded = ("" if amount is None else round(amount, 3) for amount in amounts)
         writer.writerow((*names, *rounded, *seen))
@@ -78,5 +78,5 @@ def as_csv(rows: Iterable[UsageRow], history: History) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text that no spreadsheet takes for a formula."""
+    """Escape text that a spreadsheet would take for a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text

@@ -1,4 +1,4 @@
-"""Our annotations on pods: changes at creation and binding, warnings of supplied ones."""
+"""Our annotations on pods: changes at creation and binding, warnings if a manifest has them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from contract.stamps import OrderStamp
 
 
 def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the annotations of a pod or a template; empty when unreadable."""
+    """Return the annotations of a pod or a template; empty if they are not a mapping."""
     metadata = pod.get("metadata")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     return annotations if isinstance(annotations, dict) else {}
@@ -17,7 +17,7 @@ def annotations_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
 def changes_at_create(
     given: Mapping[str, Any], names: Names, order_stamp: OrderStamp
 ) -> dict[str, str | None]:
-    """Return the changes to a new GPU pod: values, or ``None`` to remove."""
+    """Return the changes to a new GPU pod's annotations: values, or ``None`` to remove."""
     changes: dict[str, str | None] = {
         names.predicate_time: str(order_stamp.time_ns),
         names.admission_order: order_stamp.encode(),
@@ -30,10 +30,10 @@ def changes_at_create(
 
 
 def changes_without_gpus(given: Mapping[str, Any], names: Names) -> dict[str, str | None]:
-    """Return the changes to a new pod without GPUs, often a copy of a GPU pod.
+    """Return the changes to the annotations of a new pod without GPUs, often a GPU pod's copy.
 
-    The annotations of Bindings alone are no reason for a change: every copy of a running
-    pod has them.
+    A pod with only the annotations of a Binding is left unchanged: every copy of a running pod
+    has them.
     """
     dropped = _only_on_gpu_pods(given, names)
     if not dropped:
@@ -60,13 +60,13 @@ def about_supplied(
         given: the annotations.
         names: resources and annotations.
         path: prefix of ``metadata`` in paths.
-        only_dropped: leave out those that will be overwritten.
+        only_dropped: do not warn of annotations that will be overwritten.
     """
-    written = _stamps(names)
+    stamps = _stamps(names)
     for key in sorted(given):
         if _is_written_later(key, names):
             yield f"{path}metadata.annotations[{key}]: dropped, gpu-turnstile writes it"
-        elif key in written and not only_dropped:
+        elif key in stamps and not only_dropped:
             yield f"{path}metadata.annotations[{key}]: overwritten, gpu-turnstile writes it"
 
 
@@ -78,11 +78,11 @@ def about_dropped(
     Args:
         changes: its result.
         names: resources and annotations.
-        stamped: leave out the stamps, they are from our earlier call.
+        stamped: do not warn of the stamps: an earlier call of ours wrote them.
     """
-    left_out = _stamps(names) if stamped else ()
-    for key in sorted(changes.keys() - left_out):
-        yield f"metadata.annotations[{key}]: dropped, the pod asks for no GPU"
+    skipped = _stamps(names) if stamped else ()
+    for key in sorted(changes.keys() - skipped):
+        yield f"metadata.annotations[{key}]: dropped, the pod requests no GPU"
 
 
 def _stamps(names: Names) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""Verdicts: the decision about one object, with errors, patch and warnings."""
+"""The decision about one object: errors, patch and warnings."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Any
 from common.text import cut
 from contract.errors import FieldError
 
-# kubectl prints each warning on a line of its own, and the API server starts to cut
-# at 256 characters each and 4096 in all.
+# kubectl prints one line for each warning. The API server cuts a warning at 256 characters, and
+# all of them at 4096.
 _LONGEST_WARNING = 120
 _MOST_WARNINGS = 10
 _LONGEST_NAME = 40
@@ -22,9 +22,9 @@ class Decision:
     """The decision about one object.
 
     Attributes:
-        errors: reasons to deny the object; without any it is allowed.
+        errors: reasons to deny the object; it is allowed if there are none.
         patch: changes to the object.
-        warnings: for its author; see :func:`bounded`.
+        warnings: lines for the object's author; see :func:`bounded`.
     """
 
     errors: tuple[FieldError, ...] = ()
@@ -33,24 +33,24 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
-        """Whether the object may pass."""
+        """Whether the object is allowed."""
         return not self.errors
 
     @property
     def label(self) -> str:
-        """One word for logs and metrics."""
+        """The decision as one word, for logs and metrics."""
         if self.errors:
             return "denied"
         return "patched" if self.patch else "allowed"
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules broken, each once, sorted."""
+        """The rules that the object breaks, each once, sorted."""
         return tuple(sorted({error.rule for error in self.errors}))
 
 
 def bounded(warnings: Iterable[str]) -> tuple[str, ...]:
-    """Bound number and length of warnings; the last one counts those left out."""
+    """Limit number and length of warnings; if some are left out, the last one counts them."""
     lines = [_one_line(each) for each in warnings]
     if len(lines) > _MOST_WARNINGS:
         more = len(lines) - (_MOST_WARNINGS - 1)

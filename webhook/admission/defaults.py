@@ -1,4 +1,4 @@
-"""What the webhook fills in where an author left it out: memory, scheduler, RuntimeClass."""
+"""Fields that the webhook fills in if a pod's author left them out: memory, scheduler, class."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from webhook.admission.options import AdmissionOptions, DefaultMemory
 from webhook.admission.patches import set_value
 
 _DEFAULT_SCHEDULER = "default-scheduler"
-"""What an API server fills in where a pod names no scheduler, before it asks any webhook."""
+"""The API server fills this in if a pod names no scheduler, before it calls any webhook."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class AdjustedPod:
     """A pod, or a pod template, with the memory that its containers can get.
 
     Attributes:
-        pod: the object with the memory adjusted; the given one when nothing was.
-        patch: the same as operations on the given object.
-        warnings: one for each container.
+        pod: the object with its memory adjusted; the original one if nothing was.
+        patch: the adjustment as operations on the original object.
+        warnings: one for each adjusted container.
     """
 
     pod: Mapping[str, Any]
@@ -35,24 +35,25 @@ class AdjustedPod:
 def adjust_memory(
     pod: Mapping[str, Any], *, names: Names, options: AdmissionOptions
 ) -> AdjustedPod:
-    """Fill in the memory of shares that name none, and lower that of whole cards to what they have.
+    """Set the memory of shares that name none; lower the memory of whole cards to what they have.
 
-    A share gets its part of the largest card, ``cores / 100`` of ``options.largest_card``, rounded
-    down, so that shares of 100 cores together always fit one such card; at least one block. A
-    whole card has all its memory, and gpu-manager did not read what was asked for beside it: more
-    than ``options.largest_card`` a card would fit none, ever. It is written as an author would
-    have: in ``limits``, and in ``requests`` where the API server has made them from the
-    limits already. What cannot be read stays as it is.
+    A share gets memory in proportion to its cores: ``cores / 100`` of ``options.largest_card``,
+    rounded down, so that shares of 100 cores together always fit one such card; at least one
+    block. A container with whole cards has all their memory, and gpu-manager ignored the memory
+    requested beside them. More than ``options.largest_card`` for each card would never fit.
+
+    The memory is written as an author would write it: in ``limits``, and in ``requests`` if the
+    API server has already copied the limits there. Unreadable fields stay as they are.
 
     Args:
-        pod: with a ``spec``, as decoded JSON, possibly hostile; is not changed.
+        pod: with a ``spec``, as decoded JSON, possibly hostile; it is not changed.
         names: resources.
         options: the operator's.
     """
     if not options.largest_card:
         return AdjustedPod(pod)
     demand, errors = read_pod_demand(pod.get("spec"), names)
-    refused = any(each.rule != "share-without-memory" for each in errors)
+    denied = any(each.rule != "share-without-memory" for each in errors)
     spec: Any = pod.get("spec")
     lists: dict[str, list[Any]] = {}
     patch: list[Operation] = []
@@ -60,10 +61,10 @@ def adjust_memory(
     for container in demand.containers:
         field = "containers" if container.kind is ContainerKind.MAIN else "initContainers"
         resources = spec[field][container.index]["resources"]
-        found = _other_memory(container.demand, resources, names, options)
-        if found is None or (refused and not container.demand.is_share):
+        adjusted = _adjusted_blocks(container.demand, resources, names, options)
+        if adjusted is None or (denied and not container.demand.is_share):
             continue
-        blocks, told = found
+        blocks, reason = adjusted
         filled = dict(resources)
         for listing in ("limits", "requests"):
             if isinstance(resources.get(listing), Mapping):
@@ -73,35 +74,35 @@ def adjust_memory(
         if field not in lists:  # once: a pod may have thousands of containers
             lists[field] = list(spec[field])
         lists[field][container.index] = {**spec[field][container.index], "resources": filled}
-        warnings.append(f"container {short(container.name)}: {told}")
+        warnings.append(f"container {short(container.name)}: {reason}")
     if not patch:
         return AdjustedPod(pod)
     return AdjustedPod({**pod, "spec": {**spec, **lists}}, tuple(patch), tuple(warnings))
 
 
-def _other_memory(
+def _adjusted_blocks(
     demand: Demand, resources: Mapping[str, Any], names: Names, options: AdmissionOptions
 ) -> tuple[int, str] | None:
-    """Return the blocks that a container gets and why, where they are not those it asks for."""
+    """Return the blocks that a container gets and why; ``None`` if it gets those it requests."""
     largest = options.largest_card
     if demand.is_share:
         proportional = options.default_memory is DefaultMemory.PROPORTIONAL
         if not proportional or _names_memory(resources, names):
             return None
         blocks = max(1, demand.cores * largest // CORES_PER_CARD)
-        given = "1 block" if blocks == 1 else f"{blocks} blocks"
-        return blocks, f"no memory: gets {given}, {demand.cores}% of the largest card ({largest})"
+        count = "1 block" if blocks == 1 else f"{blocks} blocks"
+        return blocks, f"no memory: gets {count}, {demand.cores}% of the largest card ({largest})"
     if not demand.cores or demand.most_per_card(Resource.MEMORY) <= largest:
         return None
     blocks = demand.cards * largest
-    return blocks, f"memory {demand.memory} is more than {blocks}, all that its whole cards have"
+    return blocks, f"memory {demand.memory} lowered to {blocks}, all that its whole cards have"
 
 
 def choose_scheduler(spec: Mapping[str, Any], name: str) -> tuple[Operation, ...]:
-    """Return the change that gives a pod another scheduler than the default one.
+    """Return the change that replaces a pod's default scheduler.
 
-    Whether its author wrote ``default-scheduler`` cannot be told: the API server fills it in
-    (``SetDefaults_PodSpec``) before it asks webhooks.
+    An explicit ``default-scheduler`` is replaced too: the API server fills in this name
+    (``SetDefaults_PodSpec``) before it calls webhooks, so both cases look the same.
     """
     given = spec.get("schedulerName")
     if not name or name == given or given not in (None, "", _DEFAULT_SCHEDULER):
@@ -113,8 +114,8 @@ def choose_runtime_class(spec: Mapping[str, Any], name: str) -> tuple[Operation,
     """Return the change that gives a RuntimeClass to a pod that names none.
 
     The API server's own plugin ``RuntimeClass`` runs again after a webhook changed the pod:
-    it adds the overhead and the node selector of the class. An empty name is no name that
-    could be meant: the API server refuses it.
+    it adds the overhead and the node selector of the class. A pod with an empty name is not
+    changed: the API server rejects it.
     """
     if not name or spec.get("runtimeClassName") is not None:
         return ()

@@ -1,4 +1,4 @@
-"""The operator's choices on which decisions depend."""
+"""The operator's options that decisions depend on."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from webhook.admission.privileged import Privileged
 
 
 class DefaultMemory(StrEnum):
-    """The treatment of a share whose author left the memory out."""
+    """What happens to a share without memory."""
 
     REFUSE = "refuse"
     PROPORTIONAL = "proportional"
@@ -15,14 +15,15 @@ class DefaultMemory(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionOptions:
-    """The operator's choices.
+    """The operator's options.
 
     Attributes:
-        largest_card: memory blocks of the largest card; 0 when unknown.
-        default_memory: for shares without memory; ``PROPORTIONAL`` needs *largest_card*.
-        scheduler_name: of the scheduler for GPU pods that name none; empty for none.
-        runtime_class: RuntimeClass for GPU pods that name none; empty for none.
-        privileged: GPU pods with a privileged container.
+        largest_card: memory blocks of the largest card; 0 if unknown.
+        default_memory: what to do with shares without memory; ``PROPORTIONAL`` needs
+            *largest_card*.
+        scheduler_name: scheduler for GPU pods that name none; empty to set none.
+        runtime_class: RuntimeClass for GPU pods that name none; empty to set none.
+        privileged: what to do with GPU pods that have a privileged container.
     """
 
     largest_card: int = 0
@@ -33,4 +34,4 @@ class AdmissionOptions:
 
 
 DEFAULTS = AdmissionOptions()
-"""The choices of an operator who made none."""
+"""The options if the operator sets none."""

@@ -1,4 +1,4 @@
-"""JSON patches (RFC 6902) of annotations and fields. The only importer of ``jsonpatch`` here.
+"""JSON patches (RFC 6902) of annotations and fields. Only this module imports ``jsonpatch``.
 
 A patch is built from its operations and not by comparing two documents: the changes are
 known, and a comparison costs half of the time that a whole review may take.
@@ -21,52 +21,52 @@ def patch_annotations(
 ) -> tuple[Operation, ...]:
     """Build the operations that make *changes* to the annotations of an object.
 
-    Only keys in *changes* are read, so nothing else can be touched, and the content of
-    other annotations costs no time. Missing parents are added; ``null`` counts as missing,
-    because "add" replaces an existing value. Removals come first, then all other
-    operations, both sorted by key, with at most one operation for each key.
+    Only keys in *changes* are read: no other annotation can be changed, or costs time. Missing
+    parents are added; ``null`` counts as missing, because "add" replaces an existing value.
+    Removals come first, then all other operations, both sorted by key, with at most one operation
+    for each key.
 
     Args:
-        metadata: the object's ``metadata``; ``None`` when it has none. Its
-            ``annotations``, when there are any, must be a mapping.
+        metadata: the object's ``metadata``; ``None`` if it has none. Its ``annotations``, if
+            there are any, must be a mapping.
         changes: annotation to its new value, or to ``None`` to remove it.
     """
-    there = None if metadata is None else metadata.get("annotations")
-    if there is None:
-        written = {key: value for key, value in sorted(changes.items()) if value is not None}
-        if not written:
+    existing = None if metadata is None else metadata.get("annotations")
+    if existing is None:
+        added = {key: value for key, value in sorted(changes.items()) if value is not None}
+        if not added:
             return ()
         if metadata is None:
-            return (_operation("add", "/metadata", {"annotations": written}),)
-        return (_operation("add", "/metadata/annotations", written),)
-    removed: list[Operation] = []
-    written_ones: list[Operation] = []
+            return (_operation("add", "/metadata", {"annotations": added}),)
+        return (_operation("add", "/metadata/annotations", added),)
+    removals: list[Operation] = []
+    writes: list[Operation] = []
     for key, value in sorted(changes.items()):
         if value is None:
-            if key in there:
-                removed.append({"op": "remove", "path": _path(key)})
-        elif key not in there:
-            written_ones.append(_operation("add", _path(key), value))
-        elif not _is_text(there[key], value):
-            written_ones.append(_operation("replace", _path(key), value))
-    return (*removed, *written_ones)
+            if key in existing:
+                removals.append({"op": "remove", "path": _path(key)})
+        elif key not in existing:
+            writes.append(_operation("add", _path(key), value))
+        elif not _equals_text(existing[key], value):
+            writes.append(_operation("replace", _path(key), value))
+    return (*removals, *writes)
 
 
 def set_value(steps: tuple[str | int, ...], value: str) -> Operation:
     """Return the operation that adds a field, or replaces it ("add" does both).
 
     Args:
-        steps: the way to the field from the root; all but the last are there.
+        steps: path from the root to the field; all steps but the last must exist.
         value: its new value.
     """
     return _operation("add", _pointer(steps), value)
 
 
 def encode_patch(operations: Sequence[Operation]) -> bytes:
-    """Write a patch as JSON.
+    """Encode a patch as JSON.
 
     Raises:
-        jsonpatch.JsonPatchException: an operation is none of RFC 6902.
+        jsonpatch.JsonPatchException: an operation is invalid by RFC 6902.
     """
     _check(tuple((each["op"], each["path"], "value" in each) for each in operations))
     return _dumps(operations).encode("ascii")
@@ -74,10 +74,10 @@ def encode_patch(operations: Sequence[Operation]) -> bytes:
 
 @lru_cache(maxsize=256)
 def _check(operations: tuple[tuple[str, str, bool], ...]) -> None:
-    """Let the library check a patch; nearly all patches differ by their values alone.
+    """Check a patch with the library, without its values: nearly all patches differ only in these.
 
     Raises:
-        jsonpatch.JsonPatchException: an operation is none of RFC 6902.
+        jsonpatch.JsonPatchException: an operation is invalid by RFC 6902.
     """
     JsonPatch(
         [
@@ -101,6 +101,6 @@ def _pointer(steps: tuple[str | int, ...]) -> str:
     return path
 
 
-def _is_text(found: object, wanted: str) -> bool:
-    # Nothing but text is compared: a hostile object may hold anything.
+def _equals_text(found: object, wanted: str) -> bool:
+    # Only text is compared: a hostile object may contain values of any type.
     return isinstance(found, str) and found == wanted

@@ -1,4 +1,4 @@
-"""The verdict on a new pod: validated, stamped, cleared of copied stamps."""
+"""The decision about a new pod: validate it, stamp it, remove stamps copied from another pod."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,13 +18,13 @@ from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory, choose_runtime_class, choose_scheduler
 from webhook.admission.options import DEFAULTS, AdmissionOptions
 from webhook.admission.patches import patch_annotations
-from webhook.admission.reviews import Review, pass_unread
+from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
 from webhook.admission.warnings import about_environment, advise
 
 _SECOND = 10**9
-_REINVOKED_WITHIN = 60 * _SECOND
-"""Longer than any request may take with all its webhooks."""
+_LONGEST_REQUEST = 60 * _SECOND
+"""More time than any request takes with all its webhooks."""
 
 
 def mutate_pod(
@@ -34,14 +34,14 @@ def mutate_pod(
     stamp: Callable[[], OrderStamp],
     options: AdmissionOptions = DEFAULTS,
 ) -> Decision:
-    """Answer a review sent to ``/mutate/pods``.
+    """Decide a review sent to ``/mutate/pods``.
 
-    Only the creation of a core/v1 pod is decided. Anything else means that the
-    webhook configuration sends too much: allowed, with a warning that says so.
+    Only the creation of a core/v1 pod is checked. Anything else means that the webhook
+    configuration sends too much: it is allowed, with a warning about that.
     """
-    known = review.target.parts in {("", "v1", "pods", ""), ("", "v1", "Pod", "")}
-    if review.operation != "CREATE" or not known or review.object is None:
-        return pass_unread(review, "gpu-turnstile decides only CREATE of v1/pods here")
+    is_pod = review.target.parts in {("", "v1", "pods", ""), ("", "v1", "Pod", "")}
+    if review.operation != "CREATE" or not is_pod or review.object is None:
+        return allow_unchecked(review, "gpu-turnstile checks only CREATE of v1/pods here")
     return decide_pod(
         review.object,
         names=names,
@@ -66,23 +66,23 @@ def decide_pod(
         options: the operator's.
 
     Returns:
-        Every error, or the patch with the stamps and what the pod left out. For a pod without
-        GPUs, the patch that removes annotations of GPU pods; empty when there are none.
+        All errors; without errors, the patch with the stamps and the fields that the pod left out.
+        For a pod without GPUs, the patch that removes annotations of GPU pods, if it has any.
     """
     adjusted = adjust_memory(pod, names=names, options=options)
     found = read_pod(adjusted.pod, names, privileged=options.privileged)
     if found is None:
-        return _drop_ours(pod, names=names, stamp=stamp)
-    demand, errors, warned = found
+        return _drop_our_annotations(pod, names=names, stamp=stamp)
+    demand, errors, warnings = found
     if errors:
         return Decision(errors=errors)
     if not demand:
-        dropped = _drop_ours(pod, names=names, stamp=stamp)
-        return replace(dropped, warnings=bounded((*warned, *dropped.warnings)))
+        dropped = _drop_our_annotations(pod, names=names, stamp=stamp)
+        return replace(dropped, warnings=bounded((*warnings, *dropped.warnings)))
     given = annotations_of(pod)
     order_stamp = stamp()
     changes = changes_at_create(given, names, order_stamp)
-    # Those of our own earlier call are not the user's.
+    # After an earlier call of ours the stamps are not the author's: no warning of them.
     ours = _is_reinvocation(given, names, order_stamp)
     return Decision(
         patch=(
@@ -93,7 +93,7 @@ def decide_pod(
         ),
         warnings=bounded(
             (
-                *warned,
+                *warnings,
                 *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card),
                 *about_environment(pod.get("spec"), demand),
@@ -103,15 +103,15 @@ def decide_pod(
     )
 
 
-def _drop_ours(
+def _drop_our_annotations(
     pod: Mapping[str, Any], *, names: Names, stamp: Callable[[], OrderStamp]
 ) -> Decision:
-    """Remove annotations by which a pod without GPUs would look like a GPU pod."""
+    """Remove annotations that would make a pod without GPUs look like a GPU pod."""
     given = annotations_of(pod)
     changes = changes_without_gpus(given, names)
     if not changes:
         return Decision()
-    # Another webhook may have removed the request after our first call: the stamps are ours then.
+    # If another webhook removed the GPU request after our first call, the stamps are ours.
     ours = _is_reinvocation(given, names, stamp())
     return Decision(
         patch=patch_annotations(pod.get("metadata"), changes),
@@ -122,9 +122,9 @@ def _drop_ours(
 def _is_reinvocation(given: Mapping[str, Any], names: Names, order_stamp: OrderStamp) -> bool:
     """Return whether the three annotations are from an earlier call for the same request.
 
-    The API server calls again when another webhook changed the pod. Nothing marks the
-    second call, but stamps that agree and are seconds old were hardly copied by hand.
-    It decides about warnings only: the stamps are overwritten either way.
+    The API server calls again if another webhook changed the pod. Nothing marks the second call,
+    but consistent stamps that are only seconds old were hardly copied by hand. The result affects
+    only warnings: the stamps are overwritten either way.
     """
     time, order = given.get(names.predicate_time), given.get(names.admission_order)
     if given.get(names.gpu_assigned) != "false":
@@ -135,7 +135,7 @@ def _is_reinvocation(given: Mapping[str, Any], names: Names, order_stamp: OrderS
         earlier = OrderStamp.decode(order)
         return (
             decode_time(time) == earlier.time_ns
-            and 0 <= order_stamp.time_ns - earlier.time_ns < _REINVOKED_WITHIN
+            and 0 <= order_stamp.time_ns - earlier.time_ns < _LONGEST_REQUEST
         )
     except InvalidStamp:
         return False

@@ -9,7 +9,7 @@ from webhook.admission.decision import short
 
 
 class Privileged(StrEnum):
-    """The treatment of GPU pods with a privileged container."""
+    """What happens to GPU pods with a privileged container."""
 
     WARN = "warn"
     DENY = "deny"
@@ -20,13 +20,14 @@ def check_privileged(
 ) -> tuple[tuple[FieldError, ...], tuple[str, ...]]:
     """Return an error or a warning for each privileged container of a GPU pod.
 
-    The device plugin names the devices of one card, and the runtime gives a privileged container
-    all that the host has. That holds for every container of the pod, whichever asks for the GPU.
+    The device plugin returns the device nodes of one card, but the runtime gives a privileged
+    container all devices of the host. This applies to every container of the pod, also to those
+    that request no GPU.
 
     Args:
         spec: a pod spec as decoded JSON, possibly hostile.
-        treatment: the operator's choice.
-        path: the spec's place in its object, for the paths of errors.
+        treatment: the operator's option.
+        path: path of the spec in its object, for the paths of errors.
     """
     found = tuple(_privileged(spec))
     if treatment is Privileged.WARN:
@@ -38,8 +39,8 @@ def check_privileged(
         FieldError(
             f"{path}.{where}.securityContext.privileged",
             FieldFault.INVALID,
-            "a privileged container sees every card of its node, and this cluster allows none "
-            "beside GPUs: leave it out",
+            "a privileged container sees every card of its node, and this cluster denies it in "
+            "GPU pods: remove it",
             "privileged",
             "true",
         )
@@ -48,7 +49,7 @@ def check_privileged(
 
 
 def _privileged(spec: object) -> Iterator[tuple[str, str]]:
-    """Yield the place in the spec and the name of each privileged container."""
+    """Yield the path in the spec and the name of each privileged container."""
     for field, index, container in walk_containers(spec):
         context, name = container.get("securityContext"), container.get("name")
         if isinstance(context, dict) and context.get("privileged") is True:

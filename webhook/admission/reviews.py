@@ -16,7 +16,7 @@ from webhook.admission.patches import encode_patch
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 LARGEST_BODY = 8 * 2**20
-"""The API server takes objects up to 3 MiB, and a review holds the object up to twice."""
+"""The API server accepts objects up to 3 MiB, and a review contains the object up to twice."""
 
 _LONGEST_UID = 128
 _LONGEST_OPERATION = 16
@@ -24,13 +24,13 @@ _LONGEST_OPERATION = 16
 
 @dataclass(frozen=True, slots=True)
 class ReviewedResource:
-    """The kind of the reviewed object; parts that the request left out are empty.
+    """The resource and kind of the reviewed object; parts that the request lacks are empty.
 
     Attributes:
         group: API group, empty for core.
         version: API version.
-        resource: plural name such as ``pods``; empty when only the kind was given.
-        kind: such as ``Pod``; empty when only the resource was given.
+        resource: plural name such as ``pods``; empty if the request has only the kind.
+        kind: such as ``Pod``; empty if the request has only the resource.
         subresource: such as ``binding``; empty for the object itself.
     """
 
@@ -42,7 +42,7 @@ class ReviewedResource:
 
     @property
     def parts(self) -> tuple[str, str, str, str]:
-        """Group, version, resource (or the kind where only that was given), and subresource."""
+        """Group, version, resource (the kind if the request has only that), and subresource."""
         return self.group, self.version, self.resource or self.kind, self.subresource
 
     def __str__(self) -> str:
@@ -55,14 +55,14 @@ class Review:
     """The request of an AdmissionReview.
 
     Attributes:
-        uid: of the request; the answer repeats it.
-        target: the kind of the object.
+        uid: UID of the request; the response repeats it.
+        target: resource and kind of the object.
         operation: CREATE, UPDATE, DELETE or CONNECT.
-        namespace: of the object; empty for cluster-wide ones.
-        name: of the object; empty when the API server generates one.
+        namespace: the object's; empty for cluster-wide objects.
+        name: the object's; empty if the API server generates it.
         dry_run: whether nothing will be stored.
-        object: as decoded JSON; ``None`` when the operation has none.
-        old_object: the object it replaces; ``None`` when there was none.
+        object: the object as decoded JSON; ``None`` if the operation has none.
+        old_object: the object that is replaced; ``None`` if there is none.
     """
 
     uid: str
@@ -76,10 +76,10 @@ class Review:
 
 
 def decode_review(body: bytes) -> Review:
-    """Read the request out of a body.
+    """Read the request from a body.
 
     Raises:
-        BadRequest: the body is no AdmissionReview v1 with a request in it.
+        BadRequest: the body is not an AdmissionReview v1 with a request.
     """
     try:
         document = decode_strictly(body)
@@ -118,31 +118,31 @@ def decode_review(body: bytes) -> Review:
     )
 
 
-def pass_unread(review: Review, rule: str) -> Decision:
-    """Let pass what the webhook configuration should not have sent, with a warning that says so."""
-    what = f"{cut(review.operation, _LONGEST_OPERATION)} of {review.target}"
-    return Decision(warnings=bounded([f"{rule}: {what} passed unread"]))
+def allow_unchecked(review: Review, rule: str) -> Decision:
+    """Allow a review that the webhook configuration should not send, with a warning about that."""
+    sent = f"{cut(review.operation, _LONGEST_OPERATION)} of {review.target}"
+    return Decision(warnings=bounded([f"{rule}: {sent} is allowed unchecked"]))
 
 
-def encode_review(review: Review, verdict: Decision) -> bytes:
-    """Write the answer to *review*."""
-    response: dict[str, Any] = {"uid": review.uid, "allowed": verdict.allowed}
-    if verdict.errors:
-        response["status"] = _status(review, verdict.errors)
-    if verdict.patch:
+def encode_review(review: Review, decision: Decision) -> bytes:
+    """Encode the response to *review*."""
+    response: dict[str, Any] = {"uid": review.uid, "allowed": decision.allowed}
+    if decision.errors:
+        response["status"] = _status(review, decision.errors)
+    if decision.patch:
         response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(encode_patch(verdict.patch)).decode("ascii")
-    if verdict.warnings:
-        response["warnings"] = list(verdict.warnings)
-    answer = {"apiVersion": API_VERSION, "kind": KIND, "response": response}
-    return _ENCODER.encode(answer).encode("ascii")
+        response["patch"] = base64.b64encode(encode_patch(decision.patch)).decode("ascii")
+    if decision.warnings:
+        response["warnings"] = list(decision.warnings)
+    document = {"apiVersion": API_VERSION, "kind": KIND, "response": response}
+    return _ENCODER.encode(document).encode("ascii")
 
 
 def _status(review: Review, errors: tuple[FieldError, ...]) -> dict[str, Any]:
-    """Build the status of a denial like the API server's own (``errors.NewInvalid``).
+    """Build the status of a denial like the API server does (``errors.NewInvalid``).
 
-    ``kubectl`` shows the causes, one a line, and not the message; events, controllers
-    and older clients show the message.
+    ``kubectl`` shows the causes, each on a line, and not the message. Events, controllers and
+    older clients show the message.
     """
     return {
         "status": "Failure",
@@ -176,14 +176,14 @@ def _own_name(obj: Mapping[str, Any] | None) -> str:
 _CAUSES = {FieldFault.INVALID: "FieldValueInvalid", FieldFault.REQUIRED: "FieldValueRequired"}
 
 
-# Made once: json.dumps makes another for every call that has options.
+# Made once: json.dumps with options makes a new encoder at each call.
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def _decode_target(request: Mapping[str, Any]) -> ReviewedResource:
     resource, kind = (_mapping(request, field) for field in ("resource", "kind"))
     if not resource and not kind:
-        _refuse("request.resource", None, "say what is reviewed")
+        _refuse("request.resource", None, "the resource or the kind of the reviewed object")
     given, path = (resource, "request.resource") if resource else (kind, "request.kind")
     return ReviewedResource(
         group=_text(given, "group", path=path),

@@ -1,4 +1,4 @@
-"""The paths that reviews are sent to, and the decision that answers each."""
+"""The paths that reviews are sent to, and the function that decides the reviews of each."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,11 +19,11 @@ Routes: TypeAlias = Mapping[str, Callable[[Review], Decision]]
 def make_routes(
     *, names: Names, stamp: Callable[[], OrderStamp], options: AdmissionOptions = DEFAULTS
 ) -> Routes:
-    """Return the decision of each path.
+    """Return the function that decides reviews, by path.
 
     Args:
         names: resources and annotations.
-        stamp: returns the next order stamp, unique to this process.
+        stamp: returns the next order stamp, unique across processes.
         options: the operator's.
     """
     return {

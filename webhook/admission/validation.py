@@ -1,4 +1,4 @@
-"""Validation of a pod or a pod template: its GPU requests, and every error in them."""
+"""Validation of a pod or a pod template: its GPU requests, and all errors in them."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ from webhook.admission.privileged import Privileged, check_privileged
 
 
 class ReadPod(NamedTuple):
-    """A pod, or the template of one, as far as it is about GPUs.
+    """The GPU requests of a pod or a pod template, and what is wrong with them.
 
     Attributes:
         demand: the requests that can be read.
-        errors: everything that is wrong.
-        warnings: about resources that are not ours and privileged containers.
+        errors: reasons to deny it.
+        warnings: about misspelt resources of other domains, and privileged containers.
     """
 
     demand: PodDemand
@@ -34,29 +34,29 @@ def read_pod(
     path: str = "",
     privileged: Privileged = Privileged.WARN,
 ) -> ReadPod | None:
-    """Read a pod, or the template of one: both have ``metadata`` and ``spec``.
+    """Read a pod or a pod template: both have ``metadata`` and ``spec``.
 
     Args:
         pod: as decoded JSON, possibly hostile.
         names: the resource names to read.
         path: prefix of ``metadata`` and ``spec`` in paths.
-        privileged: the operator's choice.
+        privileged: the operator's option.
 
     Returns:
-        ``None`` when it requests no GPU.
+        The result; ``None`` if the pod requests no GPU and names no misspelt resource.
     """
-    demand, wrong = read_pod_demand(pod.get("spec"), names, path=f"{path}spec")
+    demand, errors = read_pod_demand(pod.get("spec"), names, path=f"{path}spec")
     misspelt, warnings = find_misspelt(pod.get("spec"), names, path=f"{path}spec")
-    if not demand and not wrong:
+    if not demand and not errors:
         return ReadPod(demand, misspelt, warnings) if misspelt or warnings else None
-    about = (*_check_metadata(pod.get("metadata"), path), *_check_wishes(pod, names, path))
+    in_metadata = (*_check_metadata(pod.get("metadata"), path), *_check_wishes(pod, names, path))
     denied, warned = check_privileged(pod.get("spec"), privileged, path=f"{path}spec")
-    return ReadPod(demand, (*about, *wrong, *misspelt, *denied), (*warnings, *warned))
+    return ReadPod(demand, (*in_metadata, *errors, *misspelt, *denied), (*warnings, *warned))
 
 
 def _check_wishes(pod: Mapping[str, Any], names: Names, path: str) -> Iterator[FieldError]:
-    _, wrong = read_wishes(annotations_of(pod), names, path=path)
-    yield from wrong
+    _, errors = read_wishes(annotations_of(pod), names, path=path)
+    yield from errors
 
 
 def _check_metadata(metadata: object, path: str) -> Iterator[FieldError]:

@@ -1,7 +1,7 @@
-"""The verdict on a workload: the rules for its pods, applied to its pod template.
+"""The decision about a workload: its pod template must follow the rules for pods.
 
-Without it a Deployment that can never run is accepted, and the reason appears only as an
-event on one of its ReplicaSets.
+Without this check a Deployment that can never run is accepted, and the reason appears only in an
+Event of one of its ReplicaSets.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from webhook.admission.annotations import about_supplied, annotations_of
 from webhook.admission.decision import Decision, bounded
 from webhook.admission.defaults import adjust_memory
 from webhook.admission.options import DEFAULTS, AdmissionOptions
-from webhook.admission.reviews import Review, pass_unread
+from webhook.admission.reviews import Review, allow_unchecked
 from webhook.admission.validation import read_pod
 from webhook.admission.warnings import about_environment, advise
 
@@ -33,24 +33,24 @@ _BY_NAME = {
     for (group, version, *names), steps in _TEMPLATES.items()
     for name in names
 }
-"""The path to the template, by plural and by kind: a request may leave out one of them."""
+"""The path to the template, by plural and by kind: a request may lack one of them."""
 
 
 def validate_workload(
     review: Review, *, names: Names, options: AdmissionOptions = DEFAULTS
 ) -> Decision:
-    """Answer a review sent to ``/validate/workloads``.
+    """Decide a review sent to ``/validate/workloads``.
 
     Args:
-        review: CREATE or UPDATE of one of the kinds above; anything else means that the
-            webhook configuration sends too much: allowed, with a warning that says so.
+        review: CREATE or UPDATE of one of the kinds above. Anything else means that the webhook
+            configuration sends too much: it is allowed, with a warning about that.
         names: resources and annotations.
         options: the operator's.
     """
     group, version, name, subresource = review.target.parts
     steps = None if subresource else _BY_NAME.get((group, version, name))
     if steps is None or review.operation not in ("CREATE", "UPDATE") or review.object is None:
-        return pass_unread(review, "gpu-turnstile knows no pod template there")
+        return allow_unchecked(review, "gpu-turnstile checks only objects with a pod template here")
     return decide_workload(review.object, review.old_object, steps, names=names, options=options)
 
 
@@ -64,12 +64,12 @@ def decide_workload(
 ) -> Decision:
     """Decide about a workload.
 
-    An update is denied only for new errors. Older ones, from before the webhook was
-    installed, must not block scaling to zero or a controller's status.
+    An update is denied only for new errors. Errors that the old workload has too, from before the
+    webhook was installed, must not block scaling to zero or a controller's status.
 
     Args:
         new: the workload as decoded JSON, possibly hostile.
-        old: the one it replaces; ``None`` when it is created.
+        old: the workload that it replaces; ``None`` if it is created.
         steps: path to the template.
         names: resources and annotations.
         options: the operator's.
@@ -80,17 +80,17 @@ def decide_workload(
     found = read_pod(adjusted.pod, names, path=path, privileged=options.privileged)
     if found is None:
         return Decision()
-    demand, errors, warned = found
+    demand, errors, read_warnings = found
     if set(errors) - set(_errors(old, steps, names, path, options)):
         return Decision(errors=errors)
-    before = (*(f"as before, its pods are refused: {each}" for each in errors), *warned)
+    warnings = (*(f"its pods are denied, as before: {each}" for each in errors), *read_warnings)
     if not demand:
-        return Decision(warnings=bounded(before))
+        return Decision(warnings=bounded(warnings))
     given = annotations_of(template)
     return Decision(
         warnings=bounded(
             (
-                *before,
+                *warnings,
                 *adjusted.warnings,
                 *advise(demand, given, names=names, largest_card=options.largest_card, path=path),
                 *about_environment(template.get("spec"), demand),
@@ -101,7 +101,7 @@ def decide_workload(
 
 
 def _template(workload: Mapping[str, Any] | None, steps: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return the template; empty where a field is no mapping, which the API server refuses."""
+    """Return the template; empty if a field is not a mapping (the API server rejects that)."""
     found: object = workload
     for step in steps:
         found = found.get(step) if isinstance(found, Mapping) else None

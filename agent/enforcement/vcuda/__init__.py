@@ -1,7 +1,7 @@
-"""What Tencent's vcuda-controller talks to: its files and its registration service.
+"""Enforcement by Tencent's vcuda-controller: its files and its registration service.
 
-Here belong: the bytes of ``vcuda.config`` and ``pids.config`` (pure), the service on a
-container's ``vcuda.sock``, and who may use it.
+Here belong the bytes of ``vcuda.config`` and ``pids.config`` (pure), the service on a container's
+``vcuda.sock``, and the checks of its clients.
 
-Banned: decisions about who gets what. What a container says of itself is not believed.
+Banned: decisions about allocations, and trust in a container's own claims.
 """

@@ -1,10 +1,10 @@
-"""Enforcement by Tencent's vcuda-controller: a directory for each container at ``/etc/vcuda``.
+"""The enforcer for vcuda-controller: a directory for each container, mounted at ``/etc/vcuda``.
 
-The directory is named when a container's cores are allocated, filled when the container
-that starts is proven, and completed when that container registers at the socket in it.
+The directory is made when a container's cores are allocated, filled when its start is proven, and
+completed when the container registers at the socket in it.
 
-It is named with all core places, of whole cards too: a container that finds vcuda-controller's
-libraries in its driver directory cannot do without the file that says there is no limit.
+Containers with whole cards get one, too: their driver directory has vcuda-controller's libraries,
+which need the file that sets no limit.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ _RUNTIME_WITHIN = 2.0
 
 
 Entitled = Callable[[str, str], Entitlement | None]
-"""What a container may use, by its pod's UID and its name; ``None`` while nobody knows."""
+"""Returns the entitlement of a container by pod UID and name; ``None`` while it is not known."""
 
 
 class Vcuda:
     """Implements :class:`agent.allocator.outcomes.Enforcer`."""
 
-    def __init__(  # noqa: PLR0913 -- what the virtual manager needs of the node, by keyword
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         state_dir: Path,
@@ -60,14 +60,15 @@ class Vcuda:
         refresh_seconds: float = 10.0,
         patience: float = 2.0,
     ) -> None:
-        """Put the parts together; nothing is made and nothing runs yet.
+        """Create the parts; no file is made and nothing runs yet.
 
-        The host must have *state_dir* at the same path. The processes of registered containers
-        are listed anew every *refresh_seconds*. The rest is as in :class:`VirtualManager`.
+        The host must have *state_dir* at the same path. The lists of registered containers'
+        processes are updated every *refresh_seconds*. The rest is as in :class:`VirtualManager`.
         """
         self._runtime = runtime
         self._dirs = ContainerDirs(state_dir / "tickets")
-        # Every agent has its own: gRPC unlinks a path when its server stops, whoever listens there.
+        # A new name for each agent: a stopping gRPC server unlinks its path, even if another
+        # server listens there.
         self._upstream = state_dir / "vcuda" / f"server-{secrets.token_hex(4)}.sock"
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._budget = budget or ConnectionBudget.affordable(files)
@@ -88,13 +89,13 @@ class Vcuda:
         self._server: VcudaServer | None = None
         self._stop = threading.Event()
         self._lists = threading.Thread(target=self._keep_listed, name="vcuda-pids", daemon=True)
-        # A directory and its socket change together.
+        # Held while a directory and its socket change.
         self._lock = threading.Lock()
 
     # --- running -------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Clean up after an agent that was killed, listen at every container's socket, and serve.
+        """Clean up after a killed agent, listen at every container's socket, and serve.
 
         Raises:
             EnforcementError: the state directory cannot be used.
@@ -103,7 +104,7 @@ class Vcuda:
             self._dirs.clean()
             remove_dead(self._upstream.parent, ["server*.sock"])
             found = self._dirs.all()
-            try:  # last of what may fail: it is opened again then, and there may be one server
+            try:  # after the other steps that may fail: ``open`` is retried, with a single server
                 self._server = VcudaServer(
                     self._manager.register, self._upstream, threads=self._budget.overall
                 )
@@ -113,22 +114,28 @@ class Vcuda:
             for each in found:
                 try:
                     self._listen(each.digest)
-                except EnforcementError as error:  # it is tried again when its container starts
-                    log.error("not listening", extra={"ticket": each.digest, "reason": str(error)})
+                except EnforcementError as error:  # retried when its container starts
+                    log.error(
+                        "cannot listen for a container",
+                        extra={"directory": each.digest, "reason": str(error)},
+                    )
         for at in self._sockets.sockets():
             try:
                 self._manager.registrations.recover(at)
-            except EnforcementError as error:  # its containers register again when they restart
-                log.error("not recovered", extra={"ticket": at.digest, "reason": str(error)})
+            except EnforcementError as error:  # the containers register again if they restart
+                log.error(
+                    "registrations not recovered",
+                    extra={"directory": at.digest, "reason": str(error)},
+                )
         self._lists.start()
 
     @property
     def alive(self) -> bool:
-        """Whether what ``open`` started still runs."""
+        """Whether the threads that ``open`` started still run."""
         return self._sockets.alive and self._lists.is_alive()
 
     def close(self) -> None:
-        """Stop serving; the directories stay, for containers outlive the agent."""
+        """Stop serving; the directories stay, since containers outlive the agent."""
         self._stop.set()
         self._sockets.stop()
         if self._server is not None:
@@ -145,7 +152,7 @@ class Vcuda:
     def prepare_allocation(
         self, ref: ContainerRef, ids: frozenset[str], grant: Grant
     ) -> ContainerEdits:
-        """ContainerEdits with the directory of core places; memory places carry nothing."""
+        """Return the mount of the directory for a grant of cores; no edits for memory."""
         if grant.resource is not Resource.CORE:
             return ContainerEdits()
         with self._lock:
@@ -153,53 +160,53 @@ class Vcuda:
         return ContainerEdits(mounts=(Mount(MOUNT_PATH, str(made.files)),))
 
     def prepare_start(self, ids: frozenset[str], entitlement: Entitlement | None) -> None:
-        """Fill the directory of core places for the container that starts."""
+        """Fill the directory of these core slots for the container that starts."""
         with self._lock:
             if entitlement is not None:
                 self._dirs.ensure(ids, entitlement.ref.pod)
             elif self._dirs.find(ids) is None:
                 raise EnforcementError(
-                    "state-dir: the directory of this container's limits is gone, and it is not "
-                    "known yet whose it is: it is tried again"
+                    "state-dir: the directory of this container's limits is missing, and its owner "
+                    "is not known yet: the start will be retried"
                 )
             self._listen(digest_of(ids), lambda folder: self._manager.prepare(folder, entitlement))
 
     def identify_starting(self, candidates: Sequence[Entitlement]) -> Entitlement:
-        """Take the first that has not yet ended well, by the container runtime's word.
+        """Return the first candidate that has not ended successfully in the container runtime.
 
-        Where that cannot be had, the last: it is the one that stays.
+        If the runtime is unavailable, return the last candidate: it runs longest.
         """
         uid = candidates[0].uid
         try:
             ended = self._runtime.succeeded(uid, within=_RUNTIME_WITHIN) if uid else frozenset()
         except Unavailable as error:
-            log.warning("who starts is guessed", extra={"uid": uid, "reason": str(error)})
+            log.warning("starting container guessed", extra={"uid": uid, "reason": str(error)})
             return candidates[-1]
         left = [each for each in candidates if each.ref.container not in ended]
         return left[0] if left else candidates[-1]
 
     def prune(self, pods: Collection[PodId]) -> None:
-        """Remove the directories of other pods than these; what cannot be is left for later."""
+        """Remove all directories except those of *pods*; failures are retried at the next call."""
         with self._lock:
             try:
                 kept = {each.digest for each in self._dirs.prune(pods)}
             except EnforcementError as error:
-                log.warning("directories stay", extra={"reason": str(error)})
+                log.warning("container directories not removed", extra={"reason": str(error)})
                 return
             for each in self._sockets.sockets():
                 if each.digest not in kept:
                     self._sockets.close(each.digest)
 
     def _listen(self, digest: str, first: Callable[[int], None] = lambda _folder: None) -> None:
-        """Listen at a container's socket, after *first* in its directory; the lock is held."""
+        """Call *first* with a container's directory, then listen there; the lock is held."""
         with contextlib.ExitStack() as held:
             folder = self._dirs.open(digest)
             held.callback(os.close, folder)
             first(folder)
-            held.pop_all()  # the descriptor is the server's from here on
+            held.pop_all()  # from here on the server closes the descriptor
         try:
             self._sockets.open(digest, folder)
         except OSError as error:
             raise EnforcementError(
-                f"state-dir: cannot listen for this container: {error.strerror or 'no answer'}"
+                f"state-dir: cannot listen for this container: {error.strerror or error}"
             ) from error

@@ -1,12 +1,12 @@
-"""Whether a container may register: what is proven of it, and what it says of itself.
+"""Decides whether a container may register: compares proven facts with the request's claims.
 
-A request is worth nothing as evidence. Who registers is told by its connection (the process),
-the process's cgroup (the container), the container runtime (name and pod) and the agent's record
-(what that container holds). What the request says of itself must not contradict any of it; each
-part may be empty.
+A request proves nothing. The client is identified by its connection (the process), the process's
+cgroup (the container), the container runtime (name and pod) and the agent's snapshot (the devices
+that the container holds). The request's claims must not contradict any of these; each claim may be
+empty.
 
-No I/O here. Each check returns or raises :class:`Forbidden`, whose text is for the log: a
-container is told nothing of it.
+No I/O here. Each check returns or raises :class:`Forbidden`; its text is for the log, and a
+container does not get it.
 """
 
 import re
@@ -29,20 +29,20 @@ class Forbidden(Exception):
 
 
 class NotYet(Exception):
-    """The agent does not know yet what this container may use."""
+    """The entitlement of this container is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedIdentity:
-    """What a request says of its sender; each part may be empty."""
+    """The claims of a request about its sender; each may be empty."""
 
     bus_id: str = ""
     pod_uid: str = ""
     container_name: str = ""
     container_id: str = ""
 
-    def shown(self) -> dict[str, str]:
-        """Return them for the log: cut, since they are a stranger's."""
+    def log_fields(self) -> dict[str, str]:
+        """Return log fields, cut to a safe length, since the values are not trusted."""
         return {
             "pod_uid": self.pod_uid[:_SHOWN],
             "container": self.container_name[:_SHOWN],
@@ -52,15 +52,15 @@ class ClaimedIdentity:
 
 
 def is_container_id(text: str) -> bool:
-    """Whether a text may be the name of a container's folder."""
+    """Return whether a text may be the name of a container's folder."""
     return _CONTAINER_ID.match(text) is not None
 
 
 def aliases(container_id: str) -> frozenset[str]:
-    """Return the IDs by which a container may call itself.
+    """Return the IDs that a container may claim.
 
-    Under CRI-O with the cgroupfs driver the real client takes the prefix for a part of it, and
-    then reads the directory that is named so.
+    Under CRI-O with the cgroupfs driver the real client takes the prefix as a part of the ID, and
+    then reads the directory with that name.
     """
     return frozenset({container_id, f"crio-{container_id}"})
 
@@ -77,28 +77,28 @@ def check_container(ref: ContainerCgroup | None, claims: ClaimedIdentity) -> Con
 
 
 def check_runtime(ref: ContainerCgroup, info: ContainerInfo | None) -> ContainerInfo:
-    """Compare what the runtime says of a container with its cgroup."""
+    """Compare the runtime's data of a container with its cgroup."""
     if info is None:
-        raise Forbidden("the container runtime does not know its container")
+        raise Forbidden("the container runtime has no such container")
     if ref.pod_uid not in {None, info.pod_uid}:
-        raise Forbidden(f"its cgroup is of pod {ref.pod_uid}, the runtime says {info.pod_uid}")
+        raise Forbidden(f"its pod is {ref.pod_uid} by its cgroup, {info.pod_uid} by the runtime")
     if not _LABEL.match(info.name):
         raise Forbidden(f"its container's name is not a DNS label: {info.name!r}")
     return info
 
 
-def check_record(entitlement: Entitlement, info: ContainerInfo) -> None:
-    """Check that the record's entry, found by pod and name, is this container's."""
+def check_entitlement(entitlement: Entitlement, info: ContainerInfo) -> None:
+    """Check that an entitlement, found by pod and name, is this container's."""
     pod, name = entitlement.ref.pod, entitlement.ref.container
     if entitlement.uid not in {"", info.pod_uid} or name != info.name:
-        raise Forbidden(f"the record has {pod} {name} in its place")
+        raise Forbidden(f"these devices are held by {pod} {name}")
 
 
 def check_claims(claims: ClaimedIdentity, info: ContainerInfo, bus_ids: Collection[str]) -> None:
-    """Compare the rest of what is claimed.
+    """Compare the remaining claims.
 
-    A card that the container holds and whose bus ID is not known has an empty one: it may be the
-    one that is claimed.
+    *bus_ids* are those of the container's cards. An empty one is not known, and may be the claimed
+    one.
     """
     if claims.pod_uid not in {"", info.pod_uid}:
         raise Forbidden(f"it claims to be of pod {claims.pod_uid[:_SHOWN]!r}")
@@ -118,11 +118,11 @@ def check_claims(claims: ClaimedIdentity, info: ContainerInfo, bus_ids: Collecti
 def folders_of(
     claims: ClaimedIdentity, ref: ContainerCgroup, info: ContainerInfo
 ) -> frozenset[str]:
-    """Return the folders that a container reads in its directory; "" is the top one.
+    """Return the folders that a container reads in its directory; "" is the directory itself.
 
-    vcuda-controller asks in two forms. Where it finds ``/etc/vcuda/vcuda.config`` it reads that,
-    registers with its pod and container name, and reads ``/etc/vcuda/pids.config``. Else it reads
-    its container ID out of its memory cgroup (so only with cgroups v1, and without a cgroup
+    vcuda-controller registers in two ways. If ``/etc/vcuda/vcuda.config`` exists, it reads that,
+    registers with its pod and container name, and reads ``/etc/vcuda/pids.config``. Otherwise it
+    takes its container ID from its memory cgroup (so only with cgroups v1, and without a cgroup
     namespace), registers with that, and reads both files in ``/etc/vcuda/<container ID>``.
     """
     folders = {ref.container_id, claims.container_id} - {""}

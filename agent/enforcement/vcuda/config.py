@@ -1,23 +1,23 @@
-"""The two files vcuda-controller reads, ``vcuda.config`` and ``pids.config``, as plain data.
+"""The two files that vcuda-controller reads, ``vcuda.config`` and ``pids.config``, as plain data.
 
-Both are C structures in the byte order of the host. What a field means is decided by how the
-library reads it (tkestack/vcuda-controller, ``include/hijack.h`` and ``src/hijack_call.c``):
+Both are C structures in the byte order of the host. The library's sources define the fields
+(tkestack/vcuda-controller, ``include/hijack.h`` and ``src/hijack_call.c``):
 
 ``enable``
-    Nothing at all is held to a limit while it is 0, memory neither: so it is 0 for whole cards.
+    0 switches off all limits, that of memory included. It is 0 for whole cards.
 ``gpu_memory``
-    What the library tells a program its card has, and what it counts the usage against.
+    The memory that the library reports to programs, and the limit of their usage.
 ``utilization``
     Percent of a card. More than 100 overflows the library's arithmetic (from 300 on, with the
-    132 multiprocessors of an H100) and may stop the program: several whole cards are 100 as
-    well.
+    132 multiprocessors of an H100) and may stop the program. So it is 100 for several whole cards,
+    too.
 ``hard_limit``, ``limit``
-    1 and 0 hold a share to ``utilization``. 0 and a percentage let it use more while the
-    rest of the card is idle; that is for shares, whole cards have all there is.
+    1 and 0 limit a share to ``utilization``. 0 and a percentage allow it more while the rest of the
+    card is idle; that is for shares, since whole cards have no limit.
 ``bus_id``
-    Of the first card. The library writes its own over it and sends that when it registers.
+    PCI bus ID of the first card. The library replaces it by its own, and registers with that.
 ``driver_version``
-    Written for tools; the library asks the kernel.
+    Written for tools; the library reads the version from the kernel.
 """
 
 import re
@@ -38,14 +38,14 @@ PIDS_NAME = "pids.config"
 """File name of the list of host PIDs whose use of the card is the container's."""
 
 MOUNT_PATH = "/etc/vcuda"
-"""Where the library looks for both."""
+"""The folder in which the library looks for both."""
 
 MOST_PIDS = 1024
-"""The library reads so many; what the others use it would count as nobody's."""
+"""The library reads so many; it does not count the use of further processes."""
 
 # char pod_uid[48]; int limit; char occupied[4044]; char container_name[FILENAME_MAX];
 # char bus_id[16]; uint64_t gpu_memory; int utilization, hard_limit, major, minor, enable;
-# aligned to 8, which is where the last four bytes come from.
+# aligned to 8 by the last four bytes.
 _LAYOUT = struct.Struct("=48si4044s4096s16sQiiiii4x")
 CONFIG_SIZE = _LAYOUT.size
 """Bytes of ``vcuda.config``: 8240."""
@@ -56,14 +56,14 @@ _DRIVER = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?:\.[0-9]+)*\Z", re.ASCII)
 
 
 class InvalidConfig(ValueError):
-    """Bytes that are no ``vcuda.config`` or ``pids.config``."""
+    """Bytes that are not a ``vcuda.config`` or ``pids.config``."""
 
 
 @dataclass(frozen=True, slots=True)
 class VcudaConfig:
     """The limits of one container; *memory* is in bytes.
 
-    *bus_id* may be empty, and *driver*, major and minor version, is zeros when not known.
+    *bus_id* may be empty. *driver* has major and minor version, or zeros if it is not known.
     """
 
     pod_uid: str
@@ -77,10 +77,10 @@ class VcudaConfig:
     enable: bool = True
 
     def encode(self) -> bytes:
-        """Write ``vcuda.config``.
+        """Return the bytes of ``vcuda.config``.
 
         Raises:
-            EnforcementError: a text does not fit its field; nothing is ever cut.
+            EnforcementError: a text is too long for its field; texts are not truncated.
         """
         return _LAYOUT.pack(
             _text("pod_uid", self.pod_uid),
@@ -97,10 +97,10 @@ class VcudaConfig:
 
 
 def decode(data: bytes) -> VcudaConfig:
-    """Read ``vcuda.config``.
+    """Parse ``vcuda.config``.
 
     Raises:
-        InvalidConfig: naming the field, the rule and the value.
+        InvalidConfig: it is invalid; the message has the field, the rule and the value.
     """
     if len(data) != CONFIG_SIZE:
         raise InvalidConfig(f"{CONFIG_NAME}: must be {CONFIG_SIZE} bytes, not {len(data)}")
@@ -119,15 +119,15 @@ def decode(data: bytes) -> VcudaConfig:
 
 
 def encode_pids(pids: Iterable[int]) -> bytes:
-    """Write ``pids.config``: ascending, as the library searches it by halves."""
+    """Return the bytes of ``pids.config``: ascending, for the library's binary search."""
     return b"".join(map(_PID.pack, sorted(set(pids))))
 
 
 def decode_pids(data: bytes) -> tuple[int, ...]:
-    """Read ``pids.config``.
+    """Parse ``pids.config``.
 
     Raises:
-        InvalidConfig: it is cut.
+        InvalidConfig: it is truncated.
     """
     if len(data) % _PID.size:
         raise InvalidConfig(
@@ -139,10 +139,10 @@ def decode_pids(data: bytes) -> tuple[int, ...]:
 def config_of(
     entitlement: Entitlement, *, bus_id: str, driver_version: str, block: int
 ) -> VcudaConfig:
-    """Return what a container may use; the module says why so.
+    """Return the limits of a container; the module's docstring has the reasons.
 
-    *bus_id* is of the first card it holds, in any of the usual forms, and *driver_version* such as
-    ``535.104.05``; both are empty when not known. *block* is in bytes.
+    *bus_id* is that of its first card, in any of the usual forms; *driver_version* is in the form
+    ``535.104.05``. Both are empty if they are not known. *block* is in bytes.
 
     Raises:
         EnforcementError: the bus id or the driver version cannot be read.
@@ -165,13 +165,13 @@ def config_of(
 
 
 def legacy_bus_id(bus_id: str) -> str:
-    """Write a PCI bus id as NVML's old structure has it: ``0000:3B:00.0``.
+    """Format a PCI bus id as in NVML's old structure: ``0000:3B:00.0``.
 
-    The field has room for 15 characters; NVML's new form, with eight digits of a domain that
-    hardly ever needs more than four, is 16. Two ids of the same device become equal text.
+    The field has 15 characters; NVML's new form has 16, since its domain has eight digits, of which
+    four are nearly always enough. Equal devices get equal texts.
 
     Raises:
-        EnforcementError: it is none, or its domain needs eight digits.
+        EnforcementError: it is not a bus id, or its domain needs eight digits.
     """
     if not bus_id:
         return ""

@@ -1,7 +1,7 @@
-"""The socket in one container's directory, and that directory, held open.
+"""The socket in one container's directory, and the open descriptor of that directory.
 
-Every path is relative to the descriptor of the directory. If another directory takes its path,
-what is written for a peer still lands where that peer connected.
+Every path is relative to the descriptor. If another directory takes the path, files for a peer are
+still written into the directory where that peer connected.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ class ContainerSocket:
     """One container's listening socket and its directory."""
 
     def __init__(self, digest: str, folder: int) -> None:
-        """Listen in *folder*, a descriptor of the directory, which is taken over.
+        """Listen in *folder*, a descriptor of the directory, which this object closes.
 
         Raises:
             OSError: a socket cannot be made there; *folder* is closed.
         """
         self.digest = digest
         self.writing = threading.Lock()
-        """Held by whoever writes what its peers read."""
+        """The lock for writing files that its peers read."""
         self.closed = False
-        """Whether the directory is lent no more."""
+        """Whether the directory's descriptor is closed."""
         self._folder = folder
         self._lock = threading.Lock()
         try:
@@ -43,20 +43,20 @@ class ContainerSocket:
             raise
 
     def listens_in(self, folder: int) -> bool:
-        """Return whether the socket in that directory is the one that was made here."""
+        """Return whether the socket in that directory is the one that this object made."""
         return _identity(folder) == self._made
 
     @contextlib.contextmanager
     def folder(self) -> Iterator[int]:
-        """Lend a descriptor of the directory; it outlives the socket.
+        """Duplicate the directory's descriptor for a ``with`` block; it outlives the socket.
 
         Raises:
-            EnforcementError: the container's devices were given to another, or no descriptors
-                are left.
+            EnforcementError: another container has the devices now, or the process has too many
+                open files.
         """
         with self._lock:
             if self.closed:
-                raise EnforcementError("this container's ticket has ended")
+                raise EnforcementError("this container's directory is not in use any more")
             try:
                 lent = os.dup(self._folder)
             except OSError as error:
@@ -73,7 +73,7 @@ class ContainerSocket:
         self.stop_lending()
 
     def stop_lending(self) -> None:
-        """Close the directory: nothing new is written for the peers."""
+        """Close the directory's descriptor: no new files are written for the peers."""
         with self._lock:
             if not self.closed:
                 self.closed = True
@@ -81,9 +81,9 @@ class ContainerSocket:
 
 
 def _listen(folder: int) -> socket.socket:
-    """Bind another name and rename it: a peer finds the old socket or the new one.
+    """Bind a temporary name and rename it, so a peer finds the old socket or the new one.
 
-    The path goes through the descriptor: a socket's path may have 107 bytes only.
+    The path is that of the descriptor in ``/proc``, since a socket's path may have only 107 bytes.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -93,7 +93,7 @@ def _listen(folder: int) -> socket.socket:
         made.bind(f"/proc/self/fd/{folder}/{_BESIDE}")
         path = os.open(_BESIDE, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
         try:
-            # To connect takes write permission on the socket; nobody may write to its folder.
+            # Connecting needs write permission on the socket; its folder is not writable.
             Path(f"/proc/self/fd/{path}").chmod(0o666)
         finally:
             os.close(path)

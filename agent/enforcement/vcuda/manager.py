@@ -1,8 +1,8 @@
-"""Registrations: identifies the container, decides whether it may register, writes its files.
+"""Registers containers: identifies the container, checks its claims, and writes its files.
 
-Who registers is told by the connection (``socket_server``), the container runtime and the
-agent's record, and what it holds must be the very devices at whose socket it came in. What of that
-must agree with what is decided in :mod:`agent.enforcement.vcuda.claims`.
+A container is identified by its connection (``socket_server``), the container runtime and the
+agent's snapshot, and it must hold the devices of the socket to which it connected. The checks are
+in :mod:`agent.enforcement.vcuda.claims`.
 """
 
 import logging
@@ -25,7 +25,7 @@ from agent.runtime.cri import ContainerInfo
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN = 0.1
+_RETRY_SECONDS = 0.1
 _RUNTIME_WITHIN = 4.0
 
 # The result for the metric, and the log message.
@@ -39,7 +39,7 @@ _FAILURES: dict[type[Exception], tuple[str, str]] = {
 class VirtualManager:
     """Registers containers and keeps their processes listed. Safe to share between threads."""
 
-    def __init__(  # noqa: PLR0913 -- everything that takes part in one decision, by keyword
+    def __init__(  # noqa: PLR0913 -- its surroundings, by keyword
         self,
         *,
         dirs: ContainerDirs,
@@ -51,13 +51,13 @@ class VirtualManager:
         on_result: Callable[[str], None],
         patience: float,
     ) -> None:
-        """Start with nobody registered.
+        """Start without registrations.
 
-        *peer* tells who is behind a connection, and *entitled* what a container may use, by its
-        pod's UID and its name. *on_result* is told of every request: ``registered``, ``refused``,
-        ``not-yet``, ``unavailable`` or ``failed``. The record of an agent that has just started is
-        waited for, for *patience* seconds: the real client asks once, and ends its program when
-        it is turned away.
+        *peer* returns the peer of a connection, and *entitled* the entitlement of a container by
+        its pod's UID and its name. *on_result* is called with the result of every request:
+        ``registered``, ``refused``, ``not-yet``, ``unavailable`` or ``failed``. A request waits
+        *patience* seconds for the snapshot of an agent that has just started: the real client tries
+        only once, and ends its program if it is refused.
         """
         self._dirs = dirs
         self._peer = peer
@@ -67,17 +67,17 @@ class VirtualManager:
         self._on_result = on_result
         self._patience = patience
         self.registrations = Registrations(dirs, processes)
-        self._never = threading.Event()
+        self._sleep_event = threading.Event()
 
-    # --- a container asks ------------------------------------------------------------------
+    # --- registration ----------------------------------------------------------------------
 
     def register(self, address: str, claims: ClaimedIdentity) -> None:
-        """Write what the container behind a connection may use, and its processes.
+        """Write the limits and the processes of the container behind a connection.
 
         Raises:
             Forbidden: it is not the container that holds these devices.
-            NotYet: nobody knows yet what it may use.
-            Unavailable: the container runtime or the kernel does not answer.
+            NotYet: its entitlement is not known yet.
+            Unavailable: the container runtime or the kernel does not respond.
             EnforcementError: the files cannot be written.
         """
         peer = self._peer(address)
@@ -90,28 +90,28 @@ class VirtualManager:
             result = "registered"
         except (Forbidden, NotYet, Unavailable) as error:
             result, message = next(
-                told for kind, told in _FAILURES.items() if isinstance(error, kind)
+                failure for kind, failure in _FAILURES.items() if isinstance(error, kind)
             )
-            log.warning(message, extra=_told(peer, claims, error))
+            log.warning(message, extra=_log_fields(peer, claims, error))
             raise
         except EnforcementError as error:
-            log.error("registration failed", extra=_told(peer, claims, error))
+            log.error("registration failed", extra=_log_fields(peer, claims, error))
             raise
         finally:
             self._on_result(result)
 
     def _register(self, peer: ContainerPeer | None, claims: ClaimedIdentity) -> None:
         if peer is None:
-            raise Forbidden("nobody is known behind this connection")
+            raise Forbidden("the peer of this connection is not known")
         socket = peer.socket
         ref = proof.check_container(peer.container, claims)
         info = proof.check_runtime(
             ref, self._runtime.container(ref.container_id, within=_RUNTIME_WITHIN)
         )
         entitlement = self._wait_for(info)
-        proof.check_record(entitlement, info)
+        proof.check_entitlement(entitlement, info)
         if digest_of(entitlement.core_ids) != socket.digest:
-            raise Forbidden("it does not hold this ticket")
+            raise Forbidden("it does not hold the cores of this directory")
         bus_ids = [self._hardware.bus_ids(card) for card in entitlement.cores.cards]
         proof.check_claims(claims, info, bus_ids)
         config = replace(self._config(entitlement), pod_uid=info.pod_uid)
@@ -125,7 +125,7 @@ class VirtualManager:
                 "uid": info.pod_uid,
                 "container": info.name,
                 "container_id": ref.container_id,
-                "ticket": socket.digest,
+                "directory": socket.digest,
             },
         )
 
@@ -133,9 +133,9 @@ class VirtualManager:
         left = self._patience
         while (entitlement := self._entitled(info.pod_uid, info.name)) is None:
             if left <= 0:
-                raise NotYet("the record does not know what it holds")
-            self._never.wait(_LOOK_AGAIN)
-            left -= _LOOK_AGAIN
+                raise NotYet("its entitlement is not known yet")
+            self._sleep_event.wait(_RETRY_SECONDS)
+            left -= _RETRY_SECONDS
         return entitlement
 
     def _correct_owner(
@@ -148,28 +148,28 @@ class VirtualManager:
         with socket.folder() as folder:
             self._dirs.correct_owner(socket.digest, folder, owner)
 
-    # --- a container is about to start ---------------------------------------------------
+    # --- start of a container ------------------------------------------------------------
 
     def prepare(self, folder: int, entitlement: Entitlement | None) -> None:
-        """Write the limits that the next container to start with these devices finds at once.
+        """Write the limits for the next container that starts with these devices.
 
-        Where nobody knows what it may use, or its pod's UID, nothing may be found in *folder*: the
-        client would believe what an earlier one was given.
+        If its entitlement or its pod's UID is not known, remove the files in *folder*: the client
+        would take the limits of an earlier container for its own.
 
         Raises:
-            EnforcementError: the disk does not let us.
+            EnforcementError: the disk returns an error.
         """
         if entitlement is None or not entitlement.uid:
             self._dirs.discard(folder, (CONFIG_NAME, PIDS_NAME))
             return
-        # The library ends its program where there is no list of processes, however short.
+        # The library ends its program if the list of processes is missing; it may be empty.
         config = self._config(entitlement).encode()
         self._dirs.write(folder, "", {PIDS_NAME: b"", CONFIG_NAME: config})
 
-    # --- keeping up ------------------------------------------------------------------------
+    # --- updates ---------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """List the processes of the registered containers anew; forget what has ended."""
+        """Update the process lists of registered containers; remove ended containers."""
         self.registrations.refresh(self._ended)
 
     def _ended(self, container_id: str) -> bool:
@@ -185,15 +185,15 @@ class VirtualManager:
         )
 
 
-def _told(
+def _log_fields(
     peer: ContainerPeer | None, claims: ClaimedIdentity, error: Exception
 ) -> dict[str, object]:
     """Return log fields: the peer, its claims, and the error."""
     container = peer.container if peer is not None else None
     return {
-        "ticket": peer.socket.digest if peer is not None else "",
+        "directory": peer.socket.digest if peer is not None else "",
         "peer_pid": peer.pid if peer is not None else 0,
         "container_id": container.container_id if container is not None else "",
-        "claims": claims.shown(),
+        "claims": claims.log_fields(),
         "reason": str(error),
     }

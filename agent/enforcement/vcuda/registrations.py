@@ -1,9 +1,8 @@
 """The registered containers, and the lists of their processes, which are kept up to date.
 
-Everything at a socket is written under that socket's lock: a container that is replaced by its
-successor (an init container, or one that was started again) shares some files with it, and
-neither may undo what the other wrote. Slow as a container may make it, it holds up its own
-socket alone.
+All files at a socket are written under that socket's lock. A container shares some files with its
+successor (of an init container, or of a restarted one), and neither may overwrite the other's. A
+container that slows this down delays only its own socket.
 """
 
 import logging
@@ -35,16 +34,16 @@ _LARGEST_FILE = 64 * 1024
 
 @dataclass(eq=False, slots=True)
 class _Registered:
-    """A container whose processes are kept listed."""
+    """A container whose list of processes is kept up to date."""
 
     container_id: str
     ref: ContainerCgroup | None
-    """Where its processes are; ``None`` if an earlier agent registered it and it is not found."""
+    """Its cgroups; ``None`` if an earlier agent registered it and they were not found."""
     socket: ContainerSocket
     folders: frozenset[str] = frozenset()
-    """Where the list is; the empty one is the directory itself."""
+    """The folders with the list; the empty one is the directory itself."""
     listed: bytes = b""
-    """What the list says."""
+    """The content of the list."""
 
 
 class Registrations:
@@ -63,19 +62,19 @@ class Registrations:
         folders: frozenset[str],
         config: bytes,
     ) -> None:
-        """Write a proven container's files at its socket, and keep its list of processes current.
+        """Write a proven container's files at its socket, and keep its process list up to date.
 
-        It will look in *folders*; the empty one is the directory itself.
+        The container reads *folders*; the empty one is the directory itself.
 
         Raises:
             Forbidden: it has ended.
-            CgroupError: its processes cannot be seen from here.
-            Unavailable: the kernel tells nothing.
+            CgroupError: its processes are not visible to the agent.
+            Unavailable: the kernel does not return them.
             EnforcementError: the files cannot be written.
         """
         with socket.writing:
-            # Before anything is taken from others: one that has ended, and is late, must not
-            # take from its successor.
+            # Check this first: a late request of a container that has ended must not take the
+            # shared files from its successor.
             listed = self._list(ref)
             if not listed:
                 raise Forbidden("its container has ended")
@@ -84,10 +83,10 @@ class Registrations:
             registered.listed = listed
 
     def recover(self, socket: ContainerSocket) -> None:
-        """Take over the containers that an earlier agent registered at a socket.
+        """Restore the containers that an earlier agent registered at a socket.
 
         Raises:
-            EnforcementError: the disk does not let us.
+            EnforcementError: the disk returns an error.
         """
         try:
             with socket.folder() as folder:
@@ -104,20 +103,27 @@ class Registrations:
                 self._registered.setdefault(each.container_id, each)
 
     def refresh(self, ended: Callable[[str], bool]) -> None:
-        """Update all lists; forget containers that have *ended*, which may be unavailable."""
+        """Update all lists; remove containers for which *ended* is true.
+
+        *ended* may raise ``Unavailable``; the remaining containers are checked at the next call.
+        """
         with self._lock:
             for each in [each for each in self._registered.values() if each.socket.closed]:
                 del self._registered[each.container_id]
             registered = tuple(self._registered.values())
-        # The runtime is asked last: while it does not answer, those that live are listed still.
+        # Calls to the runtime come last: without it running containers are still listed.
         for each in [each for each in registered if not self._relist(each)]:
             try:
                 if ended(each.container_id):
                     self._forget(each)
-            except EnforcementError as error:  # the next time, or with the socket
-                log.warning("files stay", extra=_told(each, error))
-            except Unavailable as error:  # nor would it tell about the others; the next time
-                log.warning("who has ended is not known", extra=_told(each, error))
+            except (
+                EnforcementError
+            ) as error:  # retried at the next call, or removed with the socket
+                log.warning(
+                    "files of an ended container not removed", extra=_log_fields(each, error)
+                )
+            except Unavailable as error:  # the calls for the others would fail, too
+                log.warning("ended containers not known", extra=_log_fields(each, error))
                 return
 
     # --- steps ---------------------------------------------------------------------------
@@ -127,8 +133,7 @@ class Registrations:
     ) -> _Registered:
         """Register a container; the socket's lock is held.
 
-        What it shares with earlier containers at the socket, which have ended, is its own from
-        now on.
+        It gets the folders that it shares with earlier containers at the socket, which have ended.
         """
         shared = folders - {ref.container_id}
         with self._lock:
@@ -151,22 +156,22 @@ class Registrations:
             with disk.opened(container_id, folder) as inside:
                 pids = decode_pids(disk.read(inside, PIDS_NAME, _LARGEST_FILE) or b"")
                 config = decode(disk.read(inside, CONFIG_NAME, _LARGEST_FILE) or b"")
-        except (InvalidConfig, OSError):  # half of it was written: it will ask again
+        except (InvalidConfig, OSError):  # incompletely written: the container will register again
             return registered
         for pid in pids:
             try:
                 ref = self._processes.container_of(pid)
-            except (CgroupError, Unavailable):  # another process's by now, perhaps
+            except (CgroupError, Unavailable):  # another process may have the ID by now
                 continue
             if ref is not None and ref.container_id == container_id:
                 registered.ref = ref
-                if config.container_name in names:  # it asked by its name, and lives
+                if config.container_name in names:  # it had registered by its name, and still runs
                     registered.folders |= {"", config.container_name}
                 break
         return registered
 
     def _relist(self, registered: _Registered) -> bool:
-        """Update a container's list; return whether it has processes, or may have."""
+        """Update a container's list; return whether it has processes or may have some."""
         try:
             with registered.socket.writing:
                 if registered.ref is None:
@@ -176,8 +181,8 @@ class Registrations:
                     self._write(registered.socket, registered.folders, {PIDS_NAME: listed})
                     registered.listed = listed
                 return bool(listed)
-        except (CgroupError, EnforcementError, Unavailable) as error:  # the next time, then
-            log.warning("processes not listed", extra=_told(registered, error))
+        except (CgroupError, EnforcementError, Unavailable) as error:  # retried at the next call
+            log.warning("process list not updated", extra=_log_fields(registered, error))
             return True
 
     def _forget(self, registered: _Registered) -> None:
@@ -208,5 +213,5 @@ class Registrations:
                 self._dirs.write(folder, each, files)
 
 
-def _told(registered: _Registered, error: Exception) -> dict[str, object]:
+def _log_fields(registered: _Registered, error: Exception) -> dict[str, object]:
     return {"container_id": registered.container_id, "reason": str(error)}

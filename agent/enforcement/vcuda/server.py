@@ -1,6 +1,6 @@
-"""The registration service's gRPC server: messages in, the manager, answers out.
+"""The registration service's gRPC server: translates messages and calls the manager.
 
-It listens on a socket that only ``socket_server`` may reach, and learns there who calls.
+It listens on a socket that only ``socket_server`` can reach, which also identifies the peers.
 """
 
 import logging
@@ -29,7 +29,7 @@ _OPTIONS = (
 Register = Callable[[str, ClaimedIdentity], None]
 """Registers the container behind a connection."""
 
-# What a container is told: nothing about the node or about others.
+# The errors that a container gets: nothing about the node or about other containers.
 _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, str]] = {
     Forbidden: (
         grpc.StatusCode.PERMISSION_DENIED,
@@ -37,11 +37,11 @@ _REFUSALS: dict[type[Exception], tuple[grpc.StatusCode, str]] = {
     ),
     NotYet: (
         grpc.StatusCode.FAILED_PRECONDITION,
-        "what this container may use is not known yet",
+        "the limits of this container are not known yet",
     ),
     Unavailable: (
         grpc.StatusCode.UNAVAILABLE,
-        "the node's container runtime does not answer",
+        "the node's container runtime does not respond",
     ),
     EnforcementError: (
         grpc.StatusCode.UNAVAILABLE,
@@ -68,7 +68,7 @@ class VcudaService(rpc.VCUDAServiceServicer):
         except tuple(_REFUSALS) as error:
             context.abort(*next(_REFUSALS[each] for each in _REFUSALS if isinstance(error, each)))
         except Exception:
-            log.exception("a registration failed in an unforeseen way")
+            log.exception("unexpected error in a registration")
             context.abort(grpc.StatusCode.INTERNAL, "internal error")
         return api.VDeviceResponse()
 
@@ -77,9 +77,9 @@ class VcudaServer:
     """The server on its private socket."""
 
     def __init__(self, register: Register, socket: Path, *, threads: int) -> None:
-        """Bind and serve; the socket's folder is made, for root alone.
+        """Bind and serve; the socket's folder is made, accessible only to root.
 
-        *threads* is one for each connection there may be: half a message keeps one waiting.
+        *threads* must be the greatest number of connections: an incomplete message blocks a thread.
 
         Raises:
             OSError: the socket cannot be bound.
@@ -98,5 +98,5 @@ class VcudaServer:
         self._server.start()
 
     def stop(self, *, within: float = 1.0) -> None:
-        """Let calls in flight finish for a while, then stop."""
+        """Wait *within* so many seconds for calls in flight, then stop."""
         self._server.stop(within).wait(within + 1)

@@ -1,19 +1,20 @@
 """The server at the containers' sockets: it identifies each peer and connects it to gRPC.
 
-gRPC's server cannot name the process behind a connection. So one event loop listens at every
-container's socket, asks the kernel for the process that connected, and copies the bytes to and
-from the gRPC server. It connects there from a socket whose name is used once; by that name, which
-is gRPC's ``context.peer()``, the service finds the :class:`ContainerPeer`.
+gRPC's server cannot identify the process of a connection. So one event loop listens at every
+container's socket, gets the connecting process from the kernel, and copies the bytes to and from
+the gRPC server. For each connection it connects there from a socket with a new name. That name is
+gRPC's ``context.peer()``, by which the service finds the :class:`ContainerPeer`.
 
-Containers are hostile, so everything has a bound (:class:`ConnectionBudget`). A connection beyond
-a bound is closed at once: the real client (grpc-go, ``WithBlock``) then dials again, first after a
-second. Those that come too fast wait in the kernel's queue of their own container's socket.
+Containers may be hostile, so everything has a bound (:class:`ConnectionBudget`). A connection
+beyond a bound is closed at once: the real client (grpc-go, ``WithBlock``) then dials again, first
+after a second. Connections that come too fast wait in the kernel's queue of their own container's
+socket.
 
-A process ID means something only while its process lives: the peer counts if its start time was
-the same before and after its container was read. One gap stays: a process hands its connection on
-and ends before it is accepted, and its ID goes to a process of another container. It gains
-nothing: that container does not hold these devices, and limits are only ever written into the
-directory of the socket.
+A process ID is valid only while its process runs. So a peer is accepted only if the start time of
+its process was the same before and after its container was read. One gap remains: a process passes
+its connection on and ends before the connection is accepted, and a process of another container
+gets its ID. This gains nothing: that container does not hold these devices, and limits are written
+only into the directory of the socket.
 """
 
 import asyncio
@@ -46,19 +47,19 @@ Identify = Callable[[int], ContainerCgroup | None]
 class ConnectionBudget:
     """Bounds on connections; each costs three descriptors and one thread at most."""
 
-    container: int = 16  # of one container at a time
-    overall: int = 256  # of all containers at a time
-    bytes: int = 64 * 1024  # what one may carry, either way
-    seconds: float = 15.0  # how long one may last
-    last_seconds: float = 2.0  # how long one may last once the agent ends
-    burst: int = 8  # how many one container may make at once
-    per_second: float = 16.0  # and how many in the long run
+    container: int = 16  # connections of one container at a time
+    overall: int = 256  # connections of all containers at a time
+    bytes: int = 64 * 1024  # bytes of one connection, in each direction
+    seconds: float = 15.0  # duration of one connection
+    last_seconds: float = 2.0  # the same once the agent stops
+    burst: int = 8  # new connections of one container at once
+    per_second: float = 16.0  # new connections of one container in the long run
 
     @classmethod
     def affordable(cls, files: int) -> "ConnectionBudget":
-        """Return the bounds where a process may have *files* descriptors; -1 is any number.
+        """Return the bounds for a process that may have *files* descriptors; -1 for no limit.
 
-        Three of eight are for connections at most: the rest of the agent needs some as well.
+        Connections get at most three of eight descriptors: the rest of the agent needs some, too.
         """
         return cls() if files < 0 else cls(overall=max(min(cls().overall, files // 8), 1))
 
@@ -73,47 +74,47 @@ class ContainerPeer:
 
 
 class _Listener:
-    """One container's socket, when it may accept again, and when trouble is logged again."""
+    """One container's socket, with its limits for connections and for log lines."""
 
     def __init__(self, at: ContainerSocket, budget: ConnectionBudget) -> None:
         self.socket = at
         self._gap = 1 / budget.per_second
-        self._ahead = (budget.burst - 1) * self._gap
+        self._burst_seconds = (budget.burst - 1) * self._gap
         self._next = 0.0
-        self._quiet_until = 0.0
+        self._log_again_at = 0.0
 
     def pause(self, now: float) -> float:
-        """Count a connection; return the seconds until the next may come."""
+        """Count a connection; return the seconds until the next is allowed."""
         self._next = max(self._next, now) + self._gap
-        return max(self._next - self._ahead - now, 0.0)
+        return max(self._next - self._burst_seconds - now, 0.0)
 
     def warn(self, message: str, reason: str, now: float) -> None:
-        """Log, at most once a minute: a container decides how often this happens."""
-        if now >= self._quiet_until:
-            self._quiet_until = now + 60.0
-            log.warning(message, extra={"ticket": self.socket.digest, "reason": reason})
+        """Log at most once a minute: a container could cause any number of lines."""
+        if now >= self._log_again_at:
+            self._log_again_at = now + 60.0
+            log.warning(message, extra={"directory": self.socket.digest, "reason": reason})
 
 
 class ContainerSocketServer:
     """Listens at the containers' sockets. Safe to share between threads."""
 
     def __init__(self, *, upstream: Path, identify: Identify, budget: ConnectionBudget) -> None:
-        """Prepare; nothing runs before :meth:`start`. Nobody else may reach *upstream*."""
+        """Prepare; nothing runs before :meth:`start`. Only this server may reach *upstream*."""
         self._upstream = str(upstream)
         self._identify = identify
         self._budget = budget
         self._thread = threading.Thread(target=self._run, name="vcuda-sockets", daemon=True)
         self._lock = threading.Lock()
-        self._running = False  # what follows is changed while the lock is held
+        self._running = False  # changed only under the lock, as the next one
         self._listeners: dict[str, _Listener] = {}
-        self._loop: asyncio.AbstractEventLoop  # what follows is the event loop's
+        self._loop: asyncio.AbstractEventLoop  # used only by the event loop, as the next ones
         self._stopping = asyncio.Event()
         self._connections: dict[asyncio.Task[None], ContainerSocket] = {}
         self._peers: dict[str, ContainerPeer] = {}
         prefix = f"gpu-turnstile-{secrets.token_hex(8)}-"
         self._names = (f"{prefix}{number}" for number in itertools.count(1))
 
-    # --- what other threads call -----------------------------------------------------------
+    # --- for other threads -----------------------------------------------------------------
 
     def start(self) -> None:
         """Start the thread; it serves until :meth:`stop`."""
@@ -127,7 +128,7 @@ class ContainerSocketServer:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Accept nobody else, serve the connections there are for a while, then end the thread."""
+        """Stop accepting, serve existing connections for a while, then end the thread."""
         with self._lock:
             if not self._running:
                 return
@@ -136,10 +137,10 @@ class ContainerSocketServer:
         self._thread.join(self._budget.last_seconds + _STOP_SECONDS)
 
     def open(self, digest: str, folder: int) -> None:
-        """Listen in a container's directory; *folder*, a descriptor of it, is taken over.
+        """Listen in a container's directory; *folder* is its descriptor, which the server closes.
 
         Raises:
-            OSError: a socket cannot be made there, or the directory is gone already.
+            OSError: a socket cannot be made there, or the directory was removed meanwhile.
         """
         with self._lock:
             before = self._listeners.get(digest)
@@ -159,7 +160,7 @@ class ContainerSocketServer:
                 self._end_soon(self._listeners.pop(digest))
 
     def sockets(self) -> tuple[ContainerSocket, ...]:
-        """Return the sockets that are listened at."""
+        """Return the listening sockets."""
         with self._lock:
             return tuple(each.socket for each in self._listeners.values())
 
@@ -212,7 +213,7 @@ class ContainerSocketServer:
         at, now = listener.socket, self._loop.time()
         try:
             accepted, _ = at.listening.accept()
-        except OSError as error:  # no descriptors: it waits in the queue
+        except OSError as error:  # too many open files: the connection waits in the queue
             listener.warn("cannot accept", str(error), now)
         else:
             own = list(self._connections.values()).count(at)
@@ -232,7 +233,7 @@ class ContainerSocketServer:
             self._loop.call_later(pause, self._listen, listener)
 
     async def _serve(self, at: ContainerSocket, accepted: socket.socket) -> None:
-        """Copy what a peer and the gRPC server send, until both end or one hangs up."""
+        """Copy the bytes between a peer and the gRPC server until both end or one disconnects."""
         peer = identify_peer(at, accepted, self._identify)
         if peer is None:
             return
@@ -240,26 +241,29 @@ class ContainerSocketServer:
         try:
             upstream = _connect(self._upstream, name)
         except OSError as error:
-            log.warning("cannot connect", extra={"ticket": at.digest, "reason": str(error)})
+            log.warning(
+                "cannot connect to the registration server",
+                extra={"directory": at.digest, "reason": str(error)},
+            )
             return
-        self._peers[name] = peer  # before the server reads anything from it, and asks
+        self._peers[name] = peer  # before the service gets the first request and looks it up
         try:
             with upstream:
                 async with asyncio.timeout(self._budget.seconds), asyncio.TaskGroup() as both:
                     both.create_task(self._copy(accepted, upstream))
                     both.create_task(self._copy(upstream, accepted))
         except* TimeoutError:
-            log.warning("a peer took too long", extra={"ticket": at.digest})
-        except* OSError:  # one side has hung up: nobody is left to answer
+            log.warning("connection timed out", extra={"directory": at.digest})
+        except* OSError:  # one side has disconnected
             pass
         finally:
             del self._peers[name]
 
     async def _copy(self, source: socket.socket, sink: socket.socket) -> None:
-        """Copy bytes as fast as *sink* takes them, then the end of *source*.
+        """Copy bytes as fast as *sink* accepts them, then shut *sink* down for writing.
 
         Raises:
-            OSError: a side has hung up, or has sent more than it may.
+            OSError: a side has disconnected, or has sent too much.
         """
         left = self._budget.bytes
         while data := await self._loop.sock_recv(source, _CHUNK):
@@ -273,13 +277,13 @@ class ContainerSocketServer:
 def identify_peer(
     at: ContainerSocket, accepted: socket.socket, identify: Identify
 ) -> ContainerPeer | None:
-    """Return the peer of a connection; ``None`` if it has ended or cannot be seen from here."""
+    """Return the peer of a connection; ``None`` if it has ended or is not visible to the agent."""
     raw = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid: int = _UCRED.unpack(raw)[0]
     if pid == 0:
         log.error(
-            "a peer's process is not visible from here: the agent's pod needs hostPID: true",
-            extra={"ticket": at.digest},
+            "a peer's process is not visible to the agent: its pod needs hostPID: true",
+            extra={"directory": at.digest},
         )
         return None
     started = read_start_time(pid)
@@ -288,28 +292,28 @@ def identify_peer(
         container = identify(pid)
     except (CgroupError, Unavailable) as error:
         log.warning(
-            "a peer's container cannot be told",
-            extra={"ticket": at.digest, "peer_pid": pid, "reason": str(error)},
+            "container of a peer not known",
+            extra={"directory": at.digest, "peer_pid": pid, "reason": str(error)},
         )
-    lives = started and read_start_time(pid) == started
-    return ContainerPeer(at, pid, container) if lives else None
+    is_same = started and read_start_time(pid) == started
+    return ContainerPeer(at, pid, container) if is_same else None
 
 
 def read_start_time(pid: int, *, proc: Path = Path("/proc")) -> str:
-    """Return when a process was started, in the kernel's ticks; empty if it has ended."""
+    """Return the start time of a process, in the kernel's ticks; empty if it has ended."""
     try:
         text = (proc / str(pid) / "stat").read_bytes()
     except OSError:
         return ""
-    fields = text.rpartition(b")")[2].split()  # the name before may hold anything
+    fields = text.rpartition(b")")[2].split()  # the name before it may have any characters
     return fields[19].decode() if len(fields) > 19 and fields[0] not in {b"Z", b"X"} else ""
 
 
 def _connect(upstream: str, name: str) -> socket.socket:
-    """Connect to the gRPC server, which sees *name*, an abstract one, as its peer's.
+    """Connect to the gRPC server from the abstract socket *name*, by which it identifies the peer.
 
     Raises:
-        OSError: no descriptors are left, or the server is not there or too busy.
+        OSError: the process has too many open files, or the server does not run or is too busy.
     """
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

@@ -1,5 +1,5 @@
 """The container runtime's gRPC interface (CRI v1), generated from our own ``.proto`` file.
 
-Only generated stubs and their source belong here; ``make proto`` writes them again and a test
-holds that they are fresh.
+Only generated stubs and their source belong here. ``make proto`` generates them, and a test checks
+that they are up to date.
 """

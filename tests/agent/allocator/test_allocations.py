@@ -5,7 +5,7 @@ from agent.allocator.grants import (
     Grant,
     allocations_of,
     grant_of,
-    is_news,
+    needs_annotation,
 )
 from agent.allocator.interfaces import HeldSlots
 from contract.allocation import Allocation, Evidence
@@ -137,4 +137,4 @@ def test_what_the_record_on_a_pod_says_already_is_no_news(
     found: dict[str, Allocation], annotated: dict[str, Allocation], news: bool
 ) -> None:
     """Newer evidence alone is none either, but for the proof of a guess."""
-    assert is_news(found, annotated) is news
+    assert needs_annotation(found, annotated) is news

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from agent.allocator.corrections import (
-    by_checkpoint,
-    by_list,
-    by_offer,
+    correct_by_checkpoint,
+    correct_by_list,
+    correct_by_offer,
     with_uid,
 )
 from agent.allocator.current_pod import Assignment, CurrentPod
@@ -71,7 +71,7 @@ def _by_file(
     may_be_new: bool = True,
 ) -> tuple[int, list[ContainerRef]]:
     """Return how many answers are left, and whose the others are."""
-    service, found = by_checkpoint(
+    service, found = correct_by_checkpoint(
         service, before, now, may_be_new=lambda _uid: may_be_new, pods=PODS
     )
     return len(service.assignments), _right(found)
@@ -134,7 +134,7 @@ Q = ContainerRef(OTHER.id, "c0")
 def test_an_answer_that_list_denies_is_void_and_a_wrong_guess_is_named(
     service: CurrentPod, shown: list[SnapshotPod], left: int, right: list[ContainerRef]
 ) -> None:
-    after, found = by_list(service, record_of(*shown))
+    after, found = correct_by_list(service, record_of(*shown))
     assert (len(after.assignments), _right(found)) == (left, right)
 
 
@@ -157,7 +157,7 @@ def test_a_guess_whose_places_are_all_offered_again_is_void(
     service: CurrentPod, offered: Any, file: Checkpoint, shown: list[SnapshotPod], left: int
 ) -> None:
     """What file or ``List`` shows is held although it is offered (K15)."""
-    assert len(by_offer(service, offered, file, record_of(*shown)).assignments) == left
+    assert len(correct_by_offer(service, offered, file, record_of(*shown)).assignments) == left
 
 
 # --- whose UID it is ----------------------------------------------------------------------

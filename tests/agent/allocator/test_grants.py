@@ -59,29 +59,29 @@ REQUEST = partial(check_request, Demand(50, 4))
 @pytest.mark.parametrize(
     ("check", "given", "message"),
     [
-        (translate, (CORE, []), "no places of core were named"),
-        (translate, (CORE, _tickets(1) * 2), "a place of core is named twice"),
+        (translate, (CORE, []), "no cores were named"),
+        (translate, (CORE, _tickets(1) * 2), "cores are named twice"),
         (
             *(translate, (CORE, _tickets(30, 20))),
             "a share of 50 cores is split over cards: 30 on GPU-0, 20 on GPU-1",
         ),
         (
             *(translate, (CORE, _tickets(99, 1))),
-            "100 cores are whole cards, but the places are not: 99 on GPU-0, 1 on GPU-1",
+            "100 cores must be whole cards, but they are not: 99 on GPU-0, 1 on GPU-1",
         ),
         (
             *(translate, (CORE, _tickets(100, 50))),
-            "150 cores are whole cards, but the places are not: 100 on GPU-0, 50 on GPU-1",
+            "150 cores must be whole cards, but they are not: 100 on GPU-0, 50 on GPU-1",
         ),
         (
             *(check_together, ([TWO_CARDS, _grant(MEMORY, 0, 1, 1, 1)],)),
             "memory on GPU-2, GPU-3, but the container's cores are on GPU-0, GPU-1",
         ),
-        (REQUEST, (_grant(CORE, 40),), "40 places of core, but the container asks for 50"),
-        (REQUEST, (_grant(MEMORY, 5),), "5 places of memory, but the container asks for 4"),
+        (REQUEST, (_grant(CORE, 40),), "40 cores, but the container requests 50"),
+        (REQUEST, (_grant(MEMORY, 5),), "5 memory blocks, but the container requests 4"),
         (
             *(check_free, (CORE, [*map(str, _tickets(5))])),
-            "5 places of core are held by another container: GPU-0::0, GPU-0::1, GPU-0::2",
+            "5 cores are held by another container: GPU-0::0, GPU-0::1, GPU-0::2",
         ),
     ],
 )

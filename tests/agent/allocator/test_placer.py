@@ -234,5 +234,5 @@ def test_too_few_places_are_refused() -> None:
     with pytest.raises(PlacementError) as caught:
         pick(WHOLE, MEMORY, ["GPU-0", "GPU-1"], free={"GPU-0": _tickets(0, range(9))})
     assert str(caught.value) == (
-        "5 places of memory were asked for on GPU-0, GPU-1, 3 are free there"
+        "5 memory blocks were requested on GPU-0, GPU-1, but 3 are free there"
     )

@@ -18,7 +18,7 @@ def ids(card: int, places: range) -> list[str]:
     return [f"GPU-{card}::{place}" for place in places]
 
 
-NOT_SHOWN = "the kubelet's checkpoint shows no container with exactly these places"
+NOT_SHOWN = "the kubelet's checkpoint shows no container with exactly these devices"
 
 
 @pytest.fixture
@@ -191,8 +191,8 @@ def test_a_container_of_which_the_kubelet_passed_over_a_resource_does_not_start(
     with pytest.raises(GrantError) as vetoed:
         _start_by_the_file(node, pod)
     assert str(vetoed.value) == (
-        f"no places of {missing}, but the container asks for {asked}: the kubelet did not know the "
-        "resource when it admitted the pod; delete the pod, and its successor has both"
+        f"no {missing.unit}, but the container requests {asked}: the kubelet did not know the "
+        "resource when it admitted the pod; delete the pod, and its successor gets both"
     )
     node.list_away = "rate limited"
     _start_by_the_file(node, pod)  # nobody can tell whether the file is old
@@ -239,8 +239,8 @@ def test_a_wrong_guess_is_corrected_counted_and_written(node: Node, by: str) -> 
 @pytest.mark.parametrize(
     ("asked", "cores", "memory", "why"),
     [
-        ((40, 8), ids(0, range(30)), [], "30 places of core, but the container asks for 40"),
-        ((30, 9), [], ids(0, range(8)), "8 places of memory, but the container asks for 9"),
+        ((40, 8), ids(0, range(30)), [], "30 cores, but the container requests 40"),
+        ((30, 9), [], ids(0, range(8)), "8 memory blocks, but the container requests 9"),
         ((30, 8), [], ids(1, range(8)), "memory on GPU-1, but the container's cores are on GPU-0"),
         ((2, 1), ["GPU-9::0", "GPU-9::1"], [], "names a card this node does not have"),
     ],
@@ -275,7 +275,7 @@ def test_cards_that_the_pods_author_has_ruled_out_are_vetoed_if_that_was_not_kno
     node.watch.deliver()
     assert veto(node, pod) == (
         f"cards that the pod's annotations rule out: {told}; the pod was not "
-        "known when they were chosen: delete it, and its successor is placed anew"
+        "known when they were chosen: delete it, and its successor is placed again"
     )
 
 

@@ -79,14 +79,16 @@ def _read(
 def _context(
     *,
     listed: Any = (),
-    met: Any = (),
+    identified: Any = (),
     freed: Any = (),
     ended: Any = (),
     asker: Any = None,
     passed: Any = (),
     **rest: Any,
 ) -> SnapshotContext:
-    history = KubeletHistory(frozenset(listed), frozenset(met), frozenset(freed), frozenset(ended))
+    history = KubeletHistory(
+        frozenset(listed), frozenset(identified), frozenset(freed), frozenset(ended)
+    )
     return SnapshotContext(history, last_pod=asker, finished=frozenset(passed), **rest)
 
 
@@ -421,7 +423,7 @@ def test_what_is_settled_changes_no_result(looks: list[dict[str, Any]]) -> None:
         for name in NAMES:
             assert record.lists(VIEWS[name].id.key) == afresh.lists(VIEWS[name].id.key)
             assert record.find(CORE, PLACES[name][CORE]) == afresh.find(CORE, PLACES[name][CORE])
-            assert record.of_uid(f"u-{name}") == afresh.of_uid(f"u-{name}")
+            assert record.pod_by_uid(f"u-{name}") == afresh.pod_by_uid(f"u-{name}")
 
 
 def test_a_pod_of_which_nothing_changes_is_settled() -> None:

@@ -260,7 +260,7 @@ def test_a_refusal_names_who_is_waiting_and_for_what() -> None:
     pods = [view(f"p{index}", container("c0", 10 + index, 1)) for index in range(7)]
     record = record_of(*map(recorded, pods), C_FULL)
     assert _refusal(record, NEW) == (
-        "50 places of core were asked for, but no waiting container asks for that; waiting: "
+        "no container waits for 50 cores; waiting: "
         "default/p0 container c0 (cores 10, memory 1); default/p1 container c0 (cores 11, "
         "memory 1); default/p2 container c0 (cores 12, memory 1); default/p3 container c0 "
         "(cores 13, memory 1); default/p4 container c0 (cores 14, memory 1) and 2 more"

@@ -34,8 +34,8 @@ def test_a_device_id_that_is_no_ticket_is_refused(device_id: str) -> None:
     with pytest.raises(GrantError) as caught:
         Slot.parse(device_id)
     assert str(caught.value) == (
-        f"device ID {quote(device_id)} is not <card uuid>::<place>: "
-        "it was not given out by this agent"
+        f"device ID {quote(device_id)} is not <card uuid>::<number>: "
+        "it does not come from this agent"
     )
 
 
@@ -78,9 +78,9 @@ def test_device_ids_are_looked_up_by_card_index_and_place() -> None:
 @pytest.mark.parametrize(
     ("resource", "device_id", "what"),
     [
-        (CORE, "GPU-9::0", "a card this node does not have"),
-        (CORE, "GPU-0::100", "a core place beyond the 100 of its card"),
-        (MEMORY, "GPU-0::10", "a memory place beyond the 10 of its card"),
+        (CORE, "GPU-9::0", "names a card this node does not have"),
+        (CORE, "GPU-0::100", "is beyond the 100 cores of its card"),
+        (MEMORY, "GPU-0::10", "is beyond the 10 memory blocks of its card"),
     ],
 )
 def test_a_device_id_of_no_place_of_this_node_is_refused(
@@ -88,7 +88,7 @@ def test_a_device_id_of_no_place_of_this_node_is_refused(
 ) -> None:
     with pytest.raises(GrantError) as caught:
         device_table().read(resource, ["GPU-0::1", device_id])
-    assert str(caught.value) == f'device ID "{device_id}" names {what}'
+    assert str(caught.value) == f'device ID "{device_id}" {what}'
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ def test_what_is_free_is_not_told_before_it_is_known(
 ) -> None:
     """An inventory of a record that is not read yet would show every card free."""
     server.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-    pace = InventoryPace(write=0.01, look=0.01, freed=0.01)
+    pace = InventoryPace(write=0.01, check=0.01, freed=0.01)
     answers = threading.Event()
     kubelet.settings.misbehavior.at["List"] = lambda _resource: answers.wait(DEADLINE_S)
     with running(settings, inventory_pace=pace) as agent:
@@ -268,7 +268,7 @@ def test_an_agent_that_cannot_load_never_registers_and_is_to_be_restarted(
     monkeypatch.setattr(EnforcerRunner, "tick", _fail)
     monkeypatch.setattr(threading, "excepthook", lambda _args: None)
     with running(settings) as agent:
-        dead = (503, "a thread of the agent has died\n")
+        dead = (503, "a thread of the agent has ended unexpectedly\n")
         eventually(lambda: page(agent, "/healthz") == dead, "it says so")
         assert not registered(kubelet)
 
@@ -311,7 +311,7 @@ def test_a_refused_pod_and_a_vetoed_start_are_told_by_events(
     event, veto = sorted(_events(admin), key=lambda each: str(each["reason"]))
     assert (veto["reason"], veto["message"]) == (
         "GPUStartVetoed",
-        "container c0: 20 places of core, but the container asks for 30",
+        "container c0: 20 cores, but the container requests 30",
     )
     reason = "no card fits 30 cores and 999 memory blocks: 0 of 1 cards found; "
     assert reason in refused["message"]
@@ -337,7 +337,7 @@ def test_a_record_that_a_killed_agent_owes_is_written_though_nobody_calls(
         serve(kubelet, admin, "a")
     kubelet.stop()
     server.restore()
-    (settings.plugin_dir / agent_module.IN_SERVICE).unlink()
+    (settings.plugin_dir / agent_module.CURRENT_POD_FILE).unlink()
     at["List"] = TurnsAway(TurnedAway("not yet", grpc.StatusCode.UNAVAILABLE))
     with running(
         replace(settings, kubelet_dir=kubelet.settings.root_dir)

@@ -22,7 +22,7 @@ from tests.agent.runtime.test_cri import FakeRuntime, entry
 from tests.placement.cluster.builders import bare_node
 from view.cluster.agents import parse_samples
 from view.model.state import ClusterState
-from view.model.usage import read_use
+from view.model.usage import read_usage
 from view.model.usage_history import GroupBy, usage_rows
 
 pytestmark = pytest.mark.slow
@@ -51,7 +51,7 @@ def settings(
     for pid, container in ((1, "init.scope"), (11, ID_A), (12, ID_B)):
         (proc / str(pid)).mkdir(parents=True)
         (proc / str(pid) / "cgroup").write_text(f"0::/kubepods/{container}\n")
-    monkeypatch.setattr(join, "LASTING_SECONDS", 0)
+    monkeypatch.setattr(join, "REPORT_AFTER_SECONDS", 0)
     monkeypatch.setattr(card_gauges, "Cgroups", lambda: Cgroups(proc, folder))
     kubelet.start()
     return make_settings(
@@ -107,7 +107,7 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         node.card(index, uuid=f"GPU-{index}", gpu=90, used=5 * GIB)
     node.process(0, 11, 4 * GIB, 90)
     with running(settings) as measuring:
-        meter = measuring._report.meter
+        meter = measuring._gauges.meter
         assert meter is not None
         meter._period = 0.1
         eventually(lambda: ready(measuring), "registered")
@@ -141,7 +141,7 @@ def test_what_containers_hold_and_use_is_told_while_they_are_there(
         )
         for name in ("a", "b"):
             cluster.put_pod(admin.get(f"{PODS}/{name}"))
-        use = read_use("n1", parse_samples(page(measuring, "/metrics")[1]))
+        use = read_usage("n1", parse_samples(page(measuring, "/metrics")[1]))
         rows = usage_rows(cluster.report(), {"n1": use}, None, GroupBy.POD)
         assert {(each.pod, each.held, each.used) for each in rows} == {("a", 0.3, 0.9), ("b", 1, 0)}
         held = 4 * block // (1 << 20)
@@ -170,5 +170,5 @@ def test_without_a_word_nothing_is_measured(
 ) -> None:
     plain = replace(settings, measure_use=False, metrics_names=MetricsNames.OWN)
     with running(plain) as silent:
-        assert silent._report.meter is None
+        assert silent._gauges.meter is None
         assert page(silent, "/metric")[0] == 404

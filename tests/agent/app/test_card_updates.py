@@ -1,4 +1,4 @@
-"""Where news of the cards goes."""
+"""Changes of the cards are forwarded to Events, metrics and callbacks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,11 +36,11 @@ class Paper:
         self.metrics = Metrics()
         self.told: list[Notice] = []
         self.pokes = 0
-        self.news = CardUpdates(
+        self.updates = CardUpdates(
             node="n1",
             metrics=self.metrics,
-            tell=self.told.append,
-            poke=self._poke,
+            send_event=self.told.append,
+            on_change=self._poke,
         )
 
     def _poke(self) -> None:
@@ -62,8 +62,8 @@ def paper() -> Paper:
 
 
 def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
-    paper.news.cards_changed(WELL)
-    paper.news.health_changed(card(1), ILL)
+    paper.updates.cards_changed(WELL)
+    paper.updates.health_changed(card(1), ILL)
     assert paper.metric("card_healthy", card="GPU-1", index="1", model="Test") == 0
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 1
     (notice,) = paper.told
@@ -79,7 +79,7 @@ def test_a_card_that_falls_ill_is_told_to_everyone(paper: Paper) -> None:
 def test_the_same_fault_at_another_time_is_the_same_event(paper: Paper) -> None:
     later = replace(ILL, since=datetime(2026, 11, 22, tzinfo=UTC))
     for health in (ILL, CardHealth(), later):
-        paper.news.health_changed(card(0), health)
+        paper.updates.health_changed(card(0), health)
     assert paper.told[0] == paper.told[2]
 
 
@@ -93,7 +93,7 @@ def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
         latecomers=("GPU-4", "GPU-5"),
         unwatched={"GPU-0": "NVML: Not Supported"},
     )
-    paper.news.cards_changed(status)
+    paper.updates.cards_changed(status)
     counts = {"served": 2, "faulty": 1, "mig": 1, "late": 2}
     assert {state: paper.metric("cards", state=state) for state in counts} == counts
     assert paper.metric("cards_unwatched") == 1
@@ -106,25 +106,25 @@ def test_cards_are_counted_by_what_became_of_them(paper: Paper) -> None:
         ("GPULeftOut", "card GPU-5 can be served once the agent is started again"),
     ]
     assert paper.texts() == texts
-    paper.news.cards_changed(replace(status, problem="NVML: Unknown Error"))
+    paper.updates.cards_changed(replace(status, problem="NVML: Unknown Error"))
     assert paper.texts() == texts  # what was told is told
     assert paper.metric("cards_problem") == 1
-    paper.news.cards_changed(WELL)
+    paper.updates.cards_changed(WELL)
     assert paper.metric("cards", state="late") == 0
-    paper.news.cards_changed(replace(WELL, discovery=replace(TWO, skipped=(mig,))))
+    paper.updates.cards_changed(replace(WELL, discovery=replace(TWO, skipped=(mig,))))
     assert paper.texts() == [*texts, texts[1]]  # it has been gone in between
 
 
 def test_a_node_whose_driver_is_missing_is_told_so_once(paper: Paper) -> None:
     status = CardsStatus(problem="NVML: Driver Not Loaded")
-    paper.news.cards_changed(status)
-    paper.news.cards_changed(status)
+    paper.updates.cards_changed(status)
+    paper.updates.cards_changed(status)
     assert paper.texts() == [("GPUsUnavailable", "NVML: Driver Not Loaded")]
     assert (paper.metric("cards_problem"), paper.metric("cards", state="served")) == (1, 0)
 
 
 def test_cards_of_which_no_probe_has_told_yet_are_not_shown_healthy(paper: Paper) -> None:
-    paper.news.cards_changed(CardsStatus(TWO))
+    paper.updates.cards_changed(CardsStatus(TWO))
     assert paper.metric("card_healthy", card="GPU-0", index="0", model="Test") == 0
 
 
@@ -133,36 +133,36 @@ def test_cards_that_another_plugin_serves_as_well_are_named_once_and_until_it_is
     paper: Paper, cards_first: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     happen: list[Callable[[], None]] = [
-        lambda: paper.news.cards_changed(WELL),
-        lambda: paper.news.others_changed({"nvidia.com/gpu": 2}),
+        lambda: paper.updates.cards_changed(WELL),
+        lambda: paper.updates.others_changed({"nvidia.com/gpu": 2}),
     ]
     for each in happen if cards_first else happen[::-1]:
         assert not paper.told  # one half of it is no defect
         each()
-    paper.news.cards_changed(WELL)
+    paper.updates.cards_changed(WELL)
     assert paper.texts() == [
         (
             "GPUsServedTwice",
             (
-                "another device plugin offers this node's cards as nvidia.com/gpu: 2, and gives "
-                "them to containers that nobody counts here: turn it off on this node, with the "
-                "GPU Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
+                "another device plugin offers this node's cards as nvidia.com/gpu: 2, and its "
+                "allocations are not counted here: turn it off on this node, with the GPU "
+                "Operator by the label nvidia.com/gpu.deploy.device-plugin=false"
             ),
         )
     ]
     assert paper.told[0].subject == EventSubject("Node", "", "n1", "n1")
     assert [each.getMessage() for each in caplog.records] == ["cards are served twice"]
     assert paper.metric("cards_served_twice") == 2
-    paper.news.others_changed({})
+    paper.updates.others_changed({})
     assert paper.metric("cards_served_twice") == 0
-    paper.news.others_changed({"nvidia.com/gpu": 1})
+    paper.updates.others_changed({"nvidia.com/gpu": 1})
     assert len(paper.told) == 2
 
 
 def test_a_node_whose_cards_are_all_in_mig_mode_is_another_plugins(paper: Paper) -> None:
     left_out = Discovery(Inventory(()), skipped=(UnservedCard(0, "GPU-0", "in MIG mode"),))
-    paper.news.cards_changed(CardsStatus(left_out))
-    paper.news.others_changed({"nvidia.com/gpu": 7})
+    paper.updates.cards_changed(CardsStatus(left_out))
+    paper.updates.others_changed({"nvidia.com/gpu": 7})
     assert paper.metric("cards_served_twice") == 0
     assert [each.reason for each in paper.told] == ["GPULeftOut"]
 
@@ -179,7 +179,7 @@ def test_events_of_the_driver_are_counted_by_whose_fault_they_are(
     paper: Paper, fault: CardFault, counts: bool, labels: str
 ) -> None:
     for _ in range(2):
-        paper.news.event_seen(card(0), fault, counts=counts)
+        paper.updates.event_seen(card(0), fault, counts=counts)
     named = dict(zip(("kind", "xid", "fault"), labels.split(" "), strict=True))
     assert paper.metric("card_events_total", card="GPU-0", **named) == 2
     assert not paper.told

@@ -116,24 +116,24 @@ def test_a_cdi_spec_that_cannot_be_written_is_told_to_the_pod_and_only_logged_ot
 
 
 def test_without_enforcement_nothing_is_added(tmp_path: Path) -> None:
-    enforcer, upkeep = set_up_containers(
+    enforcer, runner = set_up_containers(
         settings(tmp_path), CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
     )
-    upkeep.tick()
-    assert upkeep.alive
+    runner.tick()
+    assert runner.alive
     assert enforcer.prepare_allocation(CLAIM, IDS, SHARE) == ContainerEdits()
-    upkeep.close()
+    runner.close()
 
 
 def test_hami_core_finds_its_library_where_the_settings_say(tmp_path: Path) -> None:
     chosen = replace(settings(tmp_path), enforcement=EnforcementMode.HAMI_CORE)
-    enforcer, upkeep = set_up_containers(
+    enforcer, runner = set_up_containers(
         chosen, CARDS, driver=lambda: "", entitled=lambda _uid, _name: None
     )
     library = tmp_path / "vgpu" / "libvgpu.so"
     library.parent.mkdir()
     library.touch()
-    upkeep.tick()
+    runner.tick()
     assert str(library) in {
         each.host for each in enforcer.prepare_allocation(CLAIM, IDS, SHARE).mounts
     }
@@ -146,15 +146,15 @@ def test_a_share_finds_its_limits_and_they_stay_when_the_agent_goes() -> None:
             enforcement=EnforcementMode.VCUDA,
             driver_dir=DriverFiles(str(root / "driver")),
         )
-        enforcer, upkeep = set_up_containers(
+        enforcer, runner = set_up_containers(
             chosen, CARDS, driver=lambda: "535.104.05", entitled=lambda _uid, _name: ABOUT
         )
-        assert upkeep.problem
-        upkeep.tick()
-        assert (upkeep.problem, upkeep.alive) == ("", True)
+        assert runner.problem
+        runner.tick()
+        assert (runner.problem, runner.alive) == ("", True)
         (mount,) = enforcer.prepare_allocation(CLAIM, IDS, SHARE).mounts
         enforcer.prepare_start(IDS, ABOUT)
-        upkeep.close()
+        runner.close()
         limits = decode((Path(mount.host) / "vcuda.config").read_bytes())
     assert mount.container == "/etc/vcuda"
     assert (limits.pod_uid, limits.utilization, limits.memory) == (CLAIM.pod.uid, 30, 4 * BLOCK)
@@ -170,15 +170,15 @@ def test_works_that_cannot_be_started_are_tried_until_they_can(
         if errors:
             raise errors.pop()
 
-    upkeep = EnforcerRunner(begin, lambda: False)
+    runner = EnforcerRunner(begin, lambda: False)
     for _ in range(2):
-        upkeep.tick()
-        assert upkeep.problem == "state-dir: full"
-        assert upkeep.alive  # nothing was started that could have died
+        runner.tick()
+        assert runner.problem == "state-dir: full"
+        assert runner.alive  # nothing was started that could have died
     assert caplog.messages.count("enforcement cannot be started") == 1
-    upkeep.tick()
-    assert upkeep.problem == ""
-    assert not upkeep.alive
+    runner.tick()
+    assert runner.problem == ""
+    assert not runner.alive
     closed = EnforcerRunner()
     closed.close()
     closed.tick()

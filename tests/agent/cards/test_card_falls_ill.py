@@ -1,4 +1,4 @@
-"""A card falls ill under a whole agent, a simulated kubelet and API server, and comes back.
+"""A card becomes unhealthy and recovers under a whole agent, simulated kubelet and API server.
 
 The cards are the stand-in of NVML: what happens to them goes through pynvml.
 """
@@ -31,7 +31,7 @@ from tests.agent.nvml_node import NvmlScript, load, unload, uuid
 NODE = "/api/v1/nodes/n1"
 QUIET = 0.5
 PACE = Pace(step=0.02, probe=0.05, renew=0.2, retry=0.05, retry_most=0.05)
-WRITES = InventoryPace(write=0.02, look=0.05, freed=0.02, retry=0.05, retry_most=0.05)
+WRITES = InventoryPace(write=0.02, check=0.05, freed=0.02, retry=0.05, retry_most=0.05)
 
 
 class Stage:

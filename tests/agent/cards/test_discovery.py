@@ -99,11 +99,11 @@ class Driver:
 
 
 class Disk(StateFile):
-    """What outlives an agent: one text, and the life of the driver."""
+    """The state that outlives an agent: one text, and the driver instance."""
 
     def __init__(self) -> None:
         self.text = ""
-        self.life = "boot-1"
+        self.instance = "boot-1"
 
     def load(self) -> str:
         return self.text
@@ -134,8 +134,8 @@ class Scene:
         return CardWatch(
             self.driver,
             rules=rules,
-            observer=self,
-            kept=FaultStore(self.disk, lambda: self.disk.life),
+            listener=self,
+            store=FaultStore(self.disk, lambda: self.disk.instance),
             pace=pace,
             now=self.clock,
             jitter=lambda: 0.0,
@@ -293,9 +293,9 @@ def ill(scene: Scene) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize("life", ["boot-2", ""])
-def test_a_driver_that_was_loaded_since_has_set_every_card_up(life: str, ill: Scene) -> None:
-    ill.disk.life = life
+@pytest.mark.parametrize("instance", ["boot-2", ""])
+def test_a_driver_that_was_loaded_since_has_set_every_card_up(instance: str, ill: Scene) -> None:
+    ill.disk.instance = instance
     with ill.watching() as watch:
         assert not watch.unhealthy("GPU-1")
     assert (ill.disk.text, ill.turns) == ("", [])
@@ -322,7 +322,7 @@ def test_what_cannot_be_read_is_logged_and_means_nothing(
     scene.disk.text = "[]"
     with scene.watching() as watch:
         assert not watch.unhealthy("GPU-0")
-    assert "ill cards cannot be read" in caplog.messages
+    assert "unhealthy cards cannot be read" in caplog.messages
     assert scene.disk.text == ""
 
 

@@ -1,4 +1,4 @@
-"""What an agent writes of its ill cards, and reads of them."""
+"""The faults that an agent saves for the next one."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cards.fault_store import FaultStore, decode, driver_life, encode
+from agent.cards.fault_store import FaultStore, decode, driver_instance, encode
 from agent.cards.health import CardFault, CardHealth, FaultKind, xid_fault
 from agent.host.state_file import StateFile
 
@@ -49,35 +49,35 @@ def test_anything_else_is_refused(text: str) -> None:
         decode(text)
 
 
-@pytest.mark.parametrize(("life", "kept"), [("boot-1", {"GPU-0": ILL}), ("", {})])
-def test_where_the_drivers_life_is_not_known_nothing_is_kept(
-    life: str, kept: dict[str, CardHealth], tmp_path: Path
+@pytest.mark.parametrize(("instance", "kept"), [("boot-1", {"GPU-0": ILL}), ("", {})])
+def test_where_the_driver_instance_is_not_known_nothing_is_kept(
+    instance: str, kept: dict[str, CardHealth], tmp_path: Path
 ) -> None:
     """Nothing would tell that the driver was loaded anew: the card would be ill for ever."""
-    store = StateFile(tmp_path / "ill-cards.json")
-    FaultStore(store, lambda: life).save({"GPU-0": ILL})
-    assert FaultStore(store, lambda: life).load() == kept
+    store = StateFile(tmp_path / "unhealthy-cards.json")
+    FaultStore(store, lambda: instance).save({"GPU-0": ILL})
+    assert FaultStore(store, lambda: instance).load() == kept
 
 
-# --- the driver's life -----------------------------------------------------------------------
+# --- the driver instance -----------------------------------------------------------------------
 
 
-def test_a_boot_and_a_load_of_the_module_begin_another_life(tmp_path: Path) -> None:
+def test_a_boot_and_a_load_of_the_module_begin_another_instance(tmp_path: Path) -> None:
     boot, module = tmp_path / "boot_id", tmp_path / "sys/module/nvidia"
 
-    def life() -> str:
-        return driver_life(boot, tmp_path / "sys")
+    def instance() -> str:
+        return driver_instance(boot, tmp_path / "sys")
 
-    assert life() == "", "the kernel tells nothing"
+    assert instance() == "", "the kernel tells nothing"
     boot.write_text("one\n")
-    unloaded = life()
+    unloaded = instance()
     module.mkdir(parents=True)
-    loaded = life()
-    assert life() == loaded
+    loaded = instance()
+    assert instance() == loaded
     module.rename(tmp_path / "unloaded")  # its inode stays taken
     module.mkdir()
-    again = life()
+    again = instance()
     boot.write_text("two\n")
-    assert len({"", unloaded, loaded, again, life()}) == 5
+    assert len({"", unloaded, loaded, again, instance()}) == 5
     boot.write_bytes(b"\xff")
-    assert life() == ""
+    assert instance() == ""

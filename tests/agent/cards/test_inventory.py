@@ -105,9 +105,9 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
         (_document(model=4), "cards[1].model: Invalid value: 4: must be text"),
         (_document(busId=None), "cards[1].busId: Invalid value: null: must be text"),
         (_document(device=[]), "cards[1].device: Invalid value: a list: must be text"),
-        (_document(uuid="GPU-b"), 'cards: uuid "GPU-b" stands twice'),
-        (_document(index=1), "cards: index 1 stands twice"),
-        (_document(minor=7), "cards: minor 7 stands twice"),
+        (_document(uuid="GPU-b"), 'cards: uuid: Duplicate value: "GPU-b"'),
+        (_document(index=1), "cards: index: Duplicate value: 1"),
+        (_document(minor=7), "cards: minor: Duplicate value: 7"),
         (_linked("NV12"), "links: must be a list"),
         (_linked([["NV12"]]), "links[0]: must be a mapping with the keys cards and kind"),
         (
@@ -134,7 +134,7 @@ _KNOWN = "unknown field, known are busId, device, index, memory, minor, model, n
         ),
         (
             _linked([{"cards": [0, 1], "kind": "NV2"}, {"cards": [1, 0], "kind": "NV4"}]),
-            "links[1].cards: the link of 0 and 1 stands twice",
+            "links[1].cards: Duplicate value: the link of 0 and 1",
         ),
     ],
 )

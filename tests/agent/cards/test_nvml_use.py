@@ -70,7 +70,7 @@ def test_memory_that_is_not_told_of_one_process_is_told_of_none(node: NvmlScript
     node.process(0, 12, -1)
     one = read()[uuid(0)]
     assert one.process_memory is None
-    assert "memory of processes: the driver does not tell it" in one.problems
+    assert "memory of processes: the driver does not report it" in one.problems
 
 
 def test_an_older_driver_is_asked_as_it_can_be(

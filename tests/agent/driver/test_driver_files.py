@@ -210,7 +210,7 @@ def contain(site: Site, version: str) -> DriverHost:
 def test_a_driver_in_a_container_is_found_where_the_gpu_operator_mounts_it(tmp_path: Path) -> None:
     site = Site(tmp_path / "bare")
     site.write_cache()
-    with pytest.raises(DriverFilesError, match="the host's loader knows no libcuda"):
+    with pytest.raises(DriverFilesError, match="the host's loader finds no libcuda"):
         site.host().find_files()  # after a boot, before the container
     contain(site, NEW)
     assert site.lay_out()
@@ -268,10 +268,10 @@ def _outside(site: Site) -> None:
     ("spoil", "why"),
     [
         (_no_cache, "there is no /etc/ld.so.cache below "),
-        (_no_elf, "is no ELF file: install the driver anew"),
-        (_pipe, "the host's loader knows no libcuda.so.1 of a driver"),
-        (_loop, "the host's loader knows no libcuda.so.1 of a driver"),
-        (_outside, "the host's loader knows no libcuda.so.1 of a driver"),
+        (_no_elf, "is no ELF file: reinstall the driver"),
+        (_pipe, "the host's loader finds no libcuda.so.1 of a driver"),
+        (_loop, "the host's loader finds no libcuda.so.1 of a driver"),
+        (_outside, "the host's loader finds no libcuda.so.1 of a driver"),
     ],
 )
 def test_an_odd_host_is_refused_in_words(
@@ -293,28 +293,28 @@ def test_a_file_that_changes_while_it_is_copied_is_not_taken(site: Site) -> None
 
 
 def test_another_architecture_has_no_driver(site: Site) -> None:
-    with pytest.raises(DriverFilesError, match="riscv64 is no architecture of a driver"):
+    with pytest.raises(DriverFilesError, match="architecture riscv64 is not supported"):
         Host(site.root, machine="riscv64").find_files()
 
 
 def test_the_folder_comes_late_follows_the_host_and_outlives_its_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agent.driver.updater._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("agent.driver.updater._CHECK_SECONDS", 0.01)
     monkeypatch.setattr("agent.driver.updater._RETRY_SECONDS", 0.01)
     host, stop = Site(tmp_path), threading.Event()
     results: list[bool] = []
-    keeper = DriverUpdater(host.host(), host.folder(), idle=lambda: True, on_result=results.append)
-    with running(lambda: keeper.run(stop), stop.set):
+    updater = DriverUpdater(host.host(), host.folder(), idle=lambda: True, on_result=results.append)
+    with running(lambda: updater.run(stop), stop.set):
         eventually(lambda: False in results, "it has looked")
-        assert "there is no /etc/ld.so.cache" in keeper.problem
-        assert not keeper.ready.is_set()
+        assert "there is no /etc/ld.so.cache" in updater.problem
+        assert not updater.ready.is_set()
         host.install("535.1")
-        assert keeper.ready.wait(30)
+        assert updater.ready.wait(30)
         eventually(lambda: results[-1], "all is right")
         host.install("550.2")
         eventually(lambda: host.found() == expected("550.2"), "it follows")
         (host.root / "etc/ld.so.cache").unlink()
-        eventually(lambda: bool(keeper.problem), "the host has no driver now")
+        eventually(lambda: bool(updater.problem), "the host has no driver now")
     assert host.found() == expected("550.2")
     assert DriverUpdater(host.host(), host.folder(), idle=lambda: True).ready.is_set()

@@ -38,8 +38,8 @@ def test_a_list_that_is_cut_short_is_refused_wherever_it_ends(old: bool) -> None
     ("data", "why"),
     [
         (bytes(LARGEST + 1), "is longer than 16777216 bytes"),
-        (b"\x7fELF" + bytes(60), "has not the format of glibc, version 1.1"),
-        (ldcache([CUDA]).replace(b"\x02", b"\x03", 1), "is of a machine with another byte order"),
+        (b"\x7fELF" + bytes(60), "does not have the format of glibc, version 1.1"),
+        (ldcache([CUDA]).replace(b"\x02", b"\x03", 1), "has the wrong byte order"),
         (ldcache([CUDA])[:20] + b"\xff" * 4 + bytes(40), "4294967295 libraries do not fit into it"),
         (ldcache([CUDA])[:48] + b"\x03" + bytes(23), "names a library outside of itself"),
     ],

@@ -202,7 +202,7 @@ def test_a_link_in_our_place_is_replaced_and_never_followed(
     else:
         trap.unlink()
     trap.symlink_to(elsewhere / where)
-    with pytest.raises(EnforcementError, match="is gone"):
+    with pytest.raises(EnforcementError, match="is missing"):
         dirs.open(made.digest)
     assert call(dirs, IDS, A) == made
     assert not trap.is_symlink()
@@ -218,7 +218,7 @@ def test_a_linked_folder_is_not_written_into(dirs: ContainerDirs, tmp_path: Path
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name in ("..", "../x"):  # only names of ours are opened
-        with pytest.raises(EnforcementError, match="is gone"):
+        with pytest.raises(EnforcementError, match="is missing"):
             dirs.open(name)
     made = dirs.make(IDS, A)
     (made.files / "id").symlink_to(elsewhere)
@@ -242,8 +242,8 @@ STEPS = ("open", "mkdir", "rename", "write", "fchmod", "stat", "scandir", "unlin
     ("number", "step", "told"),
     [
         (errno.ENOSPC, "mkdir", "the node's admin must free space there"),
-        (errno.EROFS, "write", "the node's admin must put it on a file system that can be written"),
-        (errno.EIO, "write", "the agent's log tells more"),
+        (errno.EROFS, "write", "the node's admin must move it to a writable file system"),
+        (errno.EIO, "write", "see the agent's log"),
     ],
 )
 def test_a_disk_that_does_not_let_us_is_told_in_one_line(

@@ -178,7 +178,7 @@ def test_memory_on_more_cards_than_hami_core_knows_is_refused(node: HamiHost) ->
     with pytest.raises(EnforcementError) as refused:
         node.hami.prepare_allocation(CLAIM, frozenset(), memory(*[1] * 17))
     assert str(refused.value) == (
-        "memory on 17 cards, but HAMi-core limits at most 16: ask for whole cards without memory"
+        "memory on 17 cards, but HAMi-core limits at most 16: request whole cards without memory"
     )
 
 
@@ -235,15 +235,15 @@ def test_a_start_of_nobody_known_goes_on_with_what_is_there_and_else_is_tried_ag
     with pytest.raises(EnforcementError) as refused:
         node.hami.prepare_start(SHARE_IDS, None)
     assert str(refused.value) == (
-        "what this container finds mounted is gone from the node's disk, and it is not known yet "
-        "whose it is: the start is tried again"
+        "the files that this container mounts are missing on the node's disk, and their owner is "
+        "not known yet: the start will be retried"
     )
 
 
 # --- what is missing ------------------------------------------------------------------------
 
 MISSING = (
-    "hami-library-dir: the node has no libvgpu.so, which holds containers to their limits: "
+    "hami-library-dir: the node has no libvgpu.so, which enforces the limits of containers: "
     "the node's admin must install HAMi-core"
 )
 
@@ -290,8 +290,7 @@ def test_a_state_directory_that_cannot_be_is_a_refusal(node: HamiHost) -> None:
     with pytest.raises(EnforcementError) as refused:
         node.hami.prepare_allocation(CLAIM, frozenset(), memory(4))
     assert str(refused.value) == (
-        "state-dir: cannot make what limits this container: Not a directory: "
-        "the agent's log tells more"
+        "state-dir: cannot make the limits of this container: Not a directory: see the agent's log"
     )
 
 

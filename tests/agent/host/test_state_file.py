@@ -8,12 +8,12 @@ import pytest
 
 from agent.host.state_file import StateFile
 
-KEPT_NOT = "a small file cannot be kept"
+KEPT_NOT = "state file cannot be written"
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "in-service.json"
+    return tmp_path / "current-pod.json"
 
 
 def test_the_next_agent_reads_what_was_saved_last(path: Path) -> None:
@@ -45,7 +45,7 @@ def test_what_cannot_be_read_is_logged_and_says_nothing(
     else:
         path.write_bytes(content)
     assert StateFile(path).load() == ""
-    assert caplog.messages == ["a small file cannot be read"]
+    assert caplog.messages == ["state file cannot be read"]
 
 
 def test_a_link_at_its_place_is_replaced_and_one_beside_it_is_not_followed(

@@ -275,7 +275,10 @@ def edits(**changes: object) -> dict[str, object]:
             )
             for name in ("", "../x", "a:", "a\n", "*")
         ),
-        ({"devices": GOOD["devices"] * 2}, "devices: a name stands twice"),
+        (
+            {"devices": GOOD["devices"] * 2},
+            "devices: Duplicate value: two devices have the same name",
+        ),
         (
             {"devices": [{"name": "0", "containerEdits": []}]},
             "devices[0].containerEdits: must be a mapping",

@@ -108,8 +108,8 @@ def test_an_entry_with_device_ids_that_no_agent_makes_is_left_out() -> None:
     assert list(found.pods) == ["u"]
     [reason] = found.unreadable
     assert reason == (
-        'Data.PodDeviceEntries[1]: device ID "x" is not <card uuid>::<place>: '
-        "it was not given out by this agent"
+        'Data.PodDeviceEntries[1]: device ID "x" is not <card uuid>::<number>: '
+        "it does not come from this agent"
     )
 
 

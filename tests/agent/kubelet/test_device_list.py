@@ -97,10 +97,12 @@ def test_a_node_that_the_kubelet_cannot_be_told_of_is_refused(
 def test_everyone_who_waits_is_told_of_a_change() -> None:
     unhealthy = {"GPU-0"}
     feed, nothing = HealthFeed(lambda: frozenset(unhealthy)), frozenset[str]()
-    assert feed.after(nothing, leave=lambda: False) == frozenset({"GPU-0"})  # it has changed before
+    assert feed.wait_for_change(nothing, until=lambda: False) == frozenset(
+        {"GPU-0"}
+    )  # it has changed before
     with ThreadPoolExecutor(3) as pool:
         shown = frozenset({"GPU-0"})
-        waiting = [pool.submit(feed.after, shown, leave=lambda: False) for _ in range(3)]
+        waiting = [pool.submit(feed.wait_for_change, shown, until=lambda: False) for _ in range(3)]
         unhealthy.add("GPU-1")
         feed.wake()
         assert {each.result(20) for each in waiting} == {frozenset({"GPU-0", "GPU-1"})}
@@ -114,7 +116,7 @@ def test_who_is_woken_may_leave_and_else_goes_on_waiting() -> None:
         return leaving.is_set()
 
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(feed.after, frozenset(), leave=leave)
+        waiting = pool.submit(feed.wait_for_change, frozenset(), until=leave)
         assert asked.acquire(timeout=20)
         feed.wake()
         assert asked.acquire(timeout=20)

@@ -21,8 +21,8 @@ SOON = 0.2
 @pytest.fixture
 def watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DirectoryWatch]:
     """Of a directory that is not there yet, and that is not looked at again now and then."""
-    monkeypatch.setattr(kubelet_instance, "LOOK_AGAIN_SECONDS", LONG)
-    monkeypatch.setattr(kubelet_instance, "_BLIND_SECONDS", 0.05)
+    monkeypatch.setattr(kubelet_instance, "CHECK_SECONDS", LONG)
+    monkeypatch.setattr(kubelet_instance, "_UNWATCHED_SECONDS", 0.05)
     made = DirectoryWatch(tmp_path / "d")
     yield made
     made.close()

@@ -122,7 +122,7 @@ def test_readable_tells_of_the_last_answer_and_no_call_is_made_once_the_time_is_
     kubelet.server.start()
     asked = kubelet.turn_away(0)
     said = [record.readable]
-    with pytest.raises(Unavailable, match=r"^PodResources: no time left to ask$"):
+    with pytest.raises(Unavailable, match=r"^PodResources: no time left for a call$"):
         record.list(within=0)
     said.append(record.readable)
     assert asked.asked == 0

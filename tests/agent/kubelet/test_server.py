@@ -126,7 +126,7 @@ def test_a_fault_of_ours_fails_one_call_shows_no_internals_and_the_server_lives_
         CALLS[call](stub, ["a"])
     assert failed.value.code() is grpc.StatusCode.INTERNAL
     assert failed.value.details() == (
-        "gpu-turnstile failed on this node, its log says why; the pod can be created again"
+        "gpu-turnstile failed on this node: see its log; the pod can be created again"
     )
     assert "secret" in caplog.text  # the log does say why
     calls.error = None

@@ -21,7 +21,7 @@ from contract.inventory import (
 from tests.agent.builders import BLOCK, CORE, MEMORY, device_table
 from tests.agent.fakes import NAMES, FakeClock
 
-PACE = InventoryPace(write=10, freed=1, look=1000, renew=300, retry=4.0, retry_most=10.0)
+PACE = InventoryPace(write=10, freed=1, check=1000, renew=300, retry=4.0, retry_most=10.0)
 
 
 class Writing:
@@ -40,7 +40,7 @@ class Writing:
             node="n1",
             annotation=NAMES.gpu_cards,
             label=NAMES.gpu_model,
-            look=self._look,
+            survey=self._look,
             pace=pace,
             clock=self.clock,
             on_result=self.results.append,
@@ -115,7 +115,7 @@ def test_what_is_new_is_written_no_more_often_than_the_pace_allows() -> None:
 
 def test_the_same_is_written_again_now_and_then() -> None:
     """A node that was deleted and made anew has lost it."""
-    writing = Writing(pace=replace(PACE, look=10))
+    writing = Writing(pace=replace(PACE, check=10))
     writing.look(state(1))
     assert writing.catch_up(later=299) == 1
     assert writing.catch_up(later=450 - 299) == 2

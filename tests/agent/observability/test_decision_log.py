@@ -51,13 +51,13 @@ LINES: list[tuple[Callable[[LoggedDecisions], None], str, str]] = [
         "unproven_starts_total",
     ),
     (
-        lambda log: log.unadvised(A, CORE, ["GPU-0::1"]),
+        lambda log: log.without_wishes(A, CORE, ["GPU-0::1"]),
         "WARNING chosen without wishes | A resource=core ids=GPU-0::1",
         "unadvised_choices_total",
     ),
     (
         lambda log: log.podresources_unavailable("PodResources: UNAVAILABLE"),
-        "WARNING no witness | reason=PodResources: UNAVAILABLE",
+        "WARNING List unavailable | reason=PodResources: UNAVAILABLE",
         "witness_failures_total",
     ),
 ]
@@ -93,7 +93,7 @@ def test_equal_refusals_are_told_together_with_how_many_there_were(
     clock, events, metrics = FakeClock(), list[tuple[str, str]](), Metrics()
     decision_log = LoggedDecisions(
         metrics,
-        tell=lambda _call, ref, reason: events.append((ref.pod.name, reason)),
+        on_refusal=lambda _call, ref, reason: events.append((ref.pod.name, reason)),
         clock=clock,
     )
     unknown = ref("static", "", "kube-system")  # an event needs the UID of what it is about

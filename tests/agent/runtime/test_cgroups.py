@@ -330,7 +330,7 @@ def test_a_process_of_another_pid_namespace_is_refused(tree: Tree, pid: int) -> 
     """This is how the kernel shows the other end of a socket that the agent cannot see."""
     with pytest.raises(CgroupError) as error:
         tree.cgroups.container_of(pid)
-    told = "is of a PID namespace that the agent does not see: it needs hostPID"
+    told = "is in a PID namespace that the agent does not see: it needs hostPID"
     assert str(error.value) == f"the process {told}"
     made = tree.directory(f"memory{FS}/{ID}", 0, 7)
     tree.process(7, f"4:memory:{FS}/{ID}\n")

@@ -30,8 +30,8 @@ ID = "a" * 64
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two looks are enough, however soon."""
-    monkeypatch.setattr(join, "LASTING_SECONDS", 0)
-    monkeypatch.setattr(join, "LASTING_LOOKS", 2)
+    monkeypatch.setattr(join, "REPORT_AFTER_SECONDS", 0)
+    monkeypatch.setattr(join, "REPORT_AFTER_MEASUREMENTS", 2)
 
 
 @dataclass
@@ -144,7 +144,7 @@ def test_what_cannot_be_measured_is_absent_and_said_once(
     assert world.asked == ["a", "b", "a"]  # it was gone, and forgotten
     assert _messages(caplog) == [
         ("use cannot be measured", "NVML: Driver Not Loaded"),
-        ("use is not told", "in MIG mode"),
+        ("the driver does not report use", "in MIG mode"),
         ("use is measured again", ""),
     ]
     assert world.overuses == []  # what was seen before the break does not count

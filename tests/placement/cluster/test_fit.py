@@ -74,7 +74,7 @@ def test_what_the_node_never_has_is_told_apart(pod: PodInfo, reason: str) -> Non
         (wish(use_gpu_type="a100"), 200, "fewer than 2 cards of type a100", True),
         (wish(use_gpu_type="t4"), 60, "no card of type t4 has 60 cores and 4 blocks free", False),
         (wish(use_gpu_uuid="GPU-x"), 30, "no card that use-gpu-uuid names", True),
-        (wish(nouse_gpu_type="a100,t4"), 30, "no card that nouse-gpu-type leaves", True),
+        (wish(nouse_gpu_type="a100,t4"), 30, "no card that nouse-gpu-type allows", True),
     ],
 )
 def test_a_wish_that_no_card_can_grant_is_told_apart_from_cards_that_are_full(
@@ -116,7 +116,7 @@ def test_a_set_that_must_hold_together_fits_if_and_only_if_trying_all_finds_one(
     pod = a_pod("a", (100 * size, 4), annotations=wish(gpu_link=link))
     whole = [at for at, (cores, _) in enumerate(free) if cores == 100]
     links, view = node.card_set.links, NodeSnapshot(node, free)
-    possible = any(links.hold_together(each, link) for each in combinations(whole, size))
+    possible = any(links.fulfils(each, link) for each in combinations(whole, size))
     assert isinstance(check(pod.pod_class, view), Fit) == possible
     try:
         planned = plan_pod(pod, node, view.free, Policy.BINPACK)

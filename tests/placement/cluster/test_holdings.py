@@ -9,9 +9,9 @@ from placement.cluster.holdings import (
     ContainerCards,
     NodeSnapshot,
     Provenance,
+    held_by_pod,
     known_cards,
     simulate,
-    taken_on,
 )
 from placement.scoring import Policy
 from tests.placement.cluster.builders import a_node, a_pod, hint, record
@@ -62,15 +62,15 @@ def test_what_init_containers_took_is_handed_on_and_kept() -> None:
     """Facts K4 and K7; sidecars and containers keep theirs beside each other."""
     pod = a_pod("a", (30, 4), (20, 2), inits=[(40, 8)], sidecars=[(10, 1)])
     on_one = dict.fromkeys(("i0", "s0", "c0", "c1"), on(0))
-    assert taken_on(pod.demand, on_one) == {0: (60, 8)}
+    assert held_by_pod(pod.demand, on_one) == {0: (60, 8)}
     elsewhere = on_one | {"i0": on(1)}
-    assert taken_on(pod.demand, elsewhere) == {0: (60, 7), 1: (40, 8)}
+    assert held_by_pod(pod.demand, elsewhere) == {0: (60, 7), 1: (40, 8)}
 
 
 def test_places_that_are_handed_on_are_used_before_others_on_other_cards() -> None:
     """The kubelet prefers them (K7): no block of the second card is taken."""
     pod = a_pod("a", (200, 8), inits=[(100, 9)])
-    assert taken_on(pod.demand, {"i0": on(0), "c0": on(0, 1)}) == {0: (100, 9), 1: (100, 0)}
+    assert held_by_pod(pod.demand, {"i0": on(0), "c0": on(0, 1)}) == {0: (100, 9), 1: (100, 0)}
 
 
 def test_a_pod_of_which_nothing_is_told_counts_where_the_agent_would_place_it() -> None:

@@ -63,7 +63,8 @@ def test_a_node_without_a_usable_inventory_says_why(inventory: object, problem: 
 
 
 @pytest.mark.parametrize(
-    ("allocatable", "problem"), [("0", Problem.AWAY), ("200", Problem.NONE), (None, Problem.NONE)]
+    ("allocatable", "problem"),
+    [("0", Problem.AGENT_DISCONNECTED), ("200", Problem.NONE), (None, Problem.NONE)],
 )
 def test_an_agent_that_has_gone_is_told_by_what_the_kubelet_offers(
     allocatable: str | None, problem: Problem

@@ -109,11 +109,11 @@ def test_what_is_read_of_a_cluster_is_judged(api: FakeApi) -> None:
     found = {each.check: each for each in look(api)}
     bad = [each.check for each in found.values() if each.level is not Level.OK]
     assert bad == ["policies"]  # all but one are missing in this cluster
-    assert found["webhook"].text == "the API server reaches it: a GPU pod would be stamped"
-    assert found["webhook-configuration"].text == "1 webhooks, GPU pods wait for theirs (Fail)"
-    assert found["agents"].text == "ready on 1 of 1 chosen nodes"
+    assert found["webhook"].text == "the API server calls it: a GPU pod would be stamped"
+    assert found["webhook-configuration"].text == "1 webhooks; failurePolicy of GPU pods is Fail"
+    assert found["agents"].text == "ready on 1 of 1 selected nodes"
     assert found["enforcement"].text == "vcuda"
-    assert found["records"].text == "of 1 container, all hold what their annotation says"
+    assert found["allocations"].text == "compared 1 container: all match their annotation"
     assert "POST /api/v1/namespaces/team/pods?dryRun=All" in api.asked
 
 
@@ -127,7 +127,7 @@ def test_one_node_alone_can_be_looked_at(api: FakeApi) -> None:
     [
         ("/version", ["kubernetes-version"]),
         ("/api/v1/nodes", ["other-plugins", "cards", "allocatable"]),
-        ("/api/v1/pods", ["records"]),
+        ("/api/v1/pods", ["allocations"]),
         (
             "/api/v1/namespaces/gpu-turnstile/pods",
             ["webhook-replicas", "agents", "kubelet", "scheduler-extender"],
@@ -155,15 +155,16 @@ def test_what_is_forbidden_is_unknown_and_told_in_the_servers_words(
         (
             {"metadata": {}},
             "error",
-            "a GPU pod is created without its stamps: the API server does not call the webhook",
+            "a GPU pod would get no stamps: the API server does not call the webhook",
         ),
-        (Rejected(403, "no quota"), "unknown", "a GPU pod cannot be tried: no quota"),
+        (Rejected(403, "no quota"), "unknown", "the dry run of a GPU pod was denied: no quota"),
         (
             Rejected(422, "Policy 'gpu-turnstile-stamps' denied request"),
             "error",
             (
-                "a GPU pod has no stamps and is refused: the API server does not call the webhook, "
-                "or another webhook takes them away: Policy 'gpu-turnstile-stamps' denied request"
+                "a GPU pod without stamps is denied: the API server does not call the webhook, "
+                "or another webhook removes the stamps: Policy 'gpu-turnstile-stamps' denied "
+                "request"
             ),
         ),
         (
@@ -194,7 +195,7 @@ def test_without_the_agents_daemonset_nobody_says_what_is_enforced(api: FakeApi)
     api.answers[DAEMONSETS] = []
     facts = collect_facts(api, Names(), "team")
     assert facts.enforcement == UnreadSource(
-        "there is no DaemonSet gpu-turnstile-agent, which says it"
+        "DaemonSet gpu-turnstile-agent, which sets it, is missing"
     )
 
 
@@ -204,7 +205,7 @@ def test_a_pod_without_an_address_is_not_asked(api: FakeApi) -> None:
     webhook["status"] = {"phase": "Pending"}
     api.answers["/api/v1/namespaces/gpu-turnstile/pods"] = [webhook]
     (found,) = [each for each in look(api) if each.check == "webhook-certificate"]
-    assert (found.level, found.text) == ("unknown", "w: it has no address yet")
+    assert (found.level, found.text) == ("unknown", "w: it has no IP address yet")
 
 
 def test_an_agent_that_does_not_answer_is_unknown_on_its_node_alone(api: FakeApi) -> None:
@@ -225,7 +226,7 @@ def test_of_two_agents_on_a_node_the_one_that_answers_counts(api: FakeApi) -> No
 def test_an_answer_of_another_form_is_unknown(api: FakeApi) -> None:
     api.answers["/version"] = {"major": "1"}
     assert collect_facts(api, Names(), "team").version == UnreadSource(
-        "the API server answered with something else: KeyError('gitVersion')"
+        "unexpected response of the API server: KeyError('gitVersion')"
     )
 
 
@@ -255,7 +256,7 @@ def test_it_is_read_which_objects_helm_made_and_since_when_a_pod_is_ready(api: F
     (ready,) = agent["status"]["conditions"]
     ready["lastTransitionTime"] = "2026-01-01T00:00:01Z"
     facts = collect_facts(api, Names(), "team")
-    assert facts.owned == [
+    assert facts.managed == [
         ManagedObject("Deployment", "", "a", "view", ("gpus", "team")),
         ManagedObject("Deployment", "", "b", "", None),
     ]

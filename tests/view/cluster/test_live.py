@@ -14,7 +14,7 @@ from tests.agent.fakes import eventually
 from tests.placement.cluster.builders import NAMES, make_node, make_pod
 from tests.view import scenes
 from tests.view.cluster.fake_api import FakeApi
-from view.cluster.agents import read_uses
+from view.cluster.agents import read_usages
 from view.cluster.connection import connect
 from view.cluster.live import LiveCluster
 from view.model.state import ClusterState
@@ -149,14 +149,14 @@ def test_agents_are_asked_through_the_api_server_and_of_several_the_one_that_ser
         "a5%3A9440": "<html>",
     }
     api.answers |= {f"{AGENTS}/{name}/proxy/metrics": text for name, text in answers.items()}
-    one, two, three, five = read_uses(api)
+    one, two, three, five = read_usages(api)
     assert one.measured
     (use,) = one.containers
     assert (use.cores_held, use.cores_used, use.memory_used) == (60, 12.5, None)
     assert use.cards == ("GPU-1", "GPU-2")
     assert one.cards[0].cores_free == 70
     assert (two.measured, two.cards[0].cores_held) == (False, 100)
-    assert three.problem == "its agent cannot be asked: no route"
-    assert five.problem.startswith("its agent cannot be asked")
-    assert [each.node for each in read_uses(api, nodes=["n2"])] == ["n2"]
-    assert read_uses(api, nodes=["n9"]) == ()
+    assert three.problem == "the metrics of its agent cannot be read: no route"
+    assert five.problem.startswith("the metrics of its agent cannot be read")
+    assert [each.node for each in read_usages(api, nodes=["n2"])] == ["n2"]
+    assert read_usages(api, nodes=["n9"]) == ()

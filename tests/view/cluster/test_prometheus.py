@@ -125,18 +125,18 @@ _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples
             _all(vector()),
             (
                 "Prometheus has no gpu_turnstile_agent_card_cores_held of the last day: "
-                "does it scrape agents?"
+                "does it scrape the agents?"
             ),
         ),
         (
             {"status": 422, **_all(_REFUSED)},
-            r"Prometheus answered 422: too many samples \u202e",
+            r"Prometheus responded with 422: too many samples \u202e",
         ),
-        (_all(_REFUSED), r"Prometheus answered 200: too many samples \u202e"),
-        ({"status": 401, **_all(b"<html>")}, "Prometheus answered 401, and no result"),
-        ({"status": 302, "location": "/x"}, "Prometheus answered 302, and no result"),
+        (_all(_REFUSED), r"Prometheus responded with 200: too many samples \u202e"),
+        ({"status": 401, **_all(b"<html>")}, "Prometheus responded with 401, and no result"),
+        ({"status": 302, "location": "/x"}, "Prometheus responded with 302, and no result"),
         *(
-            (_all(garbage), "Prometheus answered 200, and no result")
+            (_all(garbage), "Prometheus responded with 200, and no result")
             for garbage in (
                 b"",
                 b"\xff",
@@ -148,8 +148,8 @@ _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples
                 b'{"status":"success","data":{"result":[{"metric":{},"value":[1,"two"]}]}}',
             )
         ),
-        (_all(b" " * 2_000_000), "the answer of Prometheus is longer than 1 MiB"),
-        ({"drip": True}, "Prometheus has not answered in 0.3 s"),
+        (_all(b" " * 2_000_000), "the response of Prometheus is longer than 1 MiB"),
+        ({"drip": True}, "Prometheus did not respond in 0.3 s"),
     ],
 )
 def test_what_is_no_answer_makes_it_unknown_with_a_reason(
@@ -167,7 +167,7 @@ def test_what_is_no_answer_makes_it_unknown_with_a_reason(
 
 def test_one_that_is_away_is_said_to_be() -> None:
     assert Prometheus("http://127.0.0.1:1").last_day().problem == (
-        "Prometheus is not reached: [Errno 111] Connection refused"
+        "Prometheus is unreachable: [Errno 111] Connection refused"
     )
 
 

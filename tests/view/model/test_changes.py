@@ -33,34 +33,34 @@ CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
 @pytest.mark.parametrize(
     ("cards", "held", "limits", "expected"),
     [
-        (1, [on(0, (60, 4))], [(50, 4)], ["ask for 40 cores instead of 50"]),
-        (1, [on(0, (10, 30))], [(50, 4)], ["ask for 2 memory blocks instead of 4"]),
+        (1, [on(0, (60, 4))], [(50, 4)], ["request 40 cores instead of 50"]),
+        (1, [on(0, (10, 30))], [(50, 4)], ["request 2 memory blocks instead of 4"]),
         (
             1,
             [on(0, (60, 30))],
             [(50, 4)],
-            ["ask for 40 cores instead of 50 and 2 memory blocks instead of 4"],
+            ["request 40 cores instead of 50 and 2 memory blocks instead of 4"],
         ),
-        (1, [on(0, (60, 4))], [(100, 8)], ["ask for 40 cores instead of 100"]),
+        (1, [on(0, (60, 4))], [(100, 8)], ["request 40 cores instead of 100"]),
         (
             1,
             [on(0, (60, 4))],
             [(100, 0)],
-            ["ask for 40 cores instead of 100 and 28 memory blocks instead of whole cards"],
+            ["request 40 cores instead of 100 and 28 memory blocks instead of whole cards"],
         ),
         (
             2,
             [on(0, (60, 4))],
             [(200, 9)],
-            ["ask for 100 cores instead of 200 and 5 memory blocks instead of 9"],
+            ["request 100 cores instead of 200 and 5 memory blocks instead of 9"],
         ),
         (
             1,
             [],
             [(60, 4), (60, 4)],
             [
-                "ask for 40 cores instead of 60 in container c0",
-                "ask for 40 cores instead of 60 in container c1",
+                "request 40 cores instead of 60 in container c0",
+                "request 40 cores instead of 60 in container c1",
             ],
         ),
         (1, [on(0, (99, 32))], [(50, 4)], []),
@@ -68,7 +68,7 @@ CORDONED = {**make_node("n2", 1), "spec": {"unschedulable": True}}
             2,
             [],
             [(2_147_483_600, 8)],
-            ["ask for 200 cores instead of 2147483600 and 2 memory blocks instead of 8"],
+            ["request 200 cores instead of 2147483600 and 2 memory blocks instead of 8"],
         ),
     ],
 )
@@ -81,10 +81,10 @@ def test_an_author_is_told_how_much_less_would_fit(
 @pytest.mark.parametrize(
     ("wishes", "expected"),
     [
-        ({NAMES.use_gpu_type: "h100"}, ["drop the annotation tencent.com/use-gpu-type"]),
+        ({NAMES.use_gpu_type: "h100"}, ["remove the annotation tencent.com/use-gpu-type"]),
         (
             {NAMES.use_gpu_type: "h100", NAMES.nouse_gpu_uuid: "GPU-n1-0"},
-            ["drop the annotations tencent.com/use-gpu-type and tencent.com/nouse-gpu-uuid"],
+            ["remove the annotations tencent.com/use-gpu-type and tencent.com/nouse-gpu-uuid"],
         ),
     ],
 )
@@ -101,25 +101,25 @@ def test_a_wish_is_dropped_and_several_only_together(
             [make_node("n1", 2)],
             [on(0, (60, 4)), on(1, (50, 4), "small"), on(1, (45, 4), "other")],
             (55, 4),
-            "end pod default/small on card 1 of n1 (frees 50 cores, 4 blocks)",
+            "delete pod default/small on card 1 of n1 (frees 50 cores, 4 blocks)",
         ),
         (
             [make_node("n1", 1)],
             [on(0, (45, 4), "a"), on(0, (45, 4), "b"), on(0, (1, 1), "c")],
             (90, 4),
             (
-                "end pod default/a on card 0 of n1 (frees 45 cores, 4 blocks) and pod default/b on "
-                "card 0 of n1 (frees 45 cores, 4 blocks)"
+                "delete pod default/a on card 0 of n1 (frees 45 cores, 4 blocks) and pod default/b "
+                "on card 0 of n1 (frees 45 cores, 4 blocks)"
             ),
         ),
-        ([make_node("n1", 1, sick=[0])], [], (60, 4), "mend card 0 of n1: Xid 79"),
+        ([make_node("n1", 1, sick=[0])], [], (60, 4), "repair card 0 of n1: Xid 79"),
         (
             [make_node("n1", 1, allocatable="0")],
             [],
             (60, 4),
-            "make a node usable that has cards for it: its agent is not connected to the kubelet",
+            "make n1 usable: its agent is not connected to the kubelet",
         ),
-        ([CORDONED], [], (60, 4), "make a node usable that has cards for it: the node is cordoned"),
+        ([CORDONED], [], (60, 4), "make n2 usable: the node is cordoned"),
     ],
 )
 def test_an_admin_is_told_what_would_make_room(
@@ -139,8 +139,8 @@ def test_a_smaller_request_names_the_fields_to_write() -> None:
 @pytest.mark.parametrize(
     ("asked", "besides"),
     [
-        ((50, 28), "ending one of 7 other pods would do too"),
-        ((50, 29), "there are such pods on 2 other nodes"),
+        ((50, 28), "or one of 7 other pods"),
+        ((50, 29), "or pods on 2 other nodes"),
     ],
 )
 def test_a_list_that_is_cut_says_so_and_which_right_it_takes(
@@ -152,26 +152,25 @@ def test_a_list_that_is_cut_says_so_and_which_right_it_takes(
         for number in range(5)
         for name in "ab"
     ]
-    ends = [each for each in fit(nodes, held, asked).changes if each.kind == "free-pods"]
+    ends = [each for each in fit(nodes, held, asked).changes if each.kind == "delete-pods"]
     assert [each.besides for each in ends] == ["", "", besides]
-    assert {each.needs for each in ends} == {"the right to delete pods in default"}
+    assert {each.needs for each in ends} == {"permission to delete pods in default"}
 
 
 def test_a_node_that_is_closed_for_several_reasons_is_opened_for_all_of_them() -> None:
     node = make_node("n1", 1, allocatable="0") | {"spec": CORDONED["spec"]}
     (change,) = fit([node], [], (60, 4)).changes
     assert change.text == (
-        "make a node usable that has cards for it: the node is cordoned and its agent is not "
-        "connected to the kubelet"
+        "make n1 usable: the node is cordoned and its agent is not connected to the kubelet"
     )
-    assert change.needs == "the right to change nodes and access to the node and its agent"
+    assert change.needs == "permission to change nodes and access to the node and its agent"
 
 
 def test_what_the_webhook_would_refuse_is_not_offered() -> None:
     """One whole card has memory enough, but the init container leaves two over."""
     node = make_node("n1", 2, blocks=[16, 4])
     assert texts(fit([node], [], (300, 30))) == [
-        "ask for 100 cores instead of 300 and 10 memory blocks instead of 30"
+        "request 100 cores instead of 300 and 10 memory blocks instead of 30"
     ]
     assert texts(fit([node], [], (300, 30), inits=[(200, 0)])) == []
 
@@ -181,8 +180,8 @@ def test_what_gives_up_less_is_told_first() -> None:
     nodes = [make_node("n1", 1), make_node("n2", 1, models=["Tesla T4"])]
     little = fit(nodes, [on(0, (50, 4))], (60, 4), annotations=wish)
     much = fit(nodes, [on(0, (90, 4))], (60, 4), annotations=wish)
-    assert [each.kind for each in little.changes][:2] == ["ask-less", "drop-wish"]
-    assert [each.kind for each in much.changes][:2] == ["drop-wish", "ask-less"]
+    assert [each.kind for each in little.changes][:2] == ["reduce-request", "remove-wish"]
+    assert [each.kind for each in much.changes][:2] == ["remove-wish", "reduce-request"]
 
 
 @pytest.mark.parametrize(
@@ -200,12 +199,12 @@ def test_where_no_change_is_found_that_is_said_and_the_most_there_is(
     held = [on(card, (24, 8), f"p{card}-{each}") for card in range(4) for each in range(4)]
     state = state_of([make_node("n1", 4, blocks=32)], [*held, scenes.waiting("new", asked)])
     (found,), story = state.fit(make_pod("new", asked)), told(state, "new")
-    said = f"No single change that gpu-turnstile knows of would let it run{most}."
+    said = f"No single change that gpu-turnstile can suggest would make it fit{most}."
     assert (found.changes, found.no_change) == ((), said)
     assert (story.changes, story.no_change) == ((), said)
 
 
-_LESS = re.compile(r"ask for (?:(\d+) cores? instead of \d+)?(?: and )?(?:(\d+) memory)?")
+_LESS = re.compile(r"request (?:(\d+) cores? instead of \d+)?(?: and )?(?:(\d+) memory)?")
 
 
 @patient
@@ -220,7 +219,7 @@ def test_what_is_offered_fits_and_one_more_of_it_does_not(
     state = state_of([node], [on(card, limit) for card, limit in enumerate(held)])
     for change in state.fit(make_pod("new", asked))[0].changes:
         found = _LESS.match(change.text)
-        if change.kind != "ask-less" or found is None:
+        if change.kind != "reduce-request" or found is None:
             continue
         cores, blocks = (int(got or old) for got, old in zip(found.groups(), asked, strict=True))
         assert state.fit(make_pod("less", (cores, blocks)))[0].fits

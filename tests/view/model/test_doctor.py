@@ -118,14 +118,14 @@ HEALTHY = Facts(
         pod("scheduler", "s"),
         pod("kube-scheduler", "k"),
     ],
-    mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", trusts=True)],
+    mutating=[WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=True)],
     policies=BOUND,
-    trial=DryRun(stamped=True),
+    dry_run=DryRun(stamped=True),
     lease=Lease("s", NOW - timedelta(seconds=2), 10),
     daemonsets=BOTH,
     enforcement="hami-core",
-    held=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
-    owned=OWNED,
+    allocations=[ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-0"}), 50)],
+    managed=OWNED,
     agents={"n1": agent()},
     proxies={"n1": [MetricSample(f"{PROXY}given_up", {"resource": "tencent.com/vcuda-core"}, 0)]},
     webhooks={"w1": server("webhook"), "w2": server("webhook")},
@@ -151,7 +151,7 @@ def test_nothing_is_wrong_with_a_healthy_cluster() -> None:
         *("kubernetes-version", "webhook", "webhook-configuration", "webhook-replicas"),
         *("webhook-certificate", "policies", "agents", "proxies", "kubelet", "other-plugins"),
         *("cards", "allocatable", "scheduler-extender", "scheduler-own", "extender-lease"),
-        *("extender-asked", "extender-certificate", "enforcement", "records", "leftovers"),
+        *("extender-asked", "extender-certificate", "enforcement", "allocations", "leftovers"),
     }
 
 
@@ -166,73 +166,73 @@ TROUBLES: dict[str, dict[str, object]] = {
         "version": "v1.29.4"
     },
     "kubernetes-version unknown: cannot read the version 'latest'": {"version": "latest"},
-    "webhook-configuration error: there is no MutatingWebhookConfiguration gpu-turnstile": {
+    "webhook-configuration error: MutatingWebhookConfiguration gpu-turnstile is missing": {
         "mutating": None
     },
-    "webhook-configuration error: it lacks the webhook pods.gpu-turnstile.io": {"mutating": []},
+    "webhook-configuration error: webhook pods.gpu-turnstile.io is missing": {"mutating": []},
     (
         "webhook-configuration error: pods.gpu-turnstile.io has failurePolicy Ignore: GPU pods "
-        "come unstamped"
-    ): {"mutating": [WebhookEntry("pods.gpu-turnstile.io", "Ignore", trusts=True)]},
-    "webhook-configuration error: no caBundle: pods.gpu-turnstile.io": {
-        "mutating": [WebhookEntry("pods.gpu-turnstile.io", "Fail", trusts=False)]
+        "may be created without stamps"
+    ): {"mutating": [WebhookEntry("pods.gpu-turnstile.io", "Ignore", has_ca_bundle=True)]},
+    "webhook-configuration error: without a caBundle: pods.gpu-turnstile.io": {
+        "mutating": [WebhookEntry("pods.gpu-turnstile.io", "Fail", has_ca_bundle=False)]
     },
-    "webhook-certificate warning: the certificate that w1 serves ends in 9 days": {
+    "webhook-certificate warning: the certificate of w1 expires in 9 days": {
         "webhooks": {"w1": server("webhook", timedelta(days=9))}
     },
-    "webhook-certificate error: the certificate that w1 serves has ended 3 days ago": {
+    "webhook-certificate error: the certificate of w1 expired 3 days ago": {
         "webhooks": {"w1": server("webhook", timedelta(days=-3))}
     },
     "webhook-certificate unknown: w1: 503": {"webhooks": {"w1": UnreadSource("503")}},
-    "policies error: not there: gpu-turnstile-agent-node": {
+    "policies error: missing: gpu-turnstile-agent-node": {
         "policies": dict.fromkeys(control_plane.POLICIES[1:], True)
     },
     "policies error: without a binding: gpu-turnstile-stamps": {
         "policies": BOUND | {"gpu-turnstile-stamps": False}
     },
-    "agents error: there is no DaemonSet gpu-turnstile-agent": {
+    "agents error: DaemonSet gpu-turnstile-agent is missing": {
         "daemonsets": {"gpu-turnstile-proxy": DaemonSet(1, 1)}
     },
-    "agents warning: is on a node that is not listed": {
+    "agents warning: its pod is on a node that does not exist": {
         "programs": [*without("none"), pod("agent", "b", "gone", ready=False)]
     },
-    "agents error: the DaemonSet chooses 2 nodes on which no pod of it is there": {
+    "agents error: no pod on 2 nodes that the DaemonSet selects": {
         "daemonsets": {**BOTH, "gpu-turnstile-agent": DaemonSet(3, 1)}
     },
     "proxies error: not ready: ErrImagePull": {
         "programs": [*without("proxy"), pod("proxy", "p", ready=False, why="ErrImagePull")]
     },
-    "proxies warning: on 1 node that the DaemonSet does not choose": {
+    "proxies warning: pods on 1 node that the DaemonSet does not select": {
         "daemonsets": {**BOTH, "gpu-turnstile-proxy": DaemonSet(1, 1, misplaced=1)}
     },
-    "kubelet error: the kubelet does not know the agent's resources": {
+    "kubelet error: the agent is not registered with the kubelet": {
         "agents": {"n1": agent(registered=0)}
     },
-    "kubelet warning: PodResources List cannot be read: calls are decided by order": {
+    "kubelet warning: PodResources List cannot be read: containers are identified by order": {
         "agents": {"n1": agent(list_readable=0)}
     },
-    "kubelet warning: the kubelet's checkpoint cannot be read: containers start unproven": {
+    "kubelet warning: the kubelet's checkpoint cannot be read: containers start unverified": {
         "agents": {"n1": agent(checkpoint_readable=0)}
     },
     (
-        "kubelet error: its proxy has told the kubelet that all devices are unhealthy: no agent"
-        " serves"
+        "kubelet error: its proxy reports all devices as unhealthy to the kubelet: no "
+        "agent is running"
     ): {"proxies": {"n1": [MetricSample(f"{PROXY}given_up", {}, 1)]}},
     "kubelet unknown: its proxy: 503": {"proxies": {"n1": UnreadSource("503")}},
     (
-        "other-plugins error: nvidia.com/gpu is served here too: a card is given to two pods "
-        "that do not share"
+        "other-plugins error: nvidia.com/gpu is offered too: one card may be allocated to two pods "
+        "that do not share it"
     ): {"nodes": [node(nvidia=2)]},
-    "cards warning: a card is in MIG mode and left out": {
+    "cards warning: a card is in MIG mode and is not offered": {
         "agents": {"n1": [*agent(), MetricSample(f"{AGENT}cards", {"state": "mig"}, 1)]}
     },
-    "cards warning: a card came later, and is served once the agent is started again": {
+    "cards warning: a card was added later; it is offered after a restart of the agent": {
         "agents": {"n1": [*agent(), MetricSample(f"{AGENT}cards", {"state": "late"}, 1)]}
     },
-    "cards error: the cards cannot be looked at: no driver, or NVML does not answer": {
+    "cards error: the cards cannot be read: no driver, or NVML does not respond": {
         "agents": {"n1": agent(cards_problem=1)}
     },
-    "allocatable error: the agent has not written which cards it has": {
+    "allocatable error: the agent has not written its inventory of cards": {
         "nodes": [node(inventory=None)]
     },
     "cards error: gpu-cards: not JSON: Expecting value: line 1 column 1 (char 0)": {
@@ -242,40 +242,45 @@ TROUBLES: dict[str, dict[str, object]] = {
         "allocatable error: tencent.com/vcuda-core: the node's status offers 100, its cards "
         "have 200"
     ): {"nodes": [node(cores=100)]},
-    (
-        "enforcement warning: HAMi-core is older than 2026-02-03: programs wait 52 seconds at "
-        "their start"
-    ): {"agents": {"n1": agent(hami_core_outdated=1)}},
-    "extender-lease error: s leads, and said so 60 seconds ago": {
+    ("enforcement warning: HAMi-core is older than 2026-02-03: programs start 52 seconds late"): {
+        "agents": {"n1": agent(hami_core_outdated=1)}
+    },
+    "extender-lease error: s is the leader, last renewal 60 seconds ago": {
         "lease": Lease("s", NOW - timedelta(seconds=60), 10)
     },
-    "extender-lease error: no replica leads: nothing is bound by it": {"lease": None},
+    "extender-lease error: it has no leader: it binds no pods": {"lease": None},
     (
-        "extender-asked warning: no scheduler has asked it since it started: GPU pods are "
-        "placed by counts alone"
+        "extender-asked warning: no scheduler has called it since it started: GPU pods are "
+        "scheduled by counts per node"
     ): {"extenders": {"s": server("scheduler", asked=0)}},
-    "enforcement warning: off: nothing holds a container to its share": {"enforcement": "none"},
-    "records warning: allocations are not written to their pods yet": {
+    "enforcement warning: off: shares are not enforced": {"enforcement": "none"},
+    "allocations warning: allocations are not written to the pods yet": {
         "agents": {"n1": agent(patches_pending=2)}
     },
     (
-        "records warning: pod default/share: container main is on a card that is not there "
-        "(GPU-9) and computes on nothing there: delete the pod"
-    ): {"held": [ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)]},
-    (
-        "records error: pod default/share: container main holds something else by the kubelet "
-        "than its annotation gpu-allocation says"
+        "allocations warning: pod default/share: container main holds a missing card "
+        "(GPU-9) and cannot compute on it: delete the pod"
     ): {
-        "held": [ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-1"}), 50)]
+        "allocations": [
+            ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-9"}), 50)
+        ]
     },
     (
-        "leftovers warning: component view has no Deployment gpu-turnstile-view any more, and "
-        "left 1 objects: ServiceAccount"
-    ): {"owned": owned_without("view")},
+        "allocations error: pod default/share: container main holds other devices in the kubelet "
+        "than in its annotation gpu-allocation"
+    ): {
+        "allocations": [
+            ReportedAllocation("default", "share", "main", "n1", frozenset({"GPU-n1-1"}), 50)
+        ]
+    },
     (
-        "leftovers warning: of a version before 0.3.0, which had no component labels: CronJob "
+        "leftovers warning: component view has no Deployment gpu-turnstile-view any more; "
+        "left over: 1 object (ServiceAccount)"
+    ): {"managed": owned_without("view")},
+    (
+        "leftovers warning: from a version before 0.3.0, without component labels: CronJob "
         "gpu-turnstile-certs"
-    ): {"owned": [*OWNED, ManagedObject("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
+    ): {"managed": [*OWNED, ManagedObject("CronJob", "gpu-turnstile", "gpu-turnstile-certs", "")]},
     "cards warning: card 1: Xid 79": {"nodes": [node("n1", 100, 4, ill=[1])]},  # places too
 }
 
@@ -291,7 +296,7 @@ def test_each_trouble_is_the_only_one_that_is_told(
 def test_leftovers_are_deleted_by_labels_that_are_only_ours(component: str) -> None:
     """Others have a component ``webhook`` too: cert-manager's Deployment has this very label."""
     left = owned_without(component)
-    (found,) = [each for each in findings(owned=left) if each.check == "leftovers"]
+    (found,) = [each for each in findings(managed=left) if each.check == "leftovers"]
     ours = f"app.kubernetes.io/part-of=gpu-turnstile,app.kubernetes.io/component={component}"
     page = (DEPLOY / "README.md").read_text(encoding="utf-8").replace("\\\n    ", "")
     assert found.run.split() == ["kubectl", "delete", "--all-namespaces", "--selector", ours, ANY]
@@ -312,7 +317,7 @@ def test_what_components_run_is_what_is_installed() -> None:
 
 
 def test_what_every_installation_has_is_applied_again_and_not_deleted() -> None:
-    left = findings(owned=owned_without("webhook"))
+    left = findings(managed=owned_without("webhook"))
     (found,) = [each for each in left if each.check == "leftovers"]
     assert found.run == "kubectl apply -k YOUR-KUSTOMIZATION"
 
@@ -323,10 +328,10 @@ def test_what_helm_installed_is_put_back_by_helm() -> None:
     helm = "helm upgrade gpus YOUR-CHART --namespace team --reuse-values"
     left = [each for each in owned if (each.component, each.kind) != ("webhook", "Deployment")]
     told = [
-        findings(owned=owned, mutating=None),
-        findings(owned=owned, policies={}),
-        findings(owned=owned, daemonsets={}),
-        findings(owned=left),
+        findings(managed=owned, mutating=None),
+        findings(managed=owned, policies={}),
+        findings(managed=owned, daemonsets={}),
+        findings(managed=left),
     ]
     wrong = [[each for each in found if each.level is not Level.OK] for found in told]
     assert [{each.run for each in found} for found in wrong] == [{helm}] * len(told)
@@ -338,7 +343,7 @@ def test_where_an_agent_is_missing_it_is_not_said_that_all_is_well_too() -> None
 
 
 def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
-    text = "no node has a label that the DaemonSet chooses nodes by"
+    text = "no node has a label that the DaemonSet selects"
     none = dict.fromkeys(BOTH, DaemonSet())
     assert wrong(daemonsets=none, programs=without("agent", "proxy")) == [
         f"agents error: {text}",
@@ -348,14 +353,14 @@ def test_where_no_node_is_chosen_agents_are_missed_once() -> None:
 
 def test_agents_that_nobody_could_find_are_not_said_to_be_registered() -> None:
     found = wrong(agents={}, proxies={})
-    assert "kubelet unknown: no agent has been asked for its metrics" in found
+    assert "kubelet unknown: the metrics of no agent were read" in found
 
 
 @pytest.mark.parametrize("agents", [{}, {"n1": UnreadSource("you may not")}])
 def test_what_was_not_compared_is_not_said_to_agree(agents: dict[str, UnreadSource]) -> None:
-    (found,) = [each for each in findings(agents=agents) if each.check == "records"]
+    (found,) = [each for each in findings(agents=agents) if each.check == "allocations"]
     assert (found.level, found.nodes) == (Level.UNKNOWN, ("n1",))
-    assert found.text == "its agent's metrics cannot be read: what pods hold was not compared"
+    assert found.text == "its agent's metrics cannot be read: allocations were not compared"
 
 
 @pytest.mark.parametrize(
@@ -387,7 +392,7 @@ def test_a_status_is_not_called_wrong_while_agent_or_proxy_are_new(
     ]
     text = "tencent.com/vcuda-core: the node's status offers 100, its cards have 200"
     if level == "unknown":
-        text += "; agent or proxy are new, the kubelet may not have written it since"
+        text += "; agent or proxy have just started, the kubelet may not have updated it yet"
     assert wrong(nodes=[node(cores=100)], programs=programs) == [f"allocatable {level}: {text}"]
 
 
@@ -405,7 +410,7 @@ def test_a_cordoned_card_is_no_trouble() -> None:
         ),
         (
             ["a:2", "a:1", "a:2", "a:1"],
-            {("n0", "n1", "n2", "n3"): "not one image on all: a:1 (2 nodes); a:2 (2 nodes)"},
+            {("n0", "n1", "n2", "n3"): "different images: a:1 (2 nodes); a:2 (2 nodes)"},
         ),
         (["a:1", "a:1"], {}),
     ],
@@ -446,7 +451,7 @@ def test_of_one_node_only_what_is_about_it_or_about_none_is_told() -> None:
 def test_without_an_extender_none_is_missed() -> None:
     programs = [each for each in without("scheduler") if "kube" not in each.component]
     owned = [each for each in OWNED if not each.component.startswith("scheduler-")]
-    assert wrong(programs=programs, lease=None, extenders={}, owned=owned) == []
+    assert wrong(programs=programs, lease=None, extenders={}, managed=owned) == []
 
 
 def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:
@@ -455,8 +460,8 @@ def test_an_extender_without_pods_is_not_said_to_be_not_installed() -> None:
     assert found == [
         "scheduler-extender error: 0 of 0 pods are ready",
         "scheduler-own error: 0 of 0 pods are ready",
-        "extender-lease error: no replica leads: nothing is bound by it",
-        "extender-asked unknown: no replica has been asked for its metrics",
+        "extender-lease error: it has no leader: it binds no pods",
+        "extender-asked unknown: the metrics of no replica were read",
     ]
 
 

@@ -30,17 +30,17 @@ def test_it_is_shown_on_that_card_and_on_no_other() -> None:
 def test_what_is_lost_is_said_where_people_look() -> None:
     state = state_of([make_node("n1", 2)], [lost()])
     report = state.report()
-    text = "container c0 is on a card that is not there (GPU-gone-0)"
+    text = "container c0 holds a missing card (GPU-gone-0)"
     assert pod_in(report, "lost").why == text
-    note = "pod default/lost is on a card that is not there (GPU-gone-0)"
+    note = "pod default/lost holds a missing card (GPU-gone-0)"
     assert note in node_in(report, "n1").notes
     story = told(state, "lost")
     assert story.summary == f"runs on n1; {text}"
     allocated = next(each for each in story.steps if each.name == "allocated")
     assert allocated.state == "wrong"
     assert allocated.text == (
-        "c0: 50 cores and 8 blocks of a card that is not there (GPU-gone-0), by the agent's "
-        "record, evidence witness: no other container could be meant"
+        "c0: 50 cores and 8 blocks of a missing card (GPU-gone-0), reported by the "
+        "agent, evidence witness: no other container matched the call"
     )
 
 
@@ -54,9 +54,7 @@ def test_of_two_cards_one_may_be_lost() -> None:
     assert (
         told(state, "lost")
         .steps[3]
-        .text.startswith(
-            "c0: 200 cores and 8 blocks of card 1 and a card that is not there (GPU-gone-0), "
-        )
+        .text.startswith("c0: 200 cores and 8 blocks of card 1 and a missing card (GPU-gone-0), ")
     )
 
 
@@ -65,8 +63,8 @@ def test_another_pod_fits_beside_it_and_ending_it_is_not_offered() -> None:
     state = state_of([node], [lost(), make_pod("new", (60, 4))])
     assert [each.fits for each in told(state, "new").nodes] == [True]
     state = state_of([node], [lost(), lost("held", (ONE,), 60), make_pod("new", (60, 4))])
-    assert [each.text for each in told(state, "new").changes if each.kind == "free-pods"] == [
-        "end pod default/held on card 0 of n1 (frees 60 cores, 8 blocks)"
+    assert [each.text for each in told(state, "new").changes if each.kind == "delete-pods"] == [
+        "delete pod default/held on card 0 of n1 (frees 60 cores, 8 blocks)"
     ]
 
 

@@ -81,17 +81,17 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
         ),
         (
             _status(make_pod("a", (30, 4)), conditions=[GATED]),
-            Stage.WAITING,
+            Stage.PENDING,
             "SchedulingGated: gate",
         ),
         (
             make_pod("a", (30, 4)),
-            Stage.WAITING,
-            "cards are free for it on n1; default-scheduler has not said anything yet",
+            Stage.PENDING,
+            "it fits on the cards of n1; default-scheduler has not reported anything yet",
         ),
         (
             make_pod("a", (30, 4), annotations={NAMES.gpu_policy: "x"}),
-            Stage.WAITING,
+            Stage.PENDING,
             (
                 'metadata.annotations[tencent.com/gpu-policy]: Invalid value: "x": '
                 "must be binpack or spread"
@@ -151,21 +151,21 @@ NOT_READY["status"]["conditions"] = [
             make_node("n1", 2),
             [],
             (
-                "cards 0, 1: the agent counts less free than the pods in the API leave: one has "
-                "just ended, or was deleted by force and still runs"
+                "cards 0, 1: the agent reports less free than the pods in the API leave: a pod has "
+                "just ended, or was force-deleted and still runs"
             ),
         ),
         (
             scenes.free(make_node("n1", 1)),
             [scenes.running(name, (60, 4), "n1", 0) for name in ("a", "b")],
-            "card 0: pods hold, or will ask for, more than there is",
+            "card 0: overcommitted",
         ),
         (
             {**scenes.free(make_node("n1", 1)), "spec": {"unschedulable": True}},
             [],
-            "the node is cordoned: no new pod is put on it",
+            "the node is cordoned: it gets no new pods",
         ),
-        (NOT_READY, [], "the node is not ready: NodeStatusUnknown"),
+        (NOT_READY, [], "NotReady: NodeStatusUnknown"),
     ],
 )
 def test_a_node_has_notes_on_what_is_odd(node: Json, pods: list[Json], note: str) -> None:
@@ -291,10 +291,10 @@ def test_what_was_known_of_a_pod_is_kept_for_15_minutes() -> None:
     state.put_pod(scenes.waiting("b", (30, 400)))
     for uid in ("u-a", "u-b"):
         state.drop_pod(uid)
-    for name, said in (("a", "runs on n1"), ("b", "waits: no card has 400 blocks (1 node)")):
+    for name, said in (("a", "runs on n1"), ("b", "is pending: no card has 400 blocks (1 node)")):
         story = told(state, name)
         assert story.deleted == "2025-11-22T09:00:00Z"
-        assert story.summary == f"was deleted at {story.deleted}; until then it {said}"
+        assert story.summary == f"was deleted at {story.deleted}; before that it {said}"
         assert (story.nodes, story.cards, story.changes) == ((), (), ())
     assert state.report().pods == ()
     now += timedelta(minutes=16)

@@ -23,13 +23,13 @@ def story(name: str) -> PodExplanation:
     ("name", "summary", "steps"),
     [
         ("train", "runs on n1", ["done"] * 5),
-        ("hinted", "is bound to n2 and not running yet", [*["done"] * 3, *["missing"] * 2]),
+        ("hinted", "is bound to n2 and is not running yet", [*["done"] * 3, *["missing"] * 2]),
         (
             "late",
             (
                 "was refused on n1: no card fits 90 cores and 4 memory blocks: GPU-n1-0: "
                 "40 of 90 cores free. "
-                "Smallest change: ask for 40 cores instead of 90 (fits on n1, n2)"
+                "Smallest change: request 40 cores instead of 90 (fits on n1, n2)"
             ),
             [*["done"] * 3, *["wrong"] * 2],
         ),
@@ -46,8 +46,8 @@ def test_a_step_says_when_by_whom_and_by_which_evidence() -> None:
     assert admitted.at == "2025-11-22T08:26:40Z"
     assert bound.text == "to n1 by default-scheduler"
     assert allocated.text == (
-        "c0: 60 cores and 16 blocks of card 0, by the agent's record, evidence witness: "
-        "no other container could be meant"
+        "c0: 60 cores and 16 blocks of card 0, reported by the agent, evidence witness: "
+        "no other container matched the call"
     )
     assert (started.at, started.text) == ("2025-11-22T08:00:00Z", "running")
     assert "which chose c0: card 0" in story("hinted").steps[2].text
@@ -65,13 +65,13 @@ def _ended(phase: str, **status: Any) -> Json:
     [
         (
             _ended("Succeeded"),
-            "has succeeded on n1",
+            "succeeded on n1",
             "succeeded",
             "c0: 2 whole cards and 8 blocks (2 GiB)",
         ),
         (
             _ended("Failed", reason="Error", message="no"),
-            "has failed on n1: Error: no",
+            "failed on n1: Error: no",
             "Error: no",
             "c0: 2 whole cards and 8 blocks (2 GiB)",
         ),
@@ -79,15 +79,15 @@ def _ended(phase: str, **status: Any) -> Json:
             make_pod("a", (100, 0), node="n1", phase="Running"),
             "runs on n1",
             "not yet",
-            "c0: 1 whole card, no limit of memory",
+            "c0: 1 whole card, no memory limit",
         ),
         (
             make_pod("a", (30, 4), node="n1", annotations={NAMES.core_limit: "80"}),
-            "is bound to n1 and not running yet",
+            "is bound to n1 and is not running yet",
             "not yet",
             (
                 "c0: 30 cores and 4 blocks (1 GiB) of one card, up to 80 while others "
-                "leave them idle (vcuda-core-limit)"
+                "do not use theirs (vcuda-core-limit)"
             ),
         ),
     ],
@@ -102,7 +102,7 @@ def test_a_story_ends_as_its_pod_does_and_tells_its_limits(
 def test_what_did_not_pass_the_webhook_is_marked() -> None:
     found = told(state_of([make_node("n1", 1)], [make_pod("a", (30, 4), node="n1")]), "a")
     assert [each.state for each in found.steps[1:3]] == ["wrong", "wrong"]
-    assert found.steps[1].text == "no stamp of the webhook: the pod did not pass it"
+    assert found.steps[1].text == "without a stamp: the webhook was not called"
 
 
 TAINTED = "0/1 nodes are available: 1 node(s) had untolerated taint {team: a}. no new claims"
@@ -113,10 +113,12 @@ def test_what_else_keeps_a_pod_from_a_node_is_said_in_the_schedulers_words() -> 
     node = make_node("n1", 1)
     node["spec"] = {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}
     found = told(state_of([node], [scenes.waiting("a", (30, 4), message=TAINTED)]), "a")
-    assert found.summary == (f'waits: cards are free for it on n1; default-scheduler: "{TAINTED}"')
+    assert found.summary == (
+        f'is pending: it fits on the cards of n1; default-scheduler: "{TAINTED}"'
+    )
     assert found.steps[-1].text == (
         f'default-scheduler: Unschedulable: "{TAINTED}" '
-        "(a node may be counted under several of its reasons)"
+        "(a node may be counted under several reasons)"
     )
     assert (found.changes, found.no_change) == ((), "")
 
@@ -139,7 +141,7 @@ def test_a_container_that_was_kept_from_starting_says_why() -> None:
         veto["metadata"]["name"] = at
         state.put_event(veto)
     found = told(state, "a")
-    assert found.summary == "is bound to n1 and not running yet: holds GPU-n1-1"
+    assert found.summary == "is bound to n1 and is not running yet: holds GPU-n1-1"
     assert [each.message for each in found.pod.events] == [
         "holds GPU-n1-1",
         "first by the alphabet",
@@ -150,7 +152,7 @@ def test_a_pod_that_was_sent_where_it_does_not_fit_says_so_before_it_is_refused(
     pods = [scenes.running("a", (60, 4), "n1", 0), make_pod("b", (60, 4), node="n1")]
     found = told(state_of([make_node("n1", 1)], pods), "b")
     assert found.summary == (
-        "is bound to n1 and not running yet, and does not fit there now: "
+        "is bound to n1 and is not running yet; it does not fit there now: "
         "no card has 60 cores and 4 blocks free"
     )
 
@@ -158,7 +160,7 @@ def test_a_pod_that_was_sent_where_it_does_not_fit_says_so_before_it_is_refused(
 def test_a_refused_pod_is_told_where_a_new_one_would_fit() -> None:
     pod = scenes.refused("a", (30, 4), "n1", "full")
     found = told(state_of([make_node("n1", 1)], [pod]), "a")
-    assert found.summary == "was refused on n1: full. A new pod would fit now on n1"
+    assert found.summary == "was refused on n1: full. A new pod would now fit on n1"
     assert found.changes == ()
 
 
@@ -218,11 +220,11 @@ def test_nodes_that_fit_come_first_and_those_that_never_will_last() -> None:
     [
         ({"kind": "Service"}, "kind: Unsupported value: 'Service'"),
         ({}, "kind: Unsupported value: None"),
-        ({"kind": "Pod"}, "Pod: no pod spec in it"),
-        ({"kind": "Deployment", "spec": "no"}, "Deployment: no pod spec in it"),
+        ({"kind": "Pod"}, "Pod: it has no pod spec"),
+        ({"kind": "Deployment", "spec": "no"}, "Deployment: it has no pod spec"),
         (
             {"kind": "Pod", "metadata": {"name": "a"}, "spec": {}},
-            'Pod "a" asks for no GPU: no container has tencent.com/vcuda-core in its limits',
+            'Pod "a" requests no GPU: no container has tencent.com/vcuda-core in its limits',
         ),
     ],
 )

@@ -22,7 +22,7 @@ KINDS: dict[str, tuple[type, dict[str, Any]]] = {
         {"pods": tuple[PodReport, ...], "denied": tuple[DeniedReport, ...]},
     ),
     "GpuPodList": (PodReport, {"uses": tuple[ContainerUsage, ...] | None}),
-    "GpuPodStoryList": (PodExplanation, {}),
+    "GpuPodExplanationList": (PodExplanation, {}),
     "GpuFitList": (FitReport, {}),
     "GpuFindingList": (Finding, {}),
     "GpuUseList": (NodeUsage, {"measuredAt": str, "lastDay": History | None}),

@@ -16,7 +16,7 @@ from tests.view.cluster.test_prometheus import prometheus
 from tests.view.terminal.test_pages import Terminal
 from view.model.usage import CardUsage, ContainerUsage, NodeUsage
 from view.terminal import commands, kubectl_complete
-from view.terminal.faults import CommandError, in_words
+from view.terminal.faults import CommandError, as_command_errors
 from view.terminal.screen import Progress
 
 
@@ -38,14 +38,14 @@ class Result:
         ("", "NODE/CARD   MODEL"),
         ("nodes n1 -o wide", "GPU-n1-0"),
         ("pods", "big      waiting    c0"),
-        ("pods -n other", "No pods that ask for GPUs found in namespace other"),
+        ("pods -n other", "No pods that request GPUs found in namespace other"),
         ("pods -A -o wide", "use-gpu-type=h100"),
-        ("explain big", "Smallest change: ask for 40 cores instead of 60 (fits on n1, n2)"),
+        ("explain big", "Smallest change: request 40 cores instead of 60 (fits on n1, n2)"),
         ("explain pod/train --no-color", "Pod default/train runs on n1"),
         (
             "top",
             (
-                "No agent was found: no pod of an agent runs in namespace gpu-turnstile-node "
+                "No agent found: no pod of an agent runs in namespace gpu-turnstile-node "
                 "(--agent-namespace names another). "
                 "In the simulator there is none: its agents are no pods."
             ),
@@ -78,7 +78,7 @@ def test_a_command_prints_what_it_is_asked_for(
             "explain plain",
             1,
             (
-                'error: pod "plain" asks for no GPU: no container has tencent.com/vcuda-core in '
+                'error: pod "plain" requests no GPU: no container has tencent.com/vcuda-core in '
                 "its limits\n"
             ),
         ),
@@ -151,7 +151,7 @@ def test_a_kubeconfig_that_skips_verification_is_obeyed_as_quietly_as_by_kubectl
         warnings.warn("Unverified HTTPS request is being made to host 'h'", stacklevel=1)
         return ()
 
-    monkeypatch.setattr(commands, "read_uses", ask)
+    monkeypatch.setattr(commands, "read_usages", ask)
     result = Result(["top"], capsys)
     assert (result.code, result.err) == (0, "")
 
@@ -167,7 +167,7 @@ USE = NodeUsage(
 def test_pods_show_what_agents_measure_of_them(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "read_uses", lambda *_args, **_kwargs: (USE,))
+    monkeypatch.setattr(commands, "read_usages", lambda *_args, **_kwargs: (USE,))
     assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
     assert "USES" not in Result(["pods", "--no-use"], capsys).out
 
@@ -179,15 +179,15 @@ def test_the_last_day_is_asked_of_prometheus(
     with prometheus() as server:
         monkeypatch.setenv("GPU_TURNSTILE_PROMETHEUS", server.url)
         assert Result(["top"], capsys).out.splitlines()[2:7] == [
-            "The last day, of which 12.0 hours have been seen",
-            "POD        HELD, CARD HOURS   IDLE, CARD HOURS   IDLE PART",
+            "Last day (12.0 hours observed)",
+            "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE PART",
             "team/a     2.00               0.30               30%",
             "team/b     0.10               unknown            unknown",
             "team/odd   unknown            unknown            unknown",
         ]
         assert "team/a" not in Result(["top", "-n", "other"], capsys).out
     away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
-    assert away["problem"].startswith("Prometheus is not reached: ")
+    assert away["problem"].startswith("Prometheus is unreachable: ")
     refused = Result(["top", "--prometheus", "prometheus:9090"], capsys)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith('error: --prometheus: Invalid value: "prometheus:9090": must be')
@@ -204,7 +204,7 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
     def refuse(*_args: object, **_kwargs: object) -> None:
         raise Rejected(403, "pods is forbidden")
 
-    monkeypatch.setattr(commands, "read_uses", refuse)
+    monkeypatch.setattr(commands, "read_usages", refuse)
     result = Result(["pods", *flags], capsys)
     assert result.code == code
     assert result.err == ("Error from server (Forbidden): pods is forbidden\n" if code else "")
@@ -229,13 +229,13 @@ def test_agents_that_may_not_be_asked_matter_only_where_use_was_asked_for(
     ],
 )
 def test_what_goes_wrong_is_worded_as_kubectl_words_it(error: Exception, text: str) -> None:
-    with pytest.raises(CommandError) as caught, in_words(7):
+    with pytest.raises(CommandError) as caught, as_command_errors(7):
         raise error
     assert (str(caught.value.message), caught.value.code) == (text, 7)
 
 
-_SORT = ["--sort-by\tOrder by a field of -o json: coresFree, .metadata.name and the like."]
-_HEADERS = ["--no-headers\tRows alone, for scripts; what is unknown goes to standard error."]
+_SORT = ["--sort-by\tSort by a field of -o json, for example coresFree or .metadata.name."]
+_HEADERS = ["--no-headers\tPrint rows only, for scripts; what is unknown goes to standard error."]
 
 
 @pytest.mark.parametrize(

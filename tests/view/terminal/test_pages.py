@@ -22,7 +22,7 @@ from view.terminal.layout import Column, Page, bar, table
 from view.terminal.nodes import show_nodes
 from view.terminal.pods import show_pods
 from view.terminal.screen import Screen
-from view.terminal.top import show_use
+from view.terminal.top import show_usage
 from view.terminal.words import ranges
 
 NOW = scenes.NOW
@@ -39,7 +39,7 @@ USES = (
         ),
     ),
     NodeUsage("n2", cards=(CardUsage("GPU-n2-0", 50, 50, GIB, GIB, None, None),)),
-    NodeUsage("n3", "its agent cannot be asked: no route"),
+    NodeUsage("n3", "the metrics of agent cannot be read: no route"),
 )
 
 
@@ -61,7 +61,7 @@ def pages(state: ClusterState) -> Mapping[str, Page]:
         "all": show_pods(report.pods, NOW, namespace=None, wide=True, uses=uses),
         "story": story(state, "big"),
         "fit": show_fits(state.fit(make_pod("new", (99, 33)))),
-        "top": show_use(USES, CARDS),
+        "top": show_usage(USES, CARDS),
     }
 
 
@@ -78,13 +78,13 @@ def test_many_nodes_have_one_row_each_until_one_is_named() -> None:
     report = state_of([make_node(f"n{number}", 2) for number in range(41)]).report()
     lines = drawn(show_nodes(report, NOW))
     assert len(lines) == 44
-    assert lines[-1] == "Cards of a node: kubectl gpu nodes NAME"
+    assert lines[-1] == "To see the cards of a node: kubectl gpu nodes NAME"
     assert len(drawn(show_nodes(replace(report, nodes=report.nodes[7:8]), NOW, named=True))) == 5
 
 
 def test_a_terminal_has_a_thousand_rows_and_a_file_all_of_them() -> None:
     grid = table(range(1001), (Column("N"), lambda number: number))
-    assert drawn([grid])[-2:] == ["999", "... and 1 more rows, with | less all of them"]
+    assert drawn([grid])[-2:] == ["999", "... 1 more rows (all rows: add | less)"]
     assert drawn([grid], None)[-1] == "1000"
 
 
@@ -93,8 +93,10 @@ def test_a_low_screen_says_how_much_more_there_is_and_loses_nodes_before_what_wa
     state = state_of(nodes, [scenes.waiting(f"w{each}", (900, 0)) for each in range(2)])
     lines = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 20).splitlines()
     assert 16 < len(lines) <= 20  # a row has up to three lines
-    assert any(re.match(r"\.\.\. and \d+ more rows, for which this", each) for each in lines)
-    assert "Waiting: 2 pods; each by itself: --all" in lines
+    assert any(
+        re.match(r"\.\.\. \d+ more rows \(the terminal is too low\)", each) for each in lines
+    )
+    assert "Pending pods (2); one row per pod: --all" in lines
     assert any(each.startswith("default/w0") for each in lines)
     lowest = Screen(StringIO(), width=100).draw(show_nodes(state.report(), NOW), 5).splitlines()
     assert (len(lowest), lowest[-1][:3]) == (5, "...")
@@ -109,13 +111,13 @@ def test_150_pods_that_wait_do_not_bury_the_nodes() -> None:
     text = "\n".join(drawn(show_nodes(report, NOW)))
     assert text.count("sweep") == 1
     assert re.search(r"^Job default/sweep: 150 pods +33m +90 cores", text, re.MULTILINE)
-    assert "Waiting: 150 pods; each by itself: --all\n" in text
+    assert "Pending pods (150); one row per pod: --all\n" in text
     assert "\n".join(drawn(show_nodes(report, NOW, every=True))).count("default/sweep-") == 150
 
 
 def test_a_pod_that_is_deleted_is_told_of() -> None:
     page = show_explanation(replace(told(scene(), "train"), deleted="2025-11-22T08:59:00Z"), NOW)
-    assert drawn(page)[0] == "Deleted at 2025-11-22T08:59:00Z: what follows was known then"
+    assert drawn(page)[0] == "Deleted at 2025-11-22T08:59:00Z. Last known state:"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_an_empty_page_says_why_it_is_empty(gaps: Sequence[Gap], lines: list[str
 def test_what_may_not_be_seen_is_shown_as_such() -> None:
     node = scenes.free(make_node("n1", 1), cores=30, blocks=10)
     lines = drawn(show_nodes(state_of([node], [], ALL_PODS).report(), NOW))
-    assert lines[2].endswith("not visible to you 70+22")
+    assert lines[2].endswith("hidden (no permission) 70+22")
 
 
 def test_pods_have_a_row_for_each_container() -> None:
@@ -144,26 +146,26 @@ def test_pods_have_a_row_for_each_container() -> None:
     assert [line.split("   ")[0] for line in lines] == ["NAME", "a", "", ""]
     assert "s0 (sidecar)" in lines[1]
     assert lines[3].endswith("100 cores")
-    assert drawn(show_pods([], NOW, namespace=None)) == ["No pods that ask for GPUs found."]
+    assert drawn(show_pods([], NOW, namespace=None)) == ["No pods that request GPUs found."]
 
 
 def test_use_is_shown_beside_what_is_held() -> None:
-    assert drawn(show_use(USES, CARDS)) == [
-        "NODE   CARD   MODEL   CORES USED              HELD     MEMORY USED   HELD",
-        "n1     0      A100    75           ██████░░   60/100   3.0 GiB       4.0/8.0 GiB",
-        "n2     0      T4      -                       50/100   -             1.0/2.0 GiB",
+    assert drawn(show_usage(USES, CARDS)) == [
+        "NODE   CARD   MODEL   CORES USED              CORES HELD   MEMORY USED   MEMORY HELD",
+        "n1     0      A100    75           ██████░░   60/100       3.0 GiB       4.0/8.0 GiB",
+        "n2     0      T4      -                       50/100       -             1.0/2.0 GiB",
         "",
-        "POD             CONTAINER   CARDS   CORES USED   HELD   MEMORY USED   HELD",
-        "default/train   c0          0       75           60     3.0 GiB       4.0 GiB",
-        "team/idle       c0          GPU-x   0            30     -             1.0 GiB",
-        "n3: its agent cannot be asked: no route",
-        "Use is not measured on n2: what is shown there is what is held.",
+        "POD             CONTAINER   CARDS   CORES USED   CORES HELD   MEMORY USED   MEMORY HELD",
+        "default/train   c0          0       75           60           3.0 GiB       4.0 GiB",
+        "team/idle       c0          GPU-x   0            30           -             1.0 GiB",
+        "n3: the metrics of agent cannot be read: no route",
+        "Usage is not measured on n2: only held amounts are shown.",
     ]
-    assert not any("team" in line for line in drawn(show_use(USES, CARDS, namespace="default")))
+    assert not any("team" in line for line in drawn(show_usage(USES, CARDS, namespace="default")))
     # Who uses more than it holds stands out.
-    assert "\x1b[33m75" in Screen(Terminal(), width=400).draw(show_use(USES, CARDS))
-    assert drawn(show_use((), {}, sought="nowhere")) == [
-        "No agent was found: nowhere. In the simulator there is none: its agents are no pods."
+    assert "\x1b[33m75" in Screen(Terminal(), width=400).draw(show_usage(USES, CARDS))
+    assert drawn(show_usage((), {}, searched="nowhere")) == [
+        "No agent found: nowhere. The simulator has none: its agents are not pods."
     ]
     state = scene()
     uses = {(each.namespace, each.pod, each.container): each for each in USES[0].containers}
@@ -173,10 +175,10 @@ def test_use_is_shown_beside_what_is_held() -> None:
 
 def test_what_would_be_refused_or_has_no_node_fits_nowhere() -> None:
     lines = drawn(show_fits(state_of([make_node("n1", 2)]).fit(make_pod("a", (150, 4)))))
-    assert lines[0] == "Pod a would be refused at its creation"
+    assert lines[0] == "Pod a would be denied when it is created"
     assert not any(line.startswith("NODE") for line in lines)
     nowhere = drawn(show_fits(state_of([]).fit(make_pod("a", (60, 4)))))
-    assert nowhere[0] == "Pod a fits nowhere: no node has GPUs"
+    assert nowhere[0] == "Pod a fits on no node: no node has GPUs"
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -188,7 +190,7 @@ def test_a_narrow_terminal_loses_columns_but_neither_nodes_nor_pods(name: str, w
     uid = {"uid": "u-long", "namespace": "a-namespace-of-some-length"}
     state.put_pod(scenes.running(long, (30, 4), node["metadata"]["name"], 0, **uid))
     state.put_pod(scenes.waiting("big", (60, 400)))
-    shown = {**pages(state), "top": show_use((USES[0],), CARDS)}[name]
+    shown = {**pages(state), "top": show_usage((USES[0],), CARDS)}[name]
     lines = drawn(shown, width)
     heads = " ".join(lines)
     for column in {"pods": ["NAME", "NODE"], "all": ["NAME", "NODE"], "top": ["NODE", "POD"]}.get(
@@ -253,14 +255,14 @@ def test_styles_are_used_in_a_terminal_unless_they_are_not_wanted() -> None:
 def test_pages_follow_each_other_in_a_file_and_replace_each_other_in_a_terminal() -> None:
     out, terminal = StringIO(), Terminal()
     with Screen(out).redrawing(on=False) as redraw:
-        redraw(show_use((), {}))
-        redraw(show_use((), {}))
+        redraw(show_usage((), {}))
+        redraw(show_usage((), {}))
     first, second = out.getvalue().splitlines()
     assert first == second
     with Screen(terminal).redrawing() as redraw:
-        redraw(show_use((), {}))
-    assert "No agent was found" in terminal.getvalue()
-    assert "\x1b[?1049h" in terminal.getvalue()  # on a screen of its own, which is left again
+        redraw(show_usage((), {}))
+    assert "No agent found" in terminal.getvalue()
+    assert "\x1b[?1049h" in terminal.getvalue()  # on a screen of own, which is left again
     assert "\x1b[?1049l" in terminal.getvalue()
 
 
@@ -304,7 +306,7 @@ def test_nodes_and_cards_that_are_alike_stand_together() -> None:
     held = scenes.running("a", (60, 4), "n2", 0)
     lines = drawn(show_fits(state_of(nodes, [held]).fit(make_pod("new", (60, 400)))))
     assert lines[4:10] == [
-        "NODE             FITS   WHY",
+        "NODE             FITS   DETAIL",
         "n0 and 1 more    no     no card has 400 blocks",
         "  cards 0-1, 3   no     A100: 32 blocks free, 400 needed",
         "  card 2         no     A100: unhealthy (Xid 79)",
@@ -318,7 +320,7 @@ def test_a_pod_that_nothing_would_help_is_told_so() -> None:
     state = state_of([make_node("n1", 2)], [on_card(card) for card in (0, 1)])
     state.put_pod(scenes.waiting("b", (900, 0)))
     said = (
-        "No single change that gpu-turnstile knows of would let it run: "
+        "No single change that gpu-turnstile can suggest would make it fit: "
         "no node has 9 cards; the largest has 2."
     )
     assert said in drawn(story(state, "b"))
@@ -326,7 +328,7 @@ def test_a_pod_that_nothing_would_help_is_told_so() -> None:
 
 
 def test_how_a_change_is_made_is_said_where_its_author_can_make_one() -> None:
-    how = "  After a change of the manifest, delete the pod and create it again"
+    how = "  To apply a change of the manifest, delete the pod and create it again"
     for held, says in (((60, 4), True), ((100, 32), False)):
         pods = [scenes.running("a", held, "n1", 0), scenes.waiting("b", (50, 4))]
         state = state_of([make_node("n1", 1)], pods)

@@ -1,4 +1,4 @@
-"""What is printed when something cannot be read, has failed or gone: never a fact that is none.
+"""What is printed when something cannot be read, failed or gone: never a fact that is none.
 
 The command line on a simulated API server, which takes rights and answers away.
 """
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("kubeconfig")]
 
 NODES, PODS = "list /api/v1/nodes", "list /api/v1/(namespaces/[^/]+/)?pods"
 GRANT = (
-    "An admin can grant this: kubectl create clusterrole gpu-viewer --verb=get,list,watch "
+    "An admin can grant it: kubectl create clusterrole gpu-viewer --verb=get,list,watch "
     "--resource={0} && kubectl create clusterrolebinding gpu-viewer --clusterrole=gpu-viewer "
     "--user=USER"
 )
@@ -122,7 +122,7 @@ def test_a_failed_pod_says_how_it_failed(
     assert "succeeded" not in text
     if stage != "running":
         overview = run(capsys).out
-        section = overview.index("Failing: " if stage == "failing" else "Failed: ")
+        section = overview.index("Failing pods (" if stage == "failing" else "Failed pods (")
         assert f"default/{name}" in overview[section:]
 
 
@@ -130,7 +130,7 @@ def test_the_status_of_a_pod_is_laid_out_and_in_json(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = run(capsys, "explain", "pod/loop").out
-    assert "Containers; the pod's phase is Running" in text
+    assert "Containers (phase of the pod: Running)" in text
     assert re.search(r"c0 +waiting +3 +137 \(SIGKILL\) +2025-11-22T08:30:00Z +CrashLoop", text)
     (status,) = json.loads(run(capsys, "explain", "loop", "-o=json").out)["items"][0]["pod"][
         "statuses"
@@ -150,8 +150,8 @@ def test_without_the_right_to_list_nodes_they_are_unknown(
     assert text.startswith("Nodes and cards: unknown\n")
     assert "No node has GPUs" not in text
     assert (
-        "Unknown: which cards there are, what is free and what fits. "
-        'Missing right: list nodes (User "ana" cannot list /api/v1/nodes)\n'
+        "Unknown: cards, free amounts and what fits. "
+        'Missing permission: list nodes (User "ana" cannot list /api/v1/nodes)\n'
         f"{GRANT.format('nodes')}\n"
     ) in text
     why = 'unknown: nodes cannot be read (User "ana" cannot list /api/v1/nodes)'
@@ -159,7 +159,7 @@ def test_without_the_right_to_list_nodes_they_are_unknown(
     asked = run(capsys, "nodes", "n1")
     assert (asked.code, asked.out) == (3, "")
     assert "cannot get /api/v1/nodes/n1. Unknown" in asked.err
-    assert "Missing right: get nodes" in asked.err
+    assert "Missing permission: get nodes" in asked.err
     found = json.loads(run(capsys, "-o", "json").out)
     assert [(each["verb"], each["what"]) for each in found["unknown"]] == [("list", "nodes")]
 
@@ -171,7 +171,7 @@ def test_who_may_read_single_nodes_sees_those_of_their_pods(
     text = run(capsys).out
     assert re.search(r"^n1 +2x A100", text, re.MULTILINE)
     assert not re.search(r"^n2 ", text, re.MULTILINE)
-    assert "Unknown, but for nodes of your pods: which cards there are" in text
+    assert "Unknown (except nodes of your pods): cards, free amounts" in text
     assert run(capsys, "nodes", "n3").out.startswith("NODE/CARD")  # by its name it may be read
 
 
@@ -179,19 +179,19 @@ def test_without_the_right_to_list_pods_nobody_waits_for_all_that_is_known(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.deny(PODS, "get .*/pods/train")
-    assert "Pods that wait, fail or were refused: unknown\n" in run(capsys).out
+    assert "Pending, failing and refused pods: unknown\n" in run(capsys).out
     text = run(capsys, "pods").out
-    assert text.startswith("Pods that ask for GPUs: unknown\n")
-    assert "Missing right: list pods" in text
+    assert text.startswith("Pods that request GPUs: unknown\n")
+    assert "Missing permission: list pods" in text
     asked = run(capsys, "explain", "train")
     assert asked.code == 3
-    assert "Missing right: get pods" in asked.err
-    assert "asks for no GPU" not in asked.err
+    assert "Missing permission: get pods" in asked.err
+    assert "requests no GPU" not in asked.err
     # One that may be read by its name is explained.
     assert "Pod default/whole runs on n1" in run(capsys, "explain", "whole").out
     rows = run(capsys, "pods", "-o", "name")
     assert (rows.code, rows.out) == (3, "")
-    assert "Missing right: list pods" in rows.err
+    assert "Missing permission: list pods" in rows.err
 
 
 def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
@@ -200,13 +200,13 @@ def test_who_may_read_one_namespace_sees_it_and_that_there_is_more(
     api.deny("list /api/v1/pods", "list /api/v1/events")
     text = run(capsys, "pods", "-A").out
     assert "train" in text
-    assert "Unknown outside namespace default: which pods wait" in text
+    assert "Unknown outside namespace default: pending pods" in text
     assert GRANT.format("pods,events") in text
 
 
 def test_what_is_unknown_is_said_once(api: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     api.deny("list /api/v1/.*events")  # of ours, of denials, and of the pod
-    assert run(capsys, "explain", "whole").out.count("Missing right: list events") == 1
+    assert run(capsys, "explain", "whole").out.count("Missing permission: list events") == 1
 
 
 # --- 4: fit -----------------------------------------------------------------------------
@@ -222,15 +222,19 @@ def deployment(cores: int, replicas: int, kind: str = "Deployment") -> Json:
 @pytest.mark.parametrize(
     ("manifests", "code", "said"),
     [
-        ([deployment(10, 7)], 0, "Deployment web fits with all of its 7 pods on 2 nodes: n1 (4), "),
-        ([deployment(10, 20)], 1, "Deployment web does not fit: 7 of its 20 pods fit on 2 nodes"),
+        ([deployment(10, 7)], 0, "Deployment web fits: all 7 pods on 2 nodes: n1 (4), "),
+        ([deployment(10, 20)], 1, "Deployment web does not fit: 7 of 20 pods fit on 2 nodes"),
         # Each fits by itself, and both do not.
         ([deployment(40, 1), deployment(30, 1)], 0, "fits on 1 node: n2"),
-        ([deployment(40, 1)] * 2, 1, "Deployment web fits nowhere: no card has 40 cores"),
-        ([{"kind": "List", "items": [deployment(40, 1)] * 2}], 1, "web fits nowhere: no card has"),
-        ([deployment(60, 1)], 1, "- ask for 40 cores instead of 60: resources.limits["),
-        ([deployment(10, 1, "DaemonSet")], 1, "2 of its 4 pods fit on 2 nodes: n1, n2"),
-        ([deployment(150, 1)], 1, "would be refused at its creation"),
+        ([deployment(40, 1)] * 2, 1, "Deployment web fits on no node: no card has 40 cores"),
+        (
+            [{"kind": "List", "items": [deployment(40, 1)] * 2}],
+            1,
+            "web fits on no node: no card has",
+        ),
+        ([deployment(60, 1)], 1, "- request 40 cores instead of 60: resources.limits["),
+        ([deployment(10, 1, "DaemonSet")], 1, "2 of 4 pods fit on 2 nodes: n1, n2"),
+        ([deployment(150, 1)], 1, "would be denied when it is created"),
     ],
 )
 def test_the_exit_code_of_fit_is_about_all_pods(
@@ -254,13 +258,13 @@ def test_fit_says_how_many_where_and_what_is_short_and_that_it_is_not_known(
     file = tmp_path / "web.json"
     file.write_text(json.dumps(deployment(10, 20)))
     (item,) = json.loads(run(capsys, "fit", "-f", str(file), "-o", "json").out)["items"]
-    assert (item["answer"], item["replicas"], item["room"]) == ("does not fit", 20, 7)
+    assert (item["result"], item["replicas"], item["room"]) == ("does not fit", 20, 7)
     assert item["placed"] == [{"node": "n1", "pods": 4}, {"node": "n2", "pods": 3}]
     assert item["short"].startswith("no card has 10 cores and 2 blocks free (2 nodes)")
     api.deny(NODES, "get /api/v1/nodes/.*")
     found = run(capsys, "fit", "-f", str(file))
     assert found.code == 3
-    assert "may fit or not, that is not known" in found.out
+    assert "Deployment web unknown" in found.out
     assert "nowhere" not in found.out
     api.restore()
     api.deny(NODES)  # some nodes are known, where some fit
@@ -344,7 +348,7 @@ def test_a_pod_is_named_as_it_is_printed(
     api: ApiServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (["default/big"], ["pod/big"], ["po", "big"], ["pod/default/big"]):
-        assert run(capsys, "explain", *words).out.startswith("Pod default/big waits")
+        assert run(capsys, "explain", *words).out.startswith("Pod default/big is pending")
     assert "not found" in run(capsys, "explain", "other/big").err
     assert run(capsys, "explain", "a", "b").code == 2
 
@@ -362,7 +366,7 @@ def test_a_list_for_machines_says_which_schema_and_how_old(
     kinds = {
         "": "GpuNodeList",
         "pods": "GpuPodList",
-        "explain big": "GpuPodStoryList",
+        "explain big": "GpuPodExplanationList",
         "top": "GpuUseList",
     }
     for words, kind in kinds.items():
@@ -432,14 +436,16 @@ def test_a_watch_says_that_it_is_stale_and_that_it_is_no_more(
     monkeypatch.setattr("view.cluster.live.STALE_SECONDS", 1.0)
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
     with Watch(monkeypatch, StringIO(), "pods", "-w", "--no-color") as watch:
-        eventually(lambda: watch.shows("As of "), "a first page")
+        eventually(lambda: watch.shows("Data from "), "a first page")
         api.fail(SILENCE)
-        stale = "the API server is not heard (no answer in time)"
+        stale = "the API server is unreachable (no response in time)"
         eventually(lambda: watch.shows(f"by {api.url}; {stale}"), "it is said to be stale")
-        assert "\nSTALE: what follows was so at " in watch.out.getvalue()
-        pages = watch.out.getvalue().count("As of ")
+        assert "\nSTALE: data from " in watch.out.getvalue()
+        pages = watch.out.getvalue().count("Data from ")
         api.restore()
-        eventually(lambda: watch.out.getvalue().count("As of ") > pages, "it is not stale any more")
+        eventually(
+            lambda: watch.out.getvalue().count("Data from ") > pages, "it is not stale any more"
+        )
 
 
 def test_machines_are_told_of_it_too(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,7 +454,7 @@ def test_machines_are_told_of_it_too(api: ApiServer, monkeypatch: pytest.MonkeyP
     with Watch(monkeypatch, StringIO(), "nodes", "-w", "-o=json") as watch:
         eventually(lambda: watch.shows('"stale": ""'), "a first list")
         api.fail(SILENCE)
-        eventually(lambda: watch.shows('"stale": "the API server is not heard'), "a stale one")
+        eventually(lambda: watch.shows('"stale": "the API server is unreachable'), "a stale one")
 
 
 def test_a_stale_page_is_coloured_in_a_terminal_and_its_age_counts(
@@ -458,7 +464,7 @@ def test_a_stale_page_is_coloured_in_a_terminal_and_its_age_counts(
     monkeypatch.setattr("view.cluster.live._HEARTBEAT_SECONDS", 0.2)
     monkeypatch.delenv("NO_COLOR", raising=False)
     with Watch(monkeypatch, Terminal(), "nodes", "n1", "-w") as watch:
-        eventually(lambda: watch.shows("As of "), "a first page")
+        eventually(lambda: watch.shows("Data from "), "a first page")
         api.fail(SILENCE)
         for seconds in (2, 3):
             age = re.compile(rf"\x1b\[1;31mSTALE: [^\x1b]*, {seconds} s ago")

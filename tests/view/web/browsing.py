@@ -1,4 +1,4 @@
-"""A page in a process of its own, and Chromium to look at it."""
+"""A page in a process of own, and Chromium to look at it."""
 
 import contextlib
 import http.client
@@ -103,7 +103,7 @@ def chromium() -> Iterator[WebDriver]:
     # As root, in a container, it has no sandbox; what it loads is ours.
     for each in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars"):
         options.add_argument(each)
-    options.add_argument("--disable-lcd-text")  # coloured edges of letters double a picture's size
+    options.add_argument("--disable-lcd-text")  # colored edges of letters double a picture's size
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     service = Service(driver, log_output=subprocess.DEVNULL)
     running = webdriver.Chrome(options=options, service=service)
@@ -114,7 +114,7 @@ def chromium() -> Iterator[WebDriver]:
 
 
 def look(driver: WebDriver, *, width: int, height: int, dark: bool = False) -> None:
-    """Give the browser a size and a colour scheme."""
+    """Give the browser a size and a color scheme."""
     driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},

@@ -19,9 +19,15 @@ from tests.view.web.sample import cluster, held_pod, waiting_pod
 from view.model.explanation import PodExplanation
 from view.model.reports import Freshness, Gap, NodeReport
 from view.model.state import ClusterState
-from view.model.usage import CardUsage, ContainerUsage, NodeUsage, story_with_use, with_use
+from view.model.usage import (
+    CardUsage,
+    ContainerUsage,
+    NodeUsage,
+    explanation_with_usage,
+    with_usage,
+)
 from view.model.usage_history import History, PastUsage
-from view.model.words import known_by
+from view.model.words import evidence_text
 from view.web import figures
 from view.web.app import INTERNAL, create_app
 from view.web.editions import next_edition
@@ -60,13 +66,13 @@ class Shown(Live):
         self.publish()
 
     def publish(self) -> None:
-        self.edition = next_edition(self.edition, with_use(self.state.report(), self.uses))
+        self.edition = next_edition(self.edition, with_usage(self.state.report(), self.uses))
 
     def explain(self, namespace: str, name: str) -> PodExplanation | None:
         if self.broken:
             raise RuntimeError("a mistake of ours")
         story = self.state.explain(namespace, name)
-        return story and story_with_use(story, self.uses)
+        return story and explanation_with_usage(story, self.uses)
 
     def not_ready(self) -> str:
         return self.waiting_for
@@ -169,7 +175,7 @@ def test_a_pods_page_is_its_story(shown: Shown, client: FlaskClient) -> None:
             *(part for each in story.changes for part in (each.text, each.manifest, each.needs)),
             *(each.node for each in story.nodes),
             *(card.why_not for node in story.nodes for card in node.cards if not story.cards),
-            *(known_by(each) for each in story.pod.containers),
+            *(evidence_text(each) for each in story.pod.containers),
             *(
                 f"{each.namespace}/{each.pod} {each.container}"
                 for card in story.cards
@@ -188,7 +194,7 @@ def test_a_pod_that_has_its_cards_is_shown_who_shares_them(
     shown.fill(*cluster())
     for name, has in (("train-resnet-0", True), ("augment-xl", False)):
         text = text_of(client.get(f"/pods/vision/{name}").text)
-        assert ("Its cards" in text, "Cards considered" in text) == (has, not has)
+        assert ("Cards Card Model" in text, "Candidate cards" in text) == (has, not has)
     text = text_of(client.get("/pods/vision/detect-canary").text)
     assert "vision/label-preview main 30 cores, 16 GiB" in text
     assert "vision/detect-canary c0 40 cores, 16 GiB chosen" in text
@@ -198,17 +204,17 @@ def test_both_pages_say_what_the_units_are(shown: Shown, client: FlaskClient) ->
     shown.fill(*cluster())
     for path in ("/", "/pods/llm/pretrain-13b"):
         text = text_of(client.get(path).text)
-        assert "100 cores are one card. 1 block is 256 MiB of a card's memory." in text
+        assert "100 cores are one card. 1 block is 256 MiB of GPU memory." in text
         assert "512 blocks (128 GiB)" in text
 
 
 def test_what_is_not_known_is_said(shown: Shown, client: FlaskClient) -> None:
-    shown.waiting_for = "not in step yet: pods are being listed"
+    shown.waiting_for = "not ready yet: pods are being listed"
     assert shown.waiting_for in client.get("/").text
     assert shown.waiting_for in client.get("/pods/a/b").text
     shown.state.set_gaps([Gap("pods", "", "403 <forbidden>")])
     shown.fill(make_node("n1"))
-    assert "Missing right: list pods (403 &lt;forbidden&gt;)" in client.get("/").text
+    assert "Missing permission: list pods (403 &lt;forbidden&gt;)" in client.get("/").text
     assert shown.waiting_for in client.get("/").text
     shown.waiting_for = ""
     assert client.get("/readyz").text == "ok\n"
@@ -218,7 +224,7 @@ def test_a_namespace_is_chosen_and_others_are_faint(shown: Shown, client: FlaskC
     shown.fill(*cluster())
     page = client.get("/?namespace=llm").text
     assert rows_of(page) == ["a100-1", "a100-2"]
-    assert 'Waiting, failing or refused <span class="count">1</span>' in page
+    assert 'Pending, failing or refused pods <span class="count">1</span>' in page
     assert 'class="holder other"' in page
     assert "<option selected>llm</option>" in page
 
@@ -366,8 +372,8 @@ def test_a_page_of_another_name_is_not_served(client: FlaskClient) -> None:
     answer = client.get("/", headers={"Host": "evil.example:8480"})
     assert answer.status_code == 421
     assert answer.text == (
-        'host "evil.example:8480" is not one of this page\'s: '
-        'where it is, start the page with --allowed-host "evil.example"\n'
+        'host "evil.example:8480" is not allowed; '
+        'to allow it, start the page with --allowed-host "evil.example"\n'
     )
 
 
@@ -451,13 +457,13 @@ def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
     shown.publish()
     path = "by=pod&namespace=vision"
     page = text_of(client.get(f"/use?{path}").text)
-    assert "Only what is held and used now is shown: for the last day, --prometheus URL" in page
+    assert "Only current usage is shown. For the last day, set --prometheus URL" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 vision/" in page
-    assert "Idle part" not in page
+    assert "Idle %" not in page
 
-    shown.history = History("Prometheus answered 401 <b>")
+    shown.history = History("Prometheus responded with 401 <b>")
     page = text_of(client.get(f"/use?{path}").text)
-    assert "Unknown: what was held and idle in the last day. Prometheus answered 401 <b>" in page
+    assert "Usage of the last day: unknown. Prometheus responded with 401 <b>" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 unknown unknown unknown" in page
 
     past = (
@@ -469,7 +475,7 @@ def test_who_wastes_is_a_page_and_a_table_and_says_of_which_time(
     )
     shown.history = History("", 90_400.0, 7_200.0, past)
     page = text_of(client.get(f"/use?{path}").text)
-    assert "In the last day, to 1970-01-02 01:06:40 UTC , of which 2.0 hours have been seen" in page
+    assert "until 1970-01-02 01:06:40 UTC (2.0 hours observed), from Prometheus" in page
     assert "vision/ train-resnet-0 0.6 0.15 0 0.01 < 0.01 75 %" in page
     assert "vision/ train-resnet-1 0.6 unknown 0 0.01 unknown unknown" in page
     assert "vision/ gone 0 - 0 0.25 0 0 %" in page

@@ -296,7 +296,7 @@ def test_colours_can_be_chosen_and_stay(page: Page, driver: WebDriver) -> None:
     dark = ask(driver, back)
     show(driver, f"{page.url}pods/llm/finetune-70b")
     assert ask(driver, back) == dark == of_the_system != light
-    Select(driver.find_element("id", "theme")).select_by_visible_text("system colours")
+    Select(driver.find_element("id", "theme")).select_by_visible_text("system colors")
     assert ask(driver, back) == light
 
 
@@ -371,10 +371,10 @@ def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
         show(driver, own.url)
         if who == "the API server":
             api.fail(SILENCE)
-            said = "Stale: the API server is not heard (no answer in time)"
+            said = "Stale: the API server is unreachable (no response in time)"
         else:
             os.killpg(own.process.pid, signal.SIGSTOP)
-            said = "Stale: the page's server is not heard"
+            said = "Stale: no connection to the server of the page"
         eventually(lambda: ask(driver, state) == ["stale", said], "it is said to be stale")
         red = "return getComputedStyle(document.getElementById('live')).color"
         assert ask(driver, red) == "rgb(164, 22, 26)"

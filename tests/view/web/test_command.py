@@ -59,7 +59,7 @@ def test_it_listens_where_nobody_else_can_ask(served: list[Settings]) -> None:
     ("flags", "text"),
     [
         (["--domain", "X"], "domain: Invalid value"),
-        (["--allowed-host", "a/b"], "--allowed-host: 'a/b' is no host name"),
+        (["--allowed-host", "a/b"], "--allowed-host: 'a/b' is not a host name"),
         (["--dashboard", "g.example"], "--dashboard: 'g.example' must begin with http://"),
         (["--prometheus", "a:b@c"], '--prometheus: Invalid value: "***@c": must be an http://'),
         (["--streams", "0"], "Invalid value for '--streams'"),

@@ -61,7 +61,7 @@ def test_there_are_no_more_streams_than_are_allowed() -> None:
 
 def test_a_quiet_stream_tells_how_old_what_is_known_is_and_an_old_one_ends() -> None:
     retry, *beats = asyncio.run(
-        read(opened(Feed(1, contact=lambda: '{"age": 3}', heartbeat=0.01, life=0.1)))
+        read(opened(Feed(1, contact=lambda: '{"age": 3}', heartbeat=0.01, duration=0.1)))
     )
     assert retry.startswith(b"retry")
     assert set(beats) == {b'event: contact\ndata: {"age": 3}\n\n'}

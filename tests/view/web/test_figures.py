@@ -9,7 +9,7 @@ from tests.placement.cluster.builders import NAMES, make_pod
 from view.model.reports import CardReport, Holder
 from view.model.state import ClusterState
 from view.web import figures, pages
-from view.web.figures import COLOURS, tenants
+from view.web.figures import COLORS, tenants
 
 HOLDERS = st.lists(
     st.builds(
@@ -37,9 +37,9 @@ def test_bars_are_full_at_most_and_pods_side_by_side_differ(holders: list[Holder
     for each in drawn:
         assert 0 <= each.cores_at <= each.cores_at + each.cores <= 100.02
         assert 0 <= each.blocks_at <= each.blocks_at + each.blocks <= 100.02
-        assert 0 <= each.colour < COLOURS
-    colours = {(each.holder.namespace, each.holder.pod): each.colour for each in drawn}
-    assert len(set(colours.values())) == len(colours)
+        assert 0 <= each.color < COLORS
+    colors = {(each.holder.namespace, each.holder.pod): each.color for each in drawn}
+    assert len(set(colors.values())) == len(colors)
 
 
 @pytest.mark.parametrize(

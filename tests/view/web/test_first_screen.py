@@ -31,19 +31,19 @@ def page_of(chosen: Filter = Filter(), *more: dict[str, object]) -> NodesPage:  
 
 def test_three_questions_are_answered() -> None:
     page = page_of()
-    assert [each.text.partition(":")[0] for each in page.wrong.lines] == [
+    assert [each.text.partition(":")[0] for each in page.problems.lines] == [
         "1 node",
         "1 card unhealthy",
         "vision/augment-xl refused",
     ]
-    assert (page.wrong.number, page.wrong.more) == (4, 1)
-    assert page.room.number == 1
-    assert page.room.lines[0].text == (
-        "NVIDIA A100-SXM4-80GB: 1 whole, 4 more with room; up to 100 cores on one"
+    assert (page.problems.number, page.problems.more) == (4, 1)
+    assert page.free.number == 1
+    assert page.free.lines[0].text == (
+        "NVIDIA A100-SXM4-80GB: 1 whole, 4 more with free cores; up to 100 cores on one card"
     )
-    assert page.room.lines[0].query == "model=NVIDIA+A100-SXM4-80GB&show=room"
-    assert page.waits.number == 1
-    assert page.waits.lines[0].text.startswith("llm/pretrain-13b: fewer than 2 cards")
+    assert page.free.lines[0].query == "model=NVIDIA+A100-SXM4-80GB&show=room"
+    assert page.pending.number == 1
+    assert page.pending.lines[0].text.startswith("llm/pretrain-13b: fewer than 2 cards")
 
 
 def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
@@ -55,7 +55,7 @@ def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
         pod["metadata"]["creationTimestamp"] = f"2025-11-22T08:{number % 60:02}:00Z"
         pods.append(pod)
     page = page_of(Filter(), *pods)
-    assert (page.waits.number, len(page.waits.lines)) == (151, 2)
+    assert (page.pending.number, len(page.pending.lines)) == (151, 2)
     job = next(group for group in page.attention if len(group.pods) == 150)
     assert job.name == "Job default/train: 150 pods"
     assert job.pods[0].created == "2025-11-22T08:00:00Z"
@@ -83,7 +83,7 @@ def test_equal_pods_that_wait_are_one_line_with_the_oldest_first() -> None:
 def test_a_choice_counts_the_cards_that_it_means(chosen: Filter, nodes: int, cards: int) -> None:
     page = page_of(chosen)
     assert (page.total.nodes, page.total.cards, page.all_cards) == (nodes, cards, 12)
-    assert len(page.meant) == cards
+    assert len(page.selected) == cards
 
 
 def test_a_node_without_cards_is_meant_by_its_own_name_alone() -> None:
@@ -94,7 +94,7 @@ def test_a_node_without_cards_is_meant_by_its_own_name_alone() -> None:
 
 def test_a_kind_of_cards_changes_none_of_the_answers() -> None:
     everything, wrong = page_of(), page_of(Filter(show=CardFilter.WRONG))
-    numbers = [(each.wrong.number, each.room.number) for each in (everything, wrong)]
+    numbers = [(each.problems.number, each.free.number) for each in (everything, wrong)]
     assert numbers[0] == numbers[1]
 
 
@@ -145,8 +145,8 @@ def _card(node: NodeReport, **fields: object) -> CardReport:
         (MapColor.MEMORY, {"blocks_held": 16}, "h2", "50 %"),
         (MapColor.USE, {"cores_used": None}, "unknown", "unknown"),
         (MapColor.USE, {"cores_used": 70}, "h3", "70 %"),
-        (MapColor.CORES, {"unhealthy": "Xid 79"}, "wrong", "wrong"),
-        (MapColor.CORES, {"overbooked": True}, "wrong", "wrong"),
+        (MapColor.CORES, {"unhealthy": "Xid 79"}, "wrong", "problem"),
+        (MapColor.CORES, {"overbooked": True}, "wrong", "problem"),
     ],
 )
 def test_a_card_is_filled_as_far_as_it_is_held(
@@ -168,7 +168,7 @@ def test_the_map_is_divided_by_pool_and_model() -> None:
     pool["metadata"]["labels"] = {"karpenter.sh/nodepool": "spot"}
     divided = page_of(Filter(group=MapGrouping.POOL), pool).map
     assert [(each.name, len(each.nodes)) for each in divided] == [("spot", 1), ("No pool", 4)]
-    assert divided[1].sums == "4 nodes, 12 cards, 1 whole free, 3 wrong"
+    assert divided[1].sums == "4 nodes, 12 cards, 1 whole card free, 3 with problems"
     models = page_of(Filter(group=MapGrouping.MODEL)).map
     assert [each.name for each in models] == ["NVIDIA A100-SXM4-80GB", "NVIDIA L40S"]
 
@@ -195,7 +195,7 @@ def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
         UsageOrder.HELD: "bac",
         UsageOrder.SHARE: "abc",
         UsageOrder.NOW: "abc",
-        UsageOrder.WAITING: "bac",
+        UsageOrder.PENDING: "bac",
         UsageOrder.NAME: "abc",
     }
     rows = list(csv.DictReader(io.StringIO(as_csv(in_order(usage, UsageOrder.NOW), History()))))
@@ -215,8 +215,11 @@ def test_the_table_is_sorted_and_is_csv_for_spreadsheets() -> None:
     [
         ("ftp://x/{pod}", "'ftp://x/{pod}' must begin with http:// or https:// and a host"),
         ("javascript:alert(1)", "must begin with http:// or https:// and a host"),
-        ("https://{pod}/", "no field may stand in the host"),
-        ("https://g/{pods}", "unknown field {pods}: known are {namespace}, {pod}, {node}, {owner}"),
+        ("https://{pod}/", "fields are not allowed in the host"),
+        (
+            "https://g/{pods}",
+            "unknown field {pods}: known fields: {namespace}, {pod}, {node}, {owner}",
+        ),
     ],
 )
 def test_a_dashboard_that_leads_nowhere_is_refused(template: str, reason: str) -> None:
@@ -229,5 +232,5 @@ def test_a_dashboard_is_asked_for_the_pod() -> None:
     pod = page_of().edition.report.pods[0]
     pod = replace(pod, name="a&b=c", owner="Job/train")
     link = Dashboard("https://g/d?p={namespace}/{pod}&o={owner}&n={node}")
-    assert link.of(pod) == "https://g/d?p=llm/a%26b%3Dc&o=train&n=a100-1"
-    assert Dashboard().of(pod) == ""
+    assert link.url_of(pod) == "https://g/d?p=llm/a%26b%3Dc&o=train&n=a100-1"
+    assert Dashboard().url_of(pod) == ""

@@ -69,7 +69,7 @@ def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
         namespace=connection.namespace,
         patience=0.05,
     )
-    assert live.not_ready() == "not in step yet: nodes and pods are being listed"
+    assert live.not_ready() == "not ready yet: nodes and pods are being listed"
     yield live
     live.stop()
     assert live.not_ready() == "shutting down"
@@ -126,7 +126,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
         page.wait(lambda: page.ask("/readyz")[0] == 503)
         # On an idle machine after 10 s. What was last known to be so is 10 s old then.
         assert time.monotonic() - began < 15 or os.getloadavg()[0] > 2
-        why = "the API server is not heard (no answer in time)"
+        why = "the API server is unreachable (no response in time)"
         assert page.ask("/readyz")[1].endswith(f"Z: {why}\n")
         text = page.ask("/")[1]
         assert f'data-state="stale">Stale: {why}</span> <span id="age">as of 20' in text
@@ -154,11 +154,11 @@ def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path
         page.wait(lambda: page.ask("/readyz")[1] == "nodes and pods may not be read\n")
         text = page.ask("/")[1]
         assert "finetune-70b" not in text
-        assert "Waiting, failing or refused pods: unknown" in text
+        assert "Pending, failing or refused pods: unknown" in text
         assert "Nodes, cards, what is free: <b>unknown</b>" in text
         assert "Unknown: nodes may not be read." in text
         assert "No node of this cluster has GPUs" not in text
-        assert "Missing right: list nodes" in text
+        assert "Missing permission: list nodes" in text
         assert "kubectl create clusterrole gpu-viewer" in text
 
 
@@ -181,7 +181,7 @@ def test_a_pods_page_outlives_its_pod(api: ApiServer, live: Live) -> None:
     text = app.test_client().get("/pods/llm/short").text
     assert "Deleted at <time" in text
     assert "card 3: 10 cores, 1 block" in text
-    assert "evidence witness: no other container could be meant" in text
+    assert "evidence witness: no other container matched the call" in text
 
 
 def test_events_of_a_pod_are_read_once_for_all_who_look(api: ApiServer, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_page_that_cannot_be_renewed_is_not_ready_and_says_so_once(
     monkeypatch.setattr(live._cluster, "report", fail)
     eventually(lambda: "old" in live.not_ready(), "it is not ready any more")
     eventually(lambda: len(failed) > 1, "it tries again")
-    assert [each.message for each in caplog.records].count("no edition made") == 1
+    assert [each.message for each in caplog.records].count("making an edition failed") == 1
     monkeypatch.setattr(live._cluster, "report", real)
     eventually(lambda: not live.not_ready(), "it is ready again")
 
@@ -245,7 +245,7 @@ def test_the_worker_serves_the_page_and_ends_it(settings: Settings) -> None:
     eventually(lambda: client.get("/readyz").status_code == 200, "it is ready")
     for line in ("in_step 1.0", "known_nodes 4.0", "streams 0.0", "streams_refused 0.0"):
         assert f"gpu_turnstile_view_{line}" in client.get("/metrics").text
-    eventually(lambda: "Prometheus is not reached" in client.get("/use").text, "it was asked")
+    eventually(lambda: "Prometheus is unreachable" in client.get("/use").text, "it was asked")
     server.end()
     assert client.get("/readyz").text == "shutting down\n"
     server.end()

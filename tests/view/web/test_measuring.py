@@ -31,7 +31,7 @@ def test_nodes_that_measure_are_known_until_nobody_may_ask_any_more(
     api.answers[AGENTS] = Rejected(403, "pods is forbidden")
     assert [live._measure() for _ in range(2)] == [300, 300]
     assert live.uses == {}
-    told = [each.reason for each in caplog.records if each.message == "use is not shown"]  # type: ignore[attr-defined]
+    told = [each.reason for each in caplog.records if each.message == "usage not available"]  # type: ignore[attr-defined]
     assert told == ["pods is forbidden"]
 
 
@@ -44,11 +44,11 @@ def test_the_last_day_is_asked_of_prometheus(caplog: pytest.LogCaptureFixture) -
             api, ClusterState(NAMES), Feed(1), Metrics(), namespace="default", prometheus=asked
         )
         assert live.history is not None
-        assert live.history.problem == "Prometheus is being asked"
-        assert live._ask_prometheus() == 300
+        assert live.history.problem == "Prometheus is being queried"
+        assert live._read_history() == 300
         assert [each.pod for each in live.usage(GroupBy.POD, "team")] == ["a", "b", "odd"]
         server.answers = {"": vector()}
-        assert [live._ask_prometheus() for _ in range(2)] == [15, 15]
-    assert live.history.problem.endswith("does it scrape agents?")
-    assert caplog.text.count("the use of the last day is not known") == 1
+        assert [live._read_history() for _ in range(2)] == [15, 15]
+    assert live.history.problem.endswith("does it scrape the agents?")
+    assert caplog.text.count("usage of the last day not available") == 1
     assert "secret" not in caplog.text

@@ -57,12 +57,12 @@ def test_a_binding_gets_line_time_and_node_and_nothing_else(binding: Json, kind:
 @pytest.mark.parametrize(
     ("field", "value", "warning"),
     [
-        ("target", None, "target.name: null is no node"),
-        ("target", {"name": ""}, 'target.name: "" is no node'),
-        ("target", {"name": 7}, "target.name: 7 is no node"),
-        ("target", {"name": "n", "kind": "Pod"}, 'target.kind: "Pod" is no node'),
-        ("metadata", [], "metadata: a list is no mapping"),
-        ("metadata", {"annotations": "x"}, 'metadata.annotations: "x" is no mapping'),
+        ("target", None, "target.name: null is not a node name"),
+        ("target", {"name": ""}, 'target.name: "" is not a node name'),
+        ("target", {"name": 7}, "target.name: 7 is not a node name"),
+        ("target", {"name": "n", "kind": "Pod"}, 'target.kind: "Pod" is not Node'),
+        ("metadata", [], "metadata: a list is not a mapping"),
+        ("metadata", {"annotations": "x"}, 'metadata.annotations: "x" is not a mapping'),
     ],
 )
 def test_what_cannot_be_stamped_is_bound_all_the_same(
@@ -105,7 +105,9 @@ def test_anything_else_passes_unread_with_a_warning(
     binding: Json, changes: dict[str, Any], what: str
 ) -> None:
     review = review_of(BINDING, binding, **changes)
-    warning = f"gpu-turnstile stamps only CREATE of v1/pods/binding here: {what} passed unread"
+    warning = (
+        f"gpu-turnstile stamps only CREATE of v1/pods/binding here: {what} is allowed unchecked"
+    )
     assert mutate_binding(review, names=NAMES, stamp=no_stamp) == Decision(warnings=(warning,))
 
 

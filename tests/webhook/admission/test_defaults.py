@@ -95,9 +95,9 @@ def test_whole_cards_are_given_no_more_memory_than_they_have(
     ]
     verdict = decide(pod, AdmissionOptions(4, default))
     assert verdict.warnings == (
-        "container one: memory 6 is more than 4, all that its whole cards have",
-        "container two: memory 9 is more than 8, all that its whole cards have",
-        "container a-share: 6 memory blocks, the largest card known has 4",
+        "container one: memory 6 lowered to 4, all that its whole cards have",
+        "container two: memory 9 lowered to 8, all that its whole cards have",
+        "container a-share: 6 memory blocks, but the largest known card has 4",
     )
     one, two, *others = applied(pod, verdict)["spec"]["containers"]
     assert one["resources"] == {

@@ -36,7 +36,7 @@ def about(spec: Any) -> list[str]:
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
 def test_a_variable_that_undoes_what_the_node_sets_is_said(field: str, variable: str) -> None:
     spec = {field: [container("main", "PATH", variable)]}
-    assert about(spec) == [f"container main: env {variable} undoes what the node sets"]
+    assert about(spec) == [f"container main: env {variable} overrides the node's value"]
 
 
 def test_other_variables_and_other_containers_are_not_commented() -> None:

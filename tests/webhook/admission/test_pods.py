@@ -106,8 +106,8 @@ def test_a_privileged_container_of_a_gpu_pod_is_warned_of_or_denied(pod: Json, f
     assert [str(each) for each in denied.errors] == [
         (
             f"spec.{field}[{at}].securityContext.privileged: Invalid value: true: a privileged "
-            "container sees every card of its node, and this cluster allows none beside GPUs: "
-            "leave it out"
+            "container sees every card of its node, and this cluster denies it in GPU pods: "
+            "remove it"
         )
     ]
     pod["spec"]["containers"][0].pop("resources")
@@ -126,7 +126,7 @@ def test_a_pod_without_gpus_loses_what_only_gpu_pods_get(pod: Json, key: str) ->
     verdict = decide(pod)
     assert applied(pod, verdict)["metadata"]["annotations"] == kept
     assert verdict.warnings == (
-        f"metadata.annotations[tencent.com/{key}]: dropped, the pod asks for no GPU",
+        f"metadata.annotations[tencent.com/{key}]: dropped, the pod requests no GPU",
     )
 
 
@@ -154,7 +154,7 @@ def test_a_request_that_can_never_be_served_is_denied_in_these_words(pod: Json) 
     assert [str(error) for error in verdict.errors] == [
         (
             f'{LIMITS}[{CORE}]: Invalid value: "150": more than one card must be a multiple of 100 '
-            "(100 is one whole card): ask for 100 or 200"
+            "(100 is one whole card): request 100 or 200"
         ),
         f'{LIMITS}[{MEMORY}]: Invalid value: "x": must be a whole number such as "50"',
     ]
@@ -176,7 +176,7 @@ def test_all_errors_of_a_pod_come_at_once_in_the_order_of_its_fields(pod: Json) 
 
 @pytest.mark.parametrize(
     ("largest", "more"),
-    [(0, ()), (3, ("container main: 7 memory blocks, the largest card known has 3",))],
+    [(0, ()), (3, ("container main: 7 memory blocks, but the largest known card has 3",))],
 )
 def test_what_can_hardly_be_meant_is_allowed_with_a_warning(
     pod: Json, largest: int, more: tuple[str, ...]
@@ -187,7 +187,7 @@ def test_what_can_hardly_be_meant_is_allowed_with_a_warning(
     assert verdict.label == "patched"
     assert verdict.warnings == (
         *more,
-        "container main: env NVIDIA_VISIBLE_DEVICES undoes what the node sets",
+        "container main: env NVIDIA_VISIBLE_DEVICES overrides the node's value",
     )
 
 
@@ -276,7 +276,7 @@ def test_anything_else_passes_unread_with_a_warning(
 ) -> None:
     verdict = mutate_pod(review_of(POD, pod, **changes), names=NAMES, stamp=no_stamp)
     assert verdict == Decision(
-        warnings=(f"gpu-turnstile decides only CREATE of v1/pods here: {what} passed unread",)
+        warnings=(f"gpu-turnstile checks only CREATE of v1/pods here: {what} is allowed unchecked",)
     )
 
 

@@ -96,7 +96,10 @@ def test_a_review_of_nothing_in_particular_is_refused(review: Json) -> None:
     review["request"] |= {"resource": None, "kind": None}
     with pytest.raises(BadRequest) as caught:
         decode_review(_encode(review))
-    assert str(caught.value) == "request.resource: Required value: say what is reviewed"
+    assert (
+        str(caught.value)
+        == "request.resource: Required value: the resource or the kind of the reviewed object"
+    )
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_what_may_well_be_meant_is_not_commented(cores: int, memory: int, larges
 @pytest.mark.parametrize(
     ("cores", "limit", "lines"),
     [
-        (50, "30", ["container main: 50 cores, vcuda-core-limit leaves it 30"]),
+        (50, "30", ["container main: 50 cores, but vcuda-core-limit allows only 30"]),
         (50, "50", []),
         (50, "100", []),
         (50, "many", []),  # an error, told as one

@@ -29,7 +29,7 @@ KINDS = [
 ]
 WRONG = (
     'Invalid value: "150": more than one card must be a multiple of 100 '
-    "(100 is one whole card): ask for 100 or 200"
+    "(100 is one whole card): request 100 or 200"
 )
 
 
@@ -109,8 +109,8 @@ def test_what_can_hardly_be_meant_is_told_at_its_path() -> None:
     annotations = "spec.template.metadata.annotations"
     assert _validate(_review(_workload(TEMPLATE, template)), AdmissionOptions(3)) == Decision(
         warnings=(
-            "container main: memory 7 is more than 6, all that its whole cards have",
-            f"{annotations}[tencent.com/vcuda-core]: deprecated, not read: ask in limits",
+            "container main: memory 7 lowered to 6, all that its whole cards have",
+            f"{annotations}[tencent.com/vcuda-core]: deprecated and ignored: use limits",
             f"{annotations}[tencent.com/bind-order]: dropped, gpu-turnstile writes it",
             f"{annotations}[tencent.com/gpu-assigned]: overwritten, gpu-turnstile writes it",
         )
@@ -148,7 +148,7 @@ def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
     assert len(_validate(_review(new), options).errors) == 2
     verdict = _validate(_review(new, old), options)
     assert verdict.allowed
-    path = "as before, its pods are refused: spec.template.spec.containers[0]."
+    path = "its pods are denied, as before: spec.template.spec.containers[0]."
     assert [each.startswith(path) for each in verdict.warnings].count(True) == 2
 
 
@@ -171,8 +171,9 @@ def test_an_update_is_not_refused_for_what_was_wrong_before() -> None:
 )
 def test_anything_else_passes_unread_with_a_warning(changes: dict[str, Any], what: str) -> None:
     new = _workload(TEMPLATE, _template(core="150"))
+    rest = f"{what} is allowed unchecked"
     assert _validate(_review(new, **changes)) == Decision(
-        warnings=(f"gpu-turnstile knows no pod template there: {what} passed unread",)
+        warnings=(f"gpu-turnstile checks only objects with a pod template here: {rest}",)
     )
 
 

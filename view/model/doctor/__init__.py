@@ -1,6 +1,6 @@
-"""What may be wrong with an installation, decided of what could be read of the cluster. No I/O.
+"""Checks of an installation, from facts that were read of the cluster. No I/O.
 
-:mod:`view.model.doctor.facts` is what was read; each of the other modules has checks of one part,
-functions from facts to findings. What could not be read is :class:`facts.Unread`, and never taken
-for absent: its check is *unknown*.
+:mod:`view.model.doctor.facts` has the facts; each other module has checks of one part: functions
+from facts to findings. A fact that could not be read is :class:`facts.UnreadSource`. It is never
+taken for absent: its check is *unknown*.
 """

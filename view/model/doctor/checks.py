@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are told: what decides is on this page."""
+"""All checks, in the order in which they are shown."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ VERSION = "kubernetes-version"
 
 
 def _check_proxies(facts: Facts) -> Iterable[Finding]:
-    """Judge proxies as agents; what could not be read of both is told with the agents."""
+    """Check proxies like agents; unread facts are reported only once, for the agents."""
     if isinstance(facts.programs, UnreadSource) or isinstance(facts.daemonsets, UnreadSource):
         return ()
     return nodes.check_programs(facts, PROXY)
@@ -36,7 +36,7 @@ def _check_extender_certificates(facts: Facts) -> Iterable[Finding]:
 
 CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     VERSION: control_plane.check_version,
-    "webhook": control_plane.check_trial,
+    "webhook": control_plane.check_dry_run,
     "webhook-configuration": control_plane.check_configuration,
     "webhook-replicas": lambda facts: control_plane.check_replicas(facts, WEBHOOK),
     "webhook-certificate": lambda facts: control_plane.check_certificates(
@@ -52,25 +52,25 @@ CHECKS: Mapping[str, Callable[[Facts], Iterable[Finding]]] = {
     "scheduler-extender": control_plane.check_extender,
     "scheduler-own": control_plane.check_own_scheduler,
     "extender-lease": control_plane.check_lease,
-    "extender-asked": control_plane.check_asked,
+    "extender-asked": control_plane.check_scheduler_calls,
     "extender-certificate": _check_extender_certificates,
     "enforcement": nodes.check_enforcement,
-    "records": nodes.check_records,
+    "allocations": nodes.check_allocations,
     "leftovers": control_plane.check_leftovers,
 }
 
 
 def run_checks(facts: Facts, node: str | None = None) -> list[Finding]:
-    """Run all checks; of one that needs what could not be read nothing is known.
+    """Run all checks; one whose facts could not be read is unknown.
 
     Args:
-        facts: what was read.
-        node: the only one of which is told; ``None`` for all.
+        facts: the facts.
+        node: the only node whose findings are returned; ``None`` for all.
     """
     found: list[Finding] = []
-    for name, look in CHECKS.items():
+    for name, check in CHECKS.items():
         try:
-            found += [replace(each, check=name) for each in look(facts)]
+            found += [replace(each, check=name) for each in check(facts)]
         except NotReadError as missing:
             found.append(Finding(name, Level.UNKNOWN, str(missing)))
     return [each for each in found if node is None or not each.nodes or node in each.nodes]

@@ -1,4 +1,4 @@
-"""Checks of what is not on a node: version, webhook, policies, scheduler extender, leftovers."""
+"""Checks of version, webhook, policies, scheduler extender and leftover objects."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,24 +12,25 @@ from view.model.doctor.facts import (
     Facts,
     Finding,
     Level,
-    Maybe,
+    OrUnread,
     Samples,
     UnreadSource,
     error,
-    known,
     ok,
+    require,
     unknown,
     value,
     warning,
 )
+from view.model.words import count_of
 
 POD_HOOK = "pods.gpu-turnstile.io"
 _OLDEST = (1, 30)
 _NEW_CERTIFICATE_DAYS = 14
-"""A certificate is renewed 30 days before its end: with fewer than these left, nobody did."""
+"""Certificates are renewed 30 days before they expire: with fewer days left, renewal failed."""
 
 _STAMPS = "gpu-turnstile-stamps"
-"""The policy that refuses a GPU pod without the webhook's stamps."""
+"""The policy that denies a GPU pod without the webhook's stamps."""
 
 POLICIES = (
     "gpu-turnstile-agent-node",
@@ -52,10 +53,10 @@ WORKLOADS = {
     "view": ("Deployment", "gpu-turnstile-view"),
     "webhook": ("Deployment", WEBHOOK),
 }
-"""What each component must run, by its label; components without a row run nothing."""
+"""The workload of each component, by its label; other components have none."""
 
 _ESSENTIAL = ("agent", "proxy", "webhook")
-"""Components of every installation: what is left of them is no leftover, a part of it is lost."""
+"""Components of every installation: without their workload they are damaged, not leftover."""
 
 _DELETE = (
     "kubectl delete --all-namespaces --selector "
@@ -64,7 +65,7 @@ _DELETE = (
     "poddisruptionbudgets,roles,rolebindings,clusterroles,clusterrolebindings,"
     "validatingadmissionpolicies,validatingadmissionpolicybindings"
 )
-"""As ``deploy/README.md`` has it. Others have components of these names: ours has two labels."""
+"""As in ``deploy/README.md``, with two labels: other products use the same component names."""
 
 _PODS = "kubectl -n gpu-turnstile describe pods --selector app.kubernetes.io/name={}"
 _LOGS = "kubectl -n gpu-turnstile logs --selector app.kubernetes.io/name={} --prefix --tail 50"
@@ -75,8 +76,8 @@ _WEBHOOKS = "kubectl get mutatingwebhookconfigurations"
 
 
 def check_version(facts: Facts) -> Iterator[Finding]:
-    """Compare the API server's version with the oldest that is served."""
-    version = known(facts.version)
+    """Compare the version of the API server with the oldest supported one."""
+    version = require(facts.version)
     found = re.match(r"v?(\d+)\.(\d+)", version)
     if found is None:
         yield unknown(f"cannot read the version {version!r}")
@@ -87,145 +88,147 @@ def check_version(facts: Facts) -> Iterator[Finding]:
         yield ok(version)
 
 
-def check_trial(facts: Facts) -> Iterator[Finding]:
-    """Judge what became of a GPU pod that was created as a dry run."""
-    trial = known(facts.trial)
-    if trial.stamped:
-        yield ok("the API server reaches it: a GPU pod would be stamped")
-    elif not trial.refused:
-        text = "a GPU pod is created without its stamps: the API server does not call the webhook"
+def check_dry_run(facts: Facts) -> Iterator[Finding]:
+    """Check the result of the dry run of a GPU pod."""
+    dry_run = require(facts.dry_run)
+    if dry_run.stamped:
+        yield ok("the API server calls it: a GPU pod would be stamped")
+    elif not dry_run.denied:
+        text = "a GPU pod would get no stamps: the API server does not call the webhook"
         yield error(text, _WEBHOOKS)
-    elif _STAMPS in trial.refused:
+    elif _STAMPS in dry_run.denied:
         text = (
-            "a GPU pod has no stamps and is refused: the API server does not call the webhook, or "
-            f"another webhook takes them away: {trial.refused}"
+            "a GPU pod without stamps is denied: the API server does not call the webhook, or "
+            f"another webhook removes the stamps: {dry_run.denied}"
         )
         yield error(text, _WEBHOOKS)
-    elif "x509" in trial.refused:
-        text = f"the API server does not trust the webhook's certificate: {trial.refused}"
+    elif "x509" in dry_run.denied:
+        text = f"the API server does not trust the webhook's certificate: {dry_run.denied}"
         yield error(text, _RENEW.format(CERTS))
-    elif "failed calling webhook" in trial.refused:
-        text = f"the API server cannot reach the webhook: {trial.refused}"
+    elif "failed calling webhook" in dry_run.denied:
+        text = f"the API server cannot reach the webhook: {dry_run.denied}"
         yield error(text, "kubectl -n gpu-turnstile get pods,endpointslices")
-    else:  # quota, Pod Security, another webhook: nothing is known of ours
-        text = f"a GPU pod cannot be tried: {trial.refused}"
+    else:  # quota, Pod Security or another webhook: ours was not tested
+        text = f"the dry run of a GPU pod was denied: {dry_run.denied}"
         yield unknown(text, "kubectl gpu doctor --namespace ANOTHER")
 
 
 def check_configuration(facts: Facts) -> Iterator[Finding]:
-    """Judge the MutatingWebhookConfiguration."""
-    hooks = known(facts.mutating)
+    """Check the MutatingWebhookConfiguration."""
+    hooks = require(facts.mutating)
     if hooks is None:
-        yield error("there is no MutatingWebhookConfiguration gpu-turnstile", facts.install)
+        yield error("MutatingWebhookConfiguration gpu-turnstile is missing", facts.install)
         return
     pods = [each for each in hooks if each.name == POD_HOOK]
     ignored = [each.failure_policy for each in pods if each.failure_policy != "Fail"]
-    untrusted = [each.name for each in hooks if not each.trusts]
+    untrusted = [each.name for each in hooks if not each.has_ca_bundle]
     if not pods:
-        yield error(f"it lacks the webhook {POD_HOOK}", facts.install)
+        yield error(f"webhook {POD_HOOK} is missing", facts.install)
     for policy in ignored:
-        text = f"{POD_HOOK} has failurePolicy {policy}: GPU pods come unstamped"
+        text = f"{POD_HOOK} has failurePolicy {policy}: GPU pods may be created without stamps"
         yield error(text, facts.install)
     if untrusted:
         logs = "kubectl -n gpu-turnstile logs deployment/gpu-turnstile-certs"
-        yield error(f"no caBundle: {', '.join(untrusted)}", logs)
+        yield error(f"without a caBundle: {', '.join(untrusted)}", logs)
     if pods and not ignored and not untrusted:
-        yield ok(f"{len(hooks)} webhooks, GPU pods wait for theirs (Fail)")
+        yield ok(f"{len(hooks)} webhooks; failurePolicy of GPU pods is Fail")
 
 
 def check_policies(facts: Facts) -> Iterator[Finding]:
-    """Look for each policy and its binding."""
-    there = known(facts.policies)
-    missing = [name for name in POLICIES if name not in there]
-    unbound = [name for name in POLICIES if there.get(name) is False]
+    """Check that each policy exists and has a binding."""
+    found = require(facts.policies)
+    missing = [name for name in POLICIES if name not in found]
+    unbound = [name for name in POLICIES if found.get(name) is False]
     if missing:
-        yield error(f"not there: {', '.join(missing)}", facts.install)
+        yield error(f"missing: {', '.join(missing)}", facts.install)
     if unbound:
         yield error(f"without a binding: {', '.join(unbound)}", facts.install)
     if not missing and not unbound:
-        yield ok(f"all {len(POLICIES)} are there and bound")
+        yield ok(f"all {len(POLICIES)} exist and have a binding")
 
 
 def check_extender(facts: Facts) -> Iterator[Finding]:
-    """Judge the scheduler extender's replicas, if there is one."""
-    known(facts.programs)
+    """Check the replicas of the scheduler extender, if it is installed."""
+    require(facts.programs)
     if installed(facts, EXTENDER):
         yield from check_replicas(facts, EXTENDER)
         return
-    text = "not installed: a pod may be sent to a node where it fits on no single card"
+    text = "not installed: the scheduler may choose a node where the pod fits on no single card"
     yield Finding("", Level.OK, text, "docs/install.md#a-scheduler-that-sees-cards")
 
 
 def check_own_scheduler(facts: Facts) -> Iterator[Finding]:
-    """Judge the kube-scheduler that asks the extender, if there is one of ours."""
+    """Check the replicas of our own kube-scheduler, if it is installed."""
     if installed(facts, EXTENDER) and installed(facts, KUBE_SCHEDULER):
         yield from check_replicas(facts, KUBE_SCHEDULER)
 
 
 def check_lease(facts: Facts) -> Iterator[Finding]:
-    """See that a replica of the extender leads."""
+    """Check that the extender has a leader."""
     if not installed(facts, EXTENDER):
         return
-    lease, logs = known(facts.lease), _LOGS.format(EXTENDER)
+    lease, logs = require(facts.lease), _LOGS.format(EXTENDER)
     if lease is None or not lease.holder or lease.renewed is None:
-        yield error("no replica leads: nothing is bound by it", logs)
+        yield error("it has no leader: it binds no pods", logs)
         return
     age = (facts.now - lease.renewed).total_seconds()
-    text = f"{lease.holder} leads, and said so {age:.0f} seconds ago"
+    text = f"{lease.holder} is the leader, last renewal {age:.0f} seconds ago"
     yield error(text, logs) if age > lease.seconds else ok(text)
 
 
-def check_asked(facts: Facts) -> Iterator[Finding]:
-    """See that a scheduler asks the extender."""
+def check_scheduler_calls(facts: Facts) -> Iterator[Finding]:
+    """Check that a scheduler calls the extender."""
     if not installed(facts, EXTENDER):
         return
     unread = [each for each in facts.extenders.values() if isinstance(each, UnreadSource)]
     read = [each for each in facts.extenders.values() if not isinstance(each, UnreadSource)]
     name = "gpu_turnstile_scheduler_request_duration_seconds_count"
-    asked = sum(value(each, name, verb="filter") or 0 for each in read)
-    if asked:
-        yield ok(f"a scheduler has asked it {asked:.0f} times")
+    calls = sum(value(each, name, verb="filter") or 0 for each in read)
+    if calls:
+        yield ok(f"schedulers called it {calls:.0f} times")
     elif unread or not read:
-        yield unknown(unread[0].why if unread else "no replica has been asked for its metrics")
+        yield unknown(unread[0].why if unread else "the metrics of no replica were read")
     else:
-        text = "no scheduler has asked it since it started: GPU pods are placed by counts alone"
+        text = (
+            "no scheduler has called it since it started: GPU pods are scheduled by counts per node"
+        )
         yield warning(text, "docs/scheduler.md")
 
 
 def check_leftovers(facts: Facts) -> Iterator[Finding]:
-    """Find objects of components that run nothing any more."""
-    owned, clean = known(facts.owned), True
+    """Find objects of components whose workload is gone."""
+    owned, clean = require(facts.managed), True
     for component, workload in sorted(WORKLOADS.items()):
         left = [each for each in owned if each.component == component]
         if not left or workload in [(each.kind, each.name) for each in left]:
             continue
         clean = False
         yield warning(
-            f"component {component} has no {' '.join(workload)} any more, and left "
-            f"{len(left)} objects: {', '.join(sorted({each.kind for each in left}))}",
+            f"component {component} has no {' '.join(workload)} any more; left over: "
+            f"{count_of(len(left), 'object')} ({', '.join(sorted({each.kind for each in left}))})",
             facts.install if component in _ESSENTIAL else _DELETE.format(component),
         )
     old = sorted({f"{each.kind} {each.name}" for each in owned if not each.component})
     if old:
-        text = f"of a version before 0.3.0, which had no component labels: {', '.join(old)}"
+        text = f"from a version before 0.3.0, without component labels: {', '.join(old)}"
         yield warning(text, "docs/upgrade.md#from-020")
     elif clean:
         yield ok("none")
 
 
 def installed(facts: Facts, program: str) -> bool:
-    """Tell whether there are pods of a program, or the Deployment that makes them."""
+    """Return whether a program has pods or a Deployment."""
     if isinstance(facts.programs, UnreadSource):
         return False
-    owned = () if isinstance(facts.owned, UnreadSource) else facts.owned
+    owned = () if isinstance(facts.managed, UnreadSource) else facts.managed
     return any(each.component == program for each in facts.programs) or any(
         (each.kind, each.name) == ("Deployment", program) for each in owned
     )
 
 
 def check_replicas(facts: Facts, component: str) -> Iterator[Finding]:
-    """Judge the replicas of a Deployment, of which one must be ready."""
-    pods = [each for each in known(facts.programs) if each.component == component]
+    """Check the replicas of a Deployment: at least one must be ready."""
+    pods = [each for each in require(facts.programs) if each.component == component]
     ready = sum(each.ready for each in pods)
     text = f"{ready} of {len(pods)} pods are ready"
     if ready and ready == len(pods):
@@ -237,9 +240,9 @@ def check_replicas(facts: Facts, component: str) -> Iterator[Finding]:
 
 
 def check_certificates(
-    facts: Facts, prefix: str, replicas: Mapping[str, Maybe[Samples]], renewed_by: str
+    facts: Facts, prefix: str, replicas: Mapping[str, OrUnread[Samples]], renewed_by: str
 ) -> Iterator[Finding]:
-    """Judge the certificates that replicas say that they serve."""
+    """Check the certificates that replicas serve, from their metrics."""
     ends, unread = [], []
     for pod, samples in sorted(replicas.items()):
         if isinstance(samples, UnreadSource):
@@ -247,11 +250,11 @@ def check_certificates(
             continue
         expiry = value(samples, f"{prefix}certificate_expiry_timestamp_seconds")
         if expiry is None:
-            unread.append(f"{pod}: its metrics do not say")
+            unread.append(f"{pod}: its metrics have no expiry time")
         else:
             ends.append((expiry, pod))
         if value(samples, f"{prefix}certificate_reloads_total", result="refused"):
-            text = f"{pod} refused new certificate files, and may serve the one before"
+            text = f"{pod} could not load new certificate files and may serve the previous ones"
             yield warning(text, f"kubectl -n gpu-turnstile logs {pod}")
     if unread:
         yield unknown("; ".join(unread))
@@ -259,9 +262,9 @@ def check_certificates(
         return
     expiry, pod = min(ends)
     days = (expiry - facts.now.timestamp()) / 86400
-    text = f"the certificate that {pod} serves ends in {days:.0f} days"
+    text = f"the certificate of {pod} expires in {days:.0f} days"
     if days < 0:
-        text = f"the certificate that {pod} serves has ended {-days:.0f} days ago"
+        text = f"the certificate of {pod} expired {-days:.0f} days ago"
     if days >= _NEW_CERTIFICATE_DAYS:
         yield ok(text)
     else:

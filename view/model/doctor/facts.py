@@ -1,4 +1,4 @@
-"""What the checks look at, as it was read of the cluster."""
+"""The facts that the checks use, as they were read of the cluster."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,23 +15,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class UnreadSource:
-    """Something that could not be read, and why, in words."""
+    """A fact that could not be read, and the reason."""
 
     why: str
 
 
-Maybe: TypeAlias = T | UnreadSource
+OrUnread: TypeAlias = T | UnreadSource
 
 
 class NotReadError(Exception):
-    """A check needs what could not be read; the message says why it could not."""
+    """A check needs a fact that could not be read; the message is the reason."""
 
 
-def known(part: Maybe[T]) -> T:
-    """Return what was read.
+def require(part: OrUnread[T]) -> T:
+    """Return a fact.
 
     Raises:
-        NotReadError: it was not.
+        NotReadError: it could not be read.
     """
     if isinstance(part, UnreadSource):
         raise NotReadError(part.why)
@@ -39,7 +39,7 @@ def known(part: Maybe[T]) -> T:
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -49,17 +49,17 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check says."""
+    """Result of one check."""
 
-    check: Annotated[str, "its name."]
-    level: Annotated[Level, "how bad it is."]
+    check: Annotated[str, "name of the check."]
+    level: Annotated[Level, "its severity."]
     text: Annotated[str, "a sentence."]
     run: Annotated[
         str,
-        "the next command, or a page of the documentation; empty where nothing is to be done.",
+        "the next command to run or page to read; empty if nothing is to be done.",
     ] = ""
     nodes: Annotated[
-        tuple[str, ...], "those it is about, sorted; none where it is about no node."
+        tuple[str, ...], "nodes that it is about, sorted; empty if it is about no node."
     ] = ()
 
     @property
@@ -69,47 +69,47 @@ class Finding:
 
 
 def ok(text: str) -> Finding:
-    """Say that nothing is wrong."""
+    """Return a finding that nothing is wrong."""
     return Finding("", Level.OK, text)
 
 
 def warning(text: str, run: str = "") -> Finding:
-    """Say what should be looked at."""
+    """Return a finding of something to look at."""
     return Finding("", Level.WARNING, text, run)
 
 
 def error(text: str, run: str = "") -> Finding:
-    """Say what is wrong."""
+    """Return a finding of something that is wrong."""
     return Finding("", Level.ERROR, text, run)
 
 
 def unknown(text: str, run: str = "") -> Finding:
-    """Say what cannot be told."""
+    """Return a finding of something that could not be checked."""
     return Finding("", Level.UNKNOWN, text, run)
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonSet:
-    """What the controller of a DaemonSet counts; it knows labels, affinity and taints."""
+    """Counts of a DaemonSet's controller, which considers labels, affinity and taints."""
 
-    wanted: Annotated[int, "nodes that it chooses."] = 0
+    wanted: Annotated[int, "nodes that it selects."] = 0
     there: Annotated[int, "of these, nodes with a pod of it."] = 0
     misplaced: Annotated[int, "other nodes with a pod of it."] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramPod:
-    """A pod of ours."""
+    """A pod of one of our programs."""
 
     component: Annotated[str, "its ``app.kubernetes.io/name``."]
     name: Annotated[str, "of the pod."]
-    node: Annotated[str, "where it runs, or is to run; empty where it has no place yet."]
+    node: Annotated[str, "on which it runs or will run; empty if it has none yet."]
     image: Annotated[str, "of its first container."]
     ready: Annotated[bool, "whether it is ready."]
-    why: Annotated[str, "why it is not, as its status says; empty while it is."] = ""
+    why: Annotated[str, "why it is not ready, from its status; else empty."] = ""
     bound: Annotated[bool, "whether a scheduler has bound it."] = True
     since: Annotated[
-        datetime | None, "when it became ready; ``None`` while it is not, or where it does not say."
+        datetime | None, "when it became ready; ``None`` if it is not ready or the time is missing."
     ] = None
 
 
@@ -119,34 +119,34 @@ class WebhookEntry:
 
     name: Annotated[str, "such as ``pods.gpu-turnstile.io``."]
     failure_policy: Annotated[str, "``Fail`` or ``Ignore``."]
-    trusts: Annotated[bool, "whether it has a ``caBundle``."]
+    has_ca_bundle: Annotated[bool, "whether it has a ``caBundle``."]
 
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What became of a pod that was created as a dry run."""
+    """Result of the creation of a pod as a dry run."""
 
-    stamped: Annotated[bool, "whether it came back with the webhook's stamps."]
-    refused: Annotated[str, "the API server's words where it said no; empty where it did not."] = ""
+    stamped: Annotated[bool, "whether the webhook stamped it."]
+    denied: Annotated[str, "the API server's message if the pod was denied; else empty."] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who leads the scheduler extender."""
+    """The Lease of the scheduler extender's leader."""
 
-    holder: Annotated[str, "its name; empty where nobody does."]
-    renewed: Annotated[datetime | None, "when it last said so."]
-    seconds: Annotated[float, "for how long that holds."]
+    holder: Annotated[str, "name of the leader; empty if there is none."]
+    renewed: Annotated[datetime | None, "time of its last renewal."]
+    seconds: Annotated[float, "for how long a renewal is valid."]
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedAllocation:
-    """What the annotation of a pod says that a container got."""
+    """Allocation of one container in the annotation of its pod."""
 
     namespace: Annotated[str, "of the pod."]
     pod: Annotated[str, "its name."]
     container: Annotated[str, "its name."]
-    node: Annotated[str, "where the pod runs."]
+    node: Annotated[str, "on which the pod runs."]
     cards: Annotated[frozenset[str], "UUIDs."]
     cores: Annotated[int, "hundredths of a card, over all cards."]
 
@@ -156,12 +156,12 @@ class ManagedObject:
     """An object that carries our label ``app.kubernetes.io/part-of``."""
 
     kind: Annotated[str, "as in a manifest."]
-    namespace: Annotated[str, "empty for what has none."]
+    namespace: Annotated[str, "its namespace; empty if it is cluster-wide."]
     name: Annotated[str, "of the object."]
-    component: Annotated[str, "its ``app.kubernetes.io/component``; empty where it has none."]
+    component: Annotated[str, "its ``app.kubernetes.io/component``; empty if it has none."]
     release: Annotated[
         tuple[str, str] | None,
-        "name and namespace of the Helm release that it belongs to; none for other objects.",
+        "name and namespace of its Helm release; ``None`` if it belongs to none.",
     ] = None
 
 
@@ -170,45 +170,43 @@ Samples: TypeAlias = Sequence[MetricSample]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that was read."""
+    """All facts of one run."""
 
-    now: Annotated[datetime, "when."]
+    now: Annotated[datetime, "time of the run."]
     domain: Annotated[str, "of resource and annotation names."]
-    version: Annotated[Maybe[str], "of the API server, such as ``v1.36.2``."]
-    nodes: Annotated[Maybe[Sequence[NodeFacts]], "all of them."]
-    programs: Annotated[Maybe[Sequence[ProgramPod]], "all pods of ours."]
+    version: Annotated[OrUnread[str], "of the API server, such as ``v1.36.2``."]
+    nodes: Annotated[OrUnread[Sequence[NodeFacts]], "all nodes."]
+    programs: Annotated[OrUnread[Sequence[ProgramPod]], "all pods of our programs."]
     mutating: Annotated[
-        Maybe[Sequence[WebhookEntry] | None],
-        "the hooks of the MutatingWebhookConfiguration; ``None`` where there is none.",
+        OrUnread[Sequence[WebhookEntry] | None],
+        "the webhooks of our MutatingWebhookConfiguration; ``None`` if it is missing.",
     ]
     policies: Annotated[
-        Maybe[Mapping[str, bool]],
-        "names of our ValidatingAdmissionPolicies, and whether each is bound.",
+        OrUnread[Mapping[str, bool]],
+        "our ValidatingAdmissionPolicies, and whether each has a binding.",
     ]
-    trial: Annotated[Maybe[DryRun], "of the pod that was created as a dry run."]
-    lease: Annotated[Maybe[Lease | None], "the extender's; ``None`` where there is none."]
-    daemonsets: Annotated[
-        Maybe[Mapping[str, DaemonSet]], "those in the agents' namespace, by name."
-    ]
+    dry_run: Annotated[OrUnread[DryRun], "result for a GPU pod."]
+    lease: Annotated[OrUnread[Lease | None], "the extender's; ``None`` if there is none."]
+    daemonsets: Annotated[OrUnread[Mapping[str, DaemonSet]], "in the agents' namespace, by name."]
     enforcement: Annotated[
-        Maybe[str], "what the agents' DaemonSet sets; ``none`` where it sets nothing."
+        OrUnread[str], "as the agents' DaemonSet sets it; ``none`` if it sets nothing."
     ]
-    held: Annotated[
-        Maybe[Sequence[ReportedAllocation]], "what the annotations of running pods say."
+    allocations: Annotated[
+        OrUnread[Sequence[ReportedAllocation]], "from the annotations of running pods."
     ]
-    owned: Annotated[Maybe[Sequence[ManagedObject]], "our objects."]
-    agents: Annotated[Mapping[str, Maybe[Samples]], "metrics of agents, by node."]
-    proxies: Annotated[Mapping[str, Maybe[Samples]], "metrics of proxies, by node."]
-    webhooks: Annotated[Mapping[str, Maybe[Samples]], "metrics of webhook replicas, by pod."]
-    extenders: Annotated[Mapping[str, Maybe[Samples]], "metrics of the extender's, by pod."]
+    managed: Annotated[OrUnread[Sequence[ManagedObject]], "objects of our installation."]
+    agents: Annotated[Mapping[str, OrUnread[Samples]], "metrics of agents, by node."]
+    proxies: Annotated[Mapping[str, OrUnread[Samples]], "metrics of proxies, by node."]
+    webhooks: Annotated[Mapping[str, OrUnread[Samples]], "metrics of webhook replicas, by pod."]
+    extenders: Annotated[Mapping[str, OrUnread[Samples]], "metrics of extender replicas, by pod."]
 
     @property
     def install(self) -> str:
-        """The command that puts back what was installed: Helm's, where Helm installed it.
+        """The command that restores the installation: Helm's if Helm installed it.
 
-        Of several releases the one that most objects belong to.
+        With several releases, that of the most objects.
         """
-        owned = [] if isinstance(self.owned, UnreadSource) else self.owned
+        owned = [] if isinstance(self.managed, UnreadSource) else self.managed
         releases = Counter(each.release for each in owned if each.release)
         if not releases:
             return "kubectl apply -k YOUR-KUSTOMIZATION"
@@ -221,11 +219,11 @@ PROXY = "gpu-turnstile-proxy"
 WEBHOOK = "gpu-turnstile-webhook"
 EXTENDER = "gpu-turnstile-scheduler"
 KUBE_SCHEDULER = "gpu-turnstile-kube-scheduler"
-"""``app.kubernetes.io/name`` of our programs' pods."""
+"""Label ``app.kubernetes.io/name`` of our programs' pods."""
 
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
-    """Return the sum of a metric's samples that have these labels; ``None`` where there is none."""
+    """Sum up the samples of a metric that have these labels; ``None`` if there are none."""
     found = [
         each.value
         for each in samples

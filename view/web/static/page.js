@@ -1,14 +1,14 @@
-// Keeps a page as the server would write it now. All markup is the server's: it comes as a parsed
-// document (XMLHttpRequest), whose scripts do not run. Nothing here turns text into markup, and the
-// Content-Security-Policy (Trusted Types) would not let it.
+// Keeps the page up to date. All markup is rendered by the server and comes as a parsed document
+// (XMLHttpRequest), whose scripts do not run. Nothing here turns text into markup, and the
+// Content-Security-Policy (Trusted Types) forbids it.
 "use strict";
 
 const root = document.body.dataset.root;
 const kind = document.body.dataset.kind;
 const live = document.getElementById("live");
 const PAUSE = 1000; // ms between two requests for changes
-const POLL = 10000; // ms, while the server has no stream left for us
-const STALE = 15; // s without a word, after which what is shown may not be so any more
+const POLL = 10000; // ms, while the server has no free stream
+const STALE = 15; // s without contact, after which the data counts as stale
 
 let edition = Number(document.body.dataset.edition);
 let newest = edition;
@@ -16,28 +16,28 @@ let stream = null;
 let busy = false;
 let timer = null;
 let polls = null;
-let since = null; // when what is shown is known to have been so, by performance.now()
+let since = null; // performance.now() when the data was current
 let stale = "";
 
-// Take in how old what the server knows is, and why it is not heard from the API server.
-function fresh(age, why) {
+// Set the age of the data, and why it is stale ("" if it is not).
+function setAge(age, why) {
   since = age === null || age === "" ? null : performance.now() - 1000 * Number(age);
   stale = why;
   tick();
 }
 
-// A time on the page goes on counting, whoever has stopped talking.
+// The age keeps counting, also without a connection.
 function tick() {
   if (since === null) return;
   const seconds = Math.max(0, Math.round((performance.now() - since) / 1000));
   const at = new Date(Date.now() - 1000 * seconds).toTimeString().slice(0, 8);
-  document.getElementById("age").textContent = `as of ${at}, ${seconds} s ago`;
-  if (stale || seconds > STALE) say(`Stale: ${stale || "the page's server is not heard"}`, "stale");
-  else if (live.dataset.state === "stale") say(stream ? "Live" : "Connection lost: trying again", stream ? "on" : "off");
+  document.getElementById("age").textContent = `data from ${at} (${seconds}s ago)`;
+  if (stale || seconds > STALE) setStatus(`Stale: ${stale || "no connection to the server of the page"}`, "stale");
+  else if (live.dataset.state === "stale") setStatus(stream ? "Live" : "Connection lost: retrying", stream ? "on" : "off");
 }
 
-// Ages as the server writes them, and on.
-function ago() {
+// Update ages, in the format of the server.
+function updateAges() {
   for (const each of document.querySelectorAll("time.ago")) {
     const seconds = Math.max(0, Math.floor((Date.now() - Date.parse(each.dateTime)) / 1000));
     const [unit, name] = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]].find(
@@ -48,7 +48,7 @@ function ago() {
   }
 }
 
-function say(text, state) {
+function setStatus(text, state) {
   if (live.textContent !== text) live.textContent = text;
   live.dataset.state = state;
 }
@@ -61,41 +61,41 @@ function load(url) {
     request.timeout = 30000;
     request.onload = () =>
       request.response ? resolve(request.response) : reject(new Error(String(request.status)));
-    request.onerror = request.ontimeout = () => reject(new Error("no answer"));
+    request.onerror = request.ontimeout = () => reject(new Error("no response"));
     request.send();
   });
 }
 
 const CAN_FOCUS = "a,summary,button,[tabindex]";
 
-// Replace an element, and keep what the visitor does in it: where the focus is, what is unfolded.
+// Replace an element, but keep its focus and which details are open.
 function replace(before, after) {
   after = document.adoptNode(after);
-  prepare(after);
+  showCopyButtons(after);
   for (const each of before.querySelectorAll("details[id]")) {
     const same = after.querySelector(`details[id="${CSS.escape(each.id)}"]`);
     if (same) same.open = each.open;
   }
   const focused = before.contains(document.activeElement) ? document.activeElement : null;
-  const place = focused ? [...before.querySelectorAll(CAN_FOCUS)].indexOf(focused) : -1;
+  const position = focused ? [...before.querySelectorAll(CAN_FOCUS)].indexOf(focused) : -1;
   if (before.isEqualNode(after)) return before;
   before.replaceWith(after);
   if (!focused) return after;
   const all = [...after.querySelectorAll(CAN_FOCUS)];
   const href = focused.getAttribute("href");
-  const again = (href && all.find((each) => each.getAttribute("href") === href)) || all[place];
-  if (again) again.focus({ preventScroll: true });
+  const target = (href && all.find((each) => each.getAttribute("href") === href)) || all[position];
+  if (target) target.focus({ preventScroll: true });
   return after;
 }
 
-function section(id, from) {
+function updateSection(id, from) {
   const before = document.getElementById(id);
   const after = from.getElementById(id);
   if (before && after) replace(before, after);
 }
 
-// Give a list the items that changed, in the order that the server tells; false if some are unknown.
-function arrange(id, from) {
+// Update the changed items of a list and its order; false if an item is missing.
+function updateList(id, from) {
   const list = document.getElementById(id);
   const changes = from.getElementById(id);
   const byKey = (each) => [each.dataset.key, each];
@@ -110,7 +110,7 @@ function arrange(id, from) {
   for (const key of order) {
     const before = have.get(key);
     if (before && before !== at && at && at.nextElementSibling === before) {
-      const later = at; // this one has moved, not all others
+      const later = at; // only this one moved
       at = before;
       later.remove();
     }
@@ -120,12 +120,12 @@ function arrange(id, from) {
     if (here && before) at = item.nextElementSibling;
     else list.insertBefore(item, at);
   }
-  rove();
+  updateTabStop();
   return true;
 }
 
-// What there is to choose from; the choice stays.
-function options(id, from) {
+// Update the options of a select, and keep its value.
+function updateOptions(id, from) {
   const before = document.getElementById(id);
   const after = from.getElementById(id);
   if (!before || !after || before.textContent === after.textContent) return;
@@ -135,16 +135,16 @@ function options(id, from) {
 }
 
 function applyRows(changes) {
-  options("namespaces", changes);
-  options("models", changes);
-  section("summary", changes);
-  section("attention", changes);
-  return arrange("map", changes) && arrange("nodes", changes);
+  updateOptions("namespaces", changes);
+  updateOptions("models", changes);
+  updateSection("summary", changes);
+  updateSection("attention", changes);
+  return updateList("map", changes) && updateList("nodes", changes);
 }
 
-// What only works with this script is hidden until it runs.
-function prepare(within) {
-  if (!navigator.clipboard) return; // a page without TLS that is not on this machine
+// Show the buttons that only work with this script.
+function showCopyButtons(within) {
+  if (!navigator.clipboard) return; // not available over HTTP from another machine
   for (const each of within.querySelectorAll("button.copy")) each.hidden = false;
 }
 
@@ -156,21 +156,21 @@ document.addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(button.dataset.copy);
     button.textContent = "Copied";
   } catch {
-    button.textContent = "May not copy";
+    button.textContent = "Copying not allowed";
   }
   setTimeout(() => (button.textContent = before), 2000);
 });
 
-// Of the map one node can be reached by Tab, the others from there by arrows.
+// In the map, Tab reaches one node; arrow keys move to the others (roving tabindex).
 let mark = "";
 
-function rove() {
+function updateTabStop() {
   const all = [...document.querySelectorAll("#map a")];
   const current = all.find((each) => each.parentElement.dataset.key === mark) || all[0];
   for (const each of all) each.tabIndex = each === current ? 0 : -1;
 }
 
-function step(from, key) {
+function neighbour(from, key) {
   const all = [...document.querySelectorAll("#map a")];
   const at = all.indexOf(from);
   if (key === "Home" || key === "End") return all.at(key === "Home" ? 0 : -1);
@@ -203,10 +203,10 @@ document.addEventListener("keydown", (event) => {
   }
   if (on.closest("#map") && /^(Arrow|Home$|End$)/.test(event.key)) {
     event.preventDefault();
-    const next = step(on, event.key);
+    const next = neighbour(on, event.key);
     if (!next) return;
     mark = next.parentElement.dataset.key;
-    rove();
+    updateTabStop();
     next.focus();
   }
 });
@@ -223,20 +223,20 @@ theme.addEventListener("change", () => {
   }
 });
 
-async function whole() {
+async function reloadAll() {
   const page = await load(location.href);
   if (!page.body.dataset.kind || !page.getElementById("body")) {
-    location.reload(); // the pod has gone, say
+    location.reload(); // for example because the pod was deleted
     return;
   }
-  for (const each of ["namespaces", "models"]) options(each, page);
-  for (const each of ["summary", "all", "csv", "body"]) section(each, page);
-  rove();
-  fresh(page.body.dataset.age, page.body.dataset.stale);
+  for (const each of ["namespaces", "models"]) updateOptions(each, page);
+  for (const each of ["summary", "all", "csv", "body"]) updateSection(each, page);
+  updateTabStop();
+  setAge(page.body.dataset.age, page.body.dataset.stale);
   edition = Number(page.body.dataset.edition);
 }
 
-async function refresh() {
+async function resetAge() {
   if (busy) return;
   busy = true;
   try {
@@ -244,21 +244,21 @@ async function refresh() {
       const query = new URLSearchParams(location.search);
       query.set("since", String(edition));
       const changes = await load(`${root}rows?${query}`);
-      if ("reload" in changes.body.dataset || !applyRows(changes)) await whole();
+      if ("reload" in changes.body.dataset || !applyRows(changes)) await reloadAll();
       else {
         edition = Number(changes.body.dataset.edition);
-        fresh(changes.body.dataset.age, changes.body.dataset.stale);
+        setAge(changes.body.dataset.age, changes.body.dataset.stale);
       }
     } else {
-      await whole();
+      await reloadAll();
     }
     document.body.dataset.edition = String(edition);
-    if (stream && !stale) say("Live", "on");
+    if (stream && !stale) setStatus("Live", "on");
   } catch {
-    say("Connection lost: trying again", "off");
+    setStatus("Connection lost: retrying", "off");
   } finally {
     busy = false;
-    // Not for an edition that was made meanwhile by chance: only for one that is told.
+    // Only for an edition that was announced.
     if (newest > edition) later();
   }
 }
@@ -267,7 +267,7 @@ function later() {
   if (timer !== null) return;
   timer = setTimeout(() => {
     timer = null;
-    refresh();
+    resetAge();
   }, PAUSE);
 }
 
@@ -277,24 +277,24 @@ function connect() {
   stream.onopen = () => {
     clearInterval(polls);
     polls = null;
-    if (!stale) say("Live", "on");
+    if (!stale) setStatus("Live", "on");
   };
   stream.addEventListener("contact", (event) => {
-    const told = JSON.parse(event.data);
-    fresh(told.age, told.stale);
+    const contact = JSON.parse(event.data);
+    setAge(contact.age, contact.stale);
   });
   stream.addEventListener("edition", (event) => {
     newest = Number(event.data);
-    if (newest < edition) edition = 0; // another server, which counts anew
+    if (newest < edition) edition = 0; // the server was restarted, with other numbers
     if (newest !== edition) later();
   });
   stream.onerror = () => {
-    say("Connection lost: trying again", "off");
-    if (!stream || stream.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    setStatus("Connection lost: retrying", "off");
+    if (!stream || stream.readyState !== EventSource.CLOSED) return; // it retries by itself
     disconnect();
     polls ??= setInterval(() => {
       if (document.hidden) return;
-      refresh();
+      resetAge();
       connect();
     }, POLL);
   };
@@ -305,7 +305,7 @@ function disconnect() {
   stream = null;
 }
 
-// A browser holds six connections to one server: a page that nobody sees gives its own back.
+// Browsers open at most six connections to a server: a hidden page closes its stream.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) disconnect();
   else connect();
@@ -322,7 +322,7 @@ if (form) {
     history.pushState(null, "", query.size ? `${path}?${query}` : path);
     chosen = location.search;
     try {
-      await whole();
+      await reloadAll();
     } catch {
       location.reload();
     }
@@ -330,16 +330,16 @@ if (form) {
   form.addEventListener("submit", choose);
   form.addEventListener("change", choose);
   addEventListener("popstate", () => {
-    if (location.search !== chosen) location.reload(); // back; not a jump within the page
+    if (location.search !== chosen) location.reload(); // back or forward, not a jump within the page
   });
 }
 
 if (kind !== "text") {
-  fresh(document.body.dataset.age, document.body.dataset.stale);
-  prepare(document);
-  rove();
+  setAge(document.body.dataset.age, document.body.dataset.stale);
+  showCopyButtons(document);
+  updateTabStop();
   setInterval(tick, 1000);
-  setInterval(ago, 5000);
+  setInterval(updateAges, 5000);
   connect();
 } else {
   live.remove();

@@ -1,7 +1,7 @@
-// Before anything is drawn: the colours that the visitor has chosen here, else the system's.
+// Runs before the page is drawn: the chosen colors, else those of the system.
 "use strict";
 try {
   document.documentElement.dataset.theme = localStorage.getItem("theme") || "";
 } catch {
-  // Nothing may be kept here: as the system has it.
+  // No storage: use the colors of the system.
 }

@@ -65,8 +65,8 @@ def test_where_nobody_knows_who_starts_the_limits_of_another_are_not_left(site: 
     with pytest.raises(EnforcementError) as error:
         site.vcuda.prepare_start(IDS_B, None)
     assert str(error.value) == (
-        "state-dir: the directory of this container's limits is gone, and it is not known yet "
-        "whose it is: it is tried again"
+        "state-dir: the directory of this container's limits is missing, and its owner is not "
+        "known yet: the start will be retried"
     )
     assert len(names(site.state / "tickets")) == 1
 
@@ -182,7 +182,7 @@ def test_the_first_that_has_not_ended_well_is_the_one_that_starts(
     ended.clear()
     site.runtime.down = True  # then it is the one that stays
     assert site.vcuda.identify_starting(several).ref.container == "main"
-    assert "who starts is guessed" in caplog.messages
+    assert "starting container guessed" in caplog.messages
 
 
 def test_a_static_pod_is_known_by_the_uid_that_the_runtime_has(site: Site) -> None:

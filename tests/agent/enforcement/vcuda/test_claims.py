@@ -10,7 +10,7 @@ from agent.enforcement.vcuda.claims import (
     Forbidden,
     check_claims,
     check_container,
-    check_record,
+    check_entitlement,
     check_runtime,
     folders_of,
 )
@@ -57,10 +57,10 @@ NO_LABEL = "its container's name is not a DNS label"
         (container(f"crio-{ID_A2}"), f"it claims to be container 'crio-{ID_A2}'"),
         (container(ID_A[:12]), "it claims to be container 'aaaaaaaaaaaa'"),
         (container("x" * 1000), f"it claims to be container '{'x' * 80}'"),
-        (lambda: check_runtime(REF, None), "the container runtime does not know its container"),
+        (lambda: check_runtime(REF, None), "the container runtime has no such container"),
         (
             lambda: check_runtime(REF, replace(INFO, pod_uid=UID_B)),
-            f"its cgroup is of pod {UID_A}, the runtime says {UID_B}",
+            f"its pod is {UID_A} by its cgroup, {UID_B} by the runtime",
         ),
         *(
             (
@@ -95,12 +95,12 @@ def test_what_contradicts_the_kernel_or_the_runtime_is_refused_with_what_was_cla
 
 
 def test_the_record_may_not_know_the_uid_but_must_not_have_another() -> None:
-    check_record(entitlement(), INFO)
-    check_record(entitlement(POD_A._replace(uid="")), INFO)
-    check_record(replace(entitlement(POD_B), runtime_uid=UID_A), INFO)  # a static pod
+    check_entitlement(entitlement(), INFO)
+    check_entitlement(entitlement(POD_A._replace(uid="")), INFO)
+    check_entitlement(replace(entitlement(POD_B), runtime_uid=UID_A), INFO)  # a static pod
     for other in (entitlement(POD_B), entitlement(name="other")):
-        with pytest.raises(Forbidden, match=r"^the record has .* in its place$"):
-            check_record(other, INFO)
+        with pytest.raises(Forbidden, match=r"^these devices are held by "):
+            check_entitlement(other, INFO)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_request_may_say_nothing_or_what_is_so(claims: ClaimedIdentity) -> Non
         assert check_runtime(replace(REF, pod_uid=uid), INFO) is INFO
     # A card whose bus ID is not known may be the one that is claimed.
     check_claims(ClaimedIdentity(bus_id="0000:99:00.0"), INFO, ("",))
-    assert ClaimedIdentity("b" * 99).shown()["bus_id"] == "b" * 80
+    assert ClaimedIdentity("b" * 99).log_fields()["bus_id"] == "b" * 80
 
 
 @pytest.mark.parametrize(

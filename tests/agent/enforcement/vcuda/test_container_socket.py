@@ -106,5 +106,5 @@ def test_a_lent_folder_outlives_its_socket_which_then_lends_no_more(
         at.close()
         at.close()
         assert os.fstat(lent).st_ino == folder.stat().st_ino
-    with pytest.raises(EnforcementError, match="ticket has ended"), at.folder():
+    with pytest.raises(EnforcementError, match="directory is not in use any more"), at.folder():
         pytest.fail("it is closed")

@@ -106,8 +106,8 @@ def test_who_is_not_proven_to_be_of_the_container_is_refused_and_told(
     told = [vars(each) for each in caplog.records if each.getMessage() == "registration refused"]
     assert [(each["reason"], each["peer_pid"]) for each in told] == [
         ("it holds no card 0000:99:00.0, but 0000:3B:00.0", ME),
-        ("the record has default/a other in its place", ME),
-        ("the container runtime does not know its container", ME),
+        ("these devices are held by default/a other", ME),
+        ("the container runtime has no such container", ME),
     ]
     assert not (ticket_dir / ID_A).exists()
     assert site.results == ["refused"] * 3
@@ -125,7 +125,7 @@ def test_limits_that_cannot_be_written_are_told_without_a_path(
             patch.setattr(Registrations, "add", raising(problem))
             assert _code(site, ticket_dir) == told
     site.runtime.down = True
-    away = "UNAVAILABLE", "the node's container runtime does not answer"
+    away = "UNAVAILABLE", "the node's container runtime does not respond"
     assert _code(site, ticket_dir) == away
     assert site.results == ["failed", "failed", "unavailable"]
     site.runtime.down = False
@@ -136,7 +136,7 @@ def test_an_agent_that_has_just_started_is_given_a_moment(site: Site, ticket_dir
     given = site.entitled.pop((UID_A, "main"))
     assert _code(site, ticket_dir) == (
         "FAILED_PRECONDITION",
-        "what this container may use is not known yet",
+        "the limits of this container are not known yet",
     )
     assert site.results == ["not-yet"]
 
@@ -164,7 +164,7 @@ def test_a_directory_that_cannot_be_read_does_not_stop_a_restart(
             raising(EnforcementError("no disk")),
         )
         site.restart()
-    assert any(each.getMessage() == "not recovered" for each in caplog.records)
+    assert any(each.getMessage() == "registrations not recovered" for each in caplog.records)
     site.register(ticket_dir)
 
 

@@ -70,7 +70,7 @@ def test_a_ticket_that_ended_is_not_kept_listed(
     site.put(ID_A2, POD_B, ME, 12)
     eventually(listed(ticket_dir / ID_A2, 12, ME), "the others are listed anew")
     assert not (ticket_dir / ID_A).exists()
-    assert not any(each.getMessage() == "processes not listed" for each in caplog.records)
+    assert not any(each.getMessage() == "process list not updated" for each in caplog.records)
 
 
 def test_containers_registered_before_a_restart_are_kept_listed(
@@ -245,7 +245,7 @@ def test_what_cannot_be_removed_is_removed_the_next_time(
             raising(EnforcementError("read-only")),
         )
         alone.registrations.refresh(lambda _container: True)
-    assert "files stay" in caplog.messages
+    assert "files of an ended container not removed" in caplog.messages
     assert (alone.ticket.files / ID_A).exists()
     alone.registrations.refresh(lambda _container: True)
     assert sorted(each.name for each in alone.ticket.files.iterdir()) == [
@@ -264,5 +264,5 @@ def test_a_socket_that_closes_takes_its_registrations_with_it(alone: Alone) -> N
 
     alone.registrations.refresh(ended)
     alone.registrations.refresh(lambda _container: pytest.fail("nobody is left to ask about"))
-    with pytest.raises(EnforcementError, match="ticket has ended"):
+    with pytest.raises(EnforcementError, match="directory is not in use any more"):
         alone.registrations.recover(alone.ticket_dir)

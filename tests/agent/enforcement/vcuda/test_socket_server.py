@@ -38,7 +38,7 @@ def test_a_replaced_directory_has_another_socket_and_the_old_one_is_closed(
         assert ended(lingering)
     (other,) = socket_site.server.sockets()
     assert other is not at
-    with pytest.raises(EnforcementError, match="ticket has ended"), at.folder():
+    with pytest.raises(EnforcementError, match="directory is not in use any more"), at.folder():
         pytest.fail("it is closed")
     with pytest.raises(ConnectionRefusedError), socket.socket(socket.AF_UNIX) as late:
         late.connect(str(socket_site.folder / "old" / "vcuda.sock"))
@@ -116,7 +116,7 @@ def test_a_flooding_container_is_refused_and_hurts_no_other(
     for each in served:  # nor does it lose what it has
         assert socket_site.peer(each)
     (line,) = [each for each in caplog.records if each.getMessage() == "too many connections"]
-    assert (vars(line)["ticket"], vars(line)["reason"]) == (T1, "2 of this container, 2 of all")
+    assert (vars(line)["directory"], vars(line)["reason"]) == (T1, "2 of this container, 2 of all")
     served.pop().close()
     eventually(lambda: socket_site.serves(T1), "it is served once one has closed")
     served.pop().close()
@@ -308,7 +308,7 @@ def test_a_process_of_a_foreign_pid_namespace_is_turned_away_with_what_to_do(
     monkeypatch.setattr(socket_server, "_UCRED", unseen)
     socket_site.listen(T1)
     assert socket_site.hangs_up(T1)
-    assert any("the agent's pod needs hostPID: true" in r.getMessage() for r in caplog.records)
+    assert any("its pod needs hostPID: true" in r.getMessage() for r in caplog.records)
     assert socket_site.upstream.peers == []
 
 

@@ -1,4 +1,4 @@
-"""Whether what is recorded on pods is what the kubelet holds, and nothing is held twice. Pure."""
+"""Compare allocation annotations with the kubelet's state, and find slots held twice. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,16 +10,16 @@ from simulator.manifests import Json
 from simulator.objects import annotations
 
 Who = tuple[str, str]
-"""A pod, by its UID, and a container of it."""
+"""(pod UID, container name)."""
 
 Holdings = Mapping[Who, Mapping[str, frozenset[str]]]
 """Container -> resource name -> device IDs."""
 
 
 def holdings_of(trace: Iterable[TraceEvent]) -> dict[Who, dict[str, frozenset[str]]]:
-    """Return what each container got: a later answer for it replaces an earlier one.
+    """Return each container's devices: a later ``Allocate`` replaces an earlier one.
 
-    A kubelet that died before it wrote its checkpoint asks again for the same container.
+    A kubelet that was killed before it wrote its checkpoint allocates for the container again.
     """
     held: dict[Who, dict[str, frozenset[str]]] = {}
     for call in trace:
@@ -30,7 +30,7 @@ def holdings_of(trace: Iterable[TraceEvent]) -> dict[Who, dict[str, frozenset[st
 
 
 def records_of(pods: Iterable[Json], names: Names) -> dict[Who, Allocation]:
-    """Read what the agent has recorded on pods."""
+    """Read the allocation annotations of pods."""
     return {
         (pod["metadata"]["uid"], container): allocation
         for pod in pods
@@ -41,7 +41,7 @@ def records_of(pods: Iterable[Json], names: Names) -> dict[Who, Allocation]:
 
 
 def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
-    """Count one container's places: card UUID -> resource name -> places."""
+    """Count one container's slots: card UUID -> resource name -> number of slots."""
     cards: dict[str, dict[str, int]] = {}
     for resource, ids in held.items():
         for device_id in ids:
@@ -51,7 +51,7 @@ def per_card(held: Mapping[str, frozenset[str]]) -> dict[str, dict[str, int]]:
 
 
 def held_twice(held: Holdings) -> list[str]:
-    """List every place that two pods hold."""
+    """List every slot that two pods hold."""
     owners: dict[tuple[str, str], str] = {}
     return [
         f"{resource} {device_id}: {owner} and {uid}"
@@ -63,7 +63,7 @@ def held_twice(held: Holdings) -> list[str]:
 
 
 def unequal_records(held: Holdings, records: Mapping[Who, Allocation], names: Names) -> list[str]:
-    """List every container that holds something else than is recorded of it, or has no record."""
+    """List every container whose devices differ from its allocation, or that has no allocation."""
     wrong = []
     for who, resources in sorted(held.items()):
         cores, blocks = (len(resources.get(each, ())) for each in (names.core, names.memory))

@@ -1,4 +1,4 @@
-"""A copy of a collection that follows the API server through whatever happens to it."""
+"""Follows a collection of the API server, across errors and expired watches."""
 
 import logging
 import threading
@@ -15,10 +15,10 @@ _GONE = 410
 
 
 class Reflector:
-    """Lists a collection, watches it, and lists again where the watch cannot go on.
+    """Lists a collection, watches it, and lists again if the watch cannot continue.
 
     Args:
-        on_event: gets the type and object of every change.
+        on_event: called with the type and object of every change.
         selector: of fields, such as ``spec.nodeName=n1``.
     """
 
@@ -40,7 +40,7 @@ class Reflector:
         self._watch: Watch | None = None
 
     def stop(self) -> None:
-        """End :meth:`run`, a watch under way too."""
+        """End :meth:`run` and its watch."""
         self._stopped.set()
         if self._watch is not None:
             self._watch.close()
@@ -55,7 +55,7 @@ class Reflector:
                 pauses.reset()
                 self._stopped.wait(pauses.next())
             except ApiError as error:
-                # A watch that broke off goes on where it was; one that expired starts over.
+                # A broken watch continues at its version; an expired one starts with a list.
                 if error.status == _GONE:
                     version = ""
                     continue

@@ -1,8 +1,8 @@
-"""How another project settles for whom a call is, to compare with. Pure.
+"""Rules by which other projects find the container of a call, for comparison. Pure.
 
-A rule is written down from what its project's source does, without its code. A replay is open: the
-calls are those that a kubelet made, each is taken as answered, and a refusal does not keep the
-pod's later calls from coming.
+A rule follows the behavior of its project's source, without its code. It is applied to the calls
+that a kubelet made. Each call counts as successful: after a refusal by the rule, the pod's later
+calls still follow.
 """
 
 from collections import Counter
@@ -16,14 +16,14 @@ from simulator.node.judge import Attribution, NamedContainer, right
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod as a rule sees it.
+    """A pod as input of a rule.
 
     Attributes:
         pod: namespace and name.
-        uid: tells pods of one stamp apart.
+        uid: orders pods with equal stamps.
         bound_ns: when it was bound; before that it is no candidate.
-        stamp_ns: the stamp by which rules know its age.
-        containers: all that ask for GPUs.
+        stamp_ns: the stamp from which rules derive its age.
+        containers: all that request GPUs.
     """
 
     pod: str
@@ -43,7 +43,7 @@ class RuleCall:
     """One ``Allocate``.
 
     Attributes:
-        pod, container: for whom, truly.
+        pod, container: the true target.
     """
 
     resource: Resource
@@ -56,7 +56,7 @@ class RuleCall:
 def score(
     requests: Iterable[RuleCall], named: Iterable[NamedContainer | None]
 ) -> Counter[Attribution]:
-    """Compare a rule's answers with the truth; who names a pod alone is right by the pod."""
+    """Compare a rule's choices with the true targets; a choice without container by its pod."""
 
     def judge(request: RuleCall, name: NamedContainer | None) -> Attribution:
         if name is None:
@@ -105,6 +105,6 @@ def gpu_manager(
 
 
 def in_line(candidates: Iterable[Candidate], request: RuleCall) -> list[Candidate]:
-    """Return who was bound by then, by age; UIDs stand for the arbitrary order of equal stamps."""
+    """Return the pods bound by then, oldest first; pods with equal stamps by UID."""
     known = (each for each in candidates if each.bound_ns <= request.at_ns)
     return sorted(known, key=lambda each: (each.stamp_ns, each.uid))

@@ -22,21 +22,21 @@ class ApiPod(Protocol):
     """A pod as it is now.
 
     Attributes:
-        annotations: what is written on it.
+        annotations: its annotations.
     """
 
     annotations: dict[str, str]
 
     @property
     def id(self) -> PodId:
-        """Which pod."""
+        """Its namespace, name and UID."""
 
     def manifest(self) -> Json:
-        """Return it as it is shown now; what becomes of it later does not show there."""
+        """Return a copy of its current manifest."""
 
 
 class PodObject:
-    """A pod that is whatever its manifest says, for others that read the manifest too."""
+    """A pod whose state is its manifest, which others read too."""
 
     def __init__(self, manifest: Json) -> None:
         metadata = manifest["metadata"]
@@ -45,11 +45,11 @@ class PodObject:
         self._manifest = manifest
 
     def manifest(self) -> Json:
-        """Return it as it is now."""
+        """Return a copy of its current manifest."""
         return deepcopy(self._manifest)
 
     def set_phase(self, phase: str) -> bool:
-        """Set its phase; return whether that is another."""
+        """Set its phase; return whether it has changed."""
         before = str(self._manifest.get("status", {}).get("phase"))
         self._manifest["status"] = {"phase": phase}
         return before != phase
@@ -59,20 +59,20 @@ _P = TypeVar("_P", bound=ApiPod)
 
 
 class InMemoryApi(Generic[_P]):
-    """Pods on one node. Any thread may call.
+    """The API server's pods of one node. Any thread may call.
 
     Attributes:
-        away: nothing is answered.
-        hanging: the watch tells nothing more.
-        failing: so many GETs fail from now on.
-        gets: how many GETs there were.
+        away: whether the API server is unreachable.
+        hanging: whether the watch delivers no events.
+        failing: the number of GETs that will fail next.
+        gets: the number of GETs so far.
         log: all events of the watch.
-        patches: what the agent wants to write.
-        on_get: told of every GET before it is answered.
+        patches: the agent's queued writes.
+        on_get: called with name and outcome of every GET.
     """
 
     def __init__(self, names: Names, inventory: Inventory) -> None:
-        """Have no pod yet; *inventory* has the node's cards."""
+        """Start without pods; *inventory* has the node's cards."""
         self.away = self.hanging = False
         self.failing = self.gets = 0
         self.log: list[tuple[str, Json]] = []
@@ -86,20 +86,20 @@ class InMemoryApi(Generic[_P]):
     # --- what happens to pods ------------------
 
     def pods(self) -> list[_P]:
-        """Return the pods there are."""
+        """Return all pods."""
         with self._lock:
             return list(self._pods.values())
 
     def find(self, uid: str) -> _P | None:
-        """Return a pod that is there."""
+        """Return the pod with this UID, if it exists."""
         return self._pods.get(uid)
 
     def has(self, pod: _P) -> bool:
-        """Return whether *pod* is there: it, not another of its name."""
+        """Return whether *pod* exists: itself, not another of its name."""
         return self.find(pod.id.uid) is pod
 
     def named(self, namespace: str, name: str) -> _P | None:
-        """Return the pod that has a name now."""
+        """Return the pod that has this name now."""
         with self._lock:
             return next((p for p in self._pods.values() if p.id.key == (namespace, name)), None)
 
@@ -137,11 +137,11 @@ class InMemoryApi(Generic[_P]):
             return [each.manifest() for each in self._pods.values()], str(len(self.log))
 
     def watch_pods(self, _node: str, _resource_version: str) -> Iterator[tuple[str, Json]]:
-        """Tell nothing: :class:`InMemoryWatch` takes events from the log."""
+        """Return no events: :class:`InMemoryWatch` reads them from the log."""
         return iter(())
 
     def get_pod(self, namespace: str, name: str, _within: float | None = None) -> Json | None:
-        """Get one pod, as it is now."""
+        """Get one pod."""
         with self._lock:
             self.gets += 1
             if self.away:
@@ -158,15 +158,15 @@ class InMemoryApi(Generic[_P]):
     # --- what the agent writes (agent.allocator.interfaces.AnnotationWriter) ----------
 
     def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
-        """Queue what a pod's containers got."""
+        """Queue a pod's allocations."""
         patch = allocation_patch(info, allocations, names=self._names, indices=self._indices)
         patch["metadata"] |= {"namespace": info.id.namespace, "name": info.id.name}
         self.patches.append(patch)
 
     def write(self) -> Sequence[tuple[_P, dict[str, str]]]:
-        """Carry out what is queued; return what was written on which pod.
+        """Write all queued patches; return each pod with its written annotations.
 
-        What is queued for a pod that is gone is dropped, even if its name is another's now.
+        Patches for deleted pods are dropped, even if another pod has the name now.
         """
         with self._lock:
             patches: list[Json] = [] if self.away else [each["metadata"] for each in self.patches]
@@ -192,11 +192,11 @@ class InMemoryWatch:
 
     @property
     def behind(self) -> int:
-        """Count the events that the cache has not been told of."""
+        """Count the events that the cache has not received."""
         return len(self._api.log) - self._at
 
     def deliver(self, count: int = 1_000_000) -> None:
-        """Tell the cache of the next events; of none while the API server is away or hangs."""
+        """Deliver the next events to the cache; none if the API server is unreachable or hangs."""
         with self._lock:
             if self._api.away:
                 self._open = False
@@ -209,5 +209,5 @@ class InMemoryWatch:
                 self.cache.apply(*self._api.log[self._at - 1])
 
     def end(self) -> None:
-        """Let the watch end: what comes next is a list."""
+        """End the watch; the next delivery begins with a list."""
         self._open = False

@@ -1,7 +1,7 @@
-"""Who was right: whom somebody named for a call, against whom the kubelet made it for. Pure.
+"""Checks whether the container named for a call is the one that the kubelet made it for. Pure.
 
-The one judge of demo, benchmarks and tests: of an agent in this process (its diary), of one whose
-log is read, and of other projects' rules (:mod:`simulator.rules`).
+Used by demo, benchmarks and tests: for an agent in this process (its recording log), for one whose
+log is read, and for other projects' rules (:mod:`simulator.rules`).
 """
 
 from collections import Counter, defaultdict, deque
@@ -19,11 +19,11 @@ from simulator.kubelet.trace import TraceEvent
 from simulator.node.recording_log import LoggedDecision
 
 _SLACK_MS = 5.0
-"""Between the clocks of two programs of one machine."""
+"""Largest difference between the clocks of two programs on one machine."""
 
 
 class Attribution(StrEnum):
-    """How an answer compares with the truth."""
+    """Whether the right container was named for a call, a wrong one or none."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -32,12 +32,12 @@ class Attribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NamedContainer:
-    """Whom somebody names for a call.
+    """The container that an agent or a rule names for a call.
 
     Attributes:
-        pod: namespace and name; empty where only the UID is known, of the kubelet's checkpoint.
-        container: ``None`` where a rule names pods only.
-        uid: empty where it is not known: of a pod that only the kubelet has left.
+        pod: namespace and name; empty if only the UID is known, from the kubelet's checkpoint.
+        container: ``None`` if a rule names pods only.
+        uid: empty if unknown.
     """
 
     pod: str
@@ -46,20 +46,20 @@ class NamedContainer:
 
     @classmethod
     def by(cls, ref: ContainerRef) -> Self:
-        """Return whom our agent names."""
+        """Return the container that our agent names."""
         return cls(str(ref.pod) if ref.pod.name else "", ref.container, ref.pod.uid)
 
 
 def right(
     pod: str, containers: Collection[str], uids: Collection[str], named: NamedContainer
 ) -> bool:
-    """Return whether *named* is whom a call was made for, as far as it says.
+    """Return whether *named* is the target of a call.
 
     Args:
-        pod: the namespace and name of the pod that it was made for.
-        containers: its container, and any that cannot be told from it.
-        uids: those that the pod has: a static pod has a second one in the API.
-        named: whom somebody named.
+        pod: namespace and name of the target's pod.
+        containers: the target, and containers that cannot be distinguished from it.
+        uids: the pod's UIDs: a static pod has a second one in the API.
+        named: the container that was named.
     """
     if named.container is not None and named.container not in containers:
         return False
@@ -70,11 +70,11 @@ def right(
 
 @dataclass(frozen=True, slots=True)
 class AgentDecision:
-    """What an agent said when it assigned places.
+    """An agent's decision in one ``Allocate``.
 
     Attributes:
         at_ms: unix time.
-        ids: the places, as its log writes them.
+        ids: the device IDs, as summarized in its log.
     """
 
     at_ms: float
@@ -86,12 +86,12 @@ class AgentDecision:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCall:
-    """One ``Allocate``: what the kubelet made it for, and what became of it.
+    """One ``Allocate`` with its true target and the agent's decision.
 
     Attributes:
-        event: the call, as the kubelet's trace has it.
-        answer: what the agent said in it, if anything.
-        error: what the kubelet was told instead of an answer.
+        event: the call in the kubelet's trace.
+        answer: the agent's decision, if any.
+        error: the error that the kubelet got instead of a response.
     """
 
     resource: Resource
@@ -102,12 +102,12 @@ class JudgedCall:
 
     @property
     def evidence(self) -> Evidence | None:
-        """By what the agent knew; ``None`` when it answered nothing."""
+        """The agent's evidence; ``None`` without a decision."""
         return None if self.answer is None else self.answer.evidence
 
 
 def decisions_in_recording(said: Iterable[LoggedDecision]) -> Iterator[AgentDecision]:
-    """Read the answers to ``Allocate`` in what an agent of this process said."""
+    """Read the decisions in ``Allocate`` from a recording log."""
     for each in said:
         if each.call == "allocate" and each.evidence and each.resource and each.ref:
             ids, named = summarize(each.ids), NamedContainer.by(each.ref)
@@ -115,7 +115,7 @@ def decisions_in_recording(said: Iterable[LoggedDecision]) -> Iterator[AgentDeci
 
 
 def decisions_in_log(lines: Iterable[Mapping[str, Any]]) -> Iterator[AgentDecision]:
-    """Read the answers to ``Allocate`` in an agent's log."""
+    """Read the decisions in ``Allocate`` from an agent's log."""
     for line in lines:
         if line.get("message") == "allocate":
             yield AgentDecision(
@@ -133,13 +133,13 @@ def judge(
     resources: Mapping[str, Resource],
     mirrors: Mapping[str, str] | None = None,
 ) -> list[JudgedCall]:
-    """Compare each ``Allocate`` with what the agent said while it was in flight.
+    """Compare each ``Allocate`` with the agent's decision while it was in flight.
 
     Args:
-        calls: the kubelet's, in order.
-        answers: the agent's, in order.
+        calls: the kubelet's calls, in order.
+        answers: the agent's decisions, in order.
         resources: by their full names.
-        mirrors: by UID of a static pod, the UID under which the API shows it.
+        mirrors: UID of a static pod -> UID of its mirror pod.
     """
     said: defaultdict[tuple[Resource, str], deque[AgentDecision]] = defaultdict(deque)
     for answer in answers:
@@ -161,7 +161,7 @@ def _judge(
         return JudgedCall(resource, call, Attribution.REFUSED, None, call.error)
     began, ended = call.unix_ms - _SLACK_MS, call.unix_ms + call.took_ms + _SLACK_MS
     queue = said[resource, summarize(call.ids)]
-    while queue and queue[0].at_ms < began:  # its call was cut off
+    while queue and queue[0].at_ms < began:  # the call of that decision was cut off
         queue.popleft()
     if not queue or queue[0].at_ms > ended:
         return JudgedCall(resource, call, Attribution.WRONG, None, "the agent said nothing")

@@ -1,8 +1,7 @@
-"""What stands between an agent and everything that hears it, so that it can be killed.
+"""Wrappers that cut an in-process agent off from the outside, to simulate SIGKILL.
 
-A thread cannot be killed, so the agent of a dead process goes on for a moment; but nothing
-of it is heard any more: its calls fail as a connection fails whose other end has died, and
-what it writes is dropped.
+A thread cannot be killed, so the threads of a killed agent run on for a moment. But they have no
+effect: calls to the agent fail as on a broken connection, and its writes are dropped.
 """
 
 import socket
@@ -27,19 +26,19 @@ from placement.pods import PodInfo
 from simulator.node.api import InMemoryApi
 
 CUT = "error reading from server: EOF"
-"""What a kubelet says of a plugin that dies during a call."""
+"""The kubelet's error if a plugin is killed during a call."""
 
 _Request = TypeVar("_Request")
-_Answer = TypeVar("_Answer")
+_Response = TypeVar("_Response")
 
 
 class AgentKilled(Exception):
-    """Raised by a hook: the agent dies there and then, its answer is lost."""
+    """Raised by a hook: the agent is killed at once, its response is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallStage:
-    """Where an agent is: a call is settled and assigned, its answer has not left yet.
+    """A stage of an agent's call: it was handled, but its response was not sent yet.
 
     Attributes:
         call: ``GetPreferredAllocation``, ``Allocate`` or ``PreStartContainer``.
@@ -52,84 +51,86 @@ class CallStage:
 
 
 AgentHook = Callable[[CallStage], None]
-"""Called at every such moment; it may raise :class:`AgentKilled`."""
+"""Called at every such stage; if it raises :class:`AgentKilled`, the agent is killed."""
 
 
-def no_hook(moment: CallStage) -> None:
-    """Let it go on."""
+def no_hook(stage: CallStage) -> None:
+    """Do nothing."""
 
 
 class KillSwitch:
-    """Whether one run of the agent has been killed."""
+    """Marks one run of the agent as killed."""
 
     def __init__(self, hook: AgentHook) -> None:
         self._hook = hook
         self.dead = threading.Event()
 
-    def come(self) -> None:
-        """Die: what is under way from now on is not heard."""
+    def kill(self) -> None:
+        """Kill the agent: calls in flight have no effect from now on."""
         self.dead.set()
 
-    def cut(self, context: grpc.ServicerContext) -> None:
-        """Fail a call of a dead agent, whatever it was about to answer."""
+    def abort_if_killed(self, context: grpc.ServicerContext) -> None:
+        """Abort a call if the agent was killed."""
         if self.dead.is_set():
             context.abort(grpc.StatusCode.UNAVAILABLE, CUT)
 
-    def reached(self, moment: CallStage) -> None:
-        """Let the hook decide whether this is the agent's last moment."""
+    def reach(self, stage: CallStage) -> None:
+        """Call the hook, which may kill the agent at this stage."""
         try:
-            self._hook(moment)
+            self._hook(stage)
         except AgentKilled:
-            self.come()
+            self.kill()
 
 
 class _Muted:
-    """Passes calls on to *log* until *death* has come."""
+    """Passes calls to *log* until the agent is killed."""
 
-    def __init__(self, log: DecisionLog, death: KillSwitch) -> None:
+    def __init__(self, log: DecisionLog, kill_switch: KillSwitch) -> None:
         self._log = log
-        self._death = death
+        self._kill_switch = kill_switch
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         def report(*args: Any) -> None:
-            if not self._death.dead.is_set():
+            if not self._kill_switch.dead.is_set():
                 getattr(self._log, name)(*args)
 
         return report
 
 
-def killable_log(log: DecisionLog, death: KillSwitch) -> DecisionLog:
-    """Return a decision log into which a dead agent writes nothing."""
-    return cast(DecisionLog, _Muted(log, death))
+def killable_log(log: DecisionLog, kill_switch: KillSwitch) -> DecisionLog:
+    """Return a decision log that ignores a killed agent."""
+    return cast(DecisionLog, _Muted(log, kill_switch))
 
 
 class KillableQueue:
-    """A :class:`agent.allocator.interfaces.AnnotationWriter` of which a dead agent has no use.
+    """A :class:`agent.allocator.interfaces.AnnotationWriter` that ignores a killed agent.
 
     Args:
-        waits: leave everything queued until :meth:`write`, as a queue does that has not come to it.
+        api: the API server.
+        kill_switch: of the agent.
+        waits: whether writes stay queued until :meth:`write`.
     """
 
-    def __init__(self, api: InMemoryApi[Any], death: KillSwitch, *, waits: bool) -> None:
+    def __init__(self, api: InMemoryApi[Any], kill_switch: KillSwitch, *, waits: bool) -> None:
         self._api = api
-        self._death = death
+        self._kill_switch = kill_switch
         self._waits = waits
 
     def put(self, info: PodInfo, allocations: dict[str, Allocation]) -> None:
-        """Record what a pod's containers got, now or later."""
-        if not self._death.dead.is_set():
+        """Write a pod's allocations, now or later."""
+        if not self._kill_switch.dead.is_set():
             self._api.put(info, allocations)
             if not self._waits:
                 self._api.write()
 
     def write(self) -> None:
-        """Write what waits."""
-        if not self._death.dead.is_set():
+        """Write all queued allocations."""
+        if not self._kill_switch.dead.is_set():
             self._api.write()
 
 
 class KillableService(DevicePluginService):
-    """One resource of the device plugin API, served by an agent that may die in any call."""
+    """The device plugin of one resource, of an agent that may be killed in any call."""
 
     def __init__(
         self,
@@ -137,49 +138,49 @@ class KillableService(DevicePluginService):
         resource: Resource,
         table: DeviceTable,
         calls: DevicePluginCalls,
-        death: KillSwitch,
+        kill_switch: KillSwitch,
         numa: bool = False,
     ) -> None:
         super().__init__(resource=resource, table=table, calls=calls, numa=numa)
-        self._asked = resource
-        self._death = death
+        self._served = resource
+        self._kill_switch = kill_switch
 
     def GetPreferredAllocation(  # noqa: N802 - the protocol's name
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> pb.PreferredAllocationResponse:
-        """Settle who asks and choose its places."""
-        moment = CallStage("GetPreferredAllocation", self._asked)
-        return self._mortally(super().GetPreferredAllocation, request, context, moment)
+        """Find the target and reserve device IDs."""
+        stage = CallStage("GetPreferredAllocation", self._served)
+        return self._killable(super().GetPreferredAllocation, request, context, stage)
 
     def Allocate(  # noqa: N802 - the protocol's name
         self, request: pb.AllocateRequest, context: grpc.ServicerContext
     ) -> pb.AllocateResponse:
-        """Translate IDs into what the container finds."""
+        """Return the container edits for the device IDs."""
         ids = (each for one in request.container_requests for each in one.devices_ids)
-        moment = CallStage("Allocate", self._asked, frozenset(ids))
-        return self._mortally(super().Allocate, request, context, moment)
+        stage = CallStage("Allocate", self._served, frozenset(ids))
+        return self._killable(super().Allocate, request, context, stage)
 
     def PreStartContainer(  # noqa: N802 - the protocol's name
         self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
     ) -> pb.PreStartContainerResponse:
-        """Prove the container before it starts."""
-        moment = CallStage("PreStartContainer", self._asked, frozenset(request.devices_ids))
-        return self._mortally(super().PreStartContainer, request, context, moment)
+        """Verify the container before it starts."""
+        stage = CallStage("PreStartContainer", self._served, frozenset(request.devices_ids))
+        return self._killable(super().PreStartContainer, request, context, stage)
 
-    def _mortally(
+    def _killable(
         self,
-        call: Callable[[_Request, grpc.ServicerContext], _Answer],
+        call: Callable[[_Request, grpc.ServicerContext], _Response],
         request: _Request,
         context: grpc.ServicerContext,
-        moment: CallStage,
-    ) -> _Answer:
-        self._death.cut(context)
+        stage: CallStage,
+    ) -> _Response:
+        self._kill_switch.abort_if_killed(context)
         try:
-            answer = call(request, context)
-            self._death.reached(moment)
-        finally:  # whatever it was about to answer, be it a refusal
-            self._death.cut(context)
-        return answer
+            response = call(request, context)
+            self._kill_switch.reach(stage)
+        finally:  # also if the call was refused
+            self._kill_switch.abort_if_killed(context)
+        return response
 
 
 @dataclass(slots=True)
@@ -190,19 +191,19 @@ class AgentRun:
     registrar: Registrar
     channel: PodResources
     writer: KillableQueue
-    death: KillSwitch
+    kill_switch: KillSwitch
     works: EnforcerRunner
     thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Read the record off the kubelet's record, then let the kubelet in."""
+        """Build the snapshot, then register with the kubelet."""
         self.allocator.refresh()
         self.works.tick()
         self.thread = threading.Thread(target=self.registrar.run, daemon=True)
         self.thread.start()
 
     def end(self) -> None:
-        """Stop."""
+        """Stop normally."""
         self.registrar.stop()
         if self.thread is not None:
             self.thread.join(5)
@@ -210,9 +211,9 @@ class AgentRun:
         self.channel.close()
 
     def kill(self) -> None:
-        """Die: calls under way are cut, nothing more is said or written, sockets stay."""
+        """Kill the agent: calls in flight are aborted, nothing more is written, sockets stay."""
         sockets = self.registrar.sockets
-        self.death.come()
+        self.kill_switch.kill()
         self.end()
         for path in sockets:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Whether each container that runs finds its own limits, and nobody else's."""
+"""Check that each running container finds its own limits."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from contract.demand import CORES_PER_CARD, ContainerDemand
 
 @dataclass(frozen=True, slots=True)
 class RunningContainer:
-    """One container that runs.
+    """One running container.
 
     Attributes:
-        received: what it was given when it started, as the kubelet records it.
+        received: its container edits, from the kubelet.
     """
 
     uid: str
@@ -29,7 +29,7 @@ class RunningContainer:
 
 
 def wrong_limits(running: Iterable[RunningContainer], *, block: int) -> list[str]:
-    """List every container that finds limits that are not its own."""
+    """List every container that finds the limits of another, or none."""
     wrong, owners = [], dict[str, str]()
     for each in running:
         who = f"{each.uid} {each.container.name}"

@@ -1,4 +1,4 @@
-"""The node: the simulated kubelet with our agent on it, and what can happen to both."""
+"""The node: the simulated kubelet with our agent, and the faults of both."""
 
 import tempfile
 import time
@@ -59,16 +59,16 @@ BLOCK = 256 << 20
 _SETTLE_S = 60.0
 
 _VETOES = 50
-"""Starts of one pod that were refused: later ones will be, too."""
+"""After so many refused starts of one pod, later ones are expected to be refused too."""
 _POLL_S = 0.01
 
 
 class NodeStuck(Exception):
-    """The node did not come to rest in time; the message says what it waited for."""
+    """The node did not settle in time; the message has what it waited for."""
 
 
 def deny(_resource: str) -> None:
-    """Turn away who asks the kubelet; file permissions would do where nobody runs as root."""
+    """Deny a call to the kubelet, as file permissions do for users other than root."""
     raise TurnedAway("permission denied", grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -78,8 +78,8 @@ class SimulatedNode:
     Attributes:
         agent: its agent; ``None`` while none runs.
         manifests: the pods that the API server has for it, by UID.
-        api: what the API server says of them, and of static pods that it shows.
-        watch: how its agent is told of that.
+        api: the API server: those pods, and the mirror pods of static pods.
+        watch: the agent's watch of them.
         kubelet_dir: where the agent looks for the kubelet's checkpoint.
         state: the agent's folder on disk.
     """
@@ -145,13 +145,13 @@ class SimulatedNode:
         self._folder.cleanup()
 
     def views(self) -> Sequence[PodInfo]:
-        """Return the pods that the agent knows."""
+        """Return the pods in the agent's cache."""
         return self.watch.cache.pods()
 
     # --- what happens on the node -----------------------------------------------------
 
     def bind(self, *manifests: Json) -> None:
-        """Bind pods here; the kubelet gets them as one batch and admits it when it comes to it."""
+        """Bind pods here; the kubelet gets them as one batch."""
         behind = self._options.cache_behind
         for each in manifests:
             self.manifests[each["metadata"]["uid"]] = each
@@ -162,20 +162,20 @@ class SimulatedNode:
         self.kubelet.add_pods(*manifests)
 
     def admit(self, manifests: Sequence[Json]) -> list[JudgedCall]:
-        """Bind pods and wait until each runs or was rejected; give the calls made for them."""
+        """Bind pods and wait until each runs or was rejected; return all judged calls."""
         for each in manifests:
             self.bind(each)
         self.settle()
         return self.admissions()
 
     def delete(self, uid: str) -> None:
-        """Delete a pod; it is gone from the API once it has ended."""
+        """Delete a pod; it leaves the API when it has ended."""
         manifest = self.manifests[uid]
         manifest["metadata"]["deletionTimestamp"] = "2025-01-15T08:01:00Z"
         self.kubelet.add_pods(manifest)
 
     def remove(self, uid: str) -> None:
-        """Delete a pod by force: it is gone from the API at once."""
+        """Delete a pod by force: it leaves the API at once."""
         manifest = self.manifests.pop(uid)
         pod = self.api.find(uid)
         if pod is not None:
@@ -184,13 +184,13 @@ class SimulatedNode:
         self.kubelet.remove_pods(manifest)
 
     def add_static(self, manifest: Json) -> str:
-        """Put a static pod on the node and give its UID; :meth:`mirror` shows it to the API."""
+        """Add a static pod and return its UID; :meth:`mirror` creates its mirror pod."""
         uid = self.kubelet.add_static_pod(manifest)
         self._static[uid] = manifest
         return uid
 
     def mirror(self, uid: str) -> str:
-        """Show a static pod to the API server, under the UID given back."""
+        """Create a static pod's mirror pod and return the mirror pod's UID."""
         pod = next(each for each in self.kubelet.instance.pods() if each.uid == uid)
         shown = mirror_of(pod)
         self._mirrors[uid] = shown["metadata"]["uid"] = f"mirror-of-{uid}"
@@ -200,7 +200,7 @@ class SimulatedNode:
         return self._mirrors[uid]
 
     def sweep(self) -> None:
-        """Report the API what the kubelet says: rejected pods, and such as have ended."""
+        """Report pods to the API: rejected ones, running ones, and ones that have ended."""
         self.sweep_statuses()
         for uid in self.kubelet.trace.pods("end") & self.manifests.keys():
             if "deletionTimestamp" in self.manifests[uid]["metadata"]:
@@ -209,7 +209,7 @@ class SimulatedNode:
                 self._show(uid, "Succeeded")
 
     def sweep_statuses(self) -> None:
-        """Show what the kubelet says of pods: rejected for good, or that all containers run."""
+        """Report pods to the API: rejected ones, and ones whose containers all run."""
         self._show_running()
         for uid in sorted(self.kubelet.trace.pods("reject")):
             self._show(uid, "Failed")
@@ -221,12 +221,12 @@ class SimulatedNode:
         self.watch.deliver()
 
     def catch_up(self) -> None:
-        """Let the agent's watch go on, after ``api.hanging``."""
+        """Continue the agent's watch, after ``api.hanging``."""
         self.api.hanging = False
         self.watch.deliver()
 
     def restart_agent(self) -> None:
-        """End the agent and start another, which finds its one file."""
+        """End the agent and start another, which finds the saved state file."""
         self.end_agent()
         # What the kubelet offers must be the new agent's, not yet the old one's.
         self._wait(self._withdrawn, "the kubelet to see that the plugins are gone")
@@ -240,10 +240,10 @@ class SimulatedNode:
             agent.end()
 
     def kill_agent(self) -> None:
-        """Kill the agent as SIGKILL does: calls under way are cut, its sockets stay.
+        """Kill the agent as SIGKILL does: calls in flight are aborted, its sockets stay.
 
-        The kubelet sees at once that the connections are broken, long before another agent
-        could be up; so this returns when it has.
+        Return when the kubelet has noticed the broken connections: it does so at once, long before
+        another agent could be running.
         """
         agent, self.agent = self.agent, None
         if agent is not None:
@@ -251,7 +251,7 @@ class SimulatedNode:
             self._wait(self._withdrawn, "the kubelet to see that the plugins are gone")
 
     def write_patches(self) -> None:
-        """Let the agent write the allocations that wait, see ``NodeOptions.patches_wait``."""
+        """Write the agent's queued allocations, see ``NodeOptions.patches_wait``."""
         if self.agent is not None:
             self.agent.writer.write()
 
@@ -262,7 +262,7 @@ class SimulatedNode:
         self.start_kubelet()
 
     def start_kubelet(self) -> None:
-        """Start the kubelet; it gets all pods that there are as its first batch."""
+        """Start the kubelet; it gets all existing pods as its first batch."""
         self.kubelet.start()
         self.kubelet.add_pods(*self.manifests.values())
 
@@ -289,7 +289,7 @@ class SimulatedNode:
         return sorted({*self.manifests, *self._static} - over - self._running())
 
     def _vetoed(self) -> set[str]:
-        """Return pods that stay so until somebody deletes them: the kubelet tries without end."""
+        """Return pods whose starts the agent refuses again and again, until they are deleted."""
         starts = Counter(
             each.ref.pod.uid
             for each in self.diary.refusals
@@ -313,14 +313,15 @@ class SimulatedNode:
     # --- who was right ------------------------------------------------------------------
 
     def admissions(self) -> list[JudgedCall]:
-        """Compare each ``Allocate`` of the kubelet with what the agent said in it."""
+        """Compare each ``Allocate`` of the kubelet with the agent's decision."""
         answers = decisions_in_recording(self.diary.everything)
         return judge(self.kubelet.trace.events, answers, self._resources, self._mirrors)
 
     def differences(self) -> list[str]:
-        """Compare the allocations that the agent recorded with what the kubelet holds at last.
+        """Compare the allocation annotations with the devices in the kubelet's state.
 
-        A pod has none that is not finished, or was when another agent ran.
+        Containers without an allocation are skipped: their pod is still being admitted, or an
+        earlier agent allocated them.
         """
         held = self._held()
         records = {
@@ -332,12 +333,12 @@ class SimulatedNode:
         return unequal_records(recorded, records, self._names)
 
     def recorded(self, uid: str) -> Mapping[str, Allocation]:
-        """Return what is recorded on a pod that the API server has."""
+        """Return the allocations in a pod's annotation; none if the pod is deleted."""
         pod = self.api.find(uid)
         return {} if pod is None else read_pod(pod.manifest(), self._names).annotated
 
     def double_grants(self) -> int:
-        """Count places that two pods hold."""
+        """Count slots that two pods hold."""
         return len(held_twice(self._held()))
 
     def _held(self) -> Holdings:
@@ -347,9 +348,9 @@ class SimulatedNode:
         return held
 
     def miscounts(self) -> list[str]:
-        """Compare what the agent counts as free with what the kubelet's record leaves.
+        """Compare the agent's counts of free slots with the kubelet's state.
 
-        What ended since the last call, the agent notices in the next one, or when it looks.
+        The agent notices ended pods in its next call, or by :meth:`notice_ended_pods`.
         """
         wrong = []
         for name, resource in self._resources.items():
@@ -366,12 +367,12 @@ class SimulatedNode:
     # --- the agent ------------------------------------------------------------------------
 
     def start_agent(self) -> None:
-        """Start an agent that remembers nothing; :meth:`wait_until_offered` waits for it."""
-        death = KillSwitch(self._reached)
+        """Start a new agent; :meth:`wait_until_offered` waits for it."""
+        kill_switch = KillSwitch(self._reached)
         # Whatever was deleted by force before its list has left the node long ago.
         self.watch = InMemoryWatch(self.api, self._names, count(0, 60).__next__)
         self.api.patches.clear()
-        writer = KillableQueue(self.api, death, waits=self._options.patches_wait)
+        writer = KillableQueue(self.api, kill_switch, waits=self._options.patches_wait)
         channel = PodResources(self.record_socket, resources=self._resources)
         enforcer, works = self._enforcer(lambda: allocator)
         allocator = Allocator(
@@ -382,7 +383,7 @@ class SimulatedNode:
             store=StateFile(self.plugin_dir / "current-pod.json"),
             kubelet=KubeletInstance(self.kubelet_dir).current,
             writer=writer,
-            decision_log=killable_log(self.diary, death),
+            decision_log=killable_log(self.diary, kill_switch),
             inject=lambda grant: inject(grant, self._inventory, Injection.ENVVAR),
             enforcer=enforcer,
             policy=self._options.policy,
@@ -393,11 +394,11 @@ class SimulatedNode:
         registrar = Registrar(
             plugin_dir=self.plugin_dir,
             services={
-                name: self._service(allocator, resource, death)
+                name: self._service(allocator, resource, kill_switch)
                 for name, resource in self._resources.items()
             },
         )
-        self.agent = AgentRun(allocator, registrar, channel, writer, death, works)
+        self.agent = AgentRun(allocator, registrar, channel, writer, kill_switch, works)
         self.agent.start()
 
     def _reached(self, moment: CallStage) -> None:
@@ -417,7 +418,7 @@ class SimulatedNode:
         return vcuda, EnforcerRunner(vcuda.open, lambda: vcuda.alive, vcuda.close)
 
     def wrong_limits(self) -> list[str]:
-        """List every running container that finds other limits than its own."""
+        """List every running container that does not find its own limits."""
         found = []
         for uid, name in sorted(self.kubelet.running()):
             manifest = self.manifests.get(uid)
@@ -428,19 +429,19 @@ class SimulatedNode:
                 found.append(RunningContainer(uid, container, self.kubelet.received(uid, name)))
         return wrong_limits(found, block=BLOCK)
 
-    def look_for_ended(self) -> None:
-        """Let the agent look for pods that have ended, as the real one does twice a second."""
+    def notice_ended_pods(self) -> None:
+        """Make the agent check for ended pods, as the real one does twice a second."""
         if self.agent is not None:
             self.agent.allocator.refresh(thorough=False)
 
     def sweep_limits(self) -> None:
-        """Let the agent remove what it made for pods that are gone."""
+        """Make the agent remove the enforcement files of deleted pods."""
         if self.agent is not None:
             self.agent.allocator.refresh()
             self.agent.allocator.sweep()
 
     def wait_until_offered(self) -> None:
-        """Wait until the kubelet can give both resources.
+        """Wait until the kubelet can allocate both resources.
 
         Raises:
             NodeStuck: that takes too long.
@@ -463,12 +464,12 @@ class SimulatedNode:
             time.sleep(_POLL_S)
 
     def _service(
-        self, calls: DevicePluginCalls, resource: Resource, death: KillSwitch
+        self, calls: DevicePluginCalls, resource: Resource, kill_switch: KillSwitch
     ) -> Callable[[], DevicePluginService]:
         return lambda: KillableService(
             resource=resource,
             table=self._table,
             calls=calls,
-            death=death,
+            kill_switch=kill_switch,
             numa=self._options.numa,
         )

@@ -1,4 +1,4 @@
-"""How a node in this process is set up."""
+"""The options of a node in this process."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,24 +10,23 @@ from simulator.node.killable import AgentHook, no_hook
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """How a node is set up.
+    """The options of a node.
 
     Attributes:
-        seed: of everything the kubelet leaves to chance.
-        cards: how many cards of 80 GiB.
+        seed: of the kubelet's random choices.
+        cards: the number of cards, of 80 GiB each.
         document: a decoded cards file instead of *cards*.
         policy: which card a share prefers.
-        witness: whether the agent can ask ``List``.
+        witness: whether the agent can call ``List``.
         checkpoint: whether the agent can read the kubelet's checkpoint.
         list_rate, list_burst: the kubelet's limit on ``List`` (fact K5).
-        boot: whether kubelet and agent are started at once; a test may want to do it itself.
-        cache_behind: of every so many pods at once the agent's watch tells; it hangs meanwhile.
+        boot: whether kubelet and agent are started at once, not by the test.
+        cache_behind: the agent's watch delivers pods in groups of this size; 0: at once.
         patches_wait: whether allocations stay in the agent's queue until
-            ``Node.write_patches``; they die with the agent.
-        agent_hook: called in the agent before each answer leaves; it may let the agent die.
-        numa: whether the agent tells the kubelet the cards' NUMA nodes.
-        limits: whether containers are held to their limits, by ``vcuda``; its directories are
-            in ``Node.state``.
+            ``SimulatedNode.write_patches``; they are lost with the agent.
+        agent_hook: called in the agent before each response is sent; it may kill the agent.
+        numa: whether the agent reports the cards' NUMA nodes to the kubelet.
+        limits: whether ``vcuda`` enforces limits; its directories are in ``SimulatedNode.state``.
         kubelet: other settings of the kubelet, by name (``simulator.kubelet.settings``).
     """
 

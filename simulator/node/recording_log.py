@@ -1,4 +1,4 @@
-"""What the agent says in this process: a decision log that remembers."""
+"""A decision log that keeps all decisions of an agent in this process."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -12,17 +12,17 @@ from contract.resource import Resource
 
 @dataclass(frozen=True, slots=True)
 class LoggedDecision:
-    """One thing that the agent said.
+    """One entry of the decision log.
 
     Attributes:
         word: ``decided``, ``refused``, ``replaced``, ``corrected``, ``unproven``,
             ``without_wishes`` or ``blind``.
-        ref: which container it named, if any.
-        call: in which call, where it decided or refused.
-        resource: of what.
-        evidence: by what, where it decided.
-        size: how many were asked for, where it refused.
-        reason: why, or what was otherwise.
+        ref: the container named, if any.
+        call: the call, for ``decided`` and ``refused``.
+        resource: the resource, if any.
+        evidence: for ``decided``.
+        size: the number of devices requested, for ``refused``.
+        reason: the reason, or what differed.
     """
 
     at_ms: float
@@ -42,7 +42,7 @@ class LoggedDecision:
 
 
 class RecordingLog:
-    """A :class:`agent.allocator.interfaces.DecisionLog` that remembers and counts."""
+    """A :class:`agent.allocator.interfaces.DecisionLog` that keeps and counts its entries."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -51,12 +51,12 @@ class RecordingLog:
 
     @property
     def said(self) -> list[LoggedDecision]:
-        """Return what was assigned to whom."""
+        """Return the decisions in ``Allocate``."""
         return [each for each in self.everything if each.evidence and each.call == "allocate"]
 
     @property
     def refusals(self) -> list[LoggedDecision]:
-        """Return the refusals; *ref* is ``None`` where nobody was found asking."""
+        """Return the refusals; *ref* is ``None`` if no target was found."""
         return self.of("refused")
 
     def evidence(self, call: str) -> list[Evidence]:
@@ -72,11 +72,11 @@ class RecordingLog:
         ]
 
     def of(self, word: str) -> list[LoggedDecision]:
-        """Return everything of one kind."""
+        """Return the entries with this *word*."""
         return [each for each in self.everything if each.word == word]
 
     def take(self) -> list[LoggedDecision]:
-        """Return everything since this was asked last, and forget it."""
+        """Return the entries since the last call, and forget them."""
         said, self.everything = self.everything, []
         return said
 
@@ -88,7 +88,7 @@ class RecordingLog:
         evidence: Evidence,
         ids: Collection[str],
     ) -> None:
-        """Report that a call was settled."""
+        """Report that a call was decided."""
         self.counts[f"{call} by {evidence.value}"] += 1
         self._keep("decided", ref, call, resource, evidence, frozenset(ids))
 
@@ -113,11 +113,11 @@ class RecordingLog:
         self._count("unproven", ref, ids=frozenset(ids), reason=reason)
 
     def without_wishes(self, ref: ContainerRef, resource: Resource, ids: Collection[str]) -> None:
-        """Places were chosen while the wishes of the pod's author were not known."""
+        """Report that devices were chosen while the pod's wishes were unknown."""
         self._count("without_wishes", ref, resource=resource, ids=frozenset(ids))
 
     def podresources_unavailable(self, reason: str) -> None:
-        """Report that the record could not be had."""
+        """Report that ``List`` was not available."""
         self._count("blind", reason=reason)
 
     def _count(self, word: str, *args: Any, **fields: Any) -> None:

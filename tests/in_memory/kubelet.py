@@ -1,4 +1,4 @@
-"""The simulated kubelet driven step by step, in one thread; a test says what happens when."""
+"""The simulated kubelet, driven step by step in one thread by a test."""
 
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
@@ -32,7 +32,7 @@ Held = dict[Resource, frozenset[str]]
 
 
 class Plugins(Protocol):
-    """Who answers the kubelet's calls; each may raise :class:`PluginCallFailed`."""
+    """The plugins that the kubelet calls; each call may raise :class:`PluginCallFailed`."""
 
     def prefer(self, pod: Pod, container: Container, call: PreferStep) -> Sequence[str]:
         """``GetPreferredAllocation``."""
@@ -50,20 +50,20 @@ class Plugins(Protocol):
 
 
 class Kubelet:
-    """One kubelet, life after life.
+    """One kubelet, across its restarts.
 
     Attributes:
-        state: of this life.
+        state: of the current instance.
         life: counts its lives.
-        pods: what its pods truly are, by UID.
-        queue: bound pods that it has not come to.
-        admitting: the pod that it is admitting, if any.
-        statuses: what it has not told the API server yet.
+        pods: the true state of its pods, by UID.
+        queue: bound pods that it has not begun to admit.
+        admitting: the pod being admitted, if any.
+        statuses: changes not reported to the API server yet.
         statics: the pods that it reads from files.
-        runs: UID and name of the containers that were started; they outlive a kubelet.
-        ill: device IDs that the plugin advertises as unhealthy, once it says so.
-        connected: whether the plugin has registered in this life.
-        first: the order in which a container's resources are asked for; by chance if empty (K1).
+        runs: UID and name of the started containers; they survive a restart of the kubelet.
+        ill: device IDs that the plugin advertises as unhealthy the next time.
+        connected: whether the plugin has registered with the current instance.
+        first: the order of a container's resources; random if empty (K1).
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Kubelet:
         active_only: bool = True,
         overtaken: float = 0.0,
     ) -> None:
-        """Know no pod, with all places healthy; no plugin has registered.
+        """Start without pods, with all device IDs healthy and no plugin registered.
 
         Args:
             places: the device IDs of the node.
@@ -128,7 +128,7 @@ class Kubelet:
             self._random.shuffle(resources)
 
     def restart(self) -> None:
-        """Die and come up again (K11); the plugin has to register anew, and all pods come back."""
+        """Restart (K11): the plugin must register again, and all pods are queued again."""
         self.instance += 1
         self.connected = False
         self.admitting = self._run = self._removed = None
@@ -143,23 +143,23 @@ class Kubelet:
             self.state.end_first_batch()
 
     def register(self) -> None:
-        """Let the plugin register, and list its devices."""
+        """Register the plugin, which then lists its devices."""
         for resource in Resource:
             self.state.devices.connected(resource, PluginOptions(pre_start=True, preferred=True))
         self.connected = True
         self.advertise()
 
     def advertise(self) -> None:
-        """Let the plugin list its devices."""
+        """Make the plugin list its devices."""
         for resource, ids in self._places.items():
             self.state.advertised(resource, [Device(each, each not in self.ill) for each in ids])
 
     def overtake(self) -> None:
-        """Let the plugin list its devices; the write that comes next overtakes the one for it."""
+        """Make the plugin list its devices; the write for this is delayed until after the next."""
         self.state._late = self.state._build_checkpoint()
 
     def hold(self, pod: Pod, container: str, held: Mapping[Resource, Sequence[str]]) -> None:
-        """Have given places to a container at some time, whatever they are; and write it down."""
+        """Set the devices that a container holds, and write the checkpoint."""
         devices = self.state.devices
         for resource, ids in held.items():
             holding = Holding(tuple(ids), PluginResponse(), {NO_NODE: tuple(ids)})
@@ -168,19 +168,19 @@ class Kubelet:
         self.state.write()
 
     def know(self, pod: Pod) -> None:
-        """Have admitted a pod at some time: ``List`` shows it."""
+        """Add a pod as admitted earlier: ``List`` shows it."""
         self.pods[pod.uid] = pod
         self.state.pods[pod.uid] = KnownPod(pod.as_known)
 
     # --- admitting ------------------------------------------------------------------------
 
     def bind(self, pod: Pod) -> None:
-        """See a pod that was bound here."""
+        """Queue a pod that was bound here."""
         self.pods[pod.uid] = pod
         self.queue.append(pod)
 
     def begin(self, pod: Pod) -> None:
-        """Come to a pod: ``List`` shows it (K3), and no call was made yet."""
+        """Begin to admit a pod: ``List`` shows it (K3), but no call was made yet."""
         assert self.admitting is None, f"{self.admitting} is being admitted"
         self.pods[pod.uid] = pod
         self._unqueue(pod)
@@ -193,11 +193,11 @@ class Kubelet:
 
     @property
     def next_call(self) -> Step | None:
-        """What the kubelet does next for the pod that it is admitting."""
+        """Return the next step for the pod being admitted."""
         return None if self._run is None else self._run.step
 
     def step(self) -> None:
-        """Make the next call for the pod that is being admitted, or write the checkpoint."""
+        """Do the next step for the pod being admitted: a call, or a checkpoint write."""
         pod, run = self.admitting, self._run
         assert pod is not None
         assert run is not None
@@ -214,7 +214,7 @@ class Kubelet:
         self._through()
 
     def admit_next(self) -> None:
-        """Admit the pod that is next, all of its containers."""
+        """Admit the next pod, with all of its containers."""
         self.begin(self.queue[0])
         while self.admitting is not None:
             self.step()
@@ -255,10 +255,10 @@ class Kubelet:
             self.state.write()
         return None
 
-    # --- what becomes of pods -------------------------------------------------------------
+    # --- the lifecycle of pods ------------------------------------------------------------
 
     def start(self, pod: Pod, container: Container) -> bool:
-        """Start a container, again or for the first time; return whether it was let through."""
+        """Start a container, for the first time or again; return whether the start succeeded."""
         steps = self.state.devices.start(pod.uid, container.as_asked)
         try:
             drive(steps, lambda step: self._do(pod, step))
@@ -287,16 +287,16 @@ class Kubelet:
             self.statuses.append((pod, "Succeeded"))
 
     def deleting(self, pod: Pod) -> None:
-        """See that a pod is to end, some time later."""
+        """Handle the deletion of a pod: it ends some time later."""
         self.state.update(pod.as_known)
 
     def removed(self, pod: Pod) -> None:
-        """See that the API server no longer has a pod that ended."""
+        """Handle the removal of an ended pod from the API server."""
         self._unqueue(pod)
         self.state.remove(pod.uid)
 
     def deleted_by_force(self, pod: Pod, *, keeps: bool = True) -> None:
-        """See that the API server has a pod no more (K20).
+        """Handle the removal of a pod by force (K20).
 
         *keeps*: it holds its devices until it has ended, or frees them at once.
         """
@@ -323,7 +323,7 @@ class Kubelet:
         self.runs = {each for each in self.runs if each[0] != pod.uid}
 
     def write_statuses(self, count: int = 1_000_000) -> None:
-        """Report the API server of so many changes, the oldest first."""
+        """Report up to *count* changes to the API server, the oldest first."""
         while self.statuses and count > 0 and not self._api.away:
             pod, phase = self.statuses.pop(0)
             count -= 1
@@ -331,22 +331,22 @@ class Kubelet:
                 pod.phase = phase
                 self._api.changed(pod)
 
-    # --- what is so -----------------------------------------------------------------------
+    # --- queries --------------------------------------------------------------------------
 
     def starting(self) -> list[Pod]:
         """Return the pods that have containers to start."""
         return [each for each in self._alive() if self.to_start(each)]
 
     def running(self) -> list[Pod]:
-        """Return the pods all of whose containers were started."""
+        """Return the pods whose containers were all started."""
         return [each for each in self._alive() if not self.to_start(each)]
 
     def zombies(self) -> list[Pod]:
-        """Return the pods that the API server has forgotten, and that still end (K20)."""
+        """Return the pods that were removed from the API server and have not ended yet (K20)."""
         return [self.pods[each.pod.uid] for each in self._known() if each.removed]
 
     def ended(self) -> list[Pod]:
-        """Return the pods that are known to have ended."""
+        """Return the known pods that have ended."""
         return [self.pods[each.pod.uid] for each in self._known() if each.ended]
 
     def _alive(self) -> list[Pod]:
@@ -360,7 +360,7 @@ class Kubelet:
         return [each for _, each in sorted(self.state.pods.items())]
 
     def untold(self) -> set[str]:
-        """Return the UIDs of listed pods that ended or were rejected, which nobody was told."""
+        """Return the UIDs of listed pods whose end or rejection was not reported yet."""
         pods = [self.pods[each.pod.uid] for each in self.state.listed() if each.finished]
         return {uid for pod in pods if pod.phase not in TERMINAL_PHASES for uid in pod.uids}
 
@@ -368,18 +368,18 @@ class Kubelet:
 
     @property
     def holdings(self) -> Mapping[str, Mapping[str, Held]]:
-        """What pods hold: UID -> container -> device IDs."""
+        """The devices held: UID -> container -> device IDs."""
         return read_holdings(self.state.devices.pods)
 
     def saved(self, uid: str, container: str) -> Held:
-        """Return what the checkpoint says of a container."""
+        """Return a container's devices in the checkpoint."""
         checkpoint = self.state.checkpoint
         pods = {} if checkpoint is None else checkpoint.pods
         return _held(pods.get(uid, {}).get(container, {}))
 
     @property
     def behind(self) -> bool:
-        """Whether the checkpoint lacks what a container has got."""
+        """Whether the checkpoint lacks devices that a container holds."""
         return any(
             self.saved(uid, name) != _held(held)
             for uid, containers in self.state.devices.pods.items()
@@ -387,11 +387,11 @@ class Kubelet:
         )
 
     def of(self, pod: Pod, container: str) -> Held:
-        """Return what a container holds."""
+        """Return a container's devices."""
         return _held(self.state.devices.pods.get(pod.uid, {}).get(container, {}))
 
     def held(self, resource: Resource, *, but: Collection[str] = ()) -> set[str]:
-        """Return what pods hold, but for some pods."""
+        """Return the device IDs held by pods, except the pods *but*."""
         return {
             each
             for uid, containers in self.state.devices.pods.items()
@@ -408,7 +408,7 @@ class Kubelet:
 
 
 def read_holdings(pods: Mapping[str, PodHoldings]) -> dict[str, dict[str, Held]]:
-    """Read who holds which device IDs: UID -> container -> device IDs."""
+    """Return UID -> container -> device IDs."""
     return {
         uid: {name: _held(held) for name, held in containers.items()}
         for uid, containers in pods.items()

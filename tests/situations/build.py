@@ -152,7 +152,7 @@ def _counts_right(node: SimulatedNode) -> bool:
     Who had not ended by the last call, no call tells it of.
     """
     if node.miscounts():
-        node.look_for_ended()
+        node.notice_ended_pods()
     return node.miscounts() == []
 
 

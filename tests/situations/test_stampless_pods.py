@@ -93,7 +93,7 @@ def test_a_wrong_guess_within_a_static_pod_is_corrected_before_its_containers_st
         assert verdicts(node, uid)[0] == "wrong"
         assert {name for each, name in node.kubelet.running() if each == uid} == {"log", "c0", "c1"}
         mirror = node.mirror(uid)
-        node.look_for_ended()
+        node.notice_ended_pods()
         assert {*node.recorded(mirror)} == {"c0", "c1"}
         node.admit([a_pod("next")])
         assert_right(node, "uid-next")

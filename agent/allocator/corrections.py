@@ -131,6 +131,7 @@ def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot)
     """Return whether the guess of the pod was wrong, and not only that of its container.
 
     If an assignment is lost that was no guess, the kubelet has freed the pod: it was the right one.
+    Of a pod of which nobody can tell what it asks for, an init container may have it (K4).
     """
     lost = [
         each
@@ -140,7 +141,15 @@ def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot)
     if not all(each.is_guess for each in lost):
         return False
     mine = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
-    return any(not any(pod.shows_exactly(each.resource, each.ids) for pod in mine) for each in lost)
+    unknown = any(each.info is None for each in mine)
+    return any(
+        not _is_shown(each, mine) and (not unknown or _is_shown(each, snapshot.pods))
+        for each in lost
+    )
+
+
+def _is_shown(given: Assignment, pods: Iterable[SnapshotPod]) -> bool:
+    return any(each.shows_exactly(given.resource, given.ids) for each in pods)
 
 
 def with_uid(

@@ -130,6 +130,11 @@ class SnapshotPod:
         return self.info.rank if self.info is not None else UNKNOWN_RANK
 
     @property
+    def runs(self) -> bool:
+        """Whether the kubelet has said that it runs."""
+        return self.info is not None and self.info.running
+
+    @property
     def may_ask(self) -> bool:
         """Whether the kubelet may be admitting it."""
         return not self.ended and (self.info is None or not self.info.terminal)

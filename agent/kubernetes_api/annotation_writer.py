@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from agent.allocator.grants import is_news
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
@@ -82,11 +83,13 @@ class PatchQueue(WriteQueue[PodId, Json]):
         """Queue a pod's allocation; the same one again is ignored for a while.
 
         A container that was put before stays in the annotation. The kubelet frees what an
-        init container had (K4, K15), and the watch may show the annotation later than that.
+        init container had (K4, K15), and the watch may show the annotation later than that. So
+        does its evidence, unless it was a guess: later on everything is from the kubelet.
         """
         with self._changed:
             before, at = self._put.get(view.id, ({}, -math.inf))
-            allocations, now = {**before, **allocations}, self._clock()
+            news = {name: got for name, got in allocations.items() if is_news({name: got}, before)}
+            allocations, now = {**before, **news}, self._clock()
             if allocations == before and now - at < _REMEMBERED_SECONDS:
                 return
             remember(self._put, view.id, (allocations, now))

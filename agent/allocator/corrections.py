@@ -132,6 +132,7 @@ def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot)
 
     If an assignment that was no guess was dropped, the kubelet has freed the pod, so the pod was
     right.
+    The spec of a pod may be unknown; then an init container of it may hold the slots (K4).
     """
     lost = [
         each
@@ -140,11 +141,16 @@ def is_disproved(was: CurrentPod, now: CurrentPod, snapshot: AllocationSnapshot)
     ]
     if not all(each.is_guess for each in lost):
         return False
-    entries_of_pod = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
+    entries = [each for each in snapshot.listed_changing if was.is_pod(each.id, each.uid)]
+    unknown = any(each.info is None for each in entries)
     return any(
-        not any(pod.shows_exactly(each.resource, each.ids) for pod in entries_of_pod)
+        not _is_shown(each, entries) and (not unknown or _is_shown(each, snapshot.pods))
         for each in lost
     )
+
+
+def _is_shown(assignment: Assignment, pods: Iterable[SnapshotPod]) -> bool:
+    return any(each.shows_exactly(assignment.resource, assignment.ids) for each in pods)
 
 
 def with_uid(

@@ -204,7 +204,8 @@ def resolve(
             and (container := next_container(request, pod)) is not None
         ]
         known = [one for one in found if one[0].info is not None]
-        candidates = known or found
+        # One that runs is left alone (K11): a kubelet that died took with it what it lacks (K33).
+        candidates = [one for one in known if not one[0].is_running] or known or found
         if candidates:
             candidates.sort(
                 key=lambda one: _order(one[0], snapshot, last_call), reverse=snapshot.listing

@@ -132,6 +132,11 @@ class SnapshotPod:
         return self.info.rank if self.info is not None else UNKNOWN_RANK
 
     @property
+    def is_running(self) -> bool:
+        """Whether the kubelet has reported it as running."""
+        return self.info is not None and self.info.running
+
+    @property
     def may_be_target(self) -> bool:
         """Whether the kubelet may be admitting it."""
         return not self.ended and (self.info is None or not self.info.terminal)

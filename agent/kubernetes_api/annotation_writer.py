@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from agent.allocator.grants import needs_annotation
 from agent.errors import Unavailable
 from agent.kubernetes_api.client import Gone, Json, Rejected
 from agent.kubernetes_api.write_queue import HopelessWrite, WriteQueue, remember
@@ -82,11 +83,17 @@ class PatchQueue(WriteQueue[PodId, Json]):
         """Queue a pod's allocations; an equal one is ignored for a while.
 
         Containers that were queued before stay in the annotation: the kubelet frees the devices of
-        an init container (K4, K15), possibly before the watch shows the annotation.
+        an init container (K4, K15), possibly before the watch shows the annotation. Their evidence
+        stays too, unless it was a guess: what is read from the kubelet later is always `record`.
         """
         with self._changed:
             before, at = self._recent.get(info.id, ({}, -math.inf))
-            allocations, now = {**before, **allocations}, self._clock()
+            news = {
+                name: allocation
+                for name, allocation in allocations.items()
+                if needs_annotation({name: allocation}, before)
+            }
+            allocations, now = {**before, **news}, self._clock()
             if allocations == before and now - at < _REMEMBERED_SECONDS:
                 return
             remember(self._recent, info.id, (allocations, now))

@@ -75,6 +75,9 @@ class Judge:
     ``wish`` a container started on a card that its author had ruled out, ``record`` a pod carries
     what is not so, ``free`` what is free is told wrongly, ``unknown`` a running container is not
     known.
+
+    Attributes:
+        remade: UIDs of two pods of one name, the second made while the first was admitted.
     """
 
     def __init__(self) -> None:
@@ -84,6 +87,7 @@ class Judge:
         self.verdicts: Counter[str] = Counter()
         self.evidence: Counter[str] = Counter()
         self.step = 0
+        self.remade: list[set[str]] = []
         self._guesses: dict[tuple[str, str, Resource], ContainerRef] = {}
         self._pods: dict[str, Pod] = {}
 
@@ -111,8 +115,8 @@ class Judge:
             is_right = self._right(call, each)
             if is_right:
                 self.verdicts["right"] += 1
-            elif self._carries_out(call, each):
-                self.excused["a guess carried out by its ticket"] += 1
+            elif excuse := self._excuse(call, each):
+                self.excused[excuse] += 1
                 self.verdicts["guessed wrongly"] += 1
             elif self._earlier_alike(call, each):
                 self.excused["a pod before of this name, which asked for the same"] += 1
@@ -162,6 +166,24 @@ class Judge:
             == (call.container.kind, call.container.cores, call.container.memory)
             and before.wishes == call.pod.wishes
         )
+
+    def _excuse(self, call: Call, said: LoggedDecision) -> str:
+        """Return why another may be named, empty where it may not."""
+        if self._carries_out(call, said):
+            return "a guess carried out by its ticket"
+        if self._remade(call, said):
+            return "a pod of this name, one made while the other was admitted"
+        return ""
+
+    def _remade(self, call: Call, said: LoggedDecision) -> bool:
+        """Return whether of two pods of one name the other was guessed, which nobody can tell.
+
+        One was deleted while the kubelet admitted it, and the other made in this time: ``List`` has
+        names alone.
+        """
+        guessed = said.word == "refused" or said.evidence is Evidence.ORDER
+        uid = said.ref.pod.uid if said.ref is not None else ""
+        return guessed and any({call.pod.uid, uid} == pair for pair in self.remade)
 
     @staticmethod
     def _a_guess(call: Call, said: LoggedDecision) -> bool:

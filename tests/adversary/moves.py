@@ -98,6 +98,8 @@ class Faults:
         self._force(pod)
         self._count += 1
         self._bind(pod.name)
+        if self.world.kubelet.admitting is pod:
+            self.world.judge.remade.append({pod.uid, f"u{self._count}-{pod.name}"})
         if self.world.watch.behind:
             self.note("name came back with other sizes while the watch is behind")
 

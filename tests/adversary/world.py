@@ -249,9 +249,7 @@ class World(Node):
         except PluginCallFailed as error:
             self.trace(f"   vetoed: {error}")
             wished = all(pod.wished(card_of(each)) for each in ids)
-            held = self.held(pod, container.name)
-            lacking = any(container.count(each) and each not in held for each in Resource)
-            if lacking and (pod.uid, container.name) in self.lost:
+            if not self.has_all(pod, container.name) and (pod.uid, container.name) in self.lost:
                 self.judge.excused["a start without what a dead kubelet took with it"] += 1
             elif wished and not pod.invalid and pod.uid not in self.confused:
                 self.judge.find("veto", f"{call}: {error}")
@@ -283,6 +281,11 @@ class World(Node):
             if told and not (forgotten and pod.phase == "Running"):
                 self.judge.started(pod, container, cards)
         return started
+
+    def has_all(self, pod: Pod, container: str) -> bool:
+        """Return whether a container, by its name, has all that it asks for."""
+        held = self.held(pod, container)
+        return all(each in held for each in Resource if pod.container(container).count(each))
 
     def resources_held(self) -> set[tuple[str, str, Resource]]:
         """Return UID and name of the containers that hold places, and of what."""

@@ -233,6 +233,8 @@ class Kubelet:
         elif known.rejected:
             self._forget_runs(pod)
             self.statuses.append((pod, "Failed"))
+        elif pod.phase != "Running" and not self.to_start(pod):
+            self.statuses.append((pod, "Running"))  # the kubelet before may not have told it
         if self._removed is not None:
             self._remove(pod, keeps=self._removed)
             self._removed = None

@@ -47,6 +47,7 @@ A_FULL, C_FULL = recorded(VIEW_A, c0=FULL), recorded(VIEW_C, c0=FULL)
 A_AGAIN = recorded(view("a", uid="again", at=9))  # the same containers
 A_OTHER = recorded(view("a", container("main"), uid="other", at=9))
 B_ENDED = recorded(replace(VIEW_B, terminal=True))
+B_RUNS = recorded(replace(VIEW_B, running=True))
 B_ASKS_60 = recorded(view("b", container("c0", 60, 4), at=2))
 
 
@@ -117,6 +118,7 @@ def _refusal(record: AllocationSnapshot, turn: LastCall, *, last_resort: bool = 
         "the last one was a guess": ([A], GUESSED_A, "order: u-a"),
         "List shows the answer of the guess": ([A_HALF], GUESSED_A, "witness: u-a"),
         "an agent's first call: who is new?": ([A, B, C_FULL], STARTED, "order: u-b u-a"),
+        "one that runs has been admitted": ([A, B_RUNS], STARTED, "order: u-a"),
         "as a last resort one that was there": ([A_FULL, B], A_OF_TWO, "order: u-b"),
         "of these one that no other has passed": ([A, B], B_PASSED, "order: u-a"),
         "the only newcomer was guessed wrongly": ([A_FULL, B], B_TRIED, "order: u-b"),

@@ -87,6 +87,17 @@ def test_a_pod_that_only_the_kubelet_knows_keeps_its_turn_when_the_checkpoint_na
     assert node.diary.refusals == []
 
 
+def test_a_pod_of_which_nobody_has_told_what_it_asks_for_keeps_its_turn_where_list_shows_nothing(
+    node: Node,
+) -> None:
+    """Its ordinary init container may have got it, which is not listed (K4)."""
+    node.rejected(static_pod("another", asks(30, 8)))
+    asking = node.begin(static_pod("asking", init(30, 8), asks(10, 2)))
+    for resource in MEMORY_FIRST:
+        node.serve(asking, "init", resource)
+        assert last(node) == "asking/main"
+
+
 def test_a_pod_whose_guessed_places_are_offered_again_has_none_of_them(node: Node) -> None:
     """They were another pod's, which the kubelet has rejected since; there is no ``List``."""
     node.list_away = "rate limited"

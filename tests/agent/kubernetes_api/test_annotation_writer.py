@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -199,6 +200,17 @@ def test_the_same_allocation_is_written_once_unless_somebody_has_taken_it_away()
         writing.queue.put(view, LESS)
         writing.wait(*["written"] * 3)
     assert written_cards(api) == ["1", "0", "0"]
+
+
+def test_evidence_that_is_only_newer_does_not_replace_what_is_not_written_yet() -> None:
+    """Once another pod is served everything is from the kubelet, and the watch may lag."""
+    api, view = FakePatchApi(), of()
+    writing = Writing(api)
+    writing.queue.put(view, GOT)
+    writing.queue.put(view, {"main": replace(GOT["main"], evidence=Evidence.RECORD)})
+    writing.queue.write_next()
+    [(_, patch)] = api.patches
+    assert "witness" in patch["metadata"]["annotations"][NAMES.gpu_allocation]
 
 
 def written_cards(api: FakePatchApi) -> list[str]:

@@ -326,7 +326,7 @@ def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
         )
     assert told == [
         ("Copy name", "vision/train-resnet-0"),
-        ("Copy as kubectl gpu", "kubectl gpu explain -n vision train-resnet-0"),
+        ("Copy kubectl command", "kubectl gpu explain -n vision train-resnet-0"),
         ("Copy UUID", "GPU-a100-1-0"),
     ]
 

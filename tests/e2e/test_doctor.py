@@ -1,4 +1,4 @@
-"""``kubectl gpu doctor`` on what is installed: each thing that is broken is reported, and repaired."""
+"""``kubectl gpu doctor`` on the installation: each fault is reported, then repaired."""
 
 import base64
 import json

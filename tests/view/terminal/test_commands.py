@@ -169,7 +169,7 @@ def test_pods_show_what_agents_measure_of_them(
 ) -> None:
     monkeypatch.setattr(commands, "read_usages", lambda *_args, **_kwargs: (USE,))
     assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
-    assert "USES" not in Result(["pods", "--no-use"], capsys).out
+    assert "USED" not in Result(["pods", "--no-use"], capsys).out
 
 
 def test_the_last_day_is_asked_of_prometheus(
@@ -182,7 +182,7 @@ def test_the_last_day_is_asked_of_prometheus(
         monkeypatch.setenv("GPU_TURNSTILE_PROMETHEUS", server.url)
         assert Result(["top"], capsys).out.splitlines()[2:7] == [
             "Last day (12.0 hours observed)",
-            "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE PART",
+            "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE %",
             "team/a     2.00               0.30               30%",
             "team/b     0.10               unknown            unknown",
             "team/odd   unknown            unknown            unknown",

@@ -183,9 +183,9 @@ def test_the_last_day_is_asked_of_prometheus(
         assert Result(["top"], capsys).out.splitlines()[2:7] == [
             "Last day (12.0 hours observed)",
             "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE %",
-            "team/a     2.00               0.30               30%",
-            "team/b     0.10               unknown            unknown",
-            "team/odd   unknown            unknown            unknown",
+            "team/a     2.00              0.30              30%",
+            "team/b     0.10              unknown           unknown",
+            "team/odd   unknown           unknown           unknown",
         ]
         assert "team/a" not in Result(["top", "-n", "other"], capsys).out
     away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]

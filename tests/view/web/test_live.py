@@ -155,7 +155,7 @@ def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path
         text = page.ask("/")[1]
         assert "finetune-70b" not in text
         assert "Pending, failing or refused pods: unknown" in text
-        assert "Nodes, cards, what is free: <b>unknown</b>" in text
+        assert "Nodes, cards and free amounts: <b>unknown</b>" in text
         assert "Unknown: nodes may not be read." in text
         assert "No node of this cluster has GPUs" not in text
         assert "Missing permission: list nodes" in text

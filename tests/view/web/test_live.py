@@ -157,7 +157,7 @@ def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path
         assert "Pending, failing or refused pods: unknown" in text
         assert "Nodes, cards and free amounts: <b>unknown</b>" in text
         assert "Unknown: no permission to read nodes." in text
-        assert "No node of this cluster has GPUs" not in text
+        assert "No node has GPUs" not in text
         assert "Missing permission: list nodes" in text
         assert "kubectl create clusterrole gpu-viewer" in text
 

@@ -151,7 +151,7 @@ def identify(  # noqa: PLR0913 -- the sources
             sole = not first.had_devices and not first.departed and not any(rivals)
             sure = sole and uid in confirmed
         else:
-            uid = _find_nameless(entry, served, used) if alone else ""
+            uid = _find_nameless(entry, served, pods, used) if alone else ""
             sole = sure = True
         used.add(uid)
         found.append(Identified(entry, uid, pods.by_uid(uid), sure, sole))
@@ -214,9 +214,12 @@ def _rank(
     return _Rank(had_devices, departed, info.terminal, info.rank, uid)
 
 
-def _find_nameless(entry: ListedPod, served: Sequence[CurrentPod], used: AbstractSet[str]) -> str:
+def _find_nameless(
+    entry: ListedPod, served: Sequence[CurrentPod], pods: KnownPods, used: AbstractSet[str]
+) -> str:
     """Return the UID for an entry whose pod the API does not show: the current pod's, or none."""
     current = served[0] if served else None
-    if current is not None and current.id.key == entry.key and current.uid not in used:
-        return current.uid
-    return ""
+    if current is None or current.id.key != entry.key or current.uid in used:
+        return ""
+    info = pods.by_uid(current.uid)
+    return current.uid if info is None or entry.may_be(info) else ""

@@ -200,7 +200,7 @@ def _measured(
 @click.argument("pod", nargs=-1, required=True, metavar="POD", shell_complete=complete_pod)
 @options("Namespace of the pod.  [default: the context's]", watch=True)
 def explain(context: CommandContext, pod: tuple[str, ...]) -> None:
-    """Explain why a pod is pending, or which cards it has.
+    """Explain why a pod is pending, or its cards.
 
     POD is a name, pod/NAME or NAMESPACE/NAME.
 
@@ -246,10 +246,11 @@ _CODES = {FitResult.FITS: 0, FitResult.NOT: 1, FitResult.INVALID: 1, FitResult.U
 )
 @options(_WHERE)
 def fit(context: CommandContext, filename: Sequence[Any]) -> None:
-    """Show whether and where pods would fit, without creating them.
+    """Show whether and where pods would fit.
 
-    The exit code is 0 if all pods of all manifests fit, 1 if some do not, 2 if a manifest cannot be
-    read, and 3 if it is unknown: nodes may not be read, or the API server does not respond.
+    Nothing is created. The exit code is 0 if all pods of all manifests fit, 1 if some do not, 2 if
+    a manifest cannot be read, and 3 if it is unknown: nodes may not be read, or the API server does
+    not respond.
     """
     try:
         with as_command_errors(2):

@@ -126,6 +126,13 @@ def test_an_entry_that_shows_nothing_is_the_likeliest_pod_of_its_name(
     assert _found([EMPTY], **given) == [(uid, EMPTY, sure)]
 
 
+def test_the_current_pod_is_no_entry_with_other_containers() -> None:
+    """It was deleted and created again, and the API has not shown the new one."""
+    other = view("p", container("another"), uid="static")
+    (found,) = _found([EMPTY], views=[], departed=[other], service=_service("static", A))
+    assert found[0] == ""
+
+
 def test_the_pod_in_service_is_not_one_of_two_nameless_entries() -> None:
     found = _found([EMPTY, EMPTY], views=[], service=_service("static", A))
     assert [each[0] for each in found] == ["", ""]

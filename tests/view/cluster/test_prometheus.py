@@ -133,10 +133,10 @@ _REFUSED = b'{"status":"error","errorType":"execution","error":"too many samples
             r"Prometheus responded with 422: too many samples \u202e",
         ),
         (_all(_REFUSED), r"Prometheus responded with 200: too many samples \u202e"),
-        ({"status": 401, **_all(b"<html>")}, "Prometheus responded with 401, and no result"),
-        ({"status": 302, "location": "/x"}, "Prometheus responded with 302, and no result"),
+        ({"status": 401, **_all(b"<html>")}, "Prometheus responded with 401 and no result"),
+        ({"status": 302, "location": "/x"}, "Prometheus responded with 302 and no result"),
         *(
-            (_all(garbage), "Prometheus responded with 200, and no result")
+            (_all(garbage), "Prometheus responded with 200 and no result")
             for garbage in (
                 b"",
                 b"\xff",

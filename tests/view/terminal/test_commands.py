@@ -37,7 +37,7 @@ class Result:
     [
         ("", "NODE/CARD   MODEL"),
         ("nodes n1 -o wide", "GPU-n1-0"),
-        ("pods", "big      waiting    c0"),
+        ("pods", "big      Pending    c0"),
         ("pods -n other", "No pods that request GPUs found in namespace other"),
         ("pods -A -o wide", "use-gpu-type=h100"),
         ("explain big", "Smallest change: request 40 cores instead of 60 (fits on n1, n2)"),
@@ -45,9 +45,9 @@ class Result:
         (
             "top",
             (
-                "No agent found: no pod of an agent runs in namespace gpu-turnstile-node "
-                "(--agent-namespace names another). "
-                "In the simulator there is none: its agents are no pods."
+                "No agent found: no agent pod runs in namespace gpu-turnstile-node "
+                "(--agent-namespace sets another). "
+                "The simulator has none: its agents are not pods."
             ),
         ),
         ("--policy spread nodes", "NODE/CARD"),
@@ -169,21 +169,23 @@ def test_pods_show_what_agents_measure_of_them(
 ) -> None:
     monkeypatch.setattr(commands, "read_usages", lambda *_args, **_kwargs: (USE,))
     assert "12 cores, 0.0 GiB" in Result(["pods"], capsys).out
-    assert "USES" not in Result(["pods", "--no-use"], capsys).out
+    assert "USED" not in Result(["pods", "--no-use"], capsys).out
 
 
 def test_the_last_day_is_asked_of_prometheus(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "for the last day, --prometheus URL (or GPU_TURNSTILE_P" in Result(["top"], capsys).out
+    assert (
+        "For the last day, set --prometheus URL (or GPU_TURNSTILE_P" in Result(["top"], capsys).out
+    )
     with prometheus() as server:
         monkeypatch.setenv("GPU_TURNSTILE_PROMETHEUS", server.url)
         assert Result(["top"], capsys).out.splitlines()[2:7] == [
             "Last day (12.0 hours observed)",
-            "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE PART",
-            "team/a     2.00               0.30               30%",
-            "team/b     0.10               unknown            unknown",
-            "team/odd   unknown            unknown            unknown",
+            "POD        CARD HOURS HELD   CARD HOURS IDLE   IDLE %",
+            "team/a     2.00              0.30              30%",
+            "team/b     0.10              unknown           unknown",
+            "team/odd   unknown           unknown           unknown",
         ]
         assert "team/a" not in Result(["top", "-n", "other"], capsys).out
     away = json.loads(Result(["top", "-o", "json"], capsys).out)["lastDay"]
@@ -241,7 +243,7 @@ _HEADERS = ["--no-headers\tPrint rows only, for scripts; what is unknown goes to
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["ex"], ["explain\tExplain why a pod waits, or where it runs.", ":4"]),
+        (["ex"], ["explain\tExplain why a pod is pending, or its cards.", ":4"]),
         (["explain", "b"], ["big", "bound", ":4"]),
         (["nodes", "n"], ["n1", "n2", "n3", ":4"]),
         (["pods", "-n", "kube-s"], ["kube-system", ":4"]),

@@ -205,7 +205,7 @@ def test_it_can_be_used_by_keyboard(page: Page, driver: WebDriver) -> None:
     eventually(lambda: ask(driver, "return document.activeElement.id") == "main", "skipped")
     ActionChains(driver).send_keys(Keys.TAB).perform()
     assert ask(driver, focus)[1]
-    assert ask(driver, "return document.activeElement.closest('section').ariaLabel") == "Wrong"
+    assert ask(driver, "return document.activeElement.closest('section').ariaLabel") == "Problems"
     ActionChains(driver).send_keys("/").perform()
     assert ask(driver, focus) == ["search", True]
 
@@ -326,7 +326,7 @@ def test_names_and_uuids_can_be_copied(page: Page, driver: WebDriver) -> None:
         )
     assert told == [
         ("Copy name", "vision/train-resnet-0"),
-        ("Copy as kubectl gpu", "kubectl gpu explain -n vision train-resnet-0"),
+        ("Copy kubectl command", "kubectl gpu explain -n vision train-resnet-0"),
         ("Copy UUID", "GPU-a100-1-0"),
     ]
 
@@ -366,7 +366,7 @@ def test_it_says_that_it_is_stale_and_its_age_goes_on_counting(
     api: ApiServer, tmp_path: Path, driver: WebDriver, who: str
 ) -> None:
     state = "const it = document.getElementById('live'); return [it.dataset.state, it.textContent]"
-    age = "return Number(/, ([0-9]+) s ago/.exec(document.getElementById('age').textContent)[1])"
+    age = "return Number(/\\(([0-9]+)s ago/.exec(document.getElementById('age').textContent)[1])"
     with serving(api.url, tmp_path) as own:
         show(driver, own.url)
         if who == "the API server":

@@ -129,7 +129,7 @@ def test_a_page_says_within_15_seconds_that_the_api_server_is_not_heard(
         why = "the API server is unreachable (no response in time)"
         assert page.ask("/readyz")[1].endswith(f"Z: {why}\n")
         text = page.ask("/")[1]
-        assert f'data-state="stale">Stale: {why}</span> <span id="age">as of 20' in text
+        assert f'data-state="stale">Stale: {why}</span> <span id="age">data from 20' in text
         assert "a100-1" in text  # what was known then
         assert "gpu_turnstile_view_in_step 0.0" in page.ask("/metrics")[1]
         assert f'data-stale="{why}"' in page.ask("/rows?since=0")[1]
@@ -155,9 +155,9 @@ def test_rights_that_are_taken_away_leave_nothing_known(api: ApiServer, tmp_path
         text = page.ask("/")[1]
         assert "finetune-70b" not in text
         assert "Pending, failing or refused pods: unknown" in text
-        assert "Nodes, cards, what is free: <b>unknown</b>" in text
-        assert "Unknown: nodes may not be read." in text
-        assert "No node of this cluster has GPUs" not in text
+        assert "Nodes, cards and free amounts: <b>unknown</b>" in text
+        assert "Unknown: no permission to read nodes." in text
+        assert "No node has GPUs" not in text
         assert "Missing permission: list nodes" in text
         assert "kubectl create clusterrole gpu-viewer" in text
 

@@ -122,7 +122,7 @@ def test_a_page_says_how_to_ask_its_cluster_and_ends_when_a_program_of_it_ends()
         assert page.stdout
         command, cards = "", 0
         for line in page.stdout:
-            cards += bool(re.match("node-[1-4] +4x Simulated A30 +ok", line))
+            cards += bool(re.match("node-[1-4] +4x Simulated A30 +Available", line))
             found = re.fullmatch(r"In another terminal: (KUBECONFIG=.* explain .*)\n", line)
             if found:
                 command = found[1]

@@ -98,7 +98,7 @@ def test_shares_and_whole_cards_in_one_pod_are_named_rightly_or_refused_in_clear
             reasons = [each.reason for each in node.diary.refusals]
             if said_to(node, "uid-p"):
                 assert len(reasons) == 1
-                assert reasons[0].startswith(excuses) or " are whole cards, but " in reasons[0]
+                assert reasons[0].startswith(excuses) or " must be whole cards, but " in reasons[0]
                 assert reasons[0] in said_to(node, "uid-p")
             else:
                 served += 1

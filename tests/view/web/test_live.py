@@ -69,7 +69,7 @@ def live(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Live]:
         namespace=connection.namespace,
         patience=0.05,
     )
-    assert live.not_ready() == "not in step yet: nodes and pods are being listed"
+    assert live.not_ready() == "not ready yet: nodes and pods are being listed"
     yield live
     live.stop()
     assert live.not_ready() == "shutting down"

@@ -75,7 +75,7 @@
     | replace "@kubeletDir@" $values.kubeletDir | replace "@containerdDir@" $values.containerdDir }}
 {{- end -}}
 
-{{/* An image: parts that .given lacks come from .instead; the last default of the tag is .tag. */}}
+{{/* An image: an empty part of .given is taken from .instead, an empty tag from .tag. */}}
 {{- define "gpu-turnstile.image" -}}
 {{- $named := .instead -}}
 {{- if or .given.tag .given.digest -}}{{- $named = .given -}}{{- end -}}

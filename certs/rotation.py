@@ -296,8 +296,8 @@ def _refuse_injected(observed: ObservedObjects) -> None:
     for configuration in observed.configurations:
         if configuration.injector:
             raise Foreign(
-                f"{configuration}: annotation {configuration.injector} makes cert-manager write its "
-                "caBundle: remove the annotation, or let only cert-manager renew certificates"
+                f"{configuration}: annotation {configuration.injector} makes cert-manager write "
+                "its caBundle: remove the annotation, or let only cert-manager renew certificates"
             )
 
 

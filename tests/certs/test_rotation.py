@@ -492,7 +492,7 @@ def test_a_bundle_that_cert_manager_writes_is_refused_before_anything_is_written
     with pytest.raises(Foreign) as caught:
         world.run()
     assert str(caught.value) == (
-        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} gives its "
+        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} makes cert-manager write "
         "caBundle to cert-manager: remove the annotation, or leave rotation to cert-manager"
     )
     assert world.api.writes == []

@@ -492,8 +492,8 @@ def test_a_bundle_that_cert_manager_writes_is_refused_before_anything_is_written
     with pytest.raises(Foreign) as caught:
         world.run()
     assert str(caught.value) == (
-        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} makes cert-manager write "
-        "caBundle to cert-manager: remove the annotation, or leave rotation to cert-manager"
+        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} makes cert-manager "
+        "write its caBundle: remove the annotation, or let only cert-manager renew certificates"
     )
     assert world.api.writes == []
 

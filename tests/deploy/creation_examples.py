@@ -232,7 +232,9 @@ BINDINGS = [
     Bound("a stamped one", SCHEDULER, _BY_WEBHOOK),
     Bound("anybody's, stamped", SOMEBODY, _BY_WEBHOOK),
     Bound("a scheduler brings its choice", SCHEDULER, _BY_WEBHOOK | _CHOICE),
-    Bound("somebody else brings one", SOMEBODY, _BY_WEBHOOK | _CHOICE, "only a scheduler's Binding"),
+    Bound(
+        "somebody else brings one", SOMEBODY, _BY_WEBHOOK | _CHOICE, "only a scheduler's Binding"
+    ),
     Bound(
         "another node than it names",
         SCHEDULER,

@@ -84,8 +84,18 @@ def test_the_agent_may_write_its_record_and_nothing_else(
     for pod, verb, changed, why in (
         ("waiting", "annotate", record, "the agent may change only pods of its own node"),
         ("own", "annotate", "e2e/other=1", "the agent may change only the annotations"),
-        ("own", "annotate", f"{ground.names.bind_order}=1", "the agent may change only the annotations"),
-        ("own", "label", "e2e/other=1", "the agent may change only annotations in a pod's metadata"),
+        (
+            "own",
+            "annotate",
+            f"{ground.names.bind_order}=1",
+            "the agent may change only the annotations",
+        ),
+        (
+            "own",
+            "label",
+            "e2e/other=1",
+            "the agent may change only annotations in a pod's metadata",
+        ),
     ):
         with pytest.raises(KubectlError, match=why):
             _try(agent, ground, verb, "pod", pod, changed)

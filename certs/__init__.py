@@ -1,14 +1,13 @@
-"""The webhook's own certificates: made, kept, handed to the API server, renewed.
+"""Issues, stores and renews the webhook's certificates, and writes the ``caBundle`` of webhooks.
 
-Here belong: what a certificate authority and a serving certificate must say
-(:mod:`certs.issue`, pure but for the key generator of the cryptography library, and
-:mod:`certs.reading`), the names they are for (:mod:`certs.names`), a directory they are kept
+Here belong: the certificates of authority and webhook, made by :mod:`certs.issue` (pure except for
+the key generator of the cryptography library) and read by :mod:`certs.reading`; the names in them
+(:mod:`certs.names`); Secrets and webhook configurations (:mod:`certs.objects`); and the phases of a
+rotation (:mod:`certs.rotation`).
 
-read at one moment (:mod:`certs.observing`), and the phases (:mod:`certs.rotation`).
+Only :mod:`certs.store` (a directory), :mod:`certs.cluster` (the API server) and
+:mod:`certs.replicas` (the webhooks) have I/O.
 
-I/O is in :mod:`certs.store`, :mod:`certs.cluster` (the API server) and :mod:`certs.replicas`
-(the webhooks) only.
-
-Banned: imports from the rest of the project but ``common``. It must run alone, in a pod of its own,
-under an account that may touch two Secrets, the ``caBundle`` of its webhooks and nothing else.
+Banned: imports from the rest of the project except ``common``. It must run alone, in its own pod,
+with an account that may write two Secrets, the ``caBundle`` of its webhooks and nothing else.
 """

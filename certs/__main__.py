@@ -29,12 +29,12 @@ _log = logging.getLogger(__name__)
 _PREFIX = "GPU_TURNSTILE_CERTS"
 _flag = partial(flag, _PREFIX)
 _LONGEST_WAIT = timedelta(minutes=30)
-"""Where --wait leaves the rest to the next run."""
+"""Longest time that --wait takes; the next run continues."""
 
 
 @click.group(no_args_is_help=False, context_settings={"show_default": True})
 def cli() -> None:
-    """Make and keep the certificates of the gpu-turnstile webhook."""
+    """Issue and renew the certificates of the gpu-turnstile webhook."""
 
 
 @cli.command("issue")
@@ -42,7 +42,7 @@ def cli() -> None:
     "out",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="Directory for ca.crt, ca.key, tls.crt and tls.key; made if missing.",
+    help="Directory for ca.crt, ca.key, tls.crt and tls.key; created if missing.",
 )
 @_flag(
     "dns",
@@ -60,17 +60,17 @@ def cli() -> None:
     "days",
     type=int,
     default=365,
-    help="How long the certificates are valid.",
+    help="Days for which the certificates are valid.",
 )
 @_flag(
     "force",
     is_flag=True,
-    help="Replace files that are there.",
+    help="Replace existing files.",
 )
 def issue_command(
     *, out: Path, dns: tuple[str, ...], ip: tuple[str, ...], days: int, force: bool
 ) -> None:
-    """Make a certificate authority and a serving certificate under it."""
+    """Issue a certificate authority and a serving certificate signed by it."""
     issued = issue(parse_subject(dns, ip, days), now=datetime.now(UTC))
     store.write(out, issued, force=force)
     click.echo(f"{out}: ca.crt ca.key tls.crt tls.key, valid until {issued.not_after:%Y-%m-%d}")
@@ -82,39 +82,39 @@ def issue_command(
     "directory",
     type=click.Path(path_type=Path),
     required=True,
-    help="Directory that holds ca.crt.",
+    help="Directory with ca.crt.",
 )
 def bundle_command(directory: Path) -> None:
     """Print ca.crt as the caBundle of a webhook configuration: base64, one line."""
     path = directory / "ca.crt"
     pem = store.read(path)
     if not read_bundle(pem):
-        raise InvalidCertificate(f"{path}: holds no certificate of an authority")
+        raise InvalidCertificate(f"{path}: has no CA certificate")
     click.echo(base64.b64encode(pem))
 
 
-@cli.command("rotate", short_help="Keep and renew the webhook's certificates in a cluster.")
+@cli.command("rotate", short_help="Issue and renew the webhook's certificates in a cluster.")
 @options_of(Settings, _PREFIX)
-@_flag("wait", help="Stay until nothing is left to do.", is_flag=True)
+@_flag("wait", help="Wait until nothing is left to do.", is_flag=True)
 @_flag(
     "every",
-    help="Seconds after which to look again, for ever; with --wait.",
+    help="Seconds between two runs, without an end; needs --wait.",
     type=click.IntRange(1, LONGEST_SECONDS),
 )
 def rotate_command(*, wait: bool, every: int | None, **given: Any) -> None:
-    """Keep the Secrets of the webhook and the caBundle of its configurations.
+    """Maintain the Secrets of the webhook and the caBundle of its configurations.
 
-    Makes what is missing, renews what has spent two thirds of its life, and changes one
-    thing after the other so that every API server accepts every webhook at any time. Ends
-    where time has to pass: the next run goes on from there. Safe to run at any time, twice
-    at once, and after a run that was killed. Every step is a line of JSON on standard error.
-    With --every it goes on until SIGTERM or an error, and repairs what is deleted meanwhile.
+    Creates what is missing, and renews a certificate after two thirds of its validity. The
+    steps have an order in which every API server accepts every webhook at any time. Ends if it
+    would have to wait; the next run continues. Safe to run at any time, twice at once, and
+    after a run that was killed. Every step is a line of JSON on standard error. With --every
+    it repeats until SIGTERM or an error, and restores objects that were deleted.
     """
     settings = Settings(**given)
     if every is not None:
         if not wait:
             raise InvalidField("every", every, "needs --wait")
-        # The first process of a container is not ended by a signal that it does not handle.
+        # The kernel ignores a signal without a handler in the first process of a container.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     configure()
     env = Environment(_now, _sleep, _unless_repeated())
@@ -130,16 +130,16 @@ def rotate_command(*, wait: bool, every: int | None, **given: Any) -> None:
         raise click.exceptions.Exit(1) from error
 
 
-@cli.command("status", short_help="Show them, and what is done next; changes nothing.")
+@cli.command("status", short_help="Show the certificates and the next step; changes nothing.")
 @options_of(Settings, _PREFIX)
 def status_command(**given: Any) -> None:
-    """Show what is there, when it is renewed and what is done next; changes nothing."""
+    """Show the certificates, when they are renewed, and the next step; changes nothing."""
     settings = Settings(**given)
     click.echo(as_table(RotationApi(settings).observe(), settings, _now()))
 
 
 def _unless_repeated() -> Callable[..., None]:
-    """Return a log that leaves out a line that is the same as the one before."""
+    """Return a log that omits a line if it equals the one before."""
     before: object = None
 
     def log(message: str, /, **fields: object) -> None:

@@ -1,8 +1,8 @@
-"""The API server, as a rotation uses it: a few objects, over :mod:`common.apiserver`.
+"""The requests of a rotation to the API server, by :mod:`common.apiserver`.
 
-Every request is made once, within its timeouts. One that may succeed later, and one whose answer
-is lost although it may have been done, is a :class:`certs.errors.Conflict`: whoever makes it looks
-at all objects again, after a pause.
+Every request is made once, within its timeouts. If it may succeed later, or its response is lost
+although it may have been carried out, it raises :class:`certs.errors.Conflict`: the caller then
+reads all objects again, after a pause.
 """
 
 import json
@@ -32,15 +32,15 @@ from common.errors import Unavailable
 _TIMEOUTS = (5.0, 15.0)
 _SKEW = timedelta(minutes=5)
 _AGAIN = (("POST", 409), ("PUT", 409), ("PUT", 404), ("PATCH", 409), ("PATCH", 404), ("PATCH", 422))
-"""Refusals of what has changed, or gone; of a patch 422, before versions are compared."""
+"""Rejections because an object has changed or was deleted. 422: a patch that no longer applies."""
 
 
 class RotationApi:
-    """The objects of one rotation.
+    """Reads and writes the objects of one rotation.
 
     Args:
-        settings: which objects, and how the API server is reached.
-        now: gives the present.
+        settings: names of the objects, and the kubeconfig.
+        now: returns the present time.
 
     Raises:
         ClusterError: the credentials cannot be used.
@@ -58,14 +58,14 @@ class RotationApi:
             raise ClusterError(f"{error}{hint}") from error
 
     def observe(self) -> ObservedObjects:
-        """Read everything.
+        """Read all objects.
 
-        What is written to an object is refused if it has changed since it was read, and what is
-        read after it is newer. So what is written last, trust, is read first.
+        A write is rejected if its object has changed since it was read, and objects that are read
+        later are newer. So the objects that are written last, those with trust, are read first.
 
         Raises:
-            ClusterError: the API server refuses.
-            Conflict: it does not answer.
+            ClusterError: the API server rejects a request.
+            Conflict: it does not respond.
         """
         wanted = self.settings.configurations
         found = [(kind, name, self.request("GET", _path(kind, name))) for kind, name in wanted]
@@ -85,8 +85,8 @@ class RotationApi:
         """Create a Secret, or replace the one that was read.
 
         Raises:
-            Conflict: it is there, or has changed since it was read.
-            ClusterError: it is refused.
+            Conflict: it exists already, or has changed since it was read.
+            ClusterError: the API server rejects it.
         """
         metadata = obj["metadata"]
         if "resourceVersion" in metadata:
@@ -97,20 +97,20 @@ class RotationApi:
     def write_bundle(
         self, found: Configuration, trusted: tuple[Certificate, ...], now: datetime
     ) -> None:
-        """Give all webhooks of a configuration the same ``caBundle``.
+        """Set the same ``caBundle`` for all webhooks of a configuration.
 
         Raises:
             Conflict: it has changed since it was read.
-            ClusterError: it is refused.
+            ClusterError: the API server rejects it.
         """
         self.request("PATCH", _path(found.kind, found.name), bundle_patch(found, trusted, now))
 
     def request(self, method: str, path: str, body: Json | list[Json] | None = None) -> Json | None:
-        """Make a request, and return the object of the answer; ``None`` for one that is not there.
+        """Make a request and return the object in the response; ``None`` if it does not exist.
 
         Raises:
-            Conflict: the object has changed, or nobody answered.
-            ClusterError: it is refused, or the answer is no object or by another clock.
+            Conflict: the object has changed, or the API server does not respond.
+            ClusterError: the request is rejected, the response is not an object, or clocks differ.
         """
         try:
             response = self._rest.request(method, path, timeout=_TIMEOUTS, body=body)
@@ -131,7 +131,11 @@ class RotationApi:
         return object_path("secrets", self.settings.namespace, name)
 
     def _compare_clocks(self, date: str | None) -> None:
-        """Refuse to date anything by a clock that API servers do not agree with."""
+        """Raise an error if our clock and the API server's differ too much.
+
+        Raises:
+            ClusterError: they do.
+        """
         try:
             theirs = parsedate_to_datetime(date or "")
         except ValueError:
@@ -139,19 +143,19 @@ class RotationApi:
         ours = self._now()
         if abs(ours - theirs) > _SKEW:
             raise ClusterError(
-                f"the clock here says {ours:%Y-%m-%d %H:%M:%S} UTC and the API server's says "
+                f"the clock here shows {ours:%Y-%m-%d %H:%M:%S} UTC and the API server's shows "
                 f"{theirs:%Y-%m-%d %H:%M:%S} UTC: certificates need clocks that agree"
             )
 
 
 def _decode(content: bytes, what: str) -> Json:
-    """Read an object; nothing of what is none is told: it may be half of a Secret."""
+    """Read an object. An error does not quote the content: it may be a part of a Secret."""
     try:
         decoded: Any = json.loads(content)
     except ValueError:
         decoded = None
     if not isinstance(decoded, dict):
-        raise ClusterError(f"{what}: the API server answered with something that is no object")
+        raise ClusterError(f"{what}: the response of the API server is not an object")
     return decoded
 
 

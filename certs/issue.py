@@ -1,8 +1,7 @@
-"""Certificates made: an authority, and serving certificates it signs.
+"""Makes an authority, and serving certificates signed by it.
 
-With :mod:`certs.reading` the only module that knows the cryptography library.
-Everything goes in and comes out as PEM bytes or our own dataclasses, so that a store
-never needs the library.
+Only this module and :mod:`certs.reading` import the cryptography library. Their arguments and
+results are PEM bytes or our own dataclasses, so that a store does not need the library.
 """
 
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class KeyPair:
 
     Attributes:
         certificate: PEM.
-        key: PEM, PKCS #8, not encrypted; kept out of ``repr`` and so out of logs.
+        key: PEM, PKCS #8, not encrypted; not in ``repr``, and so not in logs.
     """
 
     certificate: bytes
@@ -42,12 +41,12 @@ class KeyPair:
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """The certificates of one issue.
+    """The result of :func:`issue`.
 
     Attributes:
-        authority: the CA; its certificate is what the API server must trust.
-        serving: what the webhook presents.
-        not_after: when both end.
+        authority: the CA; the API server must trust its certificate.
+        serving: the webhook's certificate.
+        not_after: when both expire.
     """
 
     authority: KeyPair
@@ -56,27 +55,27 @@ class Issued:
 
 
 def issue(subject: CertificateSubject, *, now: datetime) -> Issued:
-    """Make a new authority and a serving certificate under it.
+    """Make a new authority and a serving certificate signed by it.
 
-    Both end together: the authority signs nothing else, and a longer life would
-    only be a longer time to lose its key in.
+    Both expire together. The authority signs nothing else, so a longer validity would only give
+    more time to steal its key.
 
     Args:
-        subject: whom the serving certificate names.
-        now: the present, with a time zone.
+        subject: the names in the serving certificate, and its validity.
+        now: the present time, with a time zone.
     """
     authority = make_authority(now=now, days=subject.days)
     serving = sign_serving(authority, subject, now=now)
-    return Issued(authority, serving, _life(now, subject.days)[1])
+    return Issued(authority, serving, _validity(now, subject.days)[1])
 
 
 def make_authority(*, now: datetime, days: int) -> KeyPair:
-    """Make a self-signed authority that may sign serving certificates and nothing below them."""
+    """Make a self-signed authority that may sign serving certificates, but no further CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
-    # The number in the name keeps two authorities apart while a rotation trusts both.
+    # The number in the name distinguishes two authorities while a rotation trusts both.
     name = _name(f"gpu-turnstile webhook CA {serial % 2**32:08x}")
-    start, end = _life(now, days)
+    start, end = _validity(now, days)
     builder = (
         x509.CertificateBuilder(name, name, key.public_key(), serial)
         .not_valid_before(start)
@@ -88,17 +87,17 @@ def make_authority(*, now: datetime, days: int) -> KeyPair:
 
 
 def sign_serving(authority: KeyPair, subject: CertificateSubject, *, now: datetime) -> KeyPair:
-    """Make a serving certificate under an authority; it ends with the authority at the latest.
+    """Make a serving certificate; it expires no later than its authority.
 
     Args:
-        authority: a pair of ours, or one that :func:`certs.reading.read_pair` has read.
-        subject: whom it names, and for how long.
-        now: the present.
+        authority: signs it: a pair made here, or one that :func:`certs.reading.read_pair` accepts.
+        subject: the names in it, and its validity.
+        now: the present time.
     """
     issuer = x509.load_pem_x509_certificate(authority.certificate)
     issuer_key = serialization.load_pem_private_key(authority.key, password=None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)  # noqa: S101 - as read_pair has it
-    start, end = _life(now, subject.days)
+    start, end = _validity(now, subject.days)
     key = ec.generate_private_key(ec.SECP256R1())
     names = [
         *(x509.DNSName(each) for each in subject.dns),
@@ -117,7 +116,7 @@ def sign_serving(authority: KeyPair, subject: CertificateSubject, *, now: dateti
     return _sign(builder, key, issuer_key)
 
 
-def _life(now: datetime, days: int) -> tuple[datetime, datetime]:
+def _validity(now: datetime, days: int) -> tuple[datetime, datetime]:
     present = now.replace(microsecond=0)  # X.509 counts whole seconds
     return present - SKEW, present + timedelta(days=days)
 
@@ -135,7 +134,7 @@ def _sign(
     key: ec.EllipticCurvePrivateKey,
     issuer_key: ec.EllipticCurvePrivateKey,
 ) -> KeyPair:
-    """Sign a certificate for the public half of *key*, by the key of its issuer."""
+    """Sign a certificate for the public key of *key* with its issuer's key."""
     identifiers = (
         x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
         x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),

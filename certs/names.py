@@ -17,7 +17,7 @@ _RULE = (
     "joined by dots"
 )
 LONGEST_DAYS = 3650
-"""Ten years: longer is a forgotten certificate, not a plan."""
+"""Ten years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def parse_subject(dns: Iterable[str], ips: Iterable[str], days: int) -> Certific
 
 
 def parse_dns_name(text: str) -> str:
-    """Read a host name as RFC 1123 has it, or a wildcard for its leftmost label.
+    """Read a host name (RFC 1123), which may have a wildcard as its leftmost label.
 
     Raises:
         InvalidField: the name could never match a host.
@@ -75,7 +75,7 @@ def parse_ip(text: str) -> Address:
     """Read an IPv4 or IPv6 address.
 
     Raises:
-        InvalidField: it is not an address, or has an interface, which no certificate can hold.
+        InvalidField: it is not an address, or has an interface, which a certificate cannot have.
     """
     try:
         address = ipaddress.ip_address(text)

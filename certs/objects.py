@@ -1,7 +1,7 @@
-"""Secrets and webhook configurations: from their JSON, and back into it. Pure.
+"""Secrets and webhook configurations: parsed from JSON and written to JSON. Pure.
 
-A Secret is ours when it has our label. A stamp is a time in an annotation, written
-together with what it dates, so that one write can never come without the other.
+A Secret is ours if it has our label. A stamp is a time in an annotation. It is written in the
+same request as the content that it dates, so it always matches that content.
 """
 
 import base64
@@ -26,7 +26,7 @@ INJECTORS = (
     "cert-manager.io/inject-ca-from-secret",
     "cert-manager.io/inject-apiserver-ca",
 )
-"""Annotations by which cert-manager is told to write a ``caBundle``."""
+"""Annotations that make cert-manager write a ``caBundle``."""
 
 
 class Purpose(Enum):
@@ -57,14 +57,14 @@ class Secret:
     """The content of a Secret.
 
     Attributes:
-        name: its own.
-        origin: whose it is.
-        pair: certificate and key; ``None`` when they cannot be used.
-        certificate: what the certificate of the pair says; ``None`` with it.
+        name: its name.
+        origin: its owner.
+        pair: certificate and key; ``None`` if they cannot be used.
+        certificate: the content of the pair's certificate; ``None`` without a pair.
         problem: why there is no pair.
         trusted: the authorities in ``ca.crt`` of the Secret that the webhook mounts.
-        since: when its certificate was written; ``None`` when that is not known.
-        obj: the Secret as it was read, with its key; empty when it is not there.
+        since: when its certificate was written; ``None`` if unknown.
+        obj: the Secret as it was read, with its key; empty if it does not exist.
     """
 
     name: str
@@ -83,12 +83,12 @@ class Configuration:
 
     Attributes:
         kind: mutating or validating.
-        name: its own.
+        name: its name.
         version: its resourceVersion.
         bundles: for each of its webhooks the authorities in ``caBundle``.
-        changed: when we changed them last; ``None`` when that is not known.
+        changed: when we changed them last; ``None`` if unknown.
         annotated: whether it has annotations at all.
-        injector: the annotation by which somebody else writes ``caBundle``; empty if none.
+        injector: the annotation that makes cert-manager write ``caBundle``; empty without one.
     """
 
     kind: WebhookKind
@@ -110,8 +110,8 @@ class ObservedObjects:
     Attributes:
         authority: the Secret of the authority.
         serving: the Secret that the webhook mounts.
-        configurations: those that are there.
-        missing: those that should be there and are not.
+        configurations: the webhook configurations that exist.
+        missing: kind and name of those that are missing.
     """
 
     authority: Secret
@@ -121,11 +121,11 @@ class ObservedObjects:
 
 
 Served: TypeAlias = Mapping[str, Certificate | None]
-"""What is served at each address; ``None`` where nobody answers."""
+"""The certificate that each address serves; ``None`` if it does not respond."""
 
 
 def parse_secret(name: str, purpose: Purpose, obj: Json | None) -> Secret:
-    """Read a Secret; ``None`` is one that is not there."""
+    """Read a Secret; *obj* is ``None`` if it does not exist."""
     if obj is None:
         return Secret(name, Origin.ABSENT, problem="is not there")
     metadata, data = obj.get("metadata") or {}, obj.get("data") or {}
@@ -141,7 +141,7 @@ def parse_secret(name: str, purpose: Purpose, obj: Json | None) -> Secret:
 
 
 def _read_pair(purpose: Purpose, data: Json) -> tuple[KeyPair | None, Certificate | None, str]:
-    """Return a pair that can be used and its certificate, or why there is none."""
+    """Return a usable pair and its certificate, or why there is none."""
     _, certificate_key, key_key = purpose.value
     try:
         pair = KeyPair(_decode(data.get(certificate_key)), _decode(data.get(key_key)))
@@ -173,7 +173,7 @@ def parse_configuration(kind: WebhookKind, name: str, obj: Json) -> Configuratio
 
 
 def new_secret(name: str, purpose: Purpose, *, namespace: str, component: str = "certs") -> Json:
-    """Make a Secret that holds nothing yet, with the labels by which *component* is deleted."""
+    """Make an empty Secret, with the labels by which *component* is deleted."""
     labels = {"app.kubernetes.io/part-of": "gpu-turnstile"}
     return {
         "apiVersion": "v1",
@@ -188,12 +188,12 @@ def new_secret(name: str, purpose: Purpose, *, namespace: str, component: str = 
 
 
 def changed(obj: Json, data: Mapping[str, bytes], *, since: datetime | None = None) -> Json:
-    """Copy a Secret, with our label and other data; whatever else it has is kept.
+    """Copy a Secret with new data and our label; everything else stays.
 
     Args:
         obj: the Secret.
-        data: what is replaced.
-        since: dates the certificate; ``None`` keeps the date it has.
+        data: the keys to replace.
+        since: when its certificate was written; ``None`` keeps the stamp.
     """
     metadata = obj["metadata"]
     labels = {**(metadata.get("labels") or {}), LABEL: LABEL_VALUE}
@@ -208,9 +208,9 @@ def changed(obj: Json, data: Mapping[str, bytes], *, since: datetime | None = No
 def bundle_patch(
     configuration: Configuration, trusted: Iterable[Certificate], now: datetime
 ) -> list[Json]:
-    """Make the JSON patch that gives all webhooks of a configuration the same ``caBundle``.
+    """Make the JSON patch that sets the same ``caBundle`` for all webhooks of a configuration.
 
-    It names the version it is for: a configuration that has changed since refuses it.
+    It has the configuration's version, so the API server rejects it after any other change.
     """
     bundle = _encode(write_bundle(trusted))
     stamp = write_stamp(now)
@@ -230,9 +230,9 @@ def bundle_patch(
 
 
 def write_stamp(moment: datetime) -> str:
-    """Write a time as annotations carry it: RFC 3339 in UTC, whole seconds.
+    """Write a time for an annotation: RFC 3339 in UTC, whole seconds.
 
-    It is rounded up: who waits from then on must not wait a moment too short.
+    It is rounded up, so that no wait from this time is too short.
     """
     if moment.microsecond:
         moment = moment.replace(microsecond=0) + timedelta(seconds=1)
@@ -240,7 +240,7 @@ def write_stamp(moment: datetime) -> str:
 
 
 def _decode(text: object) -> bytes:
-    """Read base64; what is none holds nothing."""
+    """Decode base64; empty if it is invalid."""
     try:
         return base64.b64decode(str(text or ""), validate=True)
     except ValueError:
@@ -252,7 +252,7 @@ def _encode(content: bytes) -> str:
 
 
 def _stamp(metadata: Json, annotation: str) -> datetime | None:
-    """Read a time; what is none was not written by us, and dates nothing."""
+    """Read a stamp; ``None`` if it is not a time with a time zone, as we write it."""
     try:
         moment = datetime.fromisoformat(str((metadata.get("annotations") or {}).get(annotation)))
     except ValueError:

@@ -1,7 +1,4 @@
-"""Certificates read: what a certificate says, and which key and authority belong to it.
-
-The reading half of what this package knows of the cryptography library; pure.
-"""
+"""Reads certificates, and checks their keys and authorities. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -25,10 +22,10 @@ class Certificate:
     """The content of a certificate.
 
     Attributes:
-        fingerprint: SHA-256 in hexadecimal digits; equal for equal certificates only.
-        not_before: when it starts.
-        not_after: when it ends.
-        names: DNS names and addresses it is for; none for an authority.
+        fingerprint: SHA-256 in hexadecimal digits; equal only for equal certificates.
+        not_before: start of its validity.
+        not_after: end of its validity.
+        names: DNS names and addresses in it; empty for an authority.
         is_authority: whether it may sign others.
         pem: the certificate itself.
     """
@@ -45,11 +42,11 @@ class Certificate:
 
     @property
     def renew_at(self) -> datetime:
-        """When two thirds of its life are over."""
+        """The time when two thirds of its validity are over."""
         return self.not_before + (self.not_after - self.not_before) * 2 / 3
 
     def is_valid_at(self, moment: datetime) -> bool:
-        """Return whether it has started, and not ended."""
+        """Return whether it is valid at this time."""
         return self.not_before <= moment <= self.not_after
 
 
@@ -66,7 +63,7 @@ def read_certificate(pem: bytes) -> Certificate:
 
 
 def read_bundle(pem: bytes) -> tuple[Certificate, ...]:
-    """Read the authorities in *pem*, without doubles; whatever else it holds trusts nobody."""
+    """Read the authorities in *pem*, without duplicates; other content is ignored."""
     found: dict[str, Certificate] = {}
     for block in _BLOCK.findall(pem):
         try:
@@ -79,12 +76,12 @@ def read_bundle(pem: bytes) -> tuple[Certificate, ...]:
 
 
 def write_bundle(certificates: Iterable[Certificate]) -> bytes:
-    """Write certificates one below the other, as clients read what they trust."""
+    """Join certificates to a PEM bundle."""
     return b"".join(each.pem for each in certificates)
 
 
 def read_pair(pair: KeyPair) -> Certificate:
-    """Read the certificate of a pair that belongs together.
+    """Check that certificate and key belong together, and read the certificate.
 
     Raises:
         InvalidCertificate: certificate or key cannot be used, or they do not belong together.

@@ -3,7 +3,7 @@
 The phases are in an order that is safe at every point:
 
 1. store a new authority, which is not used yet (:class:`StoreAuthority`);
-2. let every webhook configuration trust it beside the earlier ones, and also ``ca.crt`` in the
+2. add it to the earlier ones in the ``caBundle`` of every webhook, and in ``ca.crt`` of the
    webhook's Secret (:class:`WriteCaBundle`, :class:`WriteCaCrt`);
 3. wait until API servers have seen that (:class:`Wait`);
 4. store a serving certificate that it has signed (:class:`StoreServing`);
@@ -45,12 +45,12 @@ AHEAD = timedelta(minutes=5)
 """A stamp may be this much in the future, written by a clock that runs ahead."""
 
 ASK_AGAIN = timedelta(minutes=1)
-"""Webhooks that do not serve the new certificate yet are asked again after this time."""
+"""Time until webhooks that do not serve the new certificate yet are checked again."""
 
 _CONFLICTS = 20
 _CONFLICT_PAUSE_S = (0.1, 5.0)
-_LONGEST_NAP = timedelta(seconds=30)
-_MISSING_NAP = timedelta(seconds=5)
+_LONGEST_PAUSE = timedelta(seconds=30)
+_MISSING_PAUSE = timedelta(seconds=5)
 
 
 # --- the actions: one write, or one reason to do nothing ------------------------------------
@@ -58,14 +58,14 @@ _MISSING_NAP = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Put our label on a Secret that somebody else made."""
+    """Add our label to a Secret that lacks it."""
 
     secret: Secret
 
 
 @dataclass(frozen=True, slots=True)
 class StoreAuthority:
-    """Make an authority and store it."""
+    """Make an authority and write its Secret."""
 
     why: str
 
@@ -87,7 +87,7 @@ class WriteCaCrt:
 
 @dataclass(frozen=True, slots=True)
 class StoreServing:
-    """Make a serving certificate under the stored authority and store it."""
+    """Make a serving certificate, signed by the stored authority, and write its Secret."""
 
     trusted: tuple[Certificate, ...]
     why: str
@@ -95,12 +95,12 @@ class StoreServing:
 
 @dataclass(frozen=True, slots=True)
 class DateServing:
-    """Date the serving certificate, where its Secret does not tell since when it is there."""
+    """Write a stamp for the serving certificate, because its Secret has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Find out what the webhooks serve, and decide again."""
+    """Read the certificates that the webhooks serve, and decide again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ def event(action: Action) -> tuple[str, dict[str, object]]:
         case WriteCaCrt(trusted):
             message, fields = "ca.crt changed", {"trusts": _listed(trusted)}
         case Ask():
-            message = "webhooks are asked which certificate they serve"
+            message = "reading the certificates that webhooks serve"
         case Wait(until, why):
             message, fields = "next step later", {"until": write_stamp(until), "reason": why}
         case Done(renewal):
@@ -164,12 +164,12 @@ def decide(
 
     Args:
         observed: the objects.
-        settings: what is wanted.
-        now: the present.
-        served: what the webhooks serve; ``None`` when they were not asked.
+        settings: the settings of the rotation.
+        now: the present time.
+        served: the certificates that webhooks serve; ``None`` if they were not read.
 
     Raises:
-        Foreign: something belongs to somebody else.
+        Foreign: an object belongs to another owner.
     """
     _refuse_injected(observed)
     for secret in (observed.authority, observed.serving):
@@ -179,7 +179,7 @@ def decide(
     if authority is None:
         return StoreAuthority(observed.authority.problem)
     others = _others(observed, authority, now)
-    # What no client accepts anyway cannot be broken by being in a hurry.
+    # No client accepts the serving certificate: a fast change cannot make it worse.
     urgent = serving is None or not _is_accepted(serving, (authority, *others), now)
     in_use = serving is not None and is_issued_by(serving, authority)
     if spent := _spent(authority, now, may_be_renewed=in_use and not urgent):
@@ -195,13 +195,13 @@ def decide(
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """Phases 2 to 6: there is an authority that can be used.
+    """Phases 2 to 6, with a stored authority that can be used.
 
     Attributes:
         observed: the objects.
-        settings: what is wanted.
-        now: the present.
-        authority: the one that is stored.
+        settings: the settings of the rotation.
+        now: the present time.
+        authority: the stored authority.
         others: the other authorities that are trusted and not expired, in a fixed order.
     """
 
@@ -212,7 +212,7 @@ class _Phases:
     others: tuple[Certificate, ...]
 
     def trust(self) -> Step | None:
-        """Phase 2: trust the authority everywhere, and the one that signed what is served now."""
+        """Phase 2: trust the new authority everywhere, and the one of the current certificate."""
         serving = self.observed.serving.certificate
         needed = {self.authority.fingerprint}
         if serving is not None:
@@ -227,7 +227,7 @@ class _Phases:
         return None
 
     def switch(self, *, urgent: bool) -> Action | None:
-        """Phases 3 and 4: replace the serving certificate, once API servers accept a new one."""
+        """Phases 3 and 4: replace the serving certificate after API servers accept a new one."""
         why = self._renewal()
         if not why:
             return None
@@ -238,7 +238,7 @@ class _Phases:
         return StoreServing((self.authority, *self.others), why)
 
     def wait_for_webhooks(self, served: Served | None) -> Action | None:
-        """Phase 5: wait until no webhook serves what one of the other authorities signed."""
+        """Phase 5: wait until no webhook serves a certificate of the other authorities."""
         if not self.others:
             return None
         since = self.observed.serving.since
@@ -253,7 +253,7 @@ class _Phases:
         return Ask() if served is None else self._wait_for_late(served)
 
     def drop(self) -> Action:
-        """Phase 6: trust the authority alone."""
+        """Phase 6: trust only the stored authority."""
         only = (self.authority,)
         for each in self.observed.configurations:
             if any(bundle != only for bundle in each.bundles):
@@ -271,17 +271,17 @@ class _Phases:
         if not serving.is_valid_at(self.now):
             return f"{serving} is not valid"
         if serving.names != names:
-            return f"it is to be for {', '.join(sorted(names))}"
+            return f"it must be for {', '.join(sorted(names))}"
         if not is_issued_by(serving, self.authority):
             return f"{serving} is not signed by authority {self.authority}"
         if serving.renew_at <= self.now:
-            return f"two thirds of the life of {serving} are over"
+            return f"two thirds of the validity of {serving} are over"
         return ""
 
     def _wait_for_late(self, served: Served) -> Wait | None:
         again = self.now + ASK_AGAIN
         if not served:
-            return Wait(again, "no webhook was found to ask what it serves")
+            return Wait(again, "no webhook was found")
         late = [
             address
             for address, found in sorted(served.items())
@@ -296,15 +296,15 @@ def _refuse_injected(observed: ObservedObjects) -> None:
     for configuration in observed.configurations:
         if configuration.injector:
             raise Foreign(
-                f"{configuration}: annotation {configuration.injector} gives its caBundle to "
-                "cert-manager: remove the annotation, or leave rotation to cert-manager"
+                f"{configuration}: annotation {configuration.injector} makes cert-manager write "
+                "its caBundle: remove the annotation, or let only cert-manager renew certificates"
             )
 
 
 def _take_over(secret: Secret, *, force: bool) -> TakeOver:
     if not force:
         raise Foreign(
-            f"secret {secret.name}: was made by somebody else (it lacks our label {LABEL}): "
+            f"secret {secret.name}: belongs to another owner (it lacks our label {LABEL}): "
             "delete it, name another, or give --force to take it over"
         )
     return TakeOver(secret)
@@ -315,19 +315,19 @@ def _is_accepted(serving: Certificate, trusted: tuple[Certificate, ...], now: da
 
 
 def _spent(authority: Certificate, now: datetime, *, may_be_renewed: bool) -> str:
-    """Return why the authority is to be replaced; empty when it is not.
+    """Return why the authority must be replaced; empty if it need not.
 
-    One that is stored and not in use yet has to come into use first: else one that is
-    renewed faster than webhooks follow would never get there. The same holds while no client
-    accepts what is served: an authority that is trusted already helps soonest. That ends
-    where too little is left of its life to sign anything.
+    A stored authority must first have signed the serving certificate, else an authority that is
+    renewed faster than webhooks follow would never be used. Nor is it replaced while no client
+    accepts the serving certificate, because an authority that is already trusted helps fastest.
+    Both exceptions end when too little of its validity is left to sign a certificate.
     """
     if not authority.is_valid_at(now):
         return f"{authority} is not valid"
     if authority.renew_at <= now and may_be_renewed:
-        return f"two thirds of the life of {authority} are over"
+        return f"two thirds of the validity of {authority} are over"
     if authority.not_after - now < (authority.not_after - authority.not_before) / 6:
-        return f"five sixths of the life of {authority} are over"
+        return f"five sixths of the validity of {authority} are over"
     return ""
 
 
@@ -337,12 +337,12 @@ def _others(
     """Return the other authorities that are trusted and not expired, in a fixed order."""
     found = {each.fingerprint: each for each in _all_trusted(observed)}
     found.pop(authority.fingerprint, None)
-    alive = (each for each in found.values() if now <= each.not_after)
-    return tuple(sorted(alive, key=lambda each: (each.not_after, each.fingerprint), reverse=True))
+    valid = (each for each in found.values() if now <= each.not_after)
+    return tuple(sorted(valid, key=lambda each: (each.not_after, each.fingerprint), reverse=True))
 
 
 def _is_stamp(moment: datetime | None, now: datetime) -> bool:
-    """Return whether we can have written a stamp: ours are not from the future."""
+    """Return whether a stamp can be ours: it exists, and is not in the future."""
     return moment is not None and moment <= now + AHEAD
 
 
@@ -351,7 +351,7 @@ def _fingerprints(certificates: tuple[Certificate, ...]) -> set[str]:
 
 
 def _all_trusted(observed: ObservedObjects) -> Iterator[Certificate]:
-    """Yield every authority that is trusted anywhere, doubles included."""
+    """Yield every authority in any ``caBundle`` or in ``ca.crt``, with duplicates."""
     for configuration in observed.configurations:
         for bundle in configuration.bundles:
             yield from bundle
@@ -366,7 +366,7 @@ class Environment:
     """Clock, log and randomness of a run.
 
     Attributes:
-        clock: returns the present.
+        clock: returns the present time.
         sleep: waits for a duration.
         log: writes a line: a message, and fields by keyword.
         jitter: source of randomness for pauses, so that two runs do not collide again.
@@ -379,15 +379,15 @@ class Environment:
 
 
 def rotate(cluster: RotationApi, env: Environment, *, until: datetime | None = None) -> Wait | Done:
-    """Do everything that can be done now, and wait for the rest until *until*.
+    """Take all steps that are possible now, and wait for later ones, but not beyond *until*.
 
     Returns:
-        Why there is nothing to do now.
+        The reason why no step is possible now.
 
     Raises:
-        CertsError: the API server refuses, or what is there belongs to somebody else.
+        CertsError: the API server rejects a request, or an object belongs to another owner.
     """
-    conflicts, told = 0, ""
+    conflicts, logged = 0, ""
     while True:
         try:
             observed, action = _step(cluster, env)
@@ -395,24 +395,24 @@ def rotate(cluster: RotationApi, env: Environment, *, until: datetime | None = N
             conflicts += 1
             if conflicts == _CONFLICTS:
                 raise
-            env.log("looking again", reason=str(error))
-            pause = pause_after(conflicts, *_CONFLICT_PAUSE_S, jitter=env.jitter)
-            env.sleep(timedelta(seconds=pause))
+            env.log("reading again", reason=str(error))
+            seconds = pause_after(conflicts, *_CONFLICT_PAUSE_S, jitter=env.jitter)
+            env.sleep(timedelta(seconds=seconds))
             continue
         conflicts = 0
         if not isinstance(action, Wait | Done):
             _log_action(env, action)
             continue
-        nap, why = _nap(action, observed, env.clock())
-        if until is None or not nap or env.clock() + nap > until:
+        pause, why = _pause(action, observed, env.clock())
+        if until is None or not pause or env.clock() + pause > until:
             if observed.missing:
                 raise ClusterError(f"{', '.join(observed.missing)}: not found: apply it")
             _log_action(env, action)
             return action
-        if why != told:
+        if why != logged:
             env.log("waiting", reason=why)
-            told = why
-        env.sleep(nap)
+            logged = why
+        env.sleep(pause)
 
 
 def _log_action(env: Environment, action: Action) -> None:
@@ -424,26 +424,26 @@ def _step(cluster: RotationApi, env: Environment) -> tuple[ObservedObjects, Step
     """Read the objects, decide, and carry out the decision if it is a step.
 
     Raises:
-        Conflict: somebody else was faster, or nobody answered.
-        CertsError: the API server refuses, or what is there belongs to somebody else.
+        Conflict: an object has changed, or the API server does not respond.
+        CertsError: the API server rejects a request, or an object belongs to another owner.
     """
     observed, settings, now = cluster.observe(), cluster.settings, env.clock()
     action = decide(observed, settings, now=now)
     if isinstance(action, Ask) and settings.replicas is not None:
         served = settings.replicas.fetch_served(settings.subject.dns[0])
         action = decide(observed, settings, now=now, served=served)
-    assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - tells mypy
+    assert not isinstance(action, Ask), "asked once already"  # noqa: S101 - for mypy
     if not isinstance(action, Wait | Done):
         _carry_out(action, observed, cluster, now)
     return observed, action
 
 
 def _carry_out(step: Step, observed: ObservedObjects, cluster: RotationApi, now: datetime) -> None:
-    """Make one write; it is refused if the object has changed since it was read.
+    """Make one write; the API server rejects it if the object has changed since it was read.
 
     Raises:
-        Conflict: it has.
-        ClusterError: the API server refuses.
+        Conflict: the object has changed.
+        ClusterError: the API server rejects the request for another reason.
     """
     authority, serving, settings = observed.authority, observed.serving, cluster.settings
     match step:
@@ -453,7 +453,7 @@ def _carry_out(step: Step, observed: ObservedObjects, cluster: RotationApi, now:
             obj = authority.obj or _empty(settings, authority.name, Purpose.AUTHORITY)
             cluster.write_secret(changed(obj, data))
         case StoreServing(trusted):
-            assert authority.pair is not None  # noqa: S101 - decide has looked
+            assert authority.pair is not None  # noqa: S101 - checked by decide
             made = sign_serving(authority.pair, settings.subject, now=now)
             data = {
                 "tls.crt": made.certificate,
@@ -476,10 +476,10 @@ def _empty(settings: Settings, name: str, purpose: Purpose) -> Json:
     return new_secret(name, purpose, namespace=settings.namespace, component=settings.component)
 
 
-def _nap(action: Wait | Done, observed: ObservedObjects, now: datetime) -> tuple[timedelta, str]:
-    """Return how long to wait before looking again, and for what; nothing when all is done."""
+def _pause(action: Wait | Done, observed: ObservedObjects, now: datetime) -> tuple[timedelta, str]:
+    """Return how long to wait before the next check, and why; zero if everything is done."""
     if observed.missing:
-        return _MISSING_NAP, f"{', '.join(observed.missing)} not found"
+        return _MISSING_PAUSE, f"{', '.join(observed.missing)} not found"
     if isinstance(action, Wait):
-        return min(max(action.until - now, timedelta(seconds=1)), _LONGEST_NAP), action.why
+        return min(max(action.until - now, timedelta(seconds=1)), _LONGEST_PAUSE), action.why
     return timedelta(), ""

@@ -1,4 +1,4 @@
-"""The settings of a rotation: each field with its flag."""
+"""The settings of a rotation, each with its flag."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,7 +13,7 @@ from certs.replicas import Replicas, parse_replicas
 from common.commandline import setting
 
 SERVING_DAYS = 90
-"""How long a serving certificate is valid."""
+"""Days for which a serving certificate is valid."""
 
 CONFIGURATIONS = (
     (WebhookKind.MUTATING, "gpu-turnstile"),
@@ -32,7 +32,7 @@ def _duration(seconds: int) -> timedelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The objects to keep, and when what is done.
+    """The objects of a rotation, and its times.
 
     Raises:
         InvalidField: naming the field, the value and the rule.
@@ -41,70 +41,70 @@ class Settings:
     namespace: str = setting(
         default="gpu-turnstile", help="Namespace of both Secrets and the Service."
     )
-    ca_secret: str = setting(default=f"{_NAME}-ca", help="Secret of the CA; nobody else needs it.")
+    ca_secret: str = setting(default=f"{_NAME}-ca", help="Secret of the CA; nothing else needs it.")
     tls_secret: str = setting(default=f"{_NAME}-tls", help="Secret that the webhook mounts.")
     service: str = setting(
-        default=_NAME, help="Service of the webhook: it is for SERVICE.NAMESPACE.svc."
+        default=_NAME, help="Service of the webhook; its certificate is for SERVICE.NAMESPACE.svc."
     )
     ca_days: int = setting(
         default=365,
         type=click.IntRange(SERVING_DAYS, LONGEST_DAYS),
-        help="How long a CA is valid.",
+        help="Days for which a CA is valid.",
     )
     settle: timedelta = setting(
         default=120,
         parse=_duration,
         type=_SECONDS,
-        help="Seconds API servers may need to see a changed caBundle.",
+        help="Seconds that API servers may need to see a changed caBundle.",
     )
     grace: timedelta = setting(
         default=600,
         parse=_duration,
         type=_SECONDS,
-        help="Seconds webhooks may need to serve what their Secret holds.",
+        help="Seconds that webhooks may need to serve a changed Secret.",
     )
     replicas: Replicas | None = setting(
         default="",
         parse=parse_replicas,
         metavar="HOST:PORT",
-        help="Everybody behind HOST, such as a headless Service, is asked for its certificate "
-        "before an old CA is dropped. Without it the time of --grace has to do.",
+        help="Before trust in an old CA is removed, check the certificate that every address of "
+        "HOST serves. HOST may be a headless Service. Without it only --grace is waited for.",
     )
     secrets_only: bool = setting(
         default=False,
         is_flag=True,
-        help="Keep the two Secrets and no caBundle, for a server that API servers do not call.",
+        help="Write the two Secrets and no caBundle, for a server that API servers do not call.",
     )
     component: str = setting(
         default="certs",
         help="Label app.kubernetes.io/component of both Secrets, by which they are deleted.",
     )
     force: bool = setting(
-        default=False, is_flag=True, help="Take over Secrets that somebody else made."
+        default=False, is_flag=True, help="Take over Secrets that lack our label."
     )
     kubeconfig: Path | None = setting(
         default=None,
         envvar=["GPU_TURNSTILE_CERTS_KUBECONFIG", "KUBECONFIG"],
         type=click.Path(dir_okay=False, path_type=Path),
-        help="How to reach the API server; the service account of the pod when not given.",
+        help="Kubeconfig file; by default the service account of the pod.",
     )
 
     def __post_init__(self) -> None:
-        """Check the names; those of Kubernetes objects that are allowed here are host names too."""
+        """Check the names. Those of Kubernetes objects must be host names here, too."""
         for field in ("namespace", "service", "ca_secret", "tls_secret", "component"):
             _check_name(field.replace("_", "-"), getattr(self, field))
         if self.ca_secret == self.tls_secret:
-            rule = "must not be --ca-secret: webhooks are to see no CA key"
+            rule = "must not be --ca-secret: webhooks must not see the CA key"
             raise InvalidField("tls-secret", self.tls_secret, rule)
 
     @property
     def configurations(self) -> tuple[tuple[WebhookKind, str], ...]:
-        """The webhook configurations that have to trust the authority."""
+        """The webhook configurations that must trust the authority."""
         return () if self.secrets_only else CONFIGURATIONS
 
     @property
     def subject(self) -> CertificateSubject:
-        """Whom the serving certificate names, and for how long."""
+        """The names in the serving certificate, and its validity."""
         return CertificateSubject((f"{self.service}.{self.namespace}.svc",), (), SERVING_DAYS)
 
     @property

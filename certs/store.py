@@ -1,4 +1,4 @@
-"""Certificates kept in a directory, under the names of a Kubernetes TLS Secret."""
+"""Stores certificates in a directory, with the file names of a Kubernetes TLS Secret."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ _SECRET_MODE, _PUBLIC_MODE = 0o600, 0o644
 
 
 def write(directory: Path, issued: Issued, *, force: bool = False) -> None:
-    """Write *issued* to *directory*, which is made if it is missing.
+    """Write *issued* to *directory*, which is created if it is missing.
 
     Every file appears completely or not at all, and keys are never readable by others.
 
@@ -52,7 +52,7 @@ def read(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:
-    """Replace *path* by a new file, which has its mode as soon as it exists."""
+    """Replace *path* by a new file, which is created with its mode."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)  # left by a process that was killed
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

@@ -1,25 +1,25 @@
-"""Pauses between tries: doubled with every failure up to a bound, and different for everybody.
+"""Pauses between retries: doubled after every failure up to a bound, with jitter.
 
-A thousand nodes that lose the API server lose it at the same moment. Without jitter they come
-back at the same moments too, and keep it down. A pause therefore lasts between one time and one
-and a half times its nominal length, as client-go's ``wait.Jitter`` does it.
+If the API server fails, a thousand nodes lose it at the same moment. Without jitter they would
+return at the same moments too, and overload it again. So a pause lasts between one and one and a
+half times its nominal length, as with client-go's ``wait.Jitter``.
 
-No library is used for this: our loops wait on conditions that a new item or a stop must be able to
-end, and some keep one pause per item. Libraries such as tenacity wrap a call and sleep, and would
-be used for this one formula.
+No library is used for this: a new item or a stop must be able to end the waits of our loops, and
+some loops have one pause per item. Libraries such as tenacity wrap a call and sleep; we would use
+only this one formula of them.
 """
 
 import random
 from collections.abc import Callable
 
 _SPREAD = 0.5
-_MOST_DOUBLINGS = 32  # more would overflow a float one day, and no bound is so far away
+_MOST_DOUBLINGS = 32  # more could overflow a float, and every bound is smaller
 
 Jitter = Callable[[], float]
 """Returns a number from 0 to 1, exclusive, different for each call."""
 
 by_chance: Jitter = random.SystemRandom().random
-"""Jitter that no seed of the process decides, and that changes no other's."""
+"""Jitter from the operating system: no seed changes it, and it changes no seeded generator."""
 
 
 def spread(seconds: float, jitter: Jitter = by_chance) -> float:
@@ -64,5 +64,5 @@ class Backoff:
         return pause_after(self._failures, self._shortest, self._longest, jitter=self._jitter)
 
     def reset(self) -> None:
-        """Forget the failures: a try succeeded."""
+        """Forget the failures after a success."""
         self._failures = 0

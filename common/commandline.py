@@ -1,8 +1,8 @@
-"""What the programs' command lines share: how they end, and where their options are declared.
+"""Shared code of the programs' command lines: errors, exit statuses and options.
 
 A program's options are the fields of its settings: :func:`setting` declares a field together with
-its flag, :func:`choice` and :func:`switch` those of a few words, and :func:`options_of` makes the
-options of :mod:`click`.
+its flag, :func:`choice` and :func:`switch` fields with a few possible words, and :func:`options_of`
+makes the options of :mod:`click`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Word = TypeVar("_Word", bound=StrEnum)
 _Callback = Callable[[click.Context, click.Parameter, Any], Any]
 
-_INTERRUPTED = 130  # as a shell has it: 128 and SIGINT
+_INTERRUPTED = 130  # as in a shell: 128 + SIGINT
 _FILE = click.Path(path_type=Path)
 _SHOWN: dict[str, Any] = {"show_envvar": True}
 
@@ -34,10 +34,10 @@ def run(
     """Run a command line; an error is one line on stderr and an exit status other than 0.
 
     Args:
-        command: what to run.
-        arguments: those of the process where ``None``.
-        program: its package, with whose name the line begins.
-        failures: errors whose text is meant for whoever has called.
+        command: the command to run.
+        arguments: the arguments; ``None`` for those of the process.
+        program: its package, the first word of an error's line.
+        failures: errors whose text is meant for the user.
         status: the exit status of such an error.
 
     Returns:
@@ -53,11 +53,11 @@ def run(
     except failures as error:
         click.echo(f"{program}: error: {error}", err=True)
         return status
-    return result if isinstance(result, int) else 0  # click hands back the status of --help
+    return result if isinstance(result, int) else 0  # click returns the status of --help
 
 
 def read_by(parse: Callable[[Any], Any]) -> _Callback:
-    """Make the callback of an option whose value *parse* reads."""
+    """Make the callback of an option with a value that *parse* reads."""
     return lambda _context, _option, value: parse(value)
 
 
@@ -72,12 +72,12 @@ def setting(
     """Declare a field of a dataclass, and the option that it comes from.
 
     Args:
-        name: of the flag, without ``--``; by default the field's.
-        default: as it is written on the command line, or a path, or a function that returns it;
-            left out where a field must be given to the dataclass.
-        parse: reads what is written, the default as well.
-        prefix: of the environment variable, where it is not the program's.
-        how: as of ``click.option``, such as ``help``.
+        name: name of the flag, without ``--``; by default the field's.
+        default: the default as on the command line, or a path, or a function that returns it;
+            without it the dataclass needs a value.
+        parse: reads the value, and the default.
+        prefix: prefix of the environment variable, if it is not the program's.
+        how: arguments of ``click.option``, such as ``help``.
     """
     metadata = {"option": (name, prefix, how)}
     if default is dataclasses.MISSING:
@@ -92,7 +92,7 @@ def setting(
 
 
 def choice(default: _Word, name: str = "", **how: Any) -> _Word:
-    """Declare a field that is a member of an enumeration, by its value; as :func:`setting`."""
+    """Declare a field that is a member of an enumeration; see :func:`setting`."""
     kind = type(default)
     words = click.Choice([each.value for each in kind])
     field: _Word = setting(name, default=default.value, parse=kind, type=words, **how)
@@ -100,7 +100,7 @@ def choice(default: _Word, name: str = "", **how: Any) -> _Word:
 
 
 def switch(name: str = "", words: tuple[str, str] = ("off", "on"), **how: Any) -> bool:
-    """Declare a field that is true with the second of two words; as :func:`setting`."""
+    """Declare a field that is true for the second of two words; see :func:`setting`."""
     off, on = words
     field: bool = setting(name, default=off, parse=on.__eq__, type=click.Choice(words), **how)
     return field
@@ -110,8 +110,8 @@ def options_of(settings: type, prefix: str) -> Callable[[_Command], _Command]:
     """Make the options of a dataclass's fields; the arguments have the names of the fields.
 
     Args:
-        settings: the dataclass; fields that are no :func:`setting` are passed over.
-        prefix: of the environment variables, such as ``GPU_TURNSTILE``.
+        settings: the dataclass; fields without :func:`setting` are ignored.
+        prefix: prefix of the environment variables, such as ``GPU_TURNSTILE``.
     """
 
     def add(command: _Command) -> _Command:
@@ -126,12 +126,12 @@ def options_of(settings: type, prefix: str) -> Callable[[_Command], _Command]:
 
 
 def server_options(prefix: str, *, port: int, clients: str) -> Callable[[_Command], _Command]:
-    """Make the options of a server: where it listens, its certificate, and its clients' CA.
+    """Make the options of a server: address and port, certificate, and the CA of its clients.
 
     Args:
-        prefix: of their environment variables.
-        port: where it listens by default.
-        clients: what only clients with a certificate of the CA get.
+        prefix: prefix of their environment variables.
+        port: the default port.
+        clients: help text: the rule for clients with a certificate of the CA.
     """
     option = partial(flag, prefix)
     options = (
@@ -173,10 +173,10 @@ def flag(prefix: str, name: str, *names: str, **how: Any) -> Callable[[_Command]
     """Make an option of :mod:`click`, and its environment variable.
 
     Args:
-        prefix: of the variable, such as ``GPU_TURNSTILE_WEBHOOK``.
-        name: of the flag, without ``--``.
-        names: as of ``click.option``: the name of the argument, where it is another.
-        how: as of ``click.option``.
+        prefix: prefix of the variable, such as ``GPU_TURNSTILE_WEBHOOK``.
+        name: name of the flag, without ``--``.
+        names: for ``click.option``: the name of the argument, if it differs from the flag's.
+        how: arguments of ``click.option``.
     """
     variable = f"{prefix}_{name.upper().replace('-', '_')}"
     return click.option(f"--{name}", *names, **_SHOWN | {"envvar": variable} | how)

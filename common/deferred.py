@@ -1,12 +1,12 @@
-"""Modules that run when something in them is asked for, not when they are imported.
+"""Modules that run at their first use, not when they are imported.
 
-A large library's ``__init__`` often imports all of the library. A program that needs two
-small modules of it pays for the rest, in time at its start and in memory for its life. Once
-:func:`defer` has named the package, ``import package.module`` imports that module
-alone; every other use of the package works as it always does, only later.
+A large library's ``__init__`` often imports all of the library. A program that needs two small
+modules of it pays for the rest, with a slower start and more memory. After :func:`defer` of the
+package, ``import package.module`` imports only that module; every other use of the package works
+as usual, but runs its ``__init__`` first.
 
-Not every package bears it: where one of its modules says ``from . import another``, that asks
-the package for something, and its ``__init__`` would import a module that is half imported.
+Some packages cannot be deferred: if one of their modules has ``from . import another``, that uses
+the package, and its ``__init__`` would import a module that is only half imported.
 
 ``importlib.util.LazyLoader`` does the same for modules. It cannot do it for packages: an
 import of a submodule reads the package's ``__path__``, which already loads it.
@@ -27,10 +27,10 @@ class _Deferred(ModuleType):
     """A module or package that has not run yet."""
 
     def __getattr__(self, name: str) -> Any:
-        """Run the module, then look again; called for what it does not have yet."""
+        """Run the module, then look the name up again; called for names that it does not have."""
         with _lock:
             namespace = self.__dict__
-            if type(self) is not _Deferred:  # another thread has run it meanwhile
+            if type(self) is not _Deferred:  # another thread has run it in the meantime
                 return getattr(self, name)
             loader = self.__spec__.loader if self.__spec__ is not None else None
             if _RUNNING in namespace or loader is None:
@@ -40,15 +40,15 @@ class _Deferred(ModuleType):
                 loader.exec_module(self)
             finally:
                 del namespace[_RUNNING]
-            self.__class__ = ModuleType  # type: ignore[assignment]  # from here on as usual
+            self.__class__ = ModuleType  # type: ignore[assignment]  # from now on a usual module
         return getattr(self, name)
 
 
 def defer(*modules: str) -> None:
-    """Let *modules* wait; name a package before those inside it.
+    """Defer *modules*; a package must be named before its own modules.
 
-    Modules that are imported already, or not installed, are left as they are. No package is
-    imported to find what is inside it.
+    Modules that are imported already or not installed are skipped. No package is imported to find
+    its modules.
     """
     for name in modules:
         if name in sys.modules:
@@ -65,7 +65,7 @@ def defer(*modules: str) -> None:
 
 
 def _find(name: str) -> ModuleSpec | None:
-    """Find a module as an import would, without importing the packages around it."""
+    """Find a module as an import does, but without importing its parent packages."""
     parent = name.rpartition(".")[0]
     if not parent:
         return importlib.util.find_spec(name)

@@ -2,8 +2,8 @@
 
 
 class SettingsError(Exception):
-    """A setting cannot be used. The message is one line: field, rule and value."""
+    """A setting cannot be used. The message is one line with field, rule and value."""
 
 
 class Unavailable(Exception):
-    """PodResources, the API server or NVML does not answer."""
+    """PodResources, the API server or NVML does not respond."""

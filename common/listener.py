@@ -1,4 +1,4 @@
-"""A listening socket, and a bounded number of clients."""
+"""A listening socket with a bounded number of clients."""
 
 import asyncio
 import errno
@@ -7,16 +7,16 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-_PAUSE_SECONDS = 0.05  # for those that were ended to give their descriptors back
+_PAUSE_SECONDS = 0.05  # in which ended clients free their descriptors
 
 
 class Listener:
-    """Accepts clients, and serves each in a task that ends with it.
+    """Accepts clients, and serves each in its own task.
 
-    An honest client has its first answer within milliseconds. So of too many clients the one goes
-    that has waited longest without any answer, and one with an answer only when no other is left,
-    the longest idle first. Whose handshake is not done is a client as well: asyncio's own server
-    bounds neither.
+    A usual client has its first response within milliseconds. So if there are too many clients, the
+    one that has waited longest for its first response is ended. Clients that had a response are
+    ended only if no other is left, the longest idle first. Clients before the end of their TLS
+    handshake count too. asyncio's own server has no such bounds.
     """
 
     def __init__(
@@ -30,21 +30,21 @@ class Listener:
         """Prepare.
 
         Args:
-            listening: is not closed here.
-            serve: serves and closes one client; cancelled when the client has to go.
-            most: clients at once.
-            on_full: called for each client that had to go.
+            listening: the listening socket; it is not closed here.
+            serve: serves and closes one client; cancelled to end the client.
+            most: most clients at a time.
+            on_full: called for each client that is ended because there are too many.
         """
         listening.settimeout(0)
         self._listening = listening
         self._serve = serve
         self._most = most
         self._on_full = on_full
-        self._waiting: dict[asyncio.Task[None], None] = {}  # longest first
+        self._waiting: dict[asyncio.Task[None], None] = {}  # the longest wait first
         self._answered: dict[asyncio.Task[None], None] = {}
 
     async def run(self) -> None:
-        """Accept until cancelled; the clients stay."""
+        """Accept clients until cancelled; their tasks continue."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -59,10 +59,10 @@ class Listener:
             task = loop.create_task(self._serve(accepted))
             self._waiting[task] = None
             task.add_done_callback(self._forget)
-            await asyncio.sleep(0)  # the others have their turn, however many come
+            await asyncio.sleep(0)  # lets other tasks run, even with many new clients
 
     def answered(self, task: asyncio.Task[None]) -> None:
-        """Note that the client which *task* serves has an answer."""
+        """Note that the client of *task* has had a response."""
         if task in self._waiting or task in self._answered:
             self._forget(task)
             self._answered[task] = None

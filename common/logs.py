@@ -1,8 +1,8 @@
-"""Log lines: one JSON object a line on standard error, with the same fields in all programs.
+"""Log lines: one JSON object per line on standard error, with the same fields in all programs.
 
 Every line has the fields of :data:`FIELDS`. Values go into ``extra``, never into the message:
 ``log.warning("allocation write failed, will retry", extra={"pod": pod, "reason": reason})``.
-``docs/reference.md`` tells admins about both.
+``docs/reference.md`` describes both for admins.
 """
 
 import json
@@ -19,10 +19,10 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record and its ``extra`` fields as one line."""
+    """Formats a log record and its ``extra`` fields as one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write one record."""
+        """Return the line of one record."""
         fields = {
             key: value
             for key, value in record.__dict__.items()
@@ -48,15 +48,15 @@ def encode(  # noqa: PLR0913, PLR0917 - the fields of a line, called thousands o
     message: str,
     fields: Mapping[str, object],
 ) -> str:
-    """Write one line, without its end.
+    """Return one line without a newline.
 
     Args:
         created: unix time in seconds.
         level: ``debug``, ``info``, ``warning``, ``error`` or ``critical``.
         logger: the module that writes.
         pid: the process that writes.
-        message: the event, the same text for every event of its kind.
-        fields: further fields, by other names than :data:`FIELDS`.
+        message: the event; the same text for every event of its kind.
+        fields: further fields; their names differ from :data:`FIELDS`.
     """
     return _ENCODER.encode(
         {
@@ -75,7 +75,7 @@ def configure(level: str = "info", *, quiet: Sequence[str] = ()) -> None:
 
     Args:
         level: the lowest level that is written.
-        quiet: loggers of libraries that write warnings and errors only.
+        quiet: loggers of libraries, which write only warnings and errors.
     """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())

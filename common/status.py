@@ -1,7 +1,7 @@
 """The HTTP endpoint of agent and proxy: ``/healthz``, ``/readyz``, ``/metrics``.
 
-One request a connection, all of them on one thread: a slow client costs a coroutine, and its
-connection ends after ten seconds. Slow pages are made on a thread of their own.
+One request per connection, all on one thread: a slow client takes only a coroutine, and its
+connection ends after ten seconds. Slow pages are made on their own thread.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from common.listener import Listener
 log = logging.getLogger(__name__)
 
 Page = Callable[[], tuple[int, str, bytes]]
-"""Gives status, content type and body."""
+"""Returns status, content type and body."""
 
 MOST_CONNECTIONS = 64
 DEADLINE_SECONDS = 10.0
@@ -30,9 +30,9 @@ _TEXT = "text/plain"
 
 
 class StatusServer:
-    """Serves a few pages on one port, whatever its clients do."""
+    """Serves a few pages on one port, with bounds for its clients."""
 
-    def __init__(  # noqa: PLR0913 -- what may be used up, by keyword
+    def __init__(  # noqa: PLR0913 -- bounds, by keyword
         self,
         host: str,
         port: int,
@@ -44,9 +44,13 @@ class StatusServer:
     ) -> None:
         """Bind and serve.
 
-        Pages at *slow* paths are made one at a time, beside all others, which wait for nothing. Of
-        more open *connections* the oldest is closed; each one is after *deadline* seconds, however
-        busy.
+        Args:
+            host: address to listen on.
+            port: port to listen on; 0 for a free one.
+            pages: the pages, by path.
+            slow: paths of pages that are made one at a time on another thread.
+            connections: most open connections; above, the oldest one is closed.
+            deadline: seconds after which a connection is closed, even if it is busy.
 
         Raises:
             OSError: the port cannot be bound.
@@ -57,7 +61,7 @@ class StatusServer:
         self._slow = frozenset(slow)
         self._deadline = deadline
         self._listener = Listener(self._listening, self._serve, most=connections)
-        self._maker = ThreadPoolExecutor(1, "pages")
+        self._page_maker = ThreadPoolExecutor(1, "pages")
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
@@ -65,14 +69,14 @@ class StatusServer:
 
     def stop(self) -> None:
         """Stop serving and free the port."""
-        with contextlib.suppress(RuntimeError):  # has been stopped
+        with contextlib.suppress(RuntimeError):  # already stopped
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(5)
 
     def _run(self) -> None:
         with self._listening, asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._accept())
-            self._maker.shutdown(wait=False, cancel_futures=True)
+            self._page_maker.shutdown(wait=False, cancel_futures=True)
 
     async def _accept(self) -> None:
         accepting = asyncio.create_task(self._listener.run())
@@ -80,7 +84,7 @@ class StatusServer:
         accepting.cancel()
 
     async def _serve(self, client: socket.socket) -> None:
-        # TimeoutError is an OSError; nor is a client that goes away any news.
+        # A timeout (an OSError), or a client that disconnects, is not logged.
         with client, contextlib.suppress(OSError):
             async with asyncio.timeout(self._deadline):
                 head = b""
@@ -89,12 +93,12 @@ class StatusServer:
                     if not piece:
                         return
                     head += piece
-                await self._loop.sock_sendall(client, await self._answer(head))
-                # Were something left unread, the kernel would take the answer back.
+                await self._loop.sock_sendall(client, await self._respond(head))
+                # If data stayed unread, the kernel would reset the connection with the response.
                 client.shutdown(socket.SHUT_WR)
                 await self._loop.sock_recv(client, _LARGEST_HEADER)
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _respond(self, head: bytes) -> bytes:
         method, _, rest = head.decode("latin-1").partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
         page = self._pages.get(path)
@@ -107,7 +111,7 @@ class StatusServer:
         else:
             try:
                 slow = path in self._slow
-                found = await self._loop.run_in_executor(self._maker, page) if slow else page()
+                found = await self._loop.run_in_executor(self._page_maker, page) if slow else page()
             except Exception:
                 log.exception("failed", extra={"path": path})
                 found = _refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error, see the log")
@@ -122,11 +126,11 @@ class StatusServer:
         return "\r\n".join((*lines, "", "")).encode() + body
 
 
-def probe(why_not: Callable[[], str]) -> Page:
-    """Make a page that answers 200 ``ok``, or 503 with the reason if there is one."""
+def probe(find_problem: Callable[[], str]) -> Page:
+    """Make a page that responds 200 ``ok``, or 503 with the problem if there is one."""
 
     def page() -> tuple[int, str, bytes]:
-        reason = why_not()
+        reason = find_problem()
         if reason:
             return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         return HTTPStatus.OK, _TEXT, b"ok\n"
@@ -135,9 +139,9 @@ def probe(why_not: Callable[[], str]) -> Page:
 
 
 def paced(page: Page, *, clock: Callable[[], float] = time.monotonic) -> Page:
-    """Make *page* again only as often as takes a tenth of a CPU; serve the last one between.
+    """Make *page* so rarely that it takes at most a tenth of a CPU; else return the last one.
 
-    The calls of the kubelet share the interpreter with whoever asks for metrics all the time.
+    The kubelet's calls run in the same interpreter, and must not wait for too many scrapes.
     """
     last: tuple[int, str, bytes] | None = None
     fresh_until = 0.0

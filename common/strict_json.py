@@ -1,4 +1,4 @@
-"""JSON as others send it, read strictly: whatever is wrong with it is told in one line."""
+"""Decodes JSON of clients strictly; an error is one line."""
 
 import json
 import re
@@ -9,21 +9,21 @@ _ESCAPE = b"\\u"
 
 
 class NotJson(Exception):
-    """The bytes are no JSON that can be used; the text is one line for their sender."""
+    """The bytes are not usable JSON; the text is one line for their sender."""
 
 
 def decode_strictly(body: bytes) -> object:
     """Decode the body of a request.
 
     Raises:
-        NotJson: it is no JSON, or holds what no answer could repeat.
+        NotJson: it is not JSON, or has characters that a response could not repeat.
     """
     try:
         text = body.decode("utf-8")
         if text.startswith("\ufeff"):
             raise NotJson("body: is not JSON: Unexpected UTF-8 BOM")
         document: object = _DECODER.decode(text)
-        # An escape may still smuggle in half a character, which no answer could repeat.
+        # An escape may still contain half of a character, which a response could not repeat.
         if _ESCAPE in body and _SURROGATE.search(body):
             json.dumps(document, ensure_ascii=False).encode("utf-8")
     except RecursionError as error:
@@ -34,7 +34,7 @@ def decode_strictly(body: bytes) -> object:
         raise NotJson("body: is not Unicode: it has half of a surrogate pair") from error
     except json.JSONDecodeError as error:
         raise NotJson(f"body: is not JSON: {error}") from error
-    except ValueError as error:  # Python refuses to read integers of thousands of digits
+    except ValueError as error:  # Python does not read integers of thousands of digits
         raise NotJson("body: is not JSON: it has a number too long to read") from error
     return document
 
@@ -43,5 +43,5 @@ def _no_constant(name: str) -> NoReturn:
     raise NotJson(f"body: is not JSON: {name} is not a number")
 
 
-# Made once: json.loads makes another for every call that has options.
+# Made once, because json.loads with options makes a new one for every call.
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)

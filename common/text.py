@@ -1,4 +1,4 @@
-"""Text of others, shortened before it is shown."""
+"""Shortens text from outside before it is shown."""
 
 
 def cut(text: str, length: int) -> str:

@@ -89,7 +89,7 @@ def main(  # noqa: PLR0913 -- the options of a command line
         pages = {
             "/healthz": probe(proxy.why_not_live),
             "/readyz": probe(proxy.why_not_ready),
-            "/metrics": metrics(ProxyMetrics(proxy.fronts, lambda: proxy.registration.refused)),
+            "/metrics": metrics(ProxyMetrics(proxy.endpoints, lambda: proxy.registration.refused)),
         }
         server = StatusServer(http_host, http_port, pages, slow=["/metrics"])
     except OSError as error:

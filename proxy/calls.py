@@ -23,7 +23,7 @@ _RECENT_SECONDS = 60.0
 
 _BROKEN = frozenset({Code.UNAVAILABLE, Code.CANCELLED})
 """Status of a call if its plugin ends. A running plugin may return these as well."""
-_DOUBTFUL = _BROKEN | {Code.UNKNOWN, Code.INTERNAL}
+_AMBIGUOUS = _BROKEN | {Code.UNKNOWN, Code.INTERNAL}
 """Status that a call may get from a plugin that is ending; any other is a real response."""
 
 
@@ -32,13 +32,13 @@ class ProxiedCalls:
 
     Attributes:
         under_way: number of calls in progress.
-        asked_again: number of calls that were sent again because their plugin had ended.
+        repeated: number of calls that were sent again because their plugin had ended.
     """
 
     def __init__(self, resource: ProxiedResource) -> None:
         """Forward calls to the plugins of *resource*."""
         self.under_way = 0
-        self.asked_again = 0
+        self.repeated = 0
         self._resource = resource
         self._waiting: dict[object, float] = {}
         self._waited: deque[tuple[float, float]] = deque(maxlen=MOST_CALLS)
@@ -64,11 +64,11 @@ class ProxiedCalls:
             )
         self.under_way += 1
         try:
-            return await self._pass_on(method, request)
+            return await self._forward(method, request)
         finally:
             self.under_way -= 1
 
-    async def _pass_on(self, method: str, request: bytes) -> bytes:
+    async def _forward(self, method: str, request: bytes) -> bytes:
         until = time.monotonic() + self._resource.patience
         while True:
             plugin = self._resource.roster.serving
@@ -79,17 +79,17 @@ class ProxiedCalls:
                 async with asyncio.timeout(until - time.monotonic()):
                     return await plugin.call(method, request)
             except TimeoutError as error:
-                await self._resource.doubt(plugin)
+                await self._resource.check_silent(plugin)
                 raise RpcFailed(
                     Code.UNAVAILABLE,
-                    f"the device plugin of {self._resource.name} has not answered {method} within "
-                    f"{self._resource.patience:g} s",
+                    f"the device plugin of {self._resource.name} has not responded to {method} "
+                    f"within {self._resource.patience:g} s",
                 ) from error
             except RpcFailed as failure:
-                if not await self._has_gone(plugin, failure) or time.monotonic() > until:
+                if not await self._plugin_has_ended(plugin, failure) or time.monotonic() > until:
                     raise
-                self.asked_again += 1
-                self._resource.log("call asked again", plugin, call=method, reason=str(failure))
+                self.repeated += 1
+                self._resource.log("call sent again", plugin, call=method, reason=str(failure))
 
     async def _wait_for_plugin(self, within: float) -> None:
         """Wait until a plugin serves.
@@ -112,22 +112,22 @@ class ProxiedCalls:
             self._waited.append((now, now - began))
         resource = self._resource
         if resource.roster.serving is None:
-            away = f"the device plugin of {resource.name} "
+            text = f"the device plugin of {resource.name} "
             if resource.roster.given_up:
-                away += f"has been away for more than {resource.patience:g} s"
-            else:  # not for so long, but the call was asked of another before
-                away += f"is away, and the call has taken {resource.patience:g} s"
-            raise RpcFailed(Code.UNAVAILABLE, away)
+                text += f"has been unavailable for more than {resource.patience:g} s"
+            else:  # for less, but the call was sent to an earlier plugin before
+                text += f"is unavailable, and the call has taken {resource.patience:g} s"
+            raise RpcFailed(Code.UNAVAILABLE, text)
 
-    async def _has_gone(self, plugin: ConnectedPlugin, failure: RpcFailed) -> bool:
+    async def _plugin_has_ended(self, plugin: ConnectedPlugin, failure: RpcFailed) -> bool:
         """Return whether a call failed because its plugin ended, not by the plugin's response."""
 
-        def gone() -> bool:
+        def has_ended() -> bool:
             return plugin.ended.is_set() or self._resource.roster.serving is not plugin
 
         if failure.code in _BROKEN:
-            return await self._resource.until(gone, SETTLE_SECONDS) or not plugin.connected
-        return failure.code in _DOUBTFUL and plugin.ended.is_set()
+            return await self._resource.until(has_ended, SETTLE_SECONDS) or not plugin.connected
+        return failure.code in _AMBIGUOUS and plugin.ended.is_set()
 
     @property
     def waiting(self) -> int:

@@ -15,7 +15,7 @@ from inotify_simple import INotify, flags
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 2.0
+_CHECK_SECONDS = 2.0
 _BLIND_SECONDS = 0.1
 """Seconds between two checks while inotify is unavailable, or a folder is missing."""
 _CHANGES = (
@@ -57,7 +57,7 @@ class FolderWatch:
 
         Args:
             changed: called after every change in one of them, and every two seconds.
-            folders: which.
+            folders: the folders.
         """
         self._changed = changed
         self._watched: dict[Path, tuple[int, int] | None] = dict.fromkeys(folders)
@@ -69,7 +69,7 @@ class FolderWatch:
         while True:
             try:
                 inotify = INotify(nonblocking=True)
-            except OSError as error:  # a node has a bounded number of them
+            except OSError as error:  # the number of inotify instances is limited
                 self._report(error, "inotify")
                 self._changed()
                 await asyncio.sleep(_BLIND_SECONDS)
@@ -85,7 +85,7 @@ class FolderWatch:
                 self._changed()
                 blind = None in self._watched.values()
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_BLIND_SECONDS if blind else _LOOK_SECONDS):
+                    async with asyncio.timeout(_BLIND_SECONDS if blind else _CHECK_SECONDS):
                         await self._missing.wait()
                         await asyncio.sleep(_BLIND_SECONDS)
                 self._missing.clear()

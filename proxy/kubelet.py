@@ -62,9 +62,9 @@ class KubeletEndpoint:
         self._spawn = spawn
         self._server: GrpcServer | None = None
         self._retired: list[GrpcServer] = []
-        self._told_options: bytes | None = None
+        self._registered_options: bytes | None = None
         self._kubelet: Identity | None = None
-        self._keeping: asyncio.Task[None] | None = None
+        self._registering: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
 
     def check(self, kubelet: Identity | None) -> None:
@@ -75,19 +75,19 @@ class KubeletEndpoint:
         """
         if kubelet != self._kubelet:
             self._kubelet, self.registered, self.refusal = kubelet, False, ""
-            if self._keeping is not None:  # a registration with the earlier kubelet is useless
-                self._keeping.cancel()
-                self._keeping = None
+            if self._registering is not None:  # a registration with the earlier kubelet is useless
+                self._registering.cancel()
+                self._registering = None
             if kubelet is not None:
-                self._keeping = self._spawn(self._keep())
+                self._registering = self._spawn(self._stay_registered())
         if not self.resource.streaming:
             self.registered = False
         self._wake.set()
 
     async def stop(self) -> None:
         """End all streams."""
-        if self._keeping is not None:
-            self._keeping.cancel()
+        if self._registering is not None:
+            self._registering.cancel()
         for each in (*self._retired, *((self._server,) if self._server else ())):
             await each.stop()
 
@@ -99,9 +99,9 @@ class KubeletEndpoint:
         if roster.devices is None:
             return False
         served = self._server is not None and self._server.socket.exists()
-        return not (self.registered and served and self._told_options == roster.options)
+        return not (self.registered and served and self._registered_options == roster.options)
 
-    async def _keep(self) -> None:
+    async def _stay_registered(self) -> None:
         """Stay registered with the current kubelet."""
         for each in self._retired:  # their kubelet has ended
             self._spawn(each.stop())
@@ -129,12 +129,12 @@ class KubeletEndpoint:
         """Serve on an existing socket, and register it.
 
         Raises:
-            RpcFailed: the kubelet refuses, or has ended.
-            OSError: no socket can be made, or the kubelet does not request the devices.
+            RpcFailed: the kubelet rejects it, or has ended.
+            OSError: no socket can be created, or the kubelet does not request the devices.
         """
         resource, options = self.resource, self.resource.roster.options
         server = await self._serve()
-        before = resource.streams
+        streams = resource.streams
         request = api.RegisterRequest(
             version=VERSION,
             endpoint=server.socket.name,
@@ -148,10 +148,10 @@ class KubeletEndpoint:
                         f"/{VERSION}.Registration/Register", request.SerializeToString()
                     )
             except TimeoutError as error:
-                raise OSError(f"the kubelet does not answer for {_REGISTER_SECONDS:g} s") from error
-        if not await resource.until(lambda: resource.streams > before, _STREAM_SECONDS):
-            raise OSError("the kubelet does not ask for the devices")
-        self.registered, self._told_options, self.refusal = resource.streaming, options, ""
+                raise OSError(f"no response from the kubelet in {_REGISTER_SECONDS:g} s") from error
+        if not await resource.until(lambda: resource.streams > streams, _STREAM_SECONDS):
+            raise OSError("the kubelet has not requested the devices")
+        self.registered, self._registered_options, self.refusal = resource.streaming, options, ""
         resource.notify()
 
     async def _serve(self) -> GrpcServer:

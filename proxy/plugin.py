@@ -53,7 +53,7 @@ class Plugin:
         except TimeoutError as error:
             raise RpcFailed(
                 Code.UNAVAILABLE,
-                f"the plugin at {self.endpoint} does not answer within {CONNECT_SECONDS:g} s",
+                f"the plugin at {self.endpoint} does not respond within {CONNECT_SECONDS:g} s",
             ) from error
         try:
             api.DevicePluginOptions.FromString(self.options)
@@ -67,7 +67,7 @@ class Plugin:
             except RpcFailed as failure:
                 if failure.code != Code.UNAVAILABLE:
                     raise
-                # Between bind and listen a socket refuses connections: a kubelet dials again, too.
+                # Between bind and listen a socket refuses connections; a kubelet dials again, too.
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def lists(self) -> AsyncGenerator[bytes]:

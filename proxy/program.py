@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 BEAT_SECONDS = 10.0
 HUNG_SECONDS = 60.0
-"""An event loop that has not run for this long is taken for hung."""
+"""If the event loop has not run for this long, it counts as hung."""
 _END_SECONDS = 5.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 _STARTING = "not listening yet"
 _AGAIN_SECONDS = 1.0
 
@@ -29,7 +29,7 @@ class Proxy:
     """The device plugin proxy of one node.
 
     Attributes:
-        fronts: the servers for the kubelet, by name of the resource.
+        endpoints: the servers for the kubelet, by name of the resource.
         registration: where plugins register.
     """
 
@@ -48,7 +48,7 @@ class Proxy:
             raise SettingsError(
                 f"plugin-dir: Invalid value: {plugin_dir}: must not be the kubelet's own folder"
             )
-        self.fronts: dict[str, KubeletEndpoint] = {}
+        self.endpoints: dict[str, KubeletEndpoint] = {}
         self._kubelet_dir = kubelet_dir
         self._plugin_dir = plugin_dir
         self._patience = patience
@@ -59,7 +59,7 @@ class Proxy:
         self._listening = asyncio.Event()
         self._problem = _STARTING
         self.registration = Registration(
-            plugin_dir, front=self._front, forget=self._forget, spawn=self._spawn
+            plugin_dir, endpoint_for=self._endpoint_for, forget=self._forget, spawn=self._spawn
         )
 
     async def run(self, *, on_beat: Callable[[], None] = lambda: None) -> None:
@@ -72,7 +72,7 @@ class Proxy:
             BaseException: a bug in a task; the process must end.
         """
         remove_left_behind(self._kubelet_dir)
-        watch = FolderWatch(self._look, (self._kubelet_dir, self._plugin_dir))
+        watch = FolderWatch(self._check_all, (self._kubelet_dir, self._plugin_dir))
         for work in (self._beat(on_beat), self._listen(), watch.run()):
             self._spawn(work)
         await self._stop.wait()
@@ -86,49 +86,50 @@ class Proxy:
 
     def why_not_live(self) -> str:
         """Return why the process should be restarted; empty if it should not."""
-        still = time.monotonic() - self._beat_at
-        return f"the event loop stands still for {still:.0f} s" if still > HUNG_SECONDS else ""
+        silent = time.monotonic() - self._beat_at
+        return f"the event loop hangs for {silent:.0f} s" if silent > HUNG_SECONDS else ""
 
     def why_not_ready(self) -> str:
-        """Return what is not served as it should be; empty if all is."""
+        """Return why the proxy is not ready; empty if it is."""
         if self._problem:
             return self._problem
-        for name, front in tuple(self.fronts.items()):
-            if front.resource.roster.serving is not None and not front.registered:
-                return f"the kubelet does not know {name}: {front.refusal or 'there is none'}"
+        for name, endpoint in tuple(self.endpoints.items()):
+            if endpoint.resource.roster.serving is not None and not endpoint.registered:
+                reason = endpoint.refusal or "no kubelet is running"
+                return f"{name} is not registered with the kubelet: {reason}"
         return ""
 
     # --- inside ------------------------------------------------------------------------
 
-    def _front(self, name: str) -> KubeletEndpoint | None:
-        if name not in self.fronts:
-            if len(self.fronts) >= MOST_RESOURCES:
+    def _endpoint_for(self, name: str) -> KubeletEndpoint | None:
+        if name not in self.endpoints:
+            if len(self.endpoints) >= MOST_RESOURCES:
                 return None
             resource = ProxiedResource(
                 name,
                 patience=self._patience,
                 spawn=self._spawn,
-                on_change=lambda: self._look_at(name),
+                on_change=lambda: self._check_resource(name),
             )
-            self.fronts[name] = KubeletEndpoint(self._kubelet_dir, resource, self._spawn)
-            self._look_at(name)
-        return self.fronts[name]
+            self.endpoints[name] = KubeletEndpoint(self._kubelet_dir, resource, self._spawn)
+            self._check_resource(name)
+        return self.endpoints[name]
 
     def _forget(self, name: str) -> None:
         """Remove a resource that no plugin has ever served."""
-        front = self.fronts.get(name)
-        if front is not None and front.resource.unused:
-            del self.fronts[name]
-            self._spawn(front.stop())
+        endpoint = self.endpoints.get(name)
+        if endpoint is not None and endpoint.resource.unused:
+            del self.endpoints[name]
+            self._spawn(endpoint.stop())
 
-    def _look(self) -> None:
+    def _check_all(self) -> None:
         self._listening.set()
-        for name in tuple(self.fronts):
-            self._look_at(name)
+        for name in tuple(self.endpoints):
+            self._check_resource(name)
 
-    def _look_at(self, name: str) -> None:
-        if name in self.fronts:
-            self.fronts[name].check(identity(self._kubelet_dir / KUBELET_SOCKET))
+    def _check_resource(self, name: str) -> None:
+        if name in self.endpoints:
+            self.endpoints[name].check(identity(self._kubelet_dir / KUBELET_SOCKET))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -165,12 +166,12 @@ class Proxy:
 
     async def _end(self) -> None:
         until = time.monotonic() + _END_SECONDS
-        calls = [each.calls for each in self.fronts.values()]
+        calls = [each.calls for each in self.endpoints.values()]
         while time.monotonic() < until and any(each.under_way for each in calls):  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_SECONDS)  # once in a process's life: no event is needed
+            await asyncio.sleep(_POLL_SECONDS)  # only at the end of the process: no event is needed
         await self.registration.stop()
-        for front in self.fronts.values():
-            await front.stop()
+        for endpoint in self.endpoints.values():
+            await endpoint.stop()
         for task in (tasks := tuple(self._tasks)):
             task.cancel()
         with contextlib.suppress(TimeoutError):

@@ -1,7 +1,7 @@
 """The plugins' side: a registration service like the kubelet's.
 
 The response to a registration comes after the plugin has been dialled, as from a kubelet. If the
-kubelet refuses the resource, the plugin gets the kubelet's error.
+kubelet rejects the resource, the plugin gets the kubelet's error.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Registration:
         self,
         folder: Path,
         *,
-        front: Callable[[str], KubeletEndpoint | None],
+        endpoint_for: Callable[[str], KubeletEndpoint | None],
         forget: Callable[[str], None],
         spawn: Spawn,
     ) -> None:
@@ -52,39 +52,39 @@ class Registration:
 
         Args:
             folder: where plugins register.
-            front: returns the server of a resource, made if it is new; ``None`` if there are too
-                many.
+            endpoint_for: returns the server of a resource, created if it is new; ``None`` if there
+                are too many.
             forget: called with a resource whose registration failed.
             spawn: starts a task and keeps a reference to it.
         """
         self.refused = 0
         self._folder = folder
-        self._front = front
+        self._endpoint_for = endpoint_for
         self._forget = forget
-        self._made: Identity | None = None
+        self._own_socket: Identity | None = None
         self._spawn = spawn
         self._numbers = itertools.count(1)
         self._server: GrpcServer | None = None
 
     async def listen(self) -> None:
-        """Make ``kubelet.sock``, unless it exists.
+        """Create ``kubelet.sock``, unless it exists.
 
-        The socket is made under another name and renamed: when gRPC stops, it unlinks the path that
-        it was given, which may then be another proxy's socket.
+        The socket is created under another name and renamed: when gRPC stops, it unlinks the path
+        that it was given, which may then be another proxy's socket.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: it cannot be created.
         """
         if self._server is not None and not self._lost():
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._folder.chmod(_PRIVATE)  # a kubelet that made it for a mount lets all users read it
+        self._folder.chmod(_PRIVATE)  # if a kubelet creates it for a mount, all users may read it
         before = self._server
         beside = self._folder / f".{os.urandom(4).hex()}.sock"
         server = GrpcServer(beside, f"{VERSION}.Registration", calls={"Register": self._register})
         await server.start()
         beside.rename(self._folder / KUBELET_SOCKET)
-        self._made = identity(self._folder / KUBELET_SOCKET)
+        self._own_socket = identity(self._folder / KUBELET_SOCKET)
         self._server = server
         if before is not None:
             await before.stop()
@@ -92,8 +92,8 @@ class Registration:
     def _lost(self) -> bool:
         """Return whether no proxy listens for plugins: neither this one, nor another."""
         path = self._folder / KUBELET_SOCKET
-        there = identity(path)
-        return there is None or (there != self._made and is_dead(path))
+        found = identity(path)
+        return found is None or (found != self._own_socket and is_dead(path))
 
     async def stop(self) -> None:
         """Stop listening."""
@@ -108,13 +108,15 @@ class Registration:
         """
         try:
             endpoint, name = self._read(request)
-            front = self._front(name)
-            if front is None:
+            kubelet_side = self._endpoint_for(name)
+            if kubelet_side is None:
                 raise RpcFailed(
                     Code.RESOURCE_EXHAUSTED, f"{MOST_RESOURCES} resources are registered already"
                 )
             try:
-                await self._follow(front, Plugin(self._folder, endpoint, next(self._numbers)))
+                await self._follow(
+                    kubelet_side, Plugin(self._folder, endpoint, next(self._numbers))
+                )
             except RpcFailed:
                 self._forget(name)
                 raise
@@ -134,25 +136,25 @@ class Registration:
             BadRegistration: it breaks a rule; the text names the field, the rule and the value.
         """
         try:
-            asked = api.RegisterRequest.FromString(request)
+            parsed = api.RegisterRequest.FromString(request)
         except DecodeError as error:
             raise BadRegistration("the registration cannot be read as a RegisterRequest") from error
-        if asked.version != VERSION:
+        if parsed.version != VERSION:
             raise BadRegistration(
-                f"version: Unsupported value: {_quote(asked.version)}: must be {VERSION}"
+                f"version: Unsupported value: {_quote(parsed.version)}: must be {VERSION}"
             )
-        if not asked.resource_name:
+        if not parsed.resource_name:
             raise BadRegistration("resource_name: Required value: the resource that is served")
-        check_endpoint(self._folder, asked.endpoint)
-        return asked.endpoint, asked.resource_name
+        check_endpoint(self._folder, parsed.endpoint)
+        return parsed.endpoint, parsed.resource_name
 
-    async def _follow(self, front: KubeletEndpoint, plugin: Plugin) -> None:
+    async def _follow(self, kubelet_side: KubeletEndpoint, plugin: Plugin) -> None:
         """Follow a plugin; return when it serves and is registered with the kubelet, if it is up.
 
         Raises:
-            RpcFailed: the plugin does not serve, or the kubelet refuses it.
+            RpcFailed: the plugin does not serve, or the kubelet rejects it.
         """
-        resource = front.resource
+        resource = kubelet_side.resource
         connected: asyncio.Event = asyncio.Event()
         failed: list[RpcFailed] = []
 
@@ -168,10 +170,14 @@ class Registration:
         if failed:
             raise failed[0]
         if connected.is_set():
-            front.refusal = ""  # an earlier one is not about this plugin
-            await resource.until(lambda: front.registered or bool(front.refusal), _KUBELET_SECONDS)
-        if front.refusal:
-            raise RpcFailed(Code.UNKNOWN, f"the kubelet refuses {resource.name}: {front.refusal}")
+            kubelet_side.refusal = ""  # drop the refusal of an earlier plugin
+            await resource.until(
+                lambda: kubelet_side.registered or bool(kubelet_side.refusal), _KUBELET_SECONDS
+            )
+        if kubelet_side.refusal:
+            raise RpcFailed(
+                Code.UNKNOWN, f"the kubelet rejects {resource.name}: {kubelet_side.refusal}"
+            )
 
 
 def check_endpoint(folder: Path, endpoint: str) -> None:
@@ -199,7 +205,7 @@ def check_endpoint(folder: Path, endpoint: str) -> None:
         raise BadRegistration(f"endpoint: Invalid value: {_quote(endpoint)}: must be a socket")
     if found.st_uid not in {_ROOT, os.geteuid()}:
         raise BadRegistration(
-            f"endpoint: Forbidden: {_quote(endpoint)}: must belong to root, and belongs to user "
+            f"endpoint: Forbidden: {_quote(endpoint)}: must belong to root, but belongs to user "
             f"{found.st_uid}"
         )
 

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 MOST_PLUGINS = 16
 """Most registrations of one resource that are followed at a time."""
 
-_DOUBT_SECONDS = 1.0
+_TEST_CALL_SECONDS = 1.0
 _AGAIN_SECONDS = 0.5
 
 Spawn = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -102,7 +102,7 @@ class ProxiedResource:
 
         Args:
             plugin: the newly registered plugin.
-            connected: set when its first list has come.
+            connected: set when its first list has arrived.
 
         Raises:
             RpcFailed: it could not be connected, and never served.
@@ -138,7 +138,7 @@ class ProxiedResource:
             self._update()
             self._spawn(plugin.close())
             if reason:
-                self.log("plugin gone", plugin, reason=reason)
+                self.log("plugin disconnected", plugin, reason=reason)
 
     def _replace(self, plugin: ConnectedPlugin) -> None:
         """End earlier registrations of the same socket: their server no longer listens there."""
@@ -146,7 +146,7 @@ class ProxiedResource:
             if each.endpoint == plugin.endpoint and each.number < plugin.number:
                 self.roster.leave(each)
                 task.cancel()
-                self.log("plugin gone", each, reason="registered again")
+                self.log("plugin disconnected", each, reason="registered again")
 
     def _update(self) -> None:
         """Wake all waiting tasks; start the timer of patience if no plugin serves."""
@@ -158,7 +158,7 @@ class ProxiedResource:
             if self._giving_up is None and not self.roster.given_up:
                 loop = asyncio.get_running_loop()
                 self._giving_up = loop.call_later(self.patience, self._give_up)
-            self._listen(*self.roster.passed_over)
+            self._listen(*self.roster.silent)
         self.notify()
         self._on_change()
 
@@ -175,11 +175,11 @@ class ProxiedResource:
             extra={"resource": self.name, "patience_seconds": self.patience},
         )
 
-    # --- plugins that do not answer ------------------------------------------------------
+    # --- plugins that do not respond -----------------------------------------------------
 
-    async def doubt(self, plugin: ConnectedPlugin) -> None:
+    async def check_silent(self, plugin: ConnectedPlugin) -> None:
         """Stop using a plugin that left a call unanswered, unless it responds to a new one."""
-        if plugin not in self.roster or await self._answers(plugin, _DOUBT_SECONDS):
+        if plugin not in self.roster or await self._responds(plugin, _TEST_CALL_SECONDS):
             return
         if not self.roster.mark_silent(plugin):
             return
@@ -203,16 +203,16 @@ class ProxiedResource:
         """Use a silent plugin again when it responds, unless a newer one serves."""
         try:
             while self._would_serve(plugin):
-                if await self._answers(plugin, self.patience) and self._would_serve(plugin):
+                if await self._responds(plugin, self.patience) and self._would_serve(plugin):
                     self.roster.mark_responding(plugin)
-                    self.log("plugin answers again", plugin)
+                    self.log("plugin responds again", plugin)
                     self._update()
                     return
                 await asyncio.sleep(_AGAIN_SECONDS)
         finally:
             self._listening.discard(plugin)
 
-    async def _answers(self, plugin: ConnectedPlugin, within: float) -> bool:
+    async def _responds(self, plugin: ConnectedPlugin, within: float) -> bool:
         """Return whether a plugin responds, also with an error."""
         try:
             async with asyncio.timeout(within):

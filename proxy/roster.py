@@ -51,7 +51,7 @@ class Roster(Generic[P]):
         )
 
     @property
-    def passed_over(self) -> tuple[P, ...]:
+    def silent(self) -> tuple[P, ...]:
         """The silent plugins, which must respond before they serve again, newest first."""
         silent = [each for each in self._members.values() if each.silent]
         return tuple(each.plugin for each in sorted(silent, key=lambda each: -each.number))

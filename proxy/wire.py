@@ -15,9 +15,9 @@ import grpc.aio
 
 from proxy.errors import Code, RpcFailed
 
-Answering = Callable[[bytes], Awaitable[bytes]]
+CallHandler = Callable[[bytes], Awaitable[bytes]]
 """Handles one call. It is cancelled if its caller disconnects."""
-Streaming = Callable[[], AsyncIterator[bytes]]
+StreamHandler = Callable[[], AsyncIterator[bytes]]
 """Sends messages until the caller disconnects."""
 
 _OPTIONS = (
@@ -26,10 +26,10 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     # A shared pool would keep the back-off of a socket without a listener.
     ("grpc.use_local_subchannel_pool", 1),
-    # Pings that measure the connection: useless on a unix socket.
+    # No pings that measure the connection: useless on a unix socket.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.so_reuseport", 0),
-    # Leaves out what a unix socket does not need: a quarter of a call's CPU time.
+    # Without filters that a unix socket does not need: saves a quarter of a call's CPU time.
     ("grpc.minimal_stack", 1),
     ("grpc.enable_retries", 0),
 )
@@ -48,8 +48,8 @@ class GrpcServer:
         socket: Path,
         service: str,
         *,
-        calls: Mapping[str, Answering],
-        streams: Mapping[str, Streaming] | None = None,
+        calls: Mapping[str, CallHandler],
+        streams: Mapping[str, StreamHandler] | None = None,
     ) -> None:
         """Prepare.
 
@@ -63,11 +63,11 @@ class GrpcServer:
         self._server = grpc.aio.server(options=_OPTIONS)
         handlers = {
             **{
-                name: grpc.unary_unary_rpc_method_handler(_answering(each))
+                name: grpc.unary_unary_rpc_method_handler(_call_handler(each))
                 for name, each in calls.items()
             },
             **{
-                name: grpc.unary_stream_rpc_method_handler(_streaming(each))
+                name: grpc.unary_stream_rpc_method_handler(_stream_handler(each))
                 for name, each in (streams or {}).items()
             },
         }
@@ -96,7 +96,7 @@ class GrpcPeer:
     """A connection to the server of a socket."""
 
     def __init__(self, socket: Path) -> None:
-        """Prepare; it is dialled by the first call."""
+        """Prepare; the first call dials."""
         self._channel = grpc.aio.insecure_channel(_address(socket), _OPTIONS)
         self._methods: dict[str, Any] = {}
 
@@ -126,10 +126,10 @@ class GrpcPeer:
         if method not in self._methods:
             self._methods[method] = self._channel.unary_unary(method, None, None)
         try:
-            answer: bytes = await self._methods[method](request)
+            response: bytes = await self._methods[method](request)
         except grpc.aio.AioRpcError as error:
             raise _failed(error) from error
-        return answer
+        return response
 
     async def stream(self, method: str) -> AsyncGenerator[bytes]:
         """Receive messages until the server ends the stream.
@@ -160,7 +160,7 @@ def _address(socket: Path) -> str:
     return f"unix:{quote(str(socket))}"  # a URI: a file name may have "%" or "#" in it
 
 
-def _failed(error: Any) -> RpcFailed:  # grpc.aio.AioRpcError, whose stubs know less than it has
+def _failed(error: Any) -> RpcFailed:  # grpc.aio.AioRpcError, whose stubs are incomplete
     code: int = error.code().value[0]
     return RpcFailed(
         code,
@@ -169,10 +169,10 @@ def _failed(error: Any) -> RpcFailed:  # grpc.aio.AioRpcError, whose stubs know 
     )
 
 
-def _answering(answer: Answering) -> Callable[[bytes, Any], Awaitable[bytes]]:
+def _call_handler(handle: CallHandler) -> Callable[[bytes, Any], Awaitable[bytes]]:
     async def handler(request: bytes, context: Any) -> bytes:
         try:
-            return await answer(request)
+            return await handle(request)
         except RpcFailed as failure:
             code = _CODES.get(failure.code, _CODES[Code.UNKNOWN])
             await context.abort(code, failure.text, failure.trailing)
@@ -181,7 +181,7 @@ def _answering(answer: Answering) -> Callable[[bytes, Any], Awaitable[bytes]]:
     return handler
 
 
-def _streaming(messages: Streaming) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
+def _stream_handler(messages: StreamHandler) -> Callable[[bytes, Any], AsyncIterator[bytes]]:
     async def handler(_request: bytes, _context: Any) -> AsyncIterator[bytes]:
         async for message in messages():
             yield message

@@ -1,5 +1,5 @@
-"""``make release``: fills ``dist/`` with what people install without a checkout.
+"""``make release``: fills ``dist/`` with files for an installation without a checkout.
 
-The same commit gives the same bytes: names are sorted, and every time is ``SOURCE_DATE_EPOCH``,
-by default that of the commit. Nothing is fetched.
+The same commit gives the same bytes: names are sorted, and every time is ``SOURCE_DATE_EPOCH``, by
+default the time of the commit. Nothing is downloaded.
 """

@@ -1,4 +1,4 @@
-"""``python -m release``: fills a folder with what people install."""
+"""``python -m release``: fills a folder with the files of a release."""
 
 import os
 import shutil
@@ -23,9 +23,11 @@ _SUMS = "SHA256SUMS"
 
 @click.command(context_settings={"show_default": True})
 @click.option("--out", type=click.Path(path_type=Path), default="dist", help="Folder to fill.")
-@click.option("--image", default="", help="Image of the manifests.  [default: as they name it]")
-@click.option("--proxy-image", default="", help="Image of the proxy.  [default: as --image]")
-@click.option("--url", default="", help="Folder of the files on the web, for krew's manifest.")
+@click.option(
+    "--image", default="", help="Image for the manifests.  [default: the one in the manifests]"
+)
+@click.option("--proxy-image", default="", help="Image for the proxy.  [default: that of --image]")
+@click.option("--url", default="", help="URL of the folder with the files, for krew's manifest.")
 def main(out: Path, image: str, proxy_image: str, url: str) -> None:
     """Fill a folder with wheel, kubectl-gpu, krew's manifest, manifests, chart and checksums."""
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or commit_time())
@@ -68,10 +70,10 @@ def main(out: Path, image: str, proxy_image: str, url: str) -> None:
 
 
 def build_wheel(out: Path, epoch: int) -> None:
-    """Build the wheel from a copy: what an earlier build has left here must not get into it.
+    """Build the wheel from a copy of the sources, without files of earlier builds.
 
     Args:
-        out: the folder that it is put into.
+        out: the folder for the wheel.
         epoch: the time of every file in it.
     """
     skipped = shutil.ignore_patterns(

@@ -1,4 +1,4 @@
-"""Archives whose bytes depend on their content alone."""
+"""Writes archives with bytes that depend only on their content."""
 
 import gzip
 import hashlib
@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-_FIRST_ZIP_YEAR = 315_532_800  # 1980: ZIP knows no earlier time
+_FIRST_ZIP_YEAR = 315_532_800  # 1980, the earliest time in a ZIP archive
 _FILE, _PROGRAM = 0o644, 0o755
 
 
@@ -17,10 +17,10 @@ def write_zip(path: Path, files: Mapping[str, bytes], *, epoch: int, before: byt
     """Write a ZIP archive.
 
     Args:
-        path: where to.
+        path: path of the archive.
         files: content by name.
         epoch: seconds since 1970, the time of every file.
-        before: bytes before the archive, which readers of ZIP pass over; makes it a program.
+        before: bytes before the archive, which readers of ZIP ignore; makes it a program.
     """
     written = io.BytesIO()
     written.write(before)

@@ -1,9 +1,9 @@
-"""The Helm chart, made of the kustomize base and its components.
+"""Makes the Helm chart from the kustomize base and its components.
 
-Nothing that is installed is written a second time. ``manifests/`` in the chart has what kustomize
-renders of the base, and a file of what each component changes in it. The chart's one template puts
-together what the values ask for. Only what a chart has and a kustomization has not is in
-``deploy/chart``: that template, the values that are no components, their schema, and NOTES.
+No object is defined twice. ``manifests/`` in the chart has the rendered base, and for each
+component a file with its changes to the base. The chart's only template combines them by the values.
+``deploy/chart`` has only the parts that a kustomization lacks: that template, the values that are
+not components, their schema, and NOTES.
 """
 
 import json
@@ -29,7 +29,7 @@ NEEDS: Final[Mapping[str, tuple[str, ...]]] = {
     "scheduler-own": ("scheduler-extender",),
     "view-use": ("view",),
 }
-"""The components that come before one; kustomize refuses it without them."""
+"""The components that must stand before a component; kustomize refuses it without them."""
 
 CHOSEN: Final[Mapping[str, str]] = {
     "vcuda": 'eq .Values.enforcement "vcuda"',
@@ -40,7 +40,7 @@ CHOSEN: Final[Mapping[str, str]] = {
     "scheduler-own": 'eq .Values.scheduling "own"',
     "view-use": "and .Values.components.view .Values.components.use",
 }
-"""Components that exclude or need each other: another value than their own switch decides."""
+"""Components that exclude or need each other: not their own switch but another value decides."""
 
 _FILLED_IN: Final = tuple(
     (re.compile(pattern), replacement)
@@ -66,25 +66,25 @@ _FILLED_IN: Final = tuple(
         ),
     )
 )
-"""What values decide in the JSON of an object, and the word that the template fills in."""
+"""Texts in the JSON of an object that values replace, each with its placeholder."""
 
 
-def write_chart(  # noqa: PLR0913 - what a release is of, by keyword
+def write_chart(  # noqa: PLR0913 - the parts of a release, by keyword
     path: Path, deploy: Path, *, version: str, image: str, proxy_image: str, epoch: int
 ) -> None:
     """Write the chart as ``helm package`` does.
 
     Args:
-        path: of the archive.
+        path: path of the archive.
         deploy: the folder of the manifests.
-        version: of this project and of the chart.
-        image: the image to run by default; empty for the one that the manifests name.
-        proxy_image: the one that the proxy runs; empty for the same.
+        version: version of this project and of the chart.
+        image: the default image; empty for the one in the manifests.
+        proxy_image: the default image of the proxy; empty for the one in the manifests.
         epoch: the time of every file in it.
 
     Raises:
-        NoKubectl: there is no kubectl.
-        subprocess.CalledProcessError: it refuses a combination.
+        NoKubectl: kubectl is not installed.
+        subprocess.CalledProcessError: kustomize refuses a combination.
     """
     made = files(deploy, version=version, image=image, proxy_image=proxy_image)
     packed = {f"{NAME}/{name}": (text.encode(), False) for name, text in made.items()}
@@ -99,7 +99,7 @@ def files(deploy: Path, *, version: str, image: str = "", proxy_image: str = "")
     about = {
         "apiVersion": "v2",
         "name": NAME,
-        "description": "Shares GPUs: pods ask for hundredths of a card and blocks of its memory",
+        "description": "Shares GPUs: pods request hundredths of a card and blocks of its memory",
         "type": "application",
         "version": version,
         "appVersion": version,
@@ -125,7 +125,7 @@ def files(deploy: Path, *, version: str, image: str = "", proxy_image: str = "")
 
 
 class _ChartDumper(yaml.SafeDumper):
-    """Writes a text of several lines as such."""
+    """Writes a text of several lines as a YAML block."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -144,43 +144,43 @@ def _yaml(value: object) -> str:
 
 
 def components(deploy: Path) -> list[str]:
-    """Return the names of all components that a chart switches, in the order of their changes.
+    """Return the names of all components of the chart, in the order in which they are applied.
 
-    ``domain`` is none: it replaces text everywhere, which is a value of the chart. ``driver-auto``
-    is the last: it takes the place of what ``vcuda`` names.
+    ``domain`` is not among them: it replaces text everywhere, for which the chart has a value.
+    ``driver-auto`` is the last, because it replaces a folder that ``vcuda`` sets.
     """
     found = {each.name for each in (deploy / "components").iterdir()} - {"domain"}
     return sorted(found, key=lambda name: (name == "driver-auto", name))
 
 
 def _read(deploy: Path) -> tuple[dict[str, Json], dict[str, Json]]:
-    """Render the base with each component: return what each changes, and all workloads' values."""
+    """Render the base with each component; return the changes of each, and the workloads' values."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder).resolve()
-        base = _render(place / "base", deploy, ())
+        root = Path(folder).resolve()
+        base = _render(root / "base", deploy, ())
         manifests, workloads = {"base": _changes({}, base)}, _workloads(base)
         for name in components(deploy):
             needs = NEEDS.get(name, ())
-            before = _render(place / f"{name}-before", deploy, needs) if needs else base
-            after = _render(place / name, deploy, (*needs, name))
+            before = _render(root / f"{name}-before", deploy, needs) if needs else base
+            after = _render(root / name, deploy, (*needs, name))
             manifests[name] = _changes(before, after)
             workloads = _workloads(after) | workloads
     return manifests, dict(sorted(workloads.items()))
 
 
-def _render(place: Path, deploy: Path, taken: Iterable[str]) -> Json:
-    """Render the base with components, each object by a text that tells it from all others."""
-    place.mkdir()
-    here = os.path.relpath(deploy.resolve(), place)
+def _render(folder: Path, deploy: Path, chosen: Iterable[str]) -> Json:
+    """Render the base with components; return the objects by a unique text."""
+    folder.mkdir()
+    here = os.path.relpath(deploy.resolve(), folder)
     written = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [f"{here}/base"],
-        "components": [f"{here}/components/{each}" for each in taken],
+        "components": [f"{here}/components/{each}" for each in chosen],
     }
-    (place / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(written), encoding="utf-8")
     found = {}
-    for each in yaml.safe_load_all(kustomize(place)):
+    for each in yaml.safe_load_all(kustomize(folder)):
         named = each["metadata"]
         if each["kind"] == "Namespace":
             named["name"] = "@node@" if named["name"].endswith("-node") else "@system@"
@@ -195,10 +195,10 @@ def _render(place: Path, deploy: Path, taken: Iterable[str]) -> Json:
 
 
 def _changes(before: Json, after: Json) -> Json:
-    """Return what makes *after* of *before*; nothing is written of what stays.
+    """Return the changes from *before* to *after*.
 
-    A key with ``null`` goes. A list whose elements have names is merged by name, as in a strategic
-    merge patch, and has a "+" after its key. Any other list is replaced.
+    ``null`` removes a key. A list of elements with names is merged by name, as in a strategic merge
+    patch, and has a "+" after its key. Any other list is replaced.
     """
     changed: Json = {key: None for key in before if key not in after}
     for key, value in after.items():
@@ -220,7 +220,7 @@ def _changes(before: Json, after: Json) -> Json:
 
 
 def by_name(value: Any) -> dict[str, Json]:
-    """Return a list's elements by their names; nothing where these do not tell them apart."""
+    """Return a list's elements by their names; empty if the names are missing or not unique."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         return {}
     found = {each.get("name", ""): each for each in value}
@@ -231,7 +231,7 @@ def by_name(value: Any) -> dict[str, Json]:
 
 
 def _workloads(objects: Json) -> dict[str, Json]:
-    """Return the values of each workload, as the manifests have them."""
+    """Return the values of each workload in the manifests."""
     found: dict[str, Json] = {}
     for each in objects.values():
         if each["kind"] not in ("Deployment", "DaemonSet"):
@@ -253,7 +253,7 @@ def camel(name: str) -> str:
 
 
 def _choice(names: Iterable[str]) -> str:
-    """Return the helper that lists what is put together, in its order."""
+    """Return the helper template that lists base and chosen components, in their order."""
     lines = ['{{- define "gpu-turnstile.components" -}}', "- base"]
     for each in names:
         when = CHOSEN.get(each, f'index .Values.components "{each}"')
@@ -275,7 +275,7 @@ def _more_values(deploy: Path, switches: Iterable[str], workloads: Values) -> st
 
 
 def _with_image(text: str, key: str, image: str) -> str:
-    """Write another image into the values."""
+    """Replace an image in the values."""
     block = "".join(f"  {name}: {json.dumps(it)}\n" for name, it in image_parts(image).items())
     return re.sub(rf"^({key}:\n)(?:  .*\n)+", rf"\g<1>{block}", text, flags=re.MULTILINE)
 
@@ -289,7 +289,7 @@ def image_parts(image: str) -> dict[str, str]:
 
 
 def _properties(switches: Iterable[str], workloads: Values) -> Json:
-    """Return the schema of what :func:`_more_values` writes."""
+    """Return the schema of the values that :func:`_more_values` writes."""
     found = {
         name: {each: {"$ref": f"#/definitions/{each}"} for each in values}
         for name, values in workloads.items()

@@ -1,4 +1,4 @@
-"""``python -m release.image``: builds the image with whichever builder is there, and pushes it."""
+"""``python -m release.image``: builds the image with an installed builder, and pushes it."""
 
 import json
 import shutil
@@ -13,19 +13,19 @@ import click
 from release.sources import ROOT, commit, version
 
 BUILDERS = ("docker", "podman", "buildah")
-_ALIVE = {"docker": ["version"], "podman": ["info"], "buildah": ["--version"]}
-"""How a builder is asked whether it works: docker needs its daemon."""
+_CHECKS = {"docker": ["version"], "podman": ["info"], "buildah": ["--version"]}
+"""Arguments of the command that checks whether a builder works; docker needs its daemon."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What is to be built.
+    """The image to build.
 
     Attributes:
-        names: with registry and tag; the first one is built, the others are further tags.
-        platforms: such as ``linux/amd64``; empty for that of this machine.
-        push: whether it goes to the registries of its names.
-        digest_file: where the digest of what was pushed is written.
+        names: names with registry and tag; the first one is built, the others are further tags.
+        platforms: platforms such as ``linux/amd64``; empty for that of this machine.
+        push: whether it is pushed to the registries of its names.
+        digest_file: file for the digest of the pushed image.
     """
 
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class Image:
 
 
 def commands(builder: str, image: Image, labels: Iterable[str]) -> list[list[str]]:
-    """Return what is to be run, one after the other, in the root of the sources."""
+    """Return the commands to run one after the other in the root of the sources."""
     first, *others = image.names
     build = ["build", *(part for each in labels for part in ("--build-arg", each))]
     if image.platforms:
@@ -45,9 +45,9 @@ def commands(builder: str, image: Image, labels: Iterable[str]) -> list[list[str
         if image.push:
             build += ["--push", "--sbom=true", "--provenance=mode=max"]
             build.append(f"--metadata-file={_metadata(image)}")
-        # Several platforms, and what an image consists of, are beyond the classic builder.
-        beyond = image.push or len(image.platforms) > 1
-        return [["docker", *(["buildx"] if beyond else []), *build, "."]]
+        # The classic builder supports neither several platforms nor an SBOM.
+        needs_buildx = image.push or len(image.platforms) > 1
+        return [["docker", *(["buildx"] if needs_buildx else []), *build, "."]]
     kind, push = (["manifest"], ["push", "--all"]) if image.platforms else ([], ["push"])
     found = [[builder, *build, f"--{'manifest' if kind else 'tag'}={first}", "."]]
     found += [[builder, "tag", first, each] for each in others if not kind]
@@ -58,20 +58,20 @@ def commands(builder: str, image: Image, labels: Iterable[str]) -> list[list[str
 
 
 def _metadata(image: Image) -> Path:
-    """Return where docker writes what it pushed: more than the digest."""
+    """Return the file for docker's metadata of the push, which has more than the digest."""
     return image.digest_file.with_name(f"{image.digest_file.name}.json")
 
 
 def choose(wanted: str) -> str:
-    """Return the builder that is wanted, or the first one that works.
+    """Return the wanted builder, or the first one that works.
 
     Raises:
-        click.ClickException: there is none.
+        click.ClickException: none works.
     """
     for each in (wanted,) if wanted else BUILDERS:
         if shutil.which(each) is not None:
             done = subprocess.run(  # noqa: S603 - a builder, asked for its version
-                [each, *_ALIVE[each]], capture_output=True, check=False, timeout=60
+                [each, *_CHECKS[each]], capture_output=True, check=False, timeout=60
             )
             if done.returncode == 0:
                 return each
@@ -82,14 +82,14 @@ def choose(wanted: str) -> str:
 @click.command(context_settings={"show_default": True})
 @click.option("--name", "names", multiple=True, required=True, help="REGISTRY/NAME:TAG, repeated.")
 @click.option("--platform", "platforms", multiple=True, help="OS/ARCHITECTURE, repeated.")
-@click.option("--push", is_flag=True, help="Push it to the registries of its names.")
+@click.option("--push", is_flag=True, help="Push the image to the registries of its names.")
 @click.option(
     "--digest-file",
     type=click.Path(path_type=Path),
     default="build/image.digest",
-    help="Where the digest of what was pushed is written.",
+    help="File for the digest of the pushed image.",
 )
-@click.option("--builder", type=click.Choice(["", *BUILDERS]), default="", help="Which builder.")
+@click.option("--builder", type=click.Choice(["", *BUILDERS]), default="", help="Builder to use.")
 def main(
     *,
     names: tuple[str, ...],
@@ -98,7 +98,7 @@ def main(
     digest_file: Path,
     builder: str,
 ) -> None:
-    """Build the image, and push it if told to."""
+    """Build the image, and push it with --push."""
     chosen = choose(builder)
     digest_file.parent.mkdir(parents=True, exist_ok=True)
     labels = [f"VERSION={version()}", f"REVISION={commit()}"]

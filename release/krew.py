@@ -6,9 +6,9 @@ Its form is krew's ``v1alpha2``: https://krew.sigs.k8s.io/docs/developer-guide/p
 import yaml
 
 _DESCRIPTION = """\
-Shows nodes and their cards with what is held, free and used, what each pod asked for and got, why
-a pod waits and what would let it run, and whether a manifest would fit. For clusters that share
-GPUs by gpu-turnstile. It asks with your own kubeconfig and rights, and changes nothing.
+Shows nodes and their cards with held, free and used amounts, the request and the cards of each pod,
+why a pod is pending and how to make it fit, and whether a manifest would fit. For clusters that
+share GPUs by gpu-turnstile. It uses your own kubeconfig and rights.
 """
 _CAVEATS = """\
 Needs Python 3.11 or newer as python3.
@@ -19,8 +19,8 @@ def manifest(*, version: str, uri: str, checksum: str) -> str:
     """Return the manifest.
 
     Args:
-        version: of this project.
-        uri: where the archive with the program will be.
+        version: version of this project.
+        uri: URL of the archive with the program.
         checksum: the archive's SHA-256.
     """
     document = {
@@ -30,7 +30,7 @@ def manifest(*, version: str, uri: str, checksum: str) -> str:
         "spec": {
             "version": f"v{version}",
             "homepage": "https://github.com/gpu-turnstile/gpu-turnstile",
-            "shortDescription": "Show GPUs: what is free, who holds what, why pods wait",
+            "shortDescription": "Show free and held GPUs, and why pods are pending",
             "description": _DESCRIPTION,
             "caveats": _CAVEATS,
             "platforms": [

@@ -1,4 +1,4 @@
-"""One file of YAML for each overlay, for ``kubectl apply -f``."""
+"""Renders one YAML file for each overlay, for ``kubectl apply -f``."""
 
 import shutil
 import subprocess
@@ -10,37 +10,37 @@ PROXY_IMAGE = f"{IMAGE}-proxy"
 
 
 class NoKubectl(Exception):
-    """There is no kubectl, which renders kustomizations."""
+    """kubectl, which renders kustomizations, is not installed."""
 
 
 def kubectl() -> str:
     """Find kubectl, beside Python or on the path.
 
     Raises:
-        NoKubectl: there is none.
+        NoKubectl: it is not installed.
     """
     beside = Path(sys.executable).with_name("kubectl")
     found = str(beside) if beside.exists() else shutil.which("kubectl")
     if found is None:
         raise NoKubectl(
-            "kubectl is not there, which renders the overlays: install it, or let "
-            "`python -m tests.deploy.get_kubectl` put one beside Python"
+            "kubectl, which renders the overlays, is not installed: install it, or run "
+            "`python -m tests.deploy.get_kubectl`, which puts one beside Python"
         )
     return found
 
 
 def folders(deploy: Path) -> dict[str, Path]:
-    """Return all that can be applied: the folder of each, by the name of its file."""
+    """Return the folders of all kustomizations to render, by the names of their files."""
     overlays = sorted(each for each in (deploy / "overlays").iterdir() if each.is_dir())
     return {"gpu-turnstile": deploy} | {f"gpu-turnstile-{each.name}": each for each in overlays}
 
 
 def kustomize(folder: Path) -> str:
-    """Render one kustomization as it is.
+    """Render one kustomization without changes.
 
     Raises:
-        NoKubectl: there is no kubectl.
-        subprocess.CalledProcessError: it refuses the kustomization.
+        NoKubectl: kubectl is not installed.
+        subprocess.CalledProcessError: kustomize refuses the kustomization.
     """
     command = [kubectl(), "kustomize", str(folder)]
     done = subprocess.run(  # noqa: S603 - our own folders
@@ -54,13 +54,13 @@ def render(folder: Path, *, version: str, image: str, proxy_image: str) -> str:
 
     Args:
         folder: the kustomization.
-        version: of this project, for the first line.
-        image: the image to run, with its tag or digest; empty for those that manifests name.
-        proxy_image: the one that the proxy runs; empty for *image*, which has the proxy too.
+        version: version of this project, for the first line.
+        image: the image to run, with its tag or digest; empty for those in the manifests.
+        proxy_image: the image of the proxy; empty for *image*, which has the proxy too.
 
     Raises:
-        NoKubectl: there is no kubectl.
-        subprocess.CalledProcessError: it refuses the kustomization.
+        NoKubectl: kubectl is not installed.
+        subprocess.CalledProcessError: kustomize refuses the kustomization.
     """
     text = kustomize(folder)
     for name, wanted in ((IMAGE, image), (PROXY_IMAGE, proxy_image or image)):

@@ -1,10 +1,10 @@
-"""``kubectl-gpu`` as one file: a Python ZIP application that any Python from 3.11 on runs.
+"""``kubectl-gpu`` as one file: a Python ZIP application for any Python from 3.11.
 
-It has this project's packages and those that they need, as they are installed here, in pure
-Python: so one file does for every processor, system and version of Python, which shiv's and pex's
-do not where a dependency is compiled. What is compiled is an accelerator that its package does
-without (PyYAML, charset-normalizer), with one exception: the client of Kubernetes imports names of
-pydantic, for models of the API, which ``kubectl gpu`` never makes. It gets these names.
+It has this project's packages and their dependencies as installed here, in pure Python. So one file
+works for every processor, system and version of Python; those of shiv and pex do not if a
+dependency is compiled. The compiled parts are accelerators that their packages do not need (PyYAML,
+charset-normalizer), with one exception: the Kubernetes client imports names of pydantic for API
+models, which ``kubectl gpu`` never makes. The file has stand-ins for these names.
 """
 
 import re
@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from release.archives import write_zip
 
 NEEDED = ("click", "kubernetes", "prometheus-client", "PyYAML", "rich", "urllib3")
-"""What the packages below import."""
+"""Distributions that the packages below import."""
 
 PACKAGES = ("common", "contract", "placement", "view")
 _LEFT_OUT = re.compile(
@@ -25,7 +25,7 @@ _LEFT_OUT = re.compile(
     r"|.*\b(tests?|__pycache__)/|.*\.(so|pyd|pyi|pyc|c|h|pyx)$"
 )
 _COMPILED = frozenset({"pydantic", "aiohttp", "aiohttp-retry"})
-"""Distributions without a form in pure Python; the second and third serve asyncio alone."""
+"""Distributions without a pure Python form; the second and third are needed only for asyncio."""
 
 _MAIN = """\
 import sys
@@ -61,12 +61,12 @@ def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
     """Write the program.
 
     Args:
-        path: where to.
-        root: of the sources.
+        path: path of the program.
+        root: root of the sources.
         epoch: the time of every file in it.
 
     Raises:
-        PackageNotFoundError: a package that it needs is not installed here.
+        PackageNotFoundError: a needed package is not installed here.
     """
     files = {"__main__.py": _MAIN.encode(), "pydantic.py": _PYDANTIC.encode()}
     for package in PACKAGES:
@@ -82,7 +82,7 @@ def write_onefile(path: Path, root: Path, *, epoch: int) -> None:
 
 
 def _closure() -> Iterator[Distribution]:
-    """Find what is needed, and what that needs."""
+    """Yield the needed distributions and, in turn, their dependencies."""
     waiting, seen = list(NEEDED), set(_COMPILED)
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
@@ -101,7 +101,7 @@ def _closure() -> Iterator[Distribution]:
 
 
 def _content(found: Distribution) -> Mapping[str, bytes]:
-    """Return a distribution's files, with its metadata and licences."""
+    """Return a distribution's files, including metadata and licences."""
     files: dict[str, bytes] = {}
     for each in found.files or ():
         name = each.as_posix()
@@ -117,6 +117,6 @@ def _content(found: Distribution) -> Mapping[str, bytes]:
 
 
 def _metadata(own: Distribution) -> bytes:
-    """Return name and version; the rest is in the wheel."""
+    """Return metadata with name, version and licence; the wheel has the rest."""
     text = f"Metadata-Version: 2.1\nName: gpu-turnstile\nVersion: {own.version}\n"
     return f"{text}License: Apache-2.0\n".encode()

@@ -1,4 +1,4 @@
-"""What the checkout says of itself."""
+"""Version, commit and time of the checkout."""
 
 import shutil
 import subprocess
@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_WITHOUT_GIT = "315532800"  # 1980, before which a ZIP archive knows no time
+_WITHOUT_GIT = "315532800"  # 1980, the earliest time in a ZIP archive
 
 
 def version() -> str:
@@ -18,12 +18,12 @@ def version() -> str:
 
 
 def commit() -> str:
-    """Return the commit; ``unknown`` where there is no repository."""
+    """Return the commit; ``unknown`` without a repository."""
     return _git("rev-parse", "HEAD") or "unknown"
 
 
 def commit_time() -> int:
-    """Return the time of the commit in seconds; 1980 where there is no repository."""
+    """Return the time of the commit in seconds; 1980 without a repository."""
     return int(_git("log", "-1", "--format=%ct") or _WITHOUT_GIT)
 
 

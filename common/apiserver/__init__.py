@@ -1,5 +1,5 @@
-"""The API server, as agent and scheduler use it: raw JSON over the official client.
+"""Access to the API server: raw JSON by the official client.
 
-No typed models: they cost more per pod than everything that is done with it. Knows nothing of
-GPUs; which objects are asked for is a matter of the programs.
+There are no typed models: to build them costs more per pod than all other work with it. Nothing
+here is about GPUs; the programs decide which objects they read.
 """

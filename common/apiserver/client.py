@@ -1,6 +1,6 @@
-"""Requests, lists and watches of the API server: JSON in and out, every error translated.
+"""Requests, lists and watches of the API server: JSON in and out, by :mod:`common.apiserver.rest`.
 
-Over :mod:`common.apiserver.rest`.
+Every error is translated to one of :mod:`common.apiserver.errors` or ``Unavailable``.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from common.text import cut
 Json = dict[str, Any]
 
 LIST_SECONDS = 30.0
-"""For one page of a list, or all of it where it has no pages."""
+"""Timeout of one page of a list, or of a list without pages."""
 
 _CONNECT_SECONDS = 5.0
 _WATCH_SECONDS = 300
 SILENT_SECONDS = 120.0
-"""A watch that says nothing for so long, not even a bookmark, is dead: it is opened again."""
+"""A watch without any event for this long, not even a bookmark, is broken: it is opened again."""
 
 
 class Client:
@@ -42,10 +42,10 @@ class Client:
         context: str | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Read the credentials, as :class:`Rest` does; nothing is asked yet.
+        """Read the credentials, as :class:`Rest` does; no request is made yet.
 
         Raises:
-            CredentialsError: they cannot be used.
+            CredentialsError: the credentials cannot be used.
         """
         self.rest = Rest(kubeconfig, user_agent=user_agent, context=context, headers=headers)
         self._lock = threading.Lock()
@@ -61,26 +61,26 @@ class Client:
         timeout: Timeout,
         query: Mapping[str, str] | None = None,
     ) -> Json:
-        """Make one request and return the object of the answer.
+        """Make one request and return the object in the response.
 
         Args:
-            method: such as ``GET``.
+            method: the HTTP method, such as ``GET``.
             path: absolute, quoted.
-            body: a JSON object; of ``PATCH`` a merge patch.
+            body: a JSON object; for ``PATCH`` a merge patch.
             timeout: how long to wait.
             query: parameters.
 
         Raises:
             Gone: 410.
-            Rejected: another 4xx but 429.
-            Unavailable: no usable answer in time.
+            Rejected: another 4xx except 429.
+            Unavailable: no usable response in time.
         """
         return decode(self._content(method, path, body, timeout=timeout, query=query))
 
     def find(
         self, path: str, *, timeout: Timeout, query: Mapping[str, str] | None = None
     ) -> Json | None:
-        """Get one object, as :meth:`call` does; ``None`` if there is none."""
+        """Get one object, as :meth:`call` does; ``None`` if it does not exist."""
         try:
             return self.call("GET", path, timeout=timeout, query=query)
         except Rejected as error:
@@ -89,9 +89,9 @@ class Client:
             return None
 
     def read_text(self, path: str, *, timeout: Timeout) -> str:
-        """Get what is no object, such as what a pod answers through the API server's proxy.
+        """Get a response as text, such as a pod's response through the API server's proxy.
 
-        It takes and raises what :meth:`call` does.
+        Arguments and errors are those of :meth:`call`.
         """
         try:
             return self._content("GET", path, timeout=timeout).decode()
@@ -101,40 +101,40 @@ class Client:
     def list(
         self, path: str, query: Mapping[str, str], within: float | None = None
     ) -> tuple[list[Json], str, str]:
-        """List a collection, or one page of it; ``managedFields`` may be left out.
+        """List a collection, or one page of it; the objects may lack ``managedFields``.
 
         Args:
-            path: of the collection.
+            path: path of the collection.
             query: selectors, ``limit`` and ``continue``.
-            within: seconds for the answer; ``None`` for as long as a list may take.
+            within: seconds until the response; ``None`` for the usual timeout of a list.
 
         Returns:
-            The objects, the resource version to watch from, and what continues the list; empty
-            after the last page.
+            The objects, the resource version to watch from, and the ``continue`` token of the next
+            page; the token is empty after the last page.
 
         Raises:
             Gone: the list cannot be continued any more.
-            Rejected: the API server says no.
-            Unavailable: no usable answer.
+            Rejected: the API server rejects the request.
+            Unavailable: no usable response.
         """
         timeout = within or (_CONNECT_SECONDS, LIST_SECONDS)
-        answer = decode(
+        response = decode(
             self._content("GET", path, query=query, timeout=timeout), decode_without_managed_fields
         )
         try:
-            metadata = answer["metadata"]
+            metadata = response["metadata"]
             version, more = str(metadata["resourceVersion"]), str(metadata.get("continue") or "")
-            return answer.get("items") or [], version, more
+            return response.get("items") or [], version, more
         except (AttributeError, KeyError, TypeError) as error:
-            raise Unavailable("API server: answered with something that is no list") from error
+            raise Unavailable("API server: the response is not a list") from error
 
     def watch(self, path: str, query: Mapping[str, str]) -> Iterator[tuple[str, Json]]:
-        """Stream what happens to a collection; ends when the server ends it.
+        """Stream the events of a collection until the server ends the watch.
 
         Args:
-            path: of the collection.
-            query: selectors, and ``resourceVersion``; ``timeoutSeconds`` where the server is to end
-                the watch sooner than usual.
+            path: path of the collection.
+            query: selectors, and ``resourceVersion``; ``timeoutSeconds`` if the server should end
+                the watch earlier than usual.
 
         Yields:
             Event type (``ADDED``, ``MODIFIED``, ``DELETED``, ``BOOKMARK``) and object.
@@ -211,7 +211,7 @@ class Client:
         timeout: Timeout,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """Make a request; raise what a status other than 2xx stands for."""
+        """Make a request; raise an error for any status except 2xx."""
         response = self.rest.request(method, path, timeout=timeout, query=query, body=body)
         status: int = response.status
         if 200 <= status < 300:
@@ -224,17 +224,17 @@ class Client:
 
 
 def decode(content: bytes, loads: Callable[[bytes], Any] = json.loads) -> Json:
-    """Read the object of an answer, by :func:`json.loads` or another decoder.
+    """Decode the object in a response, by :func:`json.loads` or another decoder.
 
     Raises:
-        Unavailable: it is none.
+        Unavailable: the content is not a JSON object.
     """
     try:
         decoded = loads(content)
     except ValueError as error:
         raise Unavailable(f"API server: {error}") from error
     if not isinstance(decoded, dict):
-        raise Unavailable("API server: answered with something that is no object")
+        raise Unavailable("API server: the response is not an object")
     return decoded
 
 
@@ -242,9 +242,9 @@ def refusal(status: int, reason: str, content: bytes) -> Gone | Rejected | Unava
     """Return the error for an HTTP status other than 2xx.
 
     Args:
-        status: the HTTP status; 410 is ``Gone``, any other 4xx but 429 ``Rejected``.
-        reason: the text beside it.
-        content: a ``Status``, whose message is told, or anything else.
+        status: the HTTP status; 410 is ``Gone``, any other 4xx except 429 ``Rejected``.
+        reason: the reason phrase of the HTTP status.
+        content: the body; if it is a ``Status``, the error has its message.
     """
     message = _message(reason, content)
     if status == 410:
@@ -261,12 +261,12 @@ def object_path(resource: str, namespace: str, name: str = "", *, api: str = "/a
 
 
 def quoted(segment: str) -> str:
-    """Write one segment of a path."""
+    """Quote one segment of a path."""
     return quote(segment, safe="")
 
 
 def split_lines(response: Any) -> Iterator[bytes]:
-    """Split a stream into lines, holding back what has no end yet."""
+    """Split a stream into lines; a line is yielded when it is complete."""
     pending = b""
     for chunk in response.stream(65536):
         *lines, pending = (pending + chunk).split(b"\n")
@@ -282,7 +282,7 @@ def _shut(response: Any) -> None:
 
 
 def _message(reason: str, content: bytes) -> str:
-    """Return the message of a ``Status``, or the reason beside the HTTP status."""
+    """Return the message of a ``Status``, or the reason phrase of the HTTP status."""
     try:
         return str(json.loads(content)["message"])
     except (TypeError, ValueError, KeyError):
@@ -293,7 +293,7 @@ def _event(line: bytes) -> tuple[str, Json]:
     """Read one line of a watch.
 
     Raises:
-        ValueError: it is no event.
+        ValueError: it is not an event.
     """
     event = json.loads(line)
     if isinstance(event, dict):

@@ -1,12 +1,12 @@
-"""What a request to the API server may end with.
+"""The errors of requests to the API server.
 
 ::
 
     Exception
-    ├── CredentialsError   the admin's: neither kubeconfig nor service account can be used
-    ├── Gone               the starting point of a watch or list is no longer kept (410)
-    ├── Rejected           the API server understood and said no (4xx)
-    └── common.errors.Unavailable   no usable answer: nobody knows whether it was done
+    ├── CredentialsError   for the admin: neither kubeconfig nor service account can be used
+    ├── Gone               the API server no longer has the start of a watch or list (410)
+    ├── Rejected           the API server has rejected the request (4xx)
+    └── common.errors.Unavailable   no usable response: it may or may not have been carried out
 """
 
 
@@ -15,17 +15,17 @@ class CredentialsError(ValueError):
 
 
 class Gone(Exception):
-    """The watch's starting point is no longer kept (410): list again."""
+    """The API server no longer has the start of the watch or list (410): list again."""
 
 
 class Rejected(Exception):
-    """The API server understood and said no.
+    """The API server has rejected the request.
 
     Attributes:
         status: the HTTP status, 4xx.
     """
 
     def __init__(self, status: int, message: str) -> None:
-        """Keep the status beside the message."""
+        """Store status and message."""
         self.status = status
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Following a collection: list it, watch it, list it again when the watch cannot go on."""
+"""Follows a collection: lists it, watches it, and lists it again if the watch cannot continue."""
 
 import logging
 import threading
@@ -15,13 +15,13 @@ from common.errors import Unavailable
 log = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS = (0.2, 10.0)
-# The API server ends a watch after minutes. One that ends sooner than this has failed, whatever
-# the server says: opened again without a pause, it would be opened a thousand times a second.
+# The API server ends a watch after minutes. A watch that ends sooner than this has failed, even
+# without an error: without a pause it would be opened again a thousand times a second.
 _SHORT_WATCH_SECONDS = 1.0
 
 
 class Collection(Protocol):
-    """A collection of the API server, and what becomes of what it shows."""
+    """A collection of the API server, and the receiver of its events."""
 
     def list(self) -> str:
         """Read all objects; return the resource version to watch from."""
@@ -32,13 +32,13 @@ class Collection(Protocol):
         ...
 
     def apply(self, kind: str, obj: Json) -> None:
-        """Take one event but a bookmark in."""
+        """Apply one event; bookmarks are not passed."""
         ...
 
 
 @contextmanager
 def passing_over(kind: str, obj: Json) -> Iterator[None]:
-    """Log what is wrong with one object, so that it does not end the thread that follows all."""
+    """Log an error about one object, so that it does not end the thread that follows all."""
     try:
         yield
     except Exception:
@@ -58,11 +58,11 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
         jitter: Jitter = by_chance,
     ) -> None:
-        """Prepare; nothing is asked before :meth:`run`.
+        """Prepare; no request is made before :meth:`run`.
 
         Args:
-            collection: which, and where its objects go.
-            trouble: the log line for a list or watch that fails.
+            collection: the collection to follow.
+            trouble: the log message if a list or watch fails.
             clock: seconds, monotonic.
             jitter: source of randomness for pauses.
         """
@@ -70,26 +70,26 @@ class Follower:
         self._trouble = trouble
         self._clock = clock
         self._jitter = jitter
-        self._wanted = 0  # lists asked for
-        self._done = -1  # of these, the newest that a whole list has begun after
+        self._wanted = 0  # number of requested lists
+        self._done = -1  # the newest of these requests that a completed list covers
 
     def list_again(self) -> int:
-        """Ask for a list that begins after this call.
+        """Request a list that begins after this call.
 
-        The watch in progress must be ended by the caller, who knows its client.
+        The caller, which has the client, must end the watch in progress.
 
         Returns:
-            The number by which :meth:`has_listed` knows it.
+            The number of the request, for :meth:`has_listed`.
         """
         self._wanted += 1
         return self._wanted
 
     def has_listed(self, number: int = 0) -> bool:
-        """Return whether a list that began after *number* was asked for has been read."""
+        """Return whether a list that began after request *number* has been read."""
         return self._done >= number
 
     def run(self, stop: threading.Event) -> None:
-        """List, then watch, until *stop*; list again whenever the watch cannot go on."""
+        """List, then watch, until *stop*; list again if the watch cannot continue."""
         pauses = Backoff(*_BACKOFF_SECONDS, jitter=self._jitter)
         _, longest = _BACKOFF_SECONDS
         while not stop.is_set():
@@ -100,7 +100,7 @@ class Follower:
                 self._done = max(self._done, wanted)
                 self._watch(version, stop)
                 if self._wanted != wanted:
-                    continue  # asked for: nothing has failed
+                    continue  # a new list was requested: nothing has failed
             except Gone as error:
                 log.info("watch expired, listing again", extra={"reason": str(error)})
             except (Unavailable, Rejected) as error:
@@ -109,23 +109,23 @@ class Follower:
                 if self._wanted != wanted and self._done == wanted:
                     continue  # the watch was ended for a new list
                 log.warning(self._trouble, extra={"reason": str(error)})
-            # A list that succeeds says little: the watch may go on being refused at once.
+            # A successful list is not enough: the watch may still be rejected at once.
             if self._clock() - began > longest:
                 pauses.reset()
             stop.wait(pauses.next())
 
     def _watch(self, version: str, stop: threading.Event) -> None:
-        """Follow the watch, opening it again from where it ended."""
+        """Follow the watch; when it ends, open it again from the last version."""
         pauses = Backoff(*_BACKOFF_SECONDS, jitter=self._jitter)
         while not stop.is_set() and self._done == self._wanted:
-            began, brought = self._clock(), False
+            began, has_events = self._clock(), False
             for kind, obj in self._collection.watch(version):
-                brought = True
+                has_events = True
                 version = obj["metadata"].get("resourceVersion", version)
                 if kind in ("ADDED", "MODIFIED", "DELETED"):
                     self._collection.apply(kind, obj)
             short = self._clock() - began < _SHORT_WATCH_SECONDS
-            if brought or not short:
+            if has_events or not short:
                 pauses.reset()
             if short and self._done == self._wanted:
                 stop.wait(pauses.next())

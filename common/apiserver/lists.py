@@ -1,7 +1,7 @@
-"""Lists of the API server, decoded without ``managedFields``: a third of them, which nobody reads.
+"""Decodes lists of the API server without ``managedFields``, a third of their size and never used.
 
-Sound for any text: a quotation mark after a comma is not escaped, so it opens a key or closes a
-string, and no letter follows where it closes one.
+This is correct for any text: a quotation mark after a comma is not escaped, so it opens a key or
+closes a string, and after the end of a string there is no letter.
 """
 
 import json
@@ -13,22 +13,22 @@ _METADATA = b'"metadata":'
 
 
 def decode_without_managed_fields(content: bytes) -> Any:
-    """Decode JSON without the ``managedFields`` of its objects; with them where in doubt.
+    """Decode JSON without the ``managedFields`` of its objects; with them if it is unclear.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     lean = _without_managed_fields(content)
     if lean is not None:
         try:
             return json.loads(lean)
-        except ValueError:  # not as an API server writes it
+        except ValueError:  # an API server would not write it so
             pass
     return json.loads(content)
 
 
 def _without_managed_fields(content: bytes) -> bytes | None:
-    """Cut them out; ``None`` where it is not sure that nothing else would go with them."""
+    """Remove them; ``None`` if this could remove other data too."""
     find = content.find
     kept, done = [], 0
     while (begin := find(_BEGINS, done)) >= 0:

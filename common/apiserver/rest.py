@@ -1,9 +1,9 @@
-"""Raw requests to the API server. The only importer here of ``kubernetes`` and ``urllib3``.
+"""Raw requests to the API server. Only this module here imports ``kubernetes`` and ``urllib3``.
 
-Credentials, TLS, proxies and connections are the official client's. Its typed methods and
-models are not used: to import them takes longer than everything else at the agent's start,
-and to build typed objects of every pod on every event costs more than all else it does. The
-modules are named one by one, because the program defers their packages (``agent.__main__``).
+The official client handles credentials, TLS, proxies and connections. Its typed methods and models
+are not used: to import them takes longer than the rest of the agent's start, and to build typed
+objects for every pod event costs more than all other work. The modules are imported one by one,
+because the program defers their packages (``agent.__main__``).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,16 +26,16 @@ Timeout = float | tuple[float, float]
 """Seconds for all of a request, or for the connection and for each read."""
 
 MOST_KEPT = 32
-"""Connections that wait for the next request; as many threads may ask without new ones."""
+"""Idle connections that are kept; so many threads can make requests without new connections."""
 
 BROKEN = (urllib3.exceptions.HTTPError, OSError)
-"""What reading a response raises when the connection breaks."""
+"""Errors while reading a response if the connection breaks."""
 
 _JSON = "application/json"
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 
-# What the client lets through when a kubeconfig is bad; its YAML parser's errors come to it.
+# The client's errors for an invalid kubeconfig; errors of its YAML parser are added below.
 _UNUSABLE = (ConfigException, OSError, ValueError, TypeError)
 
 
@@ -50,17 +50,17 @@ class Rest:
         context: str | None = None,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Read the credentials; nothing is asked yet.
+        """Read the credentials; no request is made yet.
 
         Args:
             kubeconfig: a kubeconfig file, or several as in ``$KUBECONFIG``; ``None`` for the
                 service account of the pod.
-            user_agent: the program, which audit logs name.
-            context: of the kubeconfig; ``None`` for the current one.
-            headers: further ones of each request, such as for whom it is made.
+            user_agent: name of the program in audit logs.
+            context: a context of the kubeconfig; ``None`` for the current one.
+            headers: further headers of each request, such as those of impersonation.
 
         Raises:
-            CredentialsError: neither can be used.
+            CredentialsError: the credentials cannot be used.
         """
         self._user_agent = user_agent
         self._headers = headers
@@ -85,14 +85,14 @@ class Rest:
         """Make one request.
 
         Args:
-            method: such as ``GET``.
+            method: the HTTP method, such as ``GET``.
             path: absolute, quoted.
             timeout: how long to wait.
             query: parameters; sorted by name in the URL.
-            body: a JSON object; of ``PATCH`` a merge patch, or a list that is a JSON patch.
+            body: a JSON object; for ``PATCH`` a merge patch, or a list as JSON patch.
 
         Returns:
-            The response of ``urllib3``, whatever its status; the body is not read yet.
+            The response of ``urllib3`` with any status; its body is not read yet.
 
         Raises:
             Unavailable: no response, or the credentials cannot be renewed.
@@ -109,15 +109,15 @@ class Rest:
         if query:
             url = f"{url}?{urlencode(sorted(query.items()))}"
         try:
-            answer = self._client.request(
+            response = self._client.request(
                 method, url, headers=headers, body=body, _request_timeout=timeout
             )
-        except ApiException as error:  # no status of the server's: what TLS said
+        except ApiException as error:  # an error of TLS, not a status of the server
             reason = " ".join(str(error.reason).split())
             raise Unavailable(f"API server: {reason}") from error
         except BROKEN as error:
             raise Unavailable(f"API server: {error}") from error
-        return answer.response
+        return response.response
 
     @property
     def host(self) -> str:
@@ -125,7 +125,7 @@ class Rest:
         return str(self._configuration.host)
 
     def _authorization(self) -> dict[str, str]:
-        """Return the header with the token; the client renews the token when it is due."""
+        """Return the header with the token; the client renews an expiring token."""
         token = self._configuration.auth_settings().get("BearerToken")
         return {token["key"]: token["value"]} if token and token["value"] else {}
 
@@ -143,11 +143,11 @@ def _load_kubeconfig(configuration: Configuration, path: Path, context: str | No
 
 
 def namespace_of(kubeconfig: Path, context: str | None = None) -> str:
-    """Return the namespace that a context of a kubeconfig names; ``default`` where it names none.
+    """Return the namespace of a kubeconfig's context; ``default`` if it has none.
 
     Args:
         kubeconfig: a kubeconfig file, or several as in ``$KUBECONFIG``.
-        context: its name; ``None`` for the current one.
+        context: name of the context; ``None`` for the current one.
 
     Raises:
         CredentialsError: the file cannot be used, or has no such context.
@@ -173,13 +173,13 @@ def contexts_of(kubeconfig: Path) -> list[str]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[Any]:
-    """Hand over the client's module; translate what it raises."""
+    """Return the client's module in a context that translates its errors."""
     # Imports OAuth libraries and an HTTP client; no pod of the DaemonSet needs them.
     from kubernetes.config import kube_config  # noqa: PLC0415
 
     try:
         yield kube_config
-    # Reached through the client: PyYAML is imported by the agent's cards file alone.
+    # Through the client, because only the agent's cards file imports PyYAML itself.
     except (*_UNUSABLE, kube_config.yaml.YAMLError) as error:  # type: ignore[attr-defined]
         raise _unusable(str(path), error) from error
 

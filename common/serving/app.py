@@ -1,4 +1,4 @@
-"""Flask's routes, served as an ASGI application on the event loop: requests in, answers out."""
+"""Flask's routes, served as an ASGI application on the event loop."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _LONGEST_PATH, _LONGEST_METHOD, _LONGEST_QUOTE = 253, 16, 64  # of a sender's te
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An HTTP answer without its framing."""
+    """An HTTP response without its framing."""
 
     status: HTTPStatus
     media: str
@@ -35,12 +35,12 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request that has arrived whole.
+    """A request that has arrived completely.
 
     Attributes:
-        headers: by lower-case name.
+        headers: the headers, by lower-case name.
         verified: whether the client presented a valid certificate.
-        largest: bytes that a body may have.
+        largest: most bytes that a body may have.
         size: bytes of the body.
     """
 
@@ -51,7 +51,7 @@ class HttpRequest:
     _body: bytes
 
     def header(self, name: bytes) -> str:
-        """Return a header's value; empty where there is none."""
+        """Return a header's value; empty without the header."""
         return self.headers.get(name, b"").decode("latin-1")
 
     def body(self) -> bytes:
@@ -65,10 +65,10 @@ class HttpRequest:
         return self._body
 
     def json_body(self) -> bytes:
-        """Return the body of a request that announces plain JSON.
+        """Return the body of a request whose headers announce uncompressed JSON.
 
         Raises:
-            UnsupportedMedia: it announces another type, or a compressed body.
+            UnsupportedMedia: the headers announce another type, or a compressed body.
             TooLarge: the body has more than :attr:`largest` bytes.
         """
         media = self.header(b"content-type").partition(";")[0].strip()
@@ -89,16 +89,16 @@ View: TypeAlias = Callable[[HttpRequest], HttpResponse | Coroutine[Any, Any, Htt
 
 
 class Application(Flask):
-    """Flask's paths, methods and view functions; a view takes a request and returns an answer.
+    """Flask's paths, methods and view functions; a view takes a request and returns a response.
 
-    A view whose answer waits for something returns a coroutine; it goes on when its client leaves.
-    Flask's contexts, request and response would cost half as much as a whole review, which has no
-    use for them; so :meth:`__call__` is ASGI's, and looks views up in Flask's own map of URLs.
+    A view that must wait returns a coroutine, which continues even if its client disconnects.
+    Flask's contexts, request and response would cost half as much as a whole review, which does not
+    need them. So :meth:`__call__` is ASGI's, and finds views by Flask's own map of URLs.
 
     Args:
-        refuse: returns the answer to a request that no route takes, by path, status and reason.
-        internal: the reason when a view fails: our own mistake.
-        largest: bytes of a body.
+        refuse: returns the response to a request without a route, by path, status and reason.
+        internal: the reason if a view fails because of a bug.
+        largest: most bytes of a body.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ class Application(Flask):
         """Add the probes and the metrics.
 
         Args:
-            metrics: to show.
-            is_ready: returns why new requests are not welcome; empty when they are.
-            is_broken: returns why the process must be started again; empty when it need not.
+            metrics: the metrics to show.
+            is_ready: returns why the program is not ready; empty if it is.
+            is_broken: returns why the process must be restarted; empty if it need not.
         """
         self.add("/healthz", "GET", lambda _: _probe(is_broken()))
         self.add("/readyz", "GET", lambda _: _probe(is_ready()))
@@ -140,7 +140,7 @@ class Application(Flask):
     async def __call__(  # type: ignore[override]  # Flask's own is WSGI's
         self, scope: dict[str, Any], receive: Any, send: Any
     ) -> None:
-        """Answer one request; WebSockets and lifespan events are not served."""
+        """Handle one request; WebSockets and lifespan events are not served."""
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
@@ -150,29 +150,33 @@ class Application(Flask):
         fields = [SERVER]
         try:
             rule, _ = self._urls.match(path, method, return_rule=True)
-            if rule.rule != path:  # of "//path" the map reads "/path"
+            if rule.rule != path:  # the map reads "//path" as "/path"
                 raise NotFound
             found = cast("View", self.view_functions[rule.endpoint])(request)
-            answer = found if isinstance(found, HttpResponse) else await self._finish(found)
+            response = found if isinstance(found, HttpResponse) else await self._finish(found)
         except NotFound:
-            answer = self._refuse(path, HTTPStatus.NOT_FOUND, "no such path")
+            response = self._refuse(path, HTTPStatus.NOT_FOUND, "no such path")
         except MethodNotAllowed as error:
             fields.append((b"Allow", ", ".join(sorted(error.valid_methods or ())).encode()))
             reason = f"{cut(method, _LONGEST_METHOD)} is not allowed here"
-            answer = self._refuse(path, HTTPStatus.METHOD_NOT_ALLOWED, reason)
-        except Exception:  # noqa: BLE001 -- our own mistake: its trace is for us only
+            response = self._refuse(path, HTTPStatus.METHOD_NOT_ALLOWED, reason)
+        except Exception:  # noqa: BLE001 -- a bug: its trace goes only to the log
             _log.exception("failed", extra={"path": cut(path, _LONGEST_PATH)})
-            answer = self._refuse(path, HTTPStatus.INTERNAL_SERVER_ERROR, self._internal)
+            response = self._refuse(path, HTTPStatus.INTERNAL_SERVER_ERROR, self._internal)
         fields += [
-            (b"Content-Type", answer.media.encode()),
-            (b"Content-Length", str(len(answer.body)).encode()),
+            (b"Content-Type", response.media.encode()),
+            (b"Content-Length", str(len(response.body)).encode()),
         ]
-        await send({"type": "http.response.start", "status": int(answer.status), "headers": fields})
-        await send({"type": "http.response.body", "body": b"" if method == "HEAD" else answer.body})
+        await send(
+            {"type": "http.response.start", "status": int(response.status), "headers": fields}
+        )
+        await send(
+            {"type": "http.response.body", "body": b"" if method == "HEAD" else response.body}
+        )
 
     async def _finish(self, view: Coroutine[Any, Any, HttpResponse]) -> HttpResponse:
         task = asyncio.create_task(view)
-        self._waiting.add(task)  # asyncio itself does not keep it
+        self._waiting.add(task)  # asyncio itself keeps no reference
         task.add_done_callback(self._waiting.discard)
         return await asyncio.shield(task)
 
@@ -182,8 +186,9 @@ async def read_body(
 ) -> tuple[int, bytes]:
     """Return the size of a request's body, and the body.
 
-    Of one with more than *largest* bytes as much again is read, and nothing kept: its sender may
-    send all of it before it reads the answer. A sender that asks first is answered at once.
+    A body with more than *largest* bytes is read up to twice that size and dropped, because its
+    sender may send all of it before it reads the response. If the sender waits for "100 Continue"
+    first, nothing is read.
     """
     length, size, more = int(headers.get(b"content-length", 0)), 0, True
     if length > largest and b"expect" in headers:
@@ -200,6 +205,6 @@ async def read_body(
     return size, b"".join(parts)
 
 
-def _probe(why_not: str) -> HttpResponse:
-    status = HTTPStatus.SERVICE_UNAVAILABLE if why_not else HTTPStatus.OK
-    return HttpResponse(status, TEXT, f"{why_not or 'ok'}\n".encode())
+def _probe(problem: str) -> HttpResponse:
+    status = HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK
+    return HttpResponse(status, TEXT, f"{problem or 'ok'}\n".encode())

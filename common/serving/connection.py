@@ -1,4 +1,4 @@
-"""One client's connection: gunicorn's own, with deadlines for what the client sends and takes."""
+"""One client's connection: gunicorn's own, with deadlines for reading and writing."""
 
 import asyncio
 import math
@@ -14,16 +14,16 @@ from common.serving.metrics import ServerMetrics
 
 
 class Phase(Enum):
-    """What a connection waits for."""
+    """The state of a connection, by what it waits for."""
 
     IDLE = "the first byte of a request"
     ARRIVING = "the rest of a request"
     ANSWERING = "the application"
-    SENDING = "the client to take its answer"
+    SENDING = "the client to read the response"
 
 
-# The API server keeps idle connections for 90 s. A server that closes first may close while a
-# review is on its way, and not every review is sent again.
+# The API server keeps idle connections for 90 s. A server that closes earlier may close while a
+# review is in flight, and not every review is sent again.
 SECONDS = {Phase.IDLE: 120.0, Phase.ARRIVING: 15.0, Phase.ANSWERING: math.inf, Phase.SENDING: 20.0}
 
 
@@ -44,13 +44,13 @@ _NO_MEMORY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many large requests a
 class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no type information
     """One client of gunicorn's ``asgi`` worker.
 
-    gunicorn lets a first header and a body arrive as slowly as they like. So three callbacks of
-    asyncio's are extended, to know when a connection begins, when a request does, and when all
-    ends; and what gunicorn calls for a request is :meth:`_answer`, around the application.
+    gunicorn has no deadline for the first header and the body. So three of asyncio's callbacks are
+    extended, to detect the start of a connection, the start of a request, and the end. For each
+    request gunicorn calls :meth:`_handle`, which calls the application.
 
     Attributes:
-        gone: is done when the connection is.
-        held: bytes of a body that is arriving.
+        gone: done when the connection has ended.
+        held: bytes in memory of a body that is arriving.
     """
 
     transport: Any
@@ -58,7 +58,7 @@ class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no t
     def __init__(self, worker: Any) -> None:
         """Prepare; *worker* is a :class:`common.serving.server.Worker`."""
         super().__init__(worker)
-        self.app = self._answer
+        self.app = self._handle
         self.gone: asyncio.Future[None] = worker.loop.create_future()
         self.held = 0
         self._metrics: ServerMetrics = worker.app.metrics
@@ -74,7 +74,7 @@ class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no t
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read; a request that has begun must arrive whole soon."""
+        """Read data; its first byte starts the deadline of a request."""
         if self._phase is Phase.IDLE:
             self._enter(Phase.ARRIVING)
         super().data_received(data)
@@ -84,14 +84,14 @@ class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no t
         self.worker.connections.discard(self)
         self._metrics.connections -= 1
         super().connection_lost(exc)
-        # This object and its parser refer to each other until garbage is collected, and would keep
-        # some 300 KiB of TLS in memory.
+        # This object and its parser refer to each other. Until garbage is collected they would keep
+        # about 300 KiB of TLS in memory.
         self.transport = self.writer = self._flow_control = None
         if not self.gone.done():
             self.gone.set_result(None)
 
     def end_if_late(self, now: float) -> None:
-        """End the connection if what it waits for is overdue."""
+        """End the connection if its deadline is over."""
         if self._due > now:
             return
         self._metrics.ended("write-timeout" if self._phase is Phase.SENDING else "timeout")
@@ -101,21 +101,21 @@ class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no t
             self.transport.abort()
 
     def end_if_idle(self) -> None:
-        """End the connection if no request is on its way or being answered."""
+        """End the connection if it has no request."""
         if self._phase is Phase.IDLE:
             self.transport.close()
 
     def refuse(self, refusal: bytes) -> None:
-        """End the connection; its request has not arrived whole."""
+        """Send *refusal* and end the connection; its request has not arrived completely."""
         self._release()
-        self._enter(Phase.ANSWERING)  # not to be ended again
+        self._enter(Phase.ANSWERING)  # without a deadline: it ends anyway
         self.transport.write(refusal)
         self.transport.close()
 
-    async def _answer(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def _handle(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Call the application for one request."""
         worker = self.worker
-        if self._phase is Phase.IDLE:  # it came behind another one
+        if self._phase is Phase.IDLE:  # it arrived together with an earlier one
             self._enter(Phase.ARRIVING)
         keep = worker.app.keeps()
 
@@ -148,7 +148,7 @@ class ClientConnection(ASGIProtocol):  # type: ignore[misc]  # gunicorn has no t
             self._enter(Phase.IDLE)
 
     def _hold(self, size: int) -> None:
-        """Count bytes of a body; of too many the largest body's connection is ended."""
+        """Count bytes of a body; if all bodies are too large, end the largest one's connection."""
         worker = self.worker
         self.held += size
         worker.arriving += size

@@ -13,36 +13,39 @@ class ServerMetrics:
     """The metrics of a server.
 
     Attributes:
-        registry: where further ones are registered.
-        connections: that are open.
-        requests: whose header has arrived and that are not answered.
+        registry: for further metrics.
+        connections: number of open connections.
+        requests: number of requests whose header has arrived, without a response yet.
     """
 
     content_type = "text/plain; version=0.0.4; charset=utf-8"
 
     def __init__(self, prefix: str, *, tls: bool = True) -> None:
-        """Begin with nothing open.
+        """Start at zero.
 
         Args:
-            prefix: of the name of every metric.
+            prefix: prefix of every metric's name.
             tls: whether there is a certificate.
         """
         self._prefix = prefix
         self.registry = CollectorRegistry()
         self.connections = self.requests = 0
         build = Gauge(
-            f"{prefix}build_info", "What is running.", ["version", "python"], registry=self.registry
+            f"{prefix}build_info",
+            "The running version.",
+            ["version", "python"],
+            registry=self.registry,
         )
         build.labels(_version(), platform.python_version()).set(1)
         self.export(
             "requests_in_flight",
-            "Requests whose header has arrived and that are not answered.",
+            "Requests whose header has arrived, without a response yet.",
             lambda: self.requests,
         )
-        self.export("connections", "Connections that are open.", lambda: self.connections)
+        self.export("connections", "Open connections.", lambda: self.connections)
         self._ended = Counter(
             f"{prefix}connections_ended",
-            "Connections ended before their client did, by the reason.",
+            "Connections that the server ended first, by reason.",
             ["reason"],
             registry=self.registry,
         )
@@ -50,7 +53,7 @@ class ServerMetrics:
             return
         self._reloads = Counter(
             f"{prefix}certificate_reloads",
-            "Times the files of the certificate had changed, by what became of it.",
+            "Changes of the certificate's files, by result.",
             ["result"],
             registry=self.registry,
         )
@@ -58,17 +61,17 @@ class ServerMetrics:
             self._reloads.labels(change.value)
         self._expiry = Gauge(
             f"{prefix}certificate_expiry_timestamp_seconds",
-            "When the certificate that is served ends.",
+            "Expiry of the served certificate.",
             registry=self.registry,
         )
 
     def export(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a number that is looked at when somebody asks.
+        """Export a gauge that is computed at each scrape.
 
         Args:
-            name: without the prefix of all.
-            text: what it is.
-            value: returns it.
+            name: its name without the prefix.
+            text: its help text.
+            value: returns the number.
         """
         Gauge(f"{self._prefix}{name}", text, registry=self.registry).set_function(value)
 
@@ -76,18 +79,20 @@ class ServerMetrics:
         """Write all metrics in the text format."""
         return generate_latest(self.registry)
 
-    def ended(self, why: str) -> None:
+    def ended(self, reason: str) -> None:
         """Count a connection that the server closed first."""
-        self._ended.labels(why).inc()
+        self._ended.labels(reason).inc()
 
     def certificate(self, change: ReloadResult, expires: float) -> None:
-        """Count what became of new files, and set the end of the certificate that is served.
+        """Count a reload of the files, and set the expiry of the served certificate.
 
         Args:
-            change: since the last call.
+            change: the result of the reload since the last call.
             expires: unix time in seconds.
         """
-        self._expiry.set(expires)  # before the count: whoever sees the count sees the end as well
+        self._expiry.set(
+            expires
+        )  # before the count, so that a new count is never seen with the old expiry
         if change is not ReloadResult.NONE:
             self._reloads.labels(change.value).inc()
 

@@ -1,8 +1,8 @@
-"""gunicorn, set up for our servers: its process that listens, and one ``asgi`` worker.
+"""gunicorn, configured for our servers: its main process, and one ``asgi`` worker.
 
-gunicorn keeps the port open, speaks HTTP, and starts a worker again that dies or hangs. What is
-added: a certificate that is judged before anything is served and reloaded in place, a bound on
-connections and deadlines for requests, and an end in which readiness goes first.
+gunicorn keeps the port open, implements HTTP, and restarts a worker that ends or hangs. Added here:
+a certificate that is checked before the start and reloaded while serving, a bound on connections,
+deadlines for requests, and a shutdown in which the server becomes not ready first.
 """
 
 import asyncio
@@ -30,31 +30,31 @@ from common.serving.tls import ServedCertificate
 _log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 16
-"""With the delay before it, within the 30 s that Kubernetes grants a pod by default."""
+"""Together with the drain delay, less than the 30 s that a pod has by default to end."""
 HANDSHAKE_SECONDS = 10.0
 
-_CLOSE_SECONDS = 5.0  # for a client to take its last answer, and to confirm the end of TLS
+_CLOSE_SECONDS = 5.0  # for a client to read its last response and confirm the end of TLS
 _SPARE_DESCRIPTORS = 64
-# A decoded pod is hundreds of objects without a cycle among them: a search for cycles after
-# every other request, as Python does by default, finds nothing.
+# A decoded pod has hundreds of objects without a cycle. By default Python would search for cycles
+# after every other request, and find none.
 _GARBAGE = 20_000
 
 
 class GunicornServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no type information
-    """A server's settings, in code only: gunicorn reads neither files nor environment.
+    """A server's settings, only in code: gunicorn reads neither files nor environment.
 
-    A program extends it by :meth:`load` and, where it holds something, :meth:`end`.
+    A program overrides :meth:`load` and, if it must release something, :meth:`end`.
 
     Attributes:
-        metrics: of connections, requests and certificate.
-        certificate: to serve; HTTP without TLS where there is none.
-        connections: at once.
-        all_bodies: bytes of all bodies that are arriving; above, the largest one is ended.
-        drain_delay: seconds from SIGTERM, while not ready, until no connection is accepted.
+        metrics: metrics of connections, requests and certificate.
+        certificate: the certificate to serve; ``None`` for HTTP without TLS.
+        connections: most connections at a time.
+        all_bodies: most bytes of all arriving bodies; above, the largest one is ended.
+        drain_delay: seconds after SIGTERM in which the server is not ready but accepts connections.
         draining: whether this process is about to end.
     """
 
-    def __init__(  # noqa: PLR0913 -- where it listens, and by keyword what is bounded
+    def __init__(  # noqa: PLR0913 -- address and, by keyword, bounds
         self,
         name: str,
         host: str,
@@ -66,7 +66,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no 
         all_bodies: int = 2**26,
         drain_delay: float = 2.0,
     ) -> None:
-        """Set gunicorn up; *name* is that of the processes."""
+        """Configure gunicorn; *name* is the name of its processes."""
         self.name = name
         self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         self.metrics = metrics
@@ -78,28 +78,29 @@ class GunicornServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no 
         super().__init__()
 
     def load(self) -> Any:
-        """Make the ASGI application; runs in the worker, after the fork."""
+        """Return the ASGI application; called in the worker, after the fork."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """Release what the application holds; called on a thread when the worker is to end."""
+        """Release resources of the application; called on a thread before the worker ends."""
 
     def keeps(self) -> bool:
-        """Return whether connections are kept after an answer."""
+        """Return whether connections are kept after a response."""
         return not self.draining
 
     def not_ready(self) -> str:
-        """Return why new requests are not welcome; empty when they are."""
+        """Return why the server is not ready; empty if it is."""
         return "shutting down" if self.draining else ""
 
     def load_config(self) -> None:
-        """Hand our settings to gunicorn."""
+        """Set gunicorn's settings."""
         memory = Path("/dev/shm")  # noqa: S108 -- gunicorn makes its files safely
         settings: dict[str, Any] = {
             "bind": self.address,
             "worker_class": Worker,
             "graceful_timeout": int(self.drain_delay) + DRAIN_SECONDS + 2,
-            "keepalive": int(SECONDS[Phase.IDLE]) + 5,  # later than we end it, and count it
+            "keepalive": int(SECONDS[Phase.IDLE])
+            + 5,  # later than our own deadline, which counts it
             "asgi_loop": "asyncio",
             "asgi_disconnect_grace_period": 0,
             # A root file system may be read-only; heartbeats need no disk.
@@ -110,7 +111,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no 
             "when_ready": _report_listening,
             "proc_name": self.name,
         }
-        if self.certificate is not None:  # for its log lines alone
+        if self.certificate is not None:  # only for its log lines
             settings["certfile"] = str(self.certificate.files.cert)
         for name, value in settings.items():
             self.cfg.set(name, value)
@@ -120,24 +121,24 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
     """gunicorn's ``asgi`` worker.
 
     Attributes:
-        connections: whose handshake is done.
-        listener: accepts them.
+        connections: the connections after their handshake.
+        listener: accepts the connections.
         arriving: bytes of all bodies that are arriving.
     """
 
     app: GunicornServer
 
     async def _serve(self) -> None:
-        """Serve until told to end, or until the process above is gone; then drain.
+        """Serve until a signal to end, or until the main process has ended; then drain.
 
-        gunicorn's own hands its sockets to asyncio's server, which bounds nothing.
+        gunicorn's own method uses asyncio's server, which has no bounds.
         """
         self._ending: asyncio.Future[None] | None = None
         self.connections: set[ClientConnection] = set()
         self.arriving = 0
         self.listener = Listener(
             self.sockets[0].sock,
-            self._meet,
+            self._serve_client,
             most=open_files(self.app.connections),
             on_full=partial(self.app.metrics.ended, "no-room"),
         )
@@ -145,7 +146,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
         accepting = self.loop.create_task(self.listener.run())
         while self.alive and self.ppid == os.getppid():
             self.notify()
-            self._look_around()
+            self._check_all()
             await asyncio.sleep(1)
         accepting.cancel()
         for each in list(self.connections):
@@ -154,17 +155,17 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
         await (self._ending or asyncio.to_thread(self.app.end))
 
     def handle_exit_signal(self) -> None:
-        """Report "not ready" from now on: SIGTERM has arrived, at which gunicorn's own ends.
+        """Become not ready at SIGTERM, and run gunicorn's handler after the drain delay.
 
-        Requests are still accepted until everybody has had the time to notice.
+        Until then requests are accepted, because clients need time to notice.
         """
         if not self.app.draining:
             self.app.draining = True
             self._ending = self.loop.run_in_executor(None, self.app.end)
             self.loop.call_later(self.app.drain_delay, super().handle_exit_signal)
 
-    def _look_around(self) -> None:
-        """Do once a second what is due."""
+    def _check_all(self) -> None:
+        """Check deadlines and certificate; called once a second."""
         now = self.loop.time()
         for each in list(self.connections):
             each.end_if_late(now)
@@ -172,7 +173,7 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
         if certificate is not None:
             self.app.metrics.certificate(certificate.refresh(), certificate.expires)
 
-    async def _meet(self, accepted: socket.socket) -> None:
+    async def _serve_client(self, accepted: socket.socket) -> None:
         """Serve one client, from its handshake to its end."""
         tls: dict[str, Any] = {}
         if self.app.certificate is not None:
@@ -196,14 +197,14 @@ class Worker(ASGIWorker):  # type: ignore[misc]  # gunicorn has no type informat
 
 
 def tune_garbage_collector() -> None:
-    """Collect garbage now, and seldom from now on: not while requests wait."""
+    """Collect garbage now, and rarely from now on, because requests wait meanwhile."""
     gc.collect()
-    gc.freeze()  # what has been made by now stays
+    gc.freeze()  # objects that exist now will stay
     gc.set_threshold(_GARBAGE)
 
 
 def open_files(connections: int) -> int:
-    """Raise the limit of open files as far as allowed; return how many connections it holds."""
+    """Raise the limit of open files as far as allowed; return how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -220,7 +221,7 @@ class JsonLogger(Logger):  # type: ignore[misc]  # gunicorn has no type informat
     """gunicorn's own messages, as JSON like ours."""
 
     def setup(self, cfg: Any) -> None:
-        """Write as JSON what gunicorn says."""
+        """Format gunicorn's messages as JSON."""
         super().setup(cfg)
         for handler in self.error_log.handlers:
             handler.setFormatter(JsonFormatter())

@@ -45,19 +45,18 @@ class Files:
 
 
 class ServedCertificate:
-    """The certificate that is served: the newest usable one.
+    """The served certificate: the newest usable one.
 
-    Kubernetes changes a mounted Secret by replacing a symbolic link, so only the content
-    of the files tells whether they have changed. New connections get a new context;
-    existing ones keep theirs.
+    Kubernetes changes a mounted Secret by replacing a symbolic link, so only the content of the
+    files shows a change. New connections get a new context; existing ones keep theirs.
 
     Args:
-        files: to read.
+        files: the files to read.
 
     Attributes:
-        files: as given.
-        context: for the next connection.
-        expires: end of the certificate, as unix time in seconds.
+        files: the files.
+        context: the context for the next connection.
+        expires: expiry of the certificate, as unix time in seconds.
 
     Raises:
         SettingsError: the first pair cannot be used.
@@ -66,13 +65,13 @@ class ServedCertificate:
     def __init__(self, files: Files) -> None:
         self.files = files
         self._refused = ""
-        # In this order: what is replaced between the two is found by the next refresh.
+        # In this order: if files change between the two reads, the next refresh detects it.
         self._content = _read(files)
         self.context = server_context(files)
         self.expires = not_after(self._content[0])
 
     def refresh(self) -> ReloadResult:
-        """Serve the pair in the files, or keep the one before when it cannot be used.
+        """Serve the pair in the files, or keep the previous one if it cannot be used.
 
         Returns:
             ``REFUSED`` once for each reason, however often the files are read.
@@ -93,7 +92,9 @@ class ServedCertificate:
         if reason == self._refused:
             return ReloadResult.NONE
         self._refused = reason
-        _log.error("certificate refused, the one before serves on", extra={"reason": reason})
+        _log.error(
+            "certificate refused, the previous one is still served", extra={"reason": reason}
+        )
         return ReloadResult.REFUSED
 
 
@@ -107,38 +108,38 @@ def server_context(files: Files) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
-    # A resumed session would bring the trust of an earlier --client-ca with it.
+    # A resumed session would keep the trust in an earlier --client-ca.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
-    with _told(f"--cert {files.cert} --key {files.key}"):
+    with _translated(f"--cert {files.cert} --key {files.key}"):
         # Without a password OpenSSL would stop and ask the terminal for one.
         context.load_cert_chain(files.cert, files.key, password=lambda: "")
     if files.client_ca is not None:
         # Optional: the kubelet has none, and its probes must pass.
         context.verify_mode = ssl.CERT_OPTIONAL
-        with _told(f"--client-ca {files.client_ca}"):
+        with _translated(f"--client-ca {files.client_ca}"):
             context.load_verify_locations(files.client_ca)
     return context
 
 
 @contextmanager
-def _told(files: str) -> Iterator[None]:
-    """Tell the operator what OpenSSL cannot use."""
+def _translated(files: str) -> Iterator[None]:
+    """Translate errors of OpenSSL and the file system to one about *files*."""
     try:
         yield
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise SettingsError(f"{files}: certificate and key do not belong together") from error
         raise SettingsError(f"{files}: cannot be used: {error.reason or error}") from error
-    except OSError as error:  # taken away since it was read
+    except OSError as error:  # deleted since it was read
         raise SettingsError(f"{files}: {error.strerror}") from error
 
 
 def _read(files: Files) -> tuple[bytes, ...]:
-    """Read all files, to find out whether any has changed; the certificate is the first.
+    """Return the content of all files; the certificate is the first.
 
     Raises:
-        SettingsError: a file cannot be read, or is of another kind: OpenSSL has one text for all.
+        SettingsError: a file cannot be read, or is of another kind (OpenSSL does not say which).
     """
     certificate, key = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
     found = []
@@ -159,10 +160,10 @@ def _read(files: Files) -> tuple[bytes, ...]:
 
 
 def not_after(pem: bytes) -> float:
-    """Return the end of the first certificate in *pem*, as unix time in seconds.
+    """Return the expiry of the first certificate in *pem*, as unix time in seconds.
 
-    Not a number where ``cryptography`` cannot read what OpenSSL serves: a certificate is not
-    refused because its end cannot be shown.
+    Not a number if OpenSSL can serve the certificate but ``cryptography`` cannot read it: it is not
+    refused only because its expiry cannot be shown.
     """
     try:
         return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()

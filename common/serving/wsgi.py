@@ -1,7 +1,8 @@
-"""A WSGI application (PEP 3333), such as the page's Flask, as an ASGI one.
+"""Serves a WSGI application (PEP 3333), such as the page's Flask, as an ASGI application.
 
-It is called on threads, with a body that has arrived whole: a slow client costs a coroutine, no
-thread. An answer that is iterated asynchronously waits on the event loop: the page's events.
+It is called on threads, after the body has arrived completely: a slow client takes a coroutine, not
+a thread. A response with an asynchronous iterator, such as the page's events, waits on the event
+loop.
 """
 
 import asyncio
@@ -21,9 +22,10 @@ class Wsgi:
     """An ASGI application that calls a WSGI one.
 
     Attributes:
-        application: is given nothing of a body of more than *largest* bytes but its length.
-        threads: call it; those of asyncio where ``None``.
-        quick: paths for which it is called on the event loop, since it waits for nothing.
+        application: the WSGI application.
+        largest: most bytes of a body; of a larger one the application gets only its length.
+        threads: threads that call it; ``None`` for asyncio's.
+        quick: paths for which it is called on the event loop, because it never waits there.
     """
 
     application: Callable[[dict[str, Any], Any], Any]
@@ -32,7 +34,7 @@ class Wsgi:
     quick: Collection[str] = ()
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Answer one request; WebSockets and lifespan events are not served."""
+        """Handle one request; WebSockets and lifespan events are not served."""
         if scope["type"] != "http":
             return
         size, body = await read_body(dict(scope["headers"]), receive, self.largest)

@@ -142,16 +142,14 @@ def test_what_is_refused_is_told(status: int) -> None:
 def test_an_answer_that_is_no_object_is_not_shown(body: bytes) -> None:
     with pytest.raises(ClusterError) as caught:
         Answering(200, body).request("GET", SECRETS)
-    assert str(caught.value) == (
-        f"GET {SECRETS}: the API server answered with something that is no object"
-    )
+    assert str(caught.value) == (f"GET {SECRETS}: the response of the API server is not an object")
     assert caught.value.__cause__ is None
 
 
 @pytest.mark.parametrize("minutes", [-6, 6])
 def test_clocks_that_do_not_agree_are_refused(minutes: int) -> None:
     theirs = format_datetime(NOW + timedelta(minutes=minutes), usegmt=True)
-    with pytest.raises(ClusterError, match=r"^the clock here says .* and the API server's says "):
+    with pytest.raises(ClusterError, match=r"^the clock here shows .* and the API server's shows "):
         Answering(200, b"{}", theirs).request("GET", SECRETS)
 
 

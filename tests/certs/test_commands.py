@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 
 _NAME = "must be a name that Kubernetes allows"
-_SAME = "must not be --ca-secret: webhooks are to see no CA key"
+_SAME = "must not be --ca-secret: webhooks must not see the CA key"
 
 
 @pytest.fixture
@@ -103,11 +103,11 @@ def test_what_is_wrong_is_told_and_what_rotation_would_refuse(
     table = " ".join(capsys.readouterr().out.split())
     assert f"secret {TLS} foreign tls.crt: not a PEM certificate" in table
     assert "validatingwebhookconfiguration gpu-turnstile absent" in table
-    assert f"next: refused: secret {TLS}: was made by somebody else" in table
+    assert f"next: refused: secret {TLS}: belongs to another owner" in table
     assert main(["rotate"]) == 1
     line = logged(capsys)[-1]
     assert (line["level"], line["message"]) == ("error", "rotation failed")
-    assert line["reason"].startswith(f"secret {TLS}: was made by somebody else")
+    assert line["reason"].startswith(f"secret {TLS}: belongs to another owner")
 
 
 @pytest.mark.usefixtures("environment")

@@ -25,7 +25,7 @@ def test_issue_then_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "No such file or directory"), ("junk", "holds no certificate of an authority")],
+    [(None, "No such file or directory"), ("junk", "has no CA certificate")],
 )
 def test_a_bundle_that_is_none_is_refused_with_its_path(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, message: str

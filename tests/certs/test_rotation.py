@@ -172,7 +172,7 @@ def test_an_old_authority_is_dropped_only_when_every_webhook_serves_the_new_cert
     why = "the new certificate is not served by"
     world.api.writes.clear()
     for served, text in (
-        ({}, "no webhook was found to ask what it serves"),
+        ({}, "no webhook was found"),
         ({"10.0.0.1": old, "10.0.0.2": world.serving()}, f"{why} 10.0.0.1"),
         ({"10.0.0.2": old, "10.0.0.1": None}, f"{why} 10.0.0.1, 10.0.0.2"),
     ):
@@ -335,7 +335,7 @@ def test_an_api_server_that_is_away_for_a_while_is_asked_again() -> None:
             raise Conflict("nobody answers")
 
     assert isinstance(world.run(lose_some, until=world.clock.now + timedelta(hours=1)), Done)
-    assert world.said.count("looking again: nobody answers") > 20  # but never so many in a row
+    assert world.said.count("reading again: nobody answers") > 20  # but never so many in a row
     assert world.accepted_now()
 
 
@@ -350,7 +350,7 @@ def test_more_conflicts_than_can_be_chance_end_the_run() -> None:
     before = len(world.said)
     with pytest.raises(Conflict, match="has changed"):
         world.run(meddle)
-    assert world.said[before:] == ["looking again: has changed"] * 19
+    assert world.said[before:] == ["reading again: has changed"] * 19
 
 
 # --- what others left -------------------------------------------------------------------
@@ -473,7 +473,7 @@ def test_a_secret_of_somebody_else_is_left_alone_until_forced(name: str) -> None
     with pytest.raises(Foreign) as caught:
         world.run()
     assert str(caught.value) == (
-        f"secret {name}: was made by somebody else (it lacks our label {LABEL}): "
+        f"secret {name}: belongs to another owner (it lacks our label {LABEL}): "
         "delete it, name another, or give --force to take it over"
     )
     assert json.dumps(world.api.objects) == before
@@ -492,8 +492,8 @@ def test_a_bundle_that_cert_manager_writes_is_refused_before_anything_is_written
     with pytest.raises(Foreign) as caught:
         world.run()
     assert str(caught.value) == (
-        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} gives its "
-        "caBundle to cert-manager: remove the annotation, or leave rotation to cert-manager"
+        f"validatingwebhookconfiguration gpu-turnstile: annotation {annotation} makes cert-manager "
+        "write its caBundle: remove the annotation, or let only cert-manager renew certificates"
     )
     assert world.api.writes == []
 

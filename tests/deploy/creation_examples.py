@@ -54,10 +54,10 @@ PLAIN = (("", ""),)
 _CORES = f"resources.limits[{NAMES.core}]"
 _BLOCKS = f"resources.limits[{NAMES.memory}]"
 _UNSTAMPED = (
-    f"metadata.annotations[{NAMES.admission_order}]: Required value: the pod asks for GPUs and "
+    f"metadata.annotations[{NAMES.admission_order}]: Required value: the pod requests GPUs but "
     "does not have the stamps of the webhook of gpu-turnstile"
 )
-_PARTS = "spec.initContainers: Invalid value: one asks for more than a whole card"
+_PARTS = "spec.initContainers: Invalid value: one requests more than a whole card"
 _RANGE = "must be a whole number, 0 to 2147483647"
 _BLOCKS_RANGE = "must be a whole number of blocks, 0 to 16777216"
 _RECORDS = {
@@ -232,7 +232,9 @@ BINDINGS = [
     Bound("a stamped one", SCHEDULER, _BY_WEBHOOK),
     Bound("anybody's, stamped", SOMEBODY, _BY_WEBHOOK),
     Bound("a scheduler brings its choice", SCHEDULER, _BY_WEBHOOK | _CHOICE),
-    Bound("somebody else brings one", SOMEBODY, _BY_WEBHOOK | _CHOICE, "of a scheduler only"),
+    Bound(
+        "somebody else brings one", SOMEBODY, _BY_WEBHOOK | _CHOICE, "only a scheduler's Binding"
+    ),
     Bound(
         "another node than it names",
         SCHEDULER,
@@ -240,7 +242,7 @@ BINDINGS = [
         "must be the node",
     ),
     *(
-        Bound(f"{key} comes no such way", SCHEDULER, {key: "x"}, "a Binding cannot bring")
+        Bound(f"{key} comes no such way", SCHEDULER, {key: "x"}, "a Binding cannot set")
         for key in (NAMES.gpu_assigned, NAMES.gpu_allocation, NAMES.admission_order)
     ),
 ]

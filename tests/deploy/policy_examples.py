@@ -98,9 +98,9 @@ _FOREIGN = _note("example.com/owner", "me")
 _LABEL = {"metadata": {"labels": {"a": "b"}}}
 
 _OWN_NODE = "only pods of its own node"
-_ONLY = "may change only gpu-assigned"
-_NOT_YOURS = "gpu-turnstile's"
-_ANEW = "create it anew"
+_ONLY = "may change only the annotations gpu-assigned"
+_NOT_YOURS = "only gpu-turnstile may change"
+_ANEW = "create the pod again"
 
 PODS = [
     _agent("the agent writes its record on a pod of its node", _RECORD),
@@ -200,7 +200,7 @@ NODES = [
         {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}},
         "node's spec",
     ),
-    _agent("the agent writes a foreign annotation", _FOREIGN, "only gpu-cards"),
+    _agent("the agent writes a foreign annotation", _FOREIGN, "only the annotation gpu-cards"),
     _agent(
         "the agent writes through the status", _INVENTORY, "node's status", subresource="status"
     ),

@@ -122,7 +122,7 @@ def test_only_the_extender_brings_cards_where_it_is(user: str, overlay: str, may
     (binding,) = (each for each in BINDINGS if each.title == "a scheduler brings its choice")
     policy = find(build(overlay), "ValidatingAdmissionPolicy", "gpu-turnstile-bindings")
     found = denials(policy, replace(binding.request(), user=user))
-    refused = "predicate-gpu-idx-* may be brought by a Binding of a scheduler only"
+    refused = "only a scheduler's Binding may set predicate-gpu-idx-*"
     assert found == ([] if may else [refused])
 
 

@@ -190,7 +190,7 @@ def test_a_record_that_says_something_else(doctor: Doctor) -> None:
     forged[container]["cores"] += 1
     where = f"--namespace={ground.cluster.namespace}"
     change = ("annotate", "pod", "share", where, "--overwrite", f"{key}={json.dumps(forged)}")
-    with pytest.raises(KubectlError, match="once the pod is there"):
+    with pytest.raises(KubectlError, match="of an existing pod"):
         deployed.kubectl.run(*change)
     deployed.kubectl.run("delete", POLICY.format("pod-annotations"))
     wait("nobody forbids it", lambda: _may(lambda: deployed.kubectl.run(*change)))

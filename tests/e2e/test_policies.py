@@ -156,7 +156,7 @@ def test_what_a_late_webhook_adds_passes_nobody_unchecked(admitting: Gate) -> No
         _patched(admitting, _ASK)
     with pytest.raises(ApiError, match=r"stamps of the webhook|more than one card must be"):
         _patched(admitting, _HALF)
-    with pytest.raises(ApiError, match="this one asks for none: remove it"):
+    with pytest.raises(ApiError, match="this pod requests none: remove it"):
         _patched(admitting, _FORGE)
     with pytest.raises(ApiError, match="denied request"):
         _patched(admitting, _FORGE, _HALF)

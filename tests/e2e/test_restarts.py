@@ -19,7 +19,7 @@ SECONDS = 75.0
 UNDER_WAY = 40
 OFFERED = CARDS * 100
 _LOOK_SECONDS = 0.2
-_SENTENCE = "has been away for more than"
+_SENTENCE = "has been unavailable for more than"
 CUT_STARTS = ("failed to start shim", "signal: killed", "context canceled", "failed to create shim")
 """How containerd says that whoever asked it to start a container has died meanwhile (K35)."""
 

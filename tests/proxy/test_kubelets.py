@@ -176,7 +176,7 @@ def test_resources_do_not_disturb_each_other(running: Site, plugin: MakePlugin) 
 
     assert answer is not None
     assert answer.envs["BY"] == "b"
-    assert set(running.proxy.fronts) == {RESOURCE, "example.com/other"}
+    assert set(running.proxy.endpoints) == {RESOURCE, "example.com/other"}
 
 
 def test_both_folders_may_not_be_one(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.proxy.site import RESOURCE, Site, wait
 
 pytestmark = pytest.mark.slow
 
-AWAY = f"the device plugin of {RESOURCE} has been away for more than {PATIENCE:g} s"
+AWAY = f"the device plugin of {RESOURCE} has been unavailable for more than {PATIENCE:g} s"
 
 
 def _by(running: Site) -> str:
@@ -91,7 +91,7 @@ def test_calls_wait_beside_each_other(running: Site, plugin: MakePlugin) -> None
     threads = [threading.Thread(target=lambda: answers.append(_by(running))) for _ in range(20)]
     for each in threads:
         each.start()
-    calls = running.proxy.fronts[RESOURCE].calls
+    calls = running.proxy.endpoints[RESOURCE].calls
     wait("all wait", lambda: calls.waiting == 20)
     plugin("b").register()
     for each in threads:
@@ -174,7 +174,10 @@ def test_a_call_that_an_ending_plugin_finishes_is_answered_by_it(
     calling.start()
     asked.wait(PATIENCE)
     made.end_stream()
-    wait("its stream has ended", lambda: not running.proxy.fronts[RESOURCE].resource.roster.plugins)
+    wait(
+        "its stream has ended",
+        lambda: not running.proxy.endpoints[RESOURCE].resource.roster.plugins,
+    )
     go_on.set()
     calling.join()
 
@@ -193,7 +196,7 @@ def test_a_stopped_plugin_is_passed_over_until_it_answers(
 
     began = time.monotonic()
     with pytest.raises(
-        PluginCallFailed, match=f"{RESOURCE} has not answered Allocate within {PATIENCE:g} s"
+        PluginCallFailed, match=f"{RESOURCE} has not responded to Allocate within {PATIENCE:g} s"
     ):
         _by(running)
     assert time.monotonic() - began >= PATIENCE - 0.1
@@ -211,7 +214,7 @@ def test_a_stopped_plugin_alone_is_given_up_and_counted_on_again(
 ) -> None:
     stopped = running.served()
     stopped.send(signal.SIGSTOP)
-    with pytest.raises(PluginCallFailed, match="has not answered"):
+    with pytest.raises(PluginCallFailed, match="has not responded"):
         running.allocate("d0")
     _is_known(running, 0)
 
@@ -268,7 +271,7 @@ def test_no_more_calls_are_kept_than_a_bound(
     threads = [threading.Thread(target=_by, args=(running,)) for _ in range(2)]
     for each in threads:
         each.start()
-    wait("both wait", lambda: running.proxy.fronts[RESOURCE].calls.waiting == 2)
+    wait("both wait", lambda: running.proxy.endpoints[RESOURCE].calls.waiting == 2)
 
     with pytest.raises(
         PluginCallFailed, match=r"ResourceExhausted desc = 2 calls for example.com/widget"
@@ -313,7 +316,7 @@ def test_a_plugin_that_dies_in_every_call_does_not_hold_the_kubelet_for_ever(
     finally:
         over.set()
         restarting.join()
-    assert running.proxy.fronts[RESOURCE].calls.asked_again > 1
+    assert running.proxy.endpoints[RESOURCE].calls.repeated > 1
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -358,7 +361,7 @@ def test_a_plugin_that_answers_its_options_with_an_error_is_counted_on_again(
     made.answer = hang
     made.fail_options = 2
     _is_known(running)
-    with pytest.raises(PluginCallFailed, match="has not answered"):
+    with pytest.raises(PluginCallFailed, match="has not responded"):
         _by(running)
     hung.set()
     made.answer = lambda _context: "again"
@@ -386,7 +389,7 @@ def test_a_call_that_hangs_in_a_living_plugin_leaves_its_devices_healthy(
 
     plugin("a").register().answer = hang
     _is_known(running)
-    with pytest.raises(PluginCallFailed, match="has not answered"):
+    with pytest.raises(PluginCallFailed, match="has not responded"):
         _by(running)
     hung.set()
 

@@ -58,7 +58,7 @@ def test_its_pages_and_log_tell_what_happens(folder: Path) -> None:
         made = running.plugin().wait_registered()
         assert _get(port, "/readyz") == (
             503,
-            f"the kubelet does not know {RESOURCE}: there is none\n",
+            f"{RESOURCE} is not registered with the kubelet: no kubelet is running\n",
         )
         running.kubelet.start()
         wait("the devices are known", lambda: running.healthy == 4)
@@ -89,7 +89,7 @@ def test_its_pages_and_log_tell_what_happens(folder: Path) -> None:
     assert [each["message"] for each in lines] == [
         "plugin connected",
         "registered",
-        "plugin gone",
+        "plugin disconnected",
         "calls wait for a plugin",
         "devices given up",
         "plugin connected",

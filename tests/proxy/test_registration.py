@@ -59,7 +59,7 @@ def test_a_socket_of_another_user_is_refused(plugins: Path) -> None:
         check_endpoint(plugins, "other.sock")
 
     assert raised.value.text == (
-        "endpoint: Forbidden: 'other.sock': must belong to root, and belongs to user 1234"
+        "endpoint: Forbidden: 'other.sock': must belong to root, but belongs to user 1234"
     )
 
 
@@ -125,7 +125,7 @@ class TestAsAPlugin:
             with pytest.raises(grpc.RpcError) as raised:
                 register(running.plugin_dir, "deaf.sock")
 
-        assert raised.value.details() == "the plugin at deaf.sock does not answer within 3 s"
+        assert raised.value.details() == "the plugin at deaf.sock does not respond within 3 s"
 
     def test_no_more_resources_are_served_than_a_bound(
         self, running: Site, plugin: MakePlugin, monkeypatch: pytest.MonkeyPatch

@@ -149,7 +149,7 @@ def test_a_new_certificate_is_served_without_losing_a_connection_or_a_review(
         assert kept.getresponse().status == 200
         assert kept.sock is sock
     messages = [each["message"] for each in webhook.messages()]
-    assert "certificate refused, the one before serves on" in messages
+    assert "certificate refused, the previous one is still served" in messages
     assert messages.count("certificate loaded") == 1
 
 

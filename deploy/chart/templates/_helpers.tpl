@@ -1,5 +1,5 @@
-{{/* Changes .into as .from says: null takes a key away, maps are merged, and so are lists whose key
-     has a "+", by the names of their elements. Anything else is put in the place of what is there. */}}
+{{/* Applies the changes .from to .into: null removes a key, maps are merged, and lists whose key has a
+     "+" are merged by the names of their elements. Any other value is replaced. */}}
 {{- define "gpu-turnstile.merge" -}}
 {{- range $key, $new := .from }}
 {{- if kindIs "invalid" $new }}
@@ -34,8 +34,8 @@
 {{- end }}
 {{- end -}}
 
-{{/* Gives a workload what the values say of it, and of all. Some variables are decided by other
-     values, or by references to the pod. */}}
+{{/* Applies the values for one workload, and for all. Some variables come from other values, or are
+     references to the pod. */}}
 {{- define "gpu-turnstile.set" -}}
 {{- $pod := .workload.spec.template.spec }}
 {{- range $container := $pod.containers }}
@@ -60,7 +60,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* The text .text with the values in the place of their words. */}}
+{{/* The text .text, with each placeholder replaced by its value. */}}
 {{- define "gpu-turnstile.filled-in" -}}
 {{- $values := .root.Values }}
 {{- $version := .root.Chart.AppVersion }}
@@ -75,7 +75,7 @@
     | replace "@kubeletDir@" $values.kubeletDir | replace "@containerdDir@" $values.containerdDir }}
 {{- end -}}
 
-{{/* An image: what .given does not say, .instead says, and after it the tag .tag. */}}
+{{/* An image: an empty part of .given is taken from .instead, an empty tag from .tag. */}}
 {{- define "gpu-turnstile.image" -}}
 {{- $named := .instead -}}
 {{- if or .given.tag .given.digest -}}{{- $named = .given -}}{{- end -}}

@@ -33,7 +33,7 @@ from contract.names import Names
 from contract.requests import read_pod_demand
 from contract.resource import Resource
 from placement.pods import PodInfo, read_pod
-from simulator.audit import Holdings, Who, held_twice, unequal_records
+from simulator.audit import ContainerKey, Holdings, held_twice, unequal_records
 from simulator.cards import cards_file
 from simulator.kubelet.errors import TurnedAway
 from simulator.kubelet.node import Kubelet
@@ -342,7 +342,7 @@ class SimulatedNode:
         return len(held_twice(self._held()))
 
     def _held(self) -> Holdings:
-        held: dict[Who, dict[str, frozenset[str]]] = {}
+        held: dict[ContainerKey, dict[str, frozenset[str]]] = {}
         for each in self.kubelet.held_devices():
             held.setdefault((each.pod_uid, each.container), {})[each.resource] = frozenset(each.ids)
         return held

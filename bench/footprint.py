@@ -75,7 +75,7 @@ def run(
         (
             Table(
                 f"Start after kill -9, until registered: {usual.cards} cards, "
-                f"{usual.settled} live containers, {len(measured)} starts",
+                f"{usual.fitting} live containers, {len(measured)} starts",
                 ("", "shortest", "median", "longest"),
                 [
                     (what, min(values), statistics.median(values), max(values))

@@ -220,7 +220,7 @@ class Faults:
 
     def list(self) -> None:
         """Make ``List`` unavailable."""
-        self.world.list_away = "unavailable"
+        self.world.list_error = "unavailable"
         self.note("List unavailable")
 
     def send_devices(self) -> None:
@@ -243,7 +243,7 @@ class Faults:
     def may_see_again(self) -> None:
         """Make ``List`` available again, with some probability."""
         if self._random.random() < 0.2:
-            self.world.list_away = ""
+            self.world.list_error = ""
 
     def forget(self, call: Call | None) -> None:
         """End another pod and call ``List`` while a call has device IDs in flight (K15)."""
@@ -263,15 +263,15 @@ class Faults:
     def health(self) -> None:
         """Make a card unhealthy, or the unhealthy one healthy."""
         world = self.world
-        if world.ill:
-            world.ill.clear()
+        if world.unhealthy:
+            world.unhealthy.clear()
         else:
             self.note("card became unhealthy")
-            world.ill[self._random.choice(world.cards_here)] = "xid"
+            world.unhealthy[self._random.choice(world.cards_here)] = "xid"
             world.could.clear()
-        world.kubelet.ill = {
+        world.kubelet.unhealthy = {
             each
-            for card in world.ill
+            for card in world.unhealthy
             for resource in Resource
             for each in world.table.by_card(resource)[card]
         }

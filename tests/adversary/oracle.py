@@ -110,7 +110,7 @@ def could_run(world: "World", call: Call, offer: PreferStep) -> bool:
         counts = Counter(map(card_of, offered - kubelet.held(resource)))
         reusable_counts = Counter(map(card_of, reusable_ids))
         for card in world.cards_here:
-            if pod.wished(card) and card not in world.ill:
+            if pod.wished(card) and card not in world.unhealthy:
                 free.setdefault(card, {})[resource] = counts[card]
             reusable.setdefault(card, {})[resource] = reusable_counts[card]
     return fits(tasks, free, reusable)

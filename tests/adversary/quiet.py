@@ -14,7 +14,7 @@ def come_to_rest(world: World) -> None:
     """Deliver all pending events and writes, as two seconds without a call do."""
     world.api.away = False
     world.api.failing = 0
-    world.list_away = ""
+    world.list_error = ""
     for pod in world.kubelet.starting():
         for container in world.kubelet.to_start(pod):
             if not world.try_to_start(pod, container):
@@ -26,7 +26,7 @@ def come_to_rest(world: World) -> None:
         world.refresh()
         world.api.write()
     world.watch.deliver()
-    world.diary.take()
+    world.decision_log.take()
 
 
 def check(world: World) -> None:

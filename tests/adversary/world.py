@@ -177,8 +177,8 @@ class World(Node):
         call = Call(pod, container, resource)
         self.strike("call", call)
         self.now += 0.02
-        self.diary.take()
-        call.seen = not self.list_away
+        self.decision_log.take()
+        call.seen = not self.list_error
         call.reachable = not self.api.away and self.api.has(pod)
         call.known = self.knows(pod)
         if self.watch.behind and not call.known:
@@ -195,7 +195,7 @@ class World(Node):
         try:
             response = handle()
             while self.loses():  # the proxy calls the next agent
-                self.diary.take()  # these decisions had no effect
+                self.decision_log.take()  # these decisions had no effect
                 call.known = False
                 response = handle()
             return response
@@ -209,8 +209,8 @@ class World(Node):
             self.judge.find("failed", f"{call}: {error!r}")
             raise PluginCallFailed("gpu-turnstile failed on this node") from error
         finally:
-            call.decisions = self.diary.take()
-            call.seen = call.seen and not self.list_away
+            call.decisions = self.decision_log.take()
+            call.seen = call.seen and not self.list_error
             call.known = call.known or self.knows(call.pod)
             call.reachable = call.reachable and self.api.has(call.pod)
             for each in call.decisions:
@@ -231,7 +231,7 @@ class World(Node):
         self.judge.refused(
             call,
             error,
-            self.diary.everything,
+            self.decision_log.everything,
             fit=fit,
             fitted=call.pod.uid in self.could,
             deleted=deleted,
@@ -242,14 +242,14 @@ class World(Node):
         self, pod: Pod, container: Container, resource: Resource, ids: Sequence[str]
     ) -> None:
         """Call the agent's ``PreStartContainer``."""
-        call = Call(pod, container, resource, known=True, seen=not self.list_away)
+        call = Call(pod, container, resource, known=True, seen=not self.list_error)
         call.alike = {
             name
             for name, held in self.kubelet.holdings.get(pod.uid, {}).items()
             if held.get(resource) == frozenset(ids)
         }
         self.trace(f"-> PreStart {call}")
-        before, self.proving = self.diary.take(), True  # it may come in the middle of a call
+        before, self.proving = self.decision_log.take(), True  # it may come in the middle of a call
         try:
             super().prestart(pod, container, resource, ids)
         except PluginCallFailed as error:
@@ -264,14 +264,14 @@ class World(Node):
             self.judge.find("failed", f"PreStart {call}: {error!r}")
             raise PluginCallFailed("gpu-turnstile failed on this node") from error
         finally:
-            call.decisions = self.diary.take()
+            call.decisions = self.decision_log.take()
             written = self.kubelet.saved(pod.uid, container.name).get(resource)
             for each in call.decisions:
                 self.trace(f"   {each}")
                 if each.word == "unproven":
                     self.judge.unproven(call, each, overtaken=written != frozenset(ids))
             self.judge.named(call)
-            self.diary.everything, self.proving = before, False
+            self.decision_log.everything, self.proving = before, False
 
     def try_to_start(self, pod: Pod, container: Container) -> bool:
         """Start a container, unless it needs the plugin and the plugin is not connected."""

@@ -54,9 +54,9 @@ class Node:
     """A node with its true state.
 
     Attributes:
-        ill: the reason why a card is unhealthy, by UUID.
-        list_away: the error of ``List``; empty if ``List`` is available.
-        checkpoint_away: the error of the checkpoint file; empty if it is readable.
+        unhealthy: the reason why a card is unhealthy, by UUID.
+        list_error: the error of ``List``; empty if ``List`` is available.
+        checkpoint_error: the error of the checkpoint file; empty if it is readable.
         asked: number of the agent's ``List`` calls.
         paused: number of the agent's pauses.
         grants: the agent's grants since it started.
@@ -80,8 +80,8 @@ class Node:
         """Start an empty node with an agent that has registered."""
         self.random = random or Random(0)
         self.table = table or device_table(cards, blocks=blocks)
-        self.ill: dict[str, str] = {}
-        self.list_away = self.checkpoint_away = ""
+        self.unhealthy: dict[str, str] = {}
+        self.list_error = self.checkpoint_error = ""
         self.asked = self.paused = 0
         self.refusal: Refusal | None = None
         self.now = 0.0
@@ -107,7 +107,7 @@ class Node:
     def restart_agent(self) -> None:
         """Replace the agent by a new one, which has only its file; it is already registered."""
         self.api.patches.clear()
-        self.diary = RecordingLog(lambda: self.now)
+        self.decision_log = RecordingLog(lambda: self.now)
         self.grants: list[Grant] = []
         self.watch = InMemoryWatch(self.api, NAMES, lambda: self.now)
         self.allocator = Allocator(
@@ -118,10 +118,10 @@ class Node:
             store=self.store,
             kubelet=lambda: f"instance {self.kubelet.instance}",
             writer=self.api,
-            decision_log=self.decides_to(),
+            decision_log=self.make_decision_log(),
             inject=self.inject,
             enforcer=self._enforcer,
-            unhealthy=lambda uuid: self.ill.get(uuid, ""),
+            unhealthy=lambda uuid: self.unhealthy.get(uuid, ""),
             policy=self._policy,
             strict=self._strict,
             pause=self.pause,
@@ -129,9 +129,9 @@ class Node:
         self.watch.deliver(0)
         self.watch.cache.subscribe(self.changed)
 
-    def decides_to(self) -> DecisionLog:
-        """Return the log of the agent's decisions."""
-        return self.diary
+    def make_decision_log(self) -> DecisionLog:
+        """Return a log for the agent's decisions."""
+        return self.decision_log
 
     def changed(self, view: PodInfo) -> None:
         """Handle a pod event of the watch."""
@@ -157,11 +157,11 @@ class Node:
         """Call ``List`` as the agent does, as a ``PodResourcesSource`` of its interfaces.
 
         Raises:
-            Unavailable: :attr:`list_away` is set, or *within* is not positive.
+            Unavailable: :attr:`list_error` is set, or *within* is not positive.
         """
         self.asked += 1
-        if self.list_away or within <= 0:
-            raise Unavailable(f"PodResources: {self.list_away}")
+        if self.list_error or within <= 0:
+            raise Unavailable(f"PodResources: {self.list_error}")
         return self.look()
 
     def look(self) -> tuple[ListedPod, ...]:
@@ -191,8 +191,8 @@ class Node:
 
         It returns the same object as long as the content is equal.
         """
-        if self.checkpoint_away:
-            raise CheckpointError(self.checkpoint_away)
+        if self.checkpoint_error:
+            raise CheckpointError(self.checkpoint_error)
         written = self.kubelet.state.checkpoint
         if written is not self._written and written is not None:
             self._written = written

@@ -59,7 +59,7 @@ class RuleCall:
 def score(
     requests: Iterable[RuleCall], named: Iterable[NamedContainer | None]
 ) -> Counter[Attribution]:
-    """Compare a rule's choices with the true targets; for a choice without container, its pod."""
+    """Compare a rule's choices with the true targets; a choice without a container by pod only."""
 
     def judge(request: RuleCall, name: NamedContainer | None) -> Attribution:
         if name is None:

@@ -116,7 +116,7 @@ class NodeState:
         """Set the kubelet instance; a new one admits every pod again, so the state is reset."""
         if self._kubelet not in {None, instance}:
             self.current, self._earlier, self.last_call = None, None, LastCall()
-            self._history, self._confirmed = KubeletHistory(), frozenset()
+            self._history = KubeletHistory()
             self.listed, self._stable, self._built_of = None, StablePods(), None
             self._plan = None
         self._kubelet = instance
